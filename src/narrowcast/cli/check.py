@@ -1,0 +1,177 @@
+"""`narrowcast check`: which filters are bad and why, and what the good ones become."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from narrowcast.errors import FilterError, InputError, TableError
+from narrowcast.files import read_table
+from narrowcast.filters.explain import Subscription
+from narrowcast.filters.infer import infer_schema
+from narrowcast.filters.limits import Limits
+from narrowcast.filters.subscriptions import compile_filters
+from narrowcast.matching.scan import Scan
+from narrowcast.model.events import EventBatch
+from narrowcast.model.schema import Schema
+
+#: Events looked at to tell how selective a filter is.
+SAMPLE = 1_000
+
+
+def check(
+    filters: Annotated[
+        Path, typer.Argument(help="A table with a `filter` column, or a .txt file with one filter a line.")
+    ],
+    schema: Annotated[
+        Path | None, typer.Option(help="Attribute types: a JSON file of names and types, or a table.")
+    ] = None,
+    events: Annotated[
+        Path | None, typer.Option(help="A table of events: gives the types and a sample for selectivity.")
+    ] = None,
+    event: Annotated[
+        str | None, typer.Option(help="One event as JSON: show which predicates hold for it.")
+    ] = None,
+    limit_boxes: Annotated[int, typer.Option(help="The most boxes one filter may become.")] = Limits().boxes,
+    rows: Annotated[int, typer.Option(help="Filters to list; bad ones come first.")] = 20,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 2 when a filter is bad.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document and nothing else.")
+    ] = False,
+) -> None:
+    """Tell which filters are bad and why, how many boxes each becomes, and how selective it is.
+
+    Without --schema or --events the types come from the literals in the filters.
+
+    Examples:
+
+        narrowcast check subscriptions.parquet --events events.parquet
+
+        narrowcast check filters.txt --event '{"price": 80, "name": "IBM"}'
+    """
+    table = _read_filters(filters)
+    if schema is not None and events is not None:
+        raise InputError("give --schema or --events, not both: the events carry their own types")
+    texts = [text for text in table["filter"].to_pylist() if text is not None]
+    limits = Limits(boxes=limit_boxes)
+    sample: EventBatch | None = None
+    if events is not None:
+        sample = EventBatch.from_arrow(read_table(events, limit=SAMPLE))
+        types = sample.schema
+    else:
+        types = Schema.read(schema) if schema is not None else infer_schema(texts, limits)
+    told = None if event is None else _decode_event(event)
+    with Console(stderr=True).status(f"compiling {table.num_rows:,} filters"):
+        report = _report(table, types, limits, sample, told, None if as_json else rows)
+    if as_json:
+        print(msgspec.json.encode(report).decode())
+    else:
+        _show(report)
+    if strict and report["bad"]:
+        first = report["rows"][0]
+        raise FilterError(
+            f"{report['bad']:,} of {report['filters']:,} filters are bad; the first is subscription_id "
+            f"{first['subscription_id']}: {first['reason']}"
+        )
+
+
+def _read_filters(path: Path) -> pa.Table:
+    """Return a table with ids, subscribers and filters, whatever of it the file has."""
+    if path.suffix.lower() == ".txt":
+        try:
+            lines = path.read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise TableError(f"cannot read {path}: {error}") from error
+        table = pa.table({"filter": pa.array([line for line in lines if line.strip()], pa.string())})
+    else:
+        table = read_table(path, ("filter",))
+    n = table.num_rows
+    if "subscription_id" not in table.column_names:
+        table = table.append_column("subscription_id", pa.array(np.arange(n)))
+    if "subscriber" not in table.column_names:
+        table = table.append_column("subscriber", pa.array([""] * n, pa.string()))
+    return table
+
+
+def _report(
+    table: pa.Table,
+    types: Schema,
+    limits: Limits,
+    sample: EventBatch | None,
+    event: dict[str, Any] | None,
+    most: int | None,
+) -> dict[str, Any]:
+    """Return the counts, and up to `most` rows, the bad ones first and always at least one of them."""
+    compiled = compile_filters(types, table, limits=limits)
+    good, rejected = compiled.subscriptions, compiled.rejected
+    boxes, checked = good.boxes.counts, np.asarray(good.check.is_valid())
+    share = None
+    if sample is not None and len(sample):
+        matches = Scan().fit(good).match(sample)
+        share = np.bincount(matches.index, minlength=len(good)) / len(sample)
+    most = table.num_rows if most is None else max(1, most)
+    rows = rejected.slice(0, most).select(["subscription_id", "filter", "reason"]).to_pylist()
+    ids = pa.array(good.subscription_id[: most - len(rows)])
+    texts = table["filter"].take(pc.index_in(ids, table["subscription_id"].cast(pa.int64()))).to_pylist()
+    for i, (number, text) in enumerate(zip(ids.to_pylist(), texts, strict=True)):
+        row = {"subscription_id": number, "filter": text, "boxes": int(boxes[i]), "checked": bool(checked[i])}
+        if share is not None:
+            row["selectivity"] = float(share[i])
+        if event is not None:
+            row["explanation"] = Subscription.parse(text, limits).explain(event, types)
+        rows.append(row)
+    reasons = rejected["reason"].value_counts().to_pylist()
+    return {
+        "filters": table.num_rows,
+        "good": len(good),
+        "bad": rejected.num_rows,
+        "reasons": dict(sorted(((r["values"], r["counts"]) for r in reasons), key=lambda pair: -pair[1])),
+        "never_true": int((boxes == 0).sum()),
+        "checked": int(checked.sum()),
+        "boxes": int(boxes.sum()),
+        "sample_events": None if sample is None else len(sample),
+        "schema": types.to_dict(),
+        "rows": rows,
+    }
+
+
+def _decode_event(text: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise InputError(f"--event {text[:60]!r} is not a JSON object: {error}") from error
+
+
+def _show(report: dict[str, Any]) -> None:
+    console = Console(highlight=False)
+    console.print(
+        f"{report['filters']:,} filters: {report['good']:,} good, {report['bad']:,} bad; {report['boxes']:,} boxes, "
+        f"{report['checked']:,} filters need a check on candidates, {report['never_true']:,} can never be true",
+        soft_wrap=True,
+    )
+    for reason, count in list(report["reasons"].items())[:5]:
+        console.print(f"  {count:,} x {reason}", markup=False, soft_wrap=True)
+    table = Table("id", "filter", "boxes", *(["selectivity"] if report["sample_events"] else []), "remark")
+    for row in report["rows"]:
+        remark = row.get("reason") or (
+            "can never be true" if not row["boxes"] else "checked" * row["checked"]
+        )
+        cells = [str(row["subscription_id"]), str(row["filter"])[:200], str(row.get("boxes", "bad"))]
+        if report["sample_events"]:
+            cells.append(f"{row['selectivity']:.4g}" if "selectivity" in row else "")
+        table.add_row(*map(escape, [*cells, remark]))
+    console.print(table)
+    if report["filters"] > len(report["rows"]):
+        console.print(f"... and {report['filters'] - len(report['rows']):,} more: see --rows and --json")
+    for row in report["rows"]:
+        if "explanation" in row:
+            console.print(f"\n{row['subscription_id']}: {row['filter']}\n{row['explanation']}", markup=False)

@@ -1,0 +1,72 @@
+"""`narrowcast diff`: what changes between two plans."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003 - typer reads the annotations when it builds the command
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from narrowcast.model.artefact import read_plan
+from narrowcast.model.diff import Count, compare, renumbered
+
+if TYPE_CHECKING:
+    from narrowcast.model.diff import PlanDiff
+
+
+def diff(
+    before: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan in use: a folder.")],
+    after: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan that may follow it.")],
+    renumber: Annotated[
+        bool,
+        typer.Option(
+            "--renumber",
+            help="First number the second plan's channels to fit the first one's best, by the flows and "
+            "listeners they share: planners number channels as they come.",
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document and nothing else.")
+    ] = False,
+) -> None:
+    """Show what changes between two plans: channels, flows and subscribers moved, costs before and after.
+
+    Example: `narrowcast diff plans/monday plans/tuesday --renumber`
+    """
+    old, old_info = read_plan(before)
+    new, new_info = read_plan(after)
+    shown = renumbered(new, old) if renumber else new
+    found = compare(old, shown, costs_before=old_info.costs, costs_after=new_info.costs)
+    # Renumbering may leave unused numbers; they are no channels of the plan.
+    found = msgspec.structs.replace(found, channels=Count(old.n_channels, new.n_channels))
+    if as_json:
+        typer.echo(msgspec.json.encode(found).decode())
+    else:
+        _print(found, f"{old_info.method} to {new_info.method}")
+
+
+def _print(found: PlanDiff, title: str) -> None:
+    """Print the numbers as two tables."""
+    console = Console()
+    rows = Table("", "before", "after", "moved", "added", "removed", title=title)
+    rows.add_row("channels", str(found.channels.before), str(found.channels.after))
+    if found.regrouped:
+        rows.add_row("sessions in another group", "", "", str(found.regrouped))
+    for name, moves in (("flows", found.flows), ("subscribers", found.subscribers)):
+        rows.add_row(name, "", "", str(moves.moved), str(moves.added), str(moves.removed))
+    for name, change in (("listens", found.listens), ("unicast pairs", found.unicast)):
+        rows.add_row(name, "", "", "", str(change.added), str(change.dropped))
+    console.print(rows)
+    if found.costs:
+        costs = Table("cost", "before", "after", "change")
+        for name, cost in found.costs.items():
+            change_pct = "" if cost.change_pct is None else f"{cost.change_pct:+.1f} %"
+            costs.add_row(
+                name,
+                *("" if each is None else f"{each:,.6g}" for each in (cost.before, cost.after)),
+                change_pct,
+            )
+        console.print(costs)

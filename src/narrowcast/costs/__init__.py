@@ -1,0 +1,8 @@
+"""What a plan costs, by one model or another."""
+
+from __future__ import annotations
+
+from narrowcast.costs.base import COSTS, CostModel
+from narrowcast.costs.waste import Waste
+
+__all__ = ["COSTS", "CostModel", "Waste"]

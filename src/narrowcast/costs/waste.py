@@ -1,0 +1,57 @@
+"""Messages that reach somebody who did not want them, or who had them already."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from narrowcast.costs.base import COSTS
+from narrowcast.model.cost import Cost
+from narrowcast.model.interest import positions
+
+if TYPE_CHECKING:
+    from narrowcast.model.interest import Interest
+    from narrowcast.model.plan import ChannelPlan
+
+
+@COSTS.register("waste")
+class Waste:
+    """Wasted messages per second.
+
+    For a flow of rate r that d copies are delivered of, to the members of all channels that carry it, and
+    that s distinct subscribers want and get from a channel, the waste is r (d - s). A second copy is waste
+    too; what is sent directly wastes nothing. A session's message reaches every member of its group.
+
+    This is the sum of p(G) EW(G) over all channels G of riabov2003, appendix A.2, with rates in the place
+    of probabilities: EW(G), the expected waste, is the number of uninterested members reached per event.
+
+    The terms, all in messages per second: `deliveries` over channels, `wanted` in all, `wasted` (the
+    total) and `unicast`, sent directly.
+
+    Examples
+    --------
+    >>> from narrowcast.model.interest import Interest
+    >>> from narrowcast.model.plan import ChannelPlan
+    >>> interest = Interest([[1, 1], [0, 1]], rate=[3.0, 10.0])
+    >>> Waste().score(interest, ChannelPlan(carries=[[1], [1]], listens=[[1], [1]])).total
+    3.0
+    """
+
+    def score(self, interest: Interest, plan: ChannelPlan) -> Cost:
+        """Return the waste of a plan; its flows that the interest does not know have rate 0."""
+        copies = np.asarray(plan.carries @ plan.members()[plan.groups()])
+        place = positions("flow", interest.flows, plan.flows)
+        sent = np.where(place >= 0, np.append(copies, 0)[place], 0)
+        served = np.bincount(interest.wants.indices[plan.by_channel(interest)], minlength=interest.n_flows)
+        # Copies are whole numbers, so that a plan without waste costs exactly 0.
+        wasted = float(interest.rate @ (sent - served))
+        return Cost(
+            wasted,
+            {
+                "deliveries": float(interest.rate @ sent),
+                "wanted": float(interest.rate @ interest.audience()),
+                "wasted": wasted,
+                "unicast": float(plan.rate_of_flows(interest)[plan.unicast.indices].sum()),
+            },
+        )

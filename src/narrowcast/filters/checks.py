@@ -1,0 +1,237 @@
+"""Candidates to matches: what an index cannot express, evaluated in batches.
+
+An index gives pairs (event, subscription) of which some are only candidates. Those of one shape are decided
+together: predicates that keys can express by keys, the others on the values themselves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from narrowcast.filters.compiler import Compiler, Group
+from narrowcast.filters.evaluate import regex
+from narrowcast.filters.limits import Limits
+from narrowcast.filters.literals import DAY
+from narrowcast.filters.ranges import Literals, Ranges, ranges
+from narrowcast.filters.syntax import (
+    And,
+    Attribute,
+    Compare,
+    Domain,
+    In,
+    Like,
+    Node,
+    Not,
+    Op,
+    Or,
+    Predicate,
+    Slot,
+)
+from narrowcast.model import keys
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from narrowcast.model.events import EventBatch
+    from narrowcast.model.schema import Schema
+
+    Ints = npt.NDArray[np.int64]
+    Flags = npt.NDArray[np.bool_]
+
+_ARROW: dict[Op, str] = {
+    "=": "equal",
+    "<>": "not_equal",
+    "<": "less",
+    "<=": "less_equal",
+    ">": "greater",
+    ">=": "greater_equal",
+}
+#: Holds every decimal and every bigint: 38 digits on each side of the point.
+_WIDE = pa.decimal256(76, 38)
+#: The filters were accepted once: limits of a text do not apply again.
+_NO_LIMITS = Limits(bytes=2**40, depth=2**20)
+
+
+class Checks:
+    """The filters that must be checked again, ready to be.
+
+    Parameters
+    ----------
+    schema
+        The attributes that the filters name.
+    filters
+        One filter per subscription, null where there is nothing to check.
+    """
+
+    def __init__(self, schema: Schema, filters: pa.Array) -> None:
+        rows = np.flatnonzero(np.asarray(filters.is_valid()))
+        groups, errors, _ = Compiler(schema, _NO_LIMITS, boxes=False).group(
+            filters.take(pa.array(rows)).to_pylist()
+        )
+        assert not errors, errors
+        self._group_of = np.full(len(filters), -1, np.int32)
+        self._row_of = np.zeros(len(filters), np.int64)
+        for number, group in enumerate(groups):
+            self._group_of[rows[group.rows]] = number
+            self._row_of[rows[group.rows]] = np.arange(len(group.rows))
+        self._groups = [_Check(group, schema) for group in groups]
+
+    def keep(self, events: EventBatch, event: Ints, subscription: Ints) -> Flags:
+        """Return which pairs are matches; a subscription without a check keeps all of its pairs."""
+        kept = np.ones(len(event), bool)
+        group = self._group_of[subscription]
+        order = np.argsort(group, kind="stable")
+        numbers, starts = np.unique(group[order], return_index=True)
+        for number, pairs in zip(numbers, np.split(order, starts[1:]), strict=True):
+            if number >= 0:
+                check = self._groups[number]
+                kept[pairs] = check.true(check.node, events, event[pairs], self._row_of[subscription[pairs]])
+        return kept
+
+
+class _Check:
+    """The checks of one shape."""
+
+    def __init__(self, group: Group, schema: Schema) -> None:
+        self.node = group.template.positive
+        self._schema = schema
+        self._literals = Literals(group.literals)
+        self._ranges: dict[Predicate, Ranges] = {}
+        self._values: dict[tuple[Slot, Domain], pa.Array] = {}
+
+    def true(self, node: Node, events: EventBatch, event: Ints, row: Ints) -> Flags:
+        """Return for which pairs (event, row of literals) a tree without NOT is true."""
+        match node:
+            case And(parts) | Or(parts):
+                both = isinstance(node, And)
+                found = self.true(parts[0], events, event, row)
+                for part in parts[1:]:
+                    open_ = np.flatnonzero(found == both)  # the rest is decided
+                    found[open_] = self.true(part, events, event[open_], row[open_])
+                return found
+            case Not():
+                raise AssertionError("a tree without NOT")
+            case Compare(op, Attribute() as left, Attribute() as right, domain):
+                assert domain is not None
+                return _between_columns(op, left, right, domain, events)[event]
+            case _:
+                return self._predicate(node, events, event, row)
+
+    def _predicate(self, node: Predicate, events: EventBatch, event: Ints, row: Ints) -> Flags:
+        known = self._ranges.get(node)
+        if known is None:
+            known = self._ranges[node] = ranges(node, self._literals, self._schema)
+        if known.alive is not None:
+            return known.alive[row]
+        ((attribute, (lo, hi)),) = known.by_attribute.items()
+        key = events.keys(attribute)[event]
+        found = np.zeros(len(event), bool)
+        for i in range(len(lo)):
+            found |= (lo[i, row] < key) & (key <= hi[i, row])
+        unsure = np.flatnonzero(found & ~known.exact[row])
+        if len(unsure):
+            found[unsure] = self._by_value(node, events.columns[attribute], event[unsure], row[unsure])
+        return found
+
+    def _by_value(self, node: Predicate, column: pa.Array, event: Ints, row: Ints) -> Flags:
+        """Decide a predicate on the values, none of them null: its key was in a range of values."""
+        values = column.take(pa.array(event))
+        match node:
+            case Compare(op, _, Slot() as slot, domain):
+                assert domain is not None
+                return self._against(op, values, slot, domain, row)
+            case In(_, items, negated, domain):
+                assert domain is not None
+                found = np.zeros(len(event), bool)
+                for item in items:
+                    assert isinstance(item, Slot)
+                    found |= self._against("=", values, item, domain, row)
+                return found != negated
+            case Like(_, Slot() as pattern, escape, negated):
+                patterns = np.array(self._literals.texts(pattern), object)[row]
+                escapes = np.full(len(row), "\\", object)
+                if escape is not None:
+                    escapes = np.array(self._literals.texts(escape), object)[row]
+                return _alike(values, patterns, escapes) != negated
+            case _:
+                raise AssertionError(f"keys express {node} exactly")
+
+    def _against(self, op: Op, values: pa.Array, slot: Slot, domain: Domain, row: Ints) -> Flags:
+        if (slot, domain) not in self._values:
+            self._values[slot, domain] = _column(self._literals.values(slot), domain)
+        literals = self._values[slot, domain].take(pa.array(row))
+        if domain == "double":
+            return _ordered(op, _double_keys(values), keys.float_keys(np.asarray(literals)))
+        return _ordered(op, _in_domain(values, domain), literals)
+
+
+def _column(values: list[Any], domain: Domain) -> pa.Array:
+    """Return literals as an Arrow column of their domain."""
+    if domain == "string":
+        return pa.array(values, pa.string())
+    if domain == "double":
+        return pa.array(np.array([float(value) for value in values]))
+    return pa.array(values, _WIDE)
+
+
+def _in_domain(values: pa.Array, domain: Domain) -> pa.Array:
+    """Return a column in a type that compares exactly with others of its domain."""
+    if domain == "exact":
+        values = (
+            values if pa.types.is_decimal(values.type) else values.cast(pa.int64()).cast(pa.decimal128(19, 0))
+        )
+        return values.cast(_WIDE)
+    return values
+
+
+def _ordered(op: Op, left: Any, right: Any) -> Flags:
+    """Compare two columns without nulls, value by value."""
+    return np.asarray(pc.call_function(_ARROW[op], [pa.array(left), pa.array(right)]), bool)
+
+
+def _double_keys(values: pa.Array) -> Ints:
+    """Return numbers as keys of doubles; decimals one by one, since Arrow rounds them otherwise than Spark."""
+    if pa.types.is_decimal(values.type):
+        return keys.float_keys(np.array([0.0 if v is None else float(v) for v in values.to_pylist()]))
+    return keys.float_keys(np.asarray(values.cast(pa.float64(), safe=False).fill_null(0)))
+
+
+def _between_columns(op: Op, left: Attribute, right: Attribute, domain: Domain, events: EventBatch) -> Flags:
+    """Return for which events two attributes stand in a relation; a null stands in none."""
+    present = np.ones(len(events), bool)
+    sides = []
+    for position in (left.position, right.position):
+        column, dtype = events.columns[position], events.schema.types[position]
+        present &= events.keys(position) != keys.NULL
+        match domain:
+            case "double":
+                sides.append(pa.array(_double_keys(column)))
+            case "timestamp":
+                factor = DAY if dtype.family == "date" else 1
+                sides.append(pa.array(events.keys(position) * np.where(present, factor, 0)))
+            case "string" | "exact":
+                sides.append(_in_domain(column, domain))
+            case _:
+                sides.append(pa.array(events.keys(position)))
+    found = pc.call_function(_ARROW[op], sides).fill_null(False)
+    return np.asarray(found, bool) & present
+
+
+def _alike(values: pa.Array, patterns: npt.NDArray[Any], escapes: npt.NDArray[Any]) -> Flags:
+    """Match strings against patterns, those with one pattern together."""
+    pairs = np.array(
+        [f"{escape}{pattern}" for escape, pattern in zip(escapes, patterns, strict=True)], object
+    )
+    distinct, number = np.unique(pairs, return_inverse=True)
+    found = np.zeros(len(values), bool)
+    for i, pair in enumerate(distinct):
+        rows = np.flatnonzero(number == i)
+        expression = rf"\A(?s:{regex(pair[1:], pair[0])})\z"
+        found[rows] = np.asarray(
+            pc.match_substring_regex(values.take(pa.array(rows)), pattern=expression), bool
+        )
+    return found

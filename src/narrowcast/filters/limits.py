@@ -1,0 +1,42 @@
+"""How large a filter may be, and how large it may become."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from narrowcast.errors import ParameterError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on one filter; each can be raised.
+
+    Parameters
+    ----------
+    bytes
+        Length of the text in UTF-8.
+    depth
+        Nesting of parentheses and NOTs. Python's own stack holds about 300.
+    expand
+        Boxes that combining alternatives (an OR or IN inside an AND) may make; past it, an alternative
+        stays whole as one wider box with a check on the candidates.
+    boxes
+        Boxes that one filter may become in all. A filter that would need more and has no attribute
+        bounded in every alternative is refused: it would be checked against every event.
+
+    Examples
+    --------
+    >>> Limits(boxes=0)
+    Traceback (most recent call last):
+    narrowcast.errors.ParameterError: limit boxes=0 is below 1
+    """
+
+    bytes: int = 65_536
+    depth: int = 100
+    expand: int = 64
+    boxes: int = 1_024
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            if getattr(self, limit.name) < 1:
+                raise ParameterError(f"limit {limit.name}={getattr(self, limit.name)} is below 1")

@@ -1,0 +1,146 @@
+"""A literal's text to the value it stands for, read as Spark SQL reads it.
+
+Numbers become `int`, `Decimal` or `float` by how they are written; dates become days and timestamps
+microseconds since 1970-01-01 in UTC.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from narrowcast.errors import FilterError
+from narrowcast.filters.syntax import Kind
+from narrowcast.model.types import MAX_PRECISION
+
+Value = int | float | Decimal | str
+
+DAY = 86_400_000_000
+_EPOCH = date(1970, 1, 1).toordinal()
+_EPOCH_TIME = datetime(1970, 1, 1, tzinfo=UTC)
+_DATE = re.compile(r"\s*(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?\s*", re.DOTALL)
+_TIMESTAMP = re.compile(
+    r"\s*(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})"
+    r"(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{0,9}))?\s*(\S.*?)?)?)?)?)?\s*"
+)
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2})(?::?(\d{2}))?)?")
+_DOUBLE = re.compile(r"[+-]?(?:nan|inf(?:inity)?|(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?[df]?)", re.IGNORECASE)
+
+
+def read(kind: Kind, text: str, *, negative: bool = False) -> Value:
+    """Return the value of a literal.
+
+    Examples
+    --------
+    >>> read("integer", "5", negative=True), read("date", "1970-01-02"), read("double", "NaN")
+    (-5, 1, nan)
+    """
+    match kind:
+        case "integer":
+            value = int(text)
+            if len(text) > MAX_PRECISION and value >= 10**MAX_PRECISION:
+                raise FilterError(f"number of {len(text)} digits; the most is {MAX_PRECISION}")
+            return -value if negative else value
+        case "decimal":
+            return _decimal(text, negative)
+        case "double" | "float":
+            return _float(kind, text, negative)
+        case "date":
+            return days(text)
+        case "timestamp" | "timestamp_ntz":
+            return microseconds(text, zoned=kind == "timestamp")
+        case _:
+            return _string(text)
+
+
+def _string(text: str) -> str:
+    """Return the text, if it can be written as UTF-8: a lone surrogate cannot."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise FilterError(f"string {text!r} is not valid Unicode") from None
+    return text
+
+
+def _decimal(text: str, negative: bool) -> Decimal:
+    value = Decimal(text)
+    digits = max(len(value.as_tuple().digits), -int(value.as_tuple().exponent))
+    if digits > MAX_PRECISION:
+        raise FilterError(
+            f"decimal of {digits} digits; the most is {MAX_PRECISION}: write 1.5e0 for a double"
+        )
+    return value.copy_negate() if negative else value
+
+
+def _float(kind: Kind, text: str, negative: bool) -> float:
+    trimmed = text.strip()
+    if not _DOUBLE.fullmatch(trimmed):
+        raise FilterError(f"{text!r} is not a number; write for example CAST('NaN' AS DOUBLE) or 1.5e0")
+    words = trimmed.lower().lstrip("+-") in ("nan", "inf", "infinity")
+    value = float(trimmed if words else trimmed.rstrip("dDfF"))
+    if kind == "float" and math.isfinite(value):
+        try:
+            value = struct.unpack("f", struct.pack("f", value))[0]
+        except OverflowError:
+            value = math.inf
+    if math.isinf(value) and not words:
+        raise FilterError(f"{text} is beyond a {kind}; write CAST('Infinity' AS DOUBLE) if that is meant")
+    return -value if negative else value
+
+
+def days(text: str) -> int:
+    """Return the days since 1970-01-01 of a date such as 2024-03-01."""
+    found = _DATE.fullmatch(text)
+    if found is None:
+        raise FilterError(f"{text!r} is not a date; write it as 2024-03-01")
+    try:
+        return date(int(found[1]), int(found[2] or 1), int(found[3] or 1)).toordinal() - _EPOCH
+    except ValueError as error:
+        raise FilterError(f"{text!r} is not a date: {error}") from None
+
+
+def microseconds(text: str, *, zoned: bool = True) -> int:
+    """Return the microseconds since 1970 of a timestamp such as 2024-03-01 12:30:00.5+01:00.
+
+    Without an offset or zone it is UTC. A reading of a clock (not `zoned`) ignores one.
+    """
+    found = _TIMESTAMP.fullmatch(text)
+    if found is None:
+        raise FilterError(f"{text!r} is not a timestamp; write it as 2024-03-01 12:30:00")
+    try:
+        when = datetime(
+            int(found[1]),
+            int(found[2] or 1),
+            int(found[3] or 1),
+            int(found[4] or 0),
+            int(found[5] or 0),
+            int(found[6] or 0),
+            int((found[7] or "").ljust(6, "0")[:6]),
+            tzinfo=UTC,
+        )
+    except ValueError as error:
+        raise FilterError(f"{text!r} is not a timestamp: {error}") from None
+    shift = _offset(found[8], when, text) if found[8] else timedelta()
+    return (when - _EPOCH_TIME - (shift if zoned else timedelta())) // timedelta(microseconds=1)
+
+
+def _offset(zone: str, when: datetime, text: str) -> timedelta:
+    """Return how far a zone is ahead of UTC at a reading of its clock."""
+    if zone in ("Z", "UTC", "GMT", "UT"):
+        return timedelta()
+    if found := _OFFSET.fullmatch(zone):
+        size = timedelta(hours=int(found[2]), minutes=int(found[3] or 0), seconds=int(found[4] or 0))
+        if size <= timedelta(hours=18):
+            return -size if found[1] == "-" else size
+    try:
+        local = when.replace(tzinfo=ZoneInfo(zone))
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise FilterError(
+            f"{text!r} names an unknown time zone {zone!r}; use +01:00 or Europe/Paris"
+        ) from None
+    return local.utcoffset() or timedelta()

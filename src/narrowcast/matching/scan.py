@@ -1,0 +1,90 @@
+"""Every event against every box: the reference."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from narrowcast.errors import InputError, ParameterError
+from narrowcast.filters.checks import Checks
+from narrowcast.matching.base import MATCHERS
+from narrowcast.model.matches import Matches
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from narrowcast.model.events import EventBatch
+    from narrowcast.model.subscriptions import SubscriptionSet
+
+#: Pairs of event and box looked at in one step: a megabyte of flags.
+_PAIRS = 1 << 20
+
+
+@MATCHERS.register("scan")
+class Scan:
+    """Compares each event with each box, a block at a time.
+
+    Examples
+    --------
+    >>> import pyarrow as pa, narrowcast as nc
+    >>> schema = nc.Schema.of({"price": "double", "name": "string"})
+    >>> filters = ["price > 75", "price <= 75 AND name LIKE 'I%'", "name = 'IBM' OR price IS NULL"]
+    >>> matcher = Scan().fit(nc.compile_filters(schema, filters).subscriptions)
+    >>> events = nc.EventBatch.from_arrow(pa.table({"price": [80.0, 75.0, None], "name": ["SAP", "IBM", "X"]}))
+    >>> [row.tolist() for row in matcher.match(events)]
+    [[0], [1, 2], [2]]
+    """
+
+    def fit(self, subscriptions: SubscriptionSet) -> Self:
+        """Take up subscriptions."""
+        self.subscriptions_ = subscriptions
+        boxes = subscriptions.boxes
+        order = np.argsort(boxes.attribute, kind="stable")
+        entry_box, split = (
+            boxes.box[order],
+            np.searchsorted(boxes.attribute[order], np.arange(len(subscriptions.schema) + 1)),
+        )
+        self._bounds = [
+            (a, entry_box[s], boxes.lo[order[s]], boxes.hi[order[s]])
+            for a, s in ((a, slice(split[a], split[a + 1])) for a in range(len(subscriptions.schema)))
+            if s.stop > s.start
+        ]
+        self._checks = Checks(subscriptions.schema, subscriptions.check)
+        return self
+
+    def match(self, events: EventBatch) -> Matches:
+        """Return, for each event, the positions of the subscriptions that it matches."""
+        if not hasattr(self, "subscriptions_"):
+            raise ParameterError("Scan has no subscriptions yet; call fit first")
+        if events.schema != self.subscriptions_.schema:
+            raise InputError(
+                f"events have attributes {events.schema.to_dict()} and subscriptions "
+                f"{self.subscriptions_.schema.to_dict()}; read the events with the subscriptions' schema"
+            )
+        n_boxes = len(self.subscriptions_.boxes)
+        step = max(1, _PAIRS // max(1, n_boxes))
+        found = [
+            self._block(events, start, min(start + step, len(events)))
+            for start in range(0, len(events), step)
+        ]
+        event = np.concatenate([np.empty(0, np.int64), *(e for e, _ in found)])
+        index = np.concatenate([np.empty(0, np.int64), *(s for _, s in found)])
+        return Matches.from_pairs(event, index, len(events))
+
+    def _block(
+        self, events: EventBatch, start: int, stop: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        boxes = self.subscriptions_.boxes
+        inside = np.ones((stop - start, len(boxes)), bool)
+        for attribute, box, lo, hi in self._bounds:
+            key = events.keys(attribute)[start:stop, None]
+            inside[:, box] &= (lo < key) & (key <= hi)
+        event, box = np.nonzero(inside)
+        event += start
+        owner = boxes.owner[box]
+        unsure = np.flatnonzero(~boxes.exact[box])
+        if len(unsure):
+            wrong = unsure[~self._checks.keep(events, event[unsure], owner[unsure])]
+            event, owner = np.delete(event, wrong), np.delete(owner, wrong)
+        return event, owner

@@ -1,0 +1,102 @@
+"""Boxes over keys: many at once, each with only the attributes it bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from narrowcast.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Boxes:
+    """Half-open boxes, in compressed rows: box b bounds `attribute[indptr[b]:indptr[b + 1]]`.
+
+    An event is in a box when `lo < key <= hi` for each attribute that the box bounds; a box that bounds none
+    holds every event. Boxes are ordered by owner, the attributes of a box ascend. A box that is not `exact`
+    is wider than what it stands for, and what falls in it must be checked again.
+    """
+
+    n_owners: int
+    owner: Ints
+    indptr: Ints
+    attribute: npt.NDArray[np.int16]
+    lo: Ints
+    hi: Ints
+    exact: npt.NDArray[np.bool_]
+
+    def __post_init__(self) -> None:
+        for column in (self.owner, self.indptr, self.attribute, self.lo, self.hi, self.exact):
+            column.flags.writeable = False
+
+    @classmethod
+    def build(
+        cls,
+        n_owners: int,
+        owner: Ints,
+        width: Ints,
+        attribute: Ints,
+        lo: Ints,
+        hi: Ints,
+        exact: npt.NDArray[np.bool_],
+    ) -> Boxes:
+        """Return boxes given in any order of owners, `width` being how many attributes each bounds."""
+        if len(attribute) and attribute.max() >= 2**15:
+            raise InputError(
+                f"attribute number {attribute.max()} is over the limit of {2**15 - 1} attributes"
+            )
+        order = np.argsort(owner, kind="stable")
+        start = np.cumsum(width) - width
+        indptr = np.concatenate([[0], np.cumsum(width[order])])
+        entry = np.repeat(start[order] - indptr[:-1], width[order]) + np.arange(indptr[-1])
+        return cls(
+            n_owners,
+            owner[order],
+            indptr,
+            attribute[entry].astype(np.int16),
+            lo[entry],
+            hi[entry],
+            exact[order],
+        )
+
+    def __len__(self) -> int:
+        return len(self.owner)
+
+    @property
+    def counts(self) -> Ints:
+        """How many boxes each owner has."""
+        return np.bincount(self.owner, minlength=self.n_owners)
+
+    @property
+    def box(self) -> Ints:
+        """The box of each entry."""
+        return np.repeat(np.arange(len(self)), np.diff(self.indptr))
+
+    def take(self, owners: Ints) -> Boxes:
+        """Return the boxes of some owners, renumbered in the order given; each owner at most once."""
+        number = np.full(self.n_owners, -1, np.int64)
+        number[owners] = np.arange(len(owners))
+        kept = number[self.owner] >= 0
+        entry = np.repeat(kept, np.diff(self.indptr))
+        return Boxes.build(
+            len(owners),
+            number[self.owner[kept]],
+            np.diff(self.indptr)[kept],
+            self.attribute[entry].astype(np.int64),
+            self.lo[entry],
+            self.hi[entry],
+            self.exact[kept],
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by the columns."""
+        columns = (self.owner, self.indptr, self.attribute, self.lo, self.hi, self.exact)
+        return sum(column.nbytes for column in columns)

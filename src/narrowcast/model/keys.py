@@ -1,0 +1,162 @@
+"""Monotone 64-bit keys: every value as an integer in the order of its type.
+
+A key space has this order, so that any predicate on one attribute is a union of half-open ranges (lo, hi]::
+
+    NO_LOW < NULL < FIRST <= keys of values <= NO_HIGH
+
+Null is a key of its own below all values: `IS NULL` is (NO_LOW, NULL] and a comparison, never true of null,
+starts at NULL. Keys keep the order of Spark SQL: NaN equals itself and is above infinity, -0.0 equals 0.0,
+strings compare by their UTF-8 bytes.
+
+A few types have more values than keys; there several neighbours share one (`a <= b` still gives
+`key(a) <= key(b)`), and a comparison that hits a shared key must be checked on the value itself: strings
+past seven bytes, decimals past 18 digits, and the three lowest bigints.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from narrowcast.errors import TableError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from narrowcast.model.types import DataType
+
+    Keys = npt.NDArray[np.int64]
+
+NO_LOW = -(2**63)
+NULL = NO_LOW + 1
+FIRST = NO_LOW + 2
+NO_HIGH = 2**63 - 1
+
+#: Bytes of a string that its key holds; one more byte holds the length, so shorter strings are exact.
+PREFIX = 7
+#: Digits of a decimal that its key holds.
+DIGITS = 18
+
+_MAGNITUDE = np.int64(2**63 - 1)
+
+
+def encode(column: pa.Array, dtype: DataType) -> Keys:
+    """Return the keys of a column whose Arrow type is the one `dtype` is carried in."""
+    if dtype.family == "void":
+        return np.full(len(column), NULL, np.int64)
+    keys = _encode(column, dtype)
+    if column.null_count:
+        keys[np.asarray(column.is_null())] = NULL
+    return keys
+
+
+def _encode(column: pa.Array, dtype: DataType) -> Keys:
+    match dtype.family:
+        case "string":
+            return string_keys(column)
+        case "float":
+            return float_keys(_numpy(column.cast(pa.float64())))
+        case "decimal":
+            return _decimal_keys(column, dtype)
+        case "integer":
+            return np.maximum(_numpy(column.cast(pa.int64())), FIRST)
+        case "boolean":
+            return _numpy(column.cast(pa.int8())).astype(np.int64)
+        case "date":
+            return _numpy(column.cast(pa.int32())).astype(np.int64)
+        case "timestamp":
+            return np.maximum(_numpy(column.cast(pa.int64())), FIRST)
+        case _:
+            return np.zeros(len(column), np.int64)
+
+
+def _numpy(column: pa.Array) -> npt.NDArray[np.int64]:
+    """Return a writable copy of a column's values, with nulls as anything."""
+    filled = column.fill_null(0) if column.null_count else column
+    return np.array(filled, copy=True)
+
+
+def float_keys(values: npt.NDArray[np.float64]) -> Keys:
+    """Return the keys of doubles: their bits, with the magnitude of negatives turned round."""
+    values = np.where(np.isnan(values), np.nan, values + 0.0)  # one NaN, and -0.0 + 0.0 is 0.0
+    bits = values.view(np.int64)
+    keys: Keys = np.where(bits < 0, bits ^ _MAGNITUDE, bits)
+    return keys
+
+
+def string_keys(column: pa.Array) -> Keys:
+    """Return the keys of strings: seven bytes, then the length, or eight for all that are longer."""
+    column = column.cast(pa.large_binary())
+    offsets = np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
+    data = np.frombuffer(column.buffers()[2] or b"", np.uint8)
+    length = np.diff(offsets)
+    start = offsets[:-1]
+    keys = np.minimum(length, PREFIX + 1).astype(np.uint64) + np.uint64(2)
+    for i in range(PREFIX):
+        has = np.flatnonzero(length > i)
+        keys[has] |= data[start[has] + i].astype(np.uint64) << np.uint64(56 - 8 * i)
+    return (keys ^ np.uint64(2**63)).view(np.int64)
+
+
+def _decimal_keys(column: pa.Array, dtype: DataType) -> Keys:
+    """Return the unscaled values, cut towards zero to as many digits as a key holds."""
+    cut = max(0, dtype.precision - DIGITS)
+    to = pa.decimal128(dtype.precision - cut, dtype.scale - cut)
+    column = pc.cast(column, options=pc.CastOptions(target_type=to, allow_decimal_truncate=True))
+    words = np.frombuffer(column.buffers()[1] or b"", np.int64).reshape(-1, 2)
+    return words[column.offset : column.offset + len(column), 0].copy()
+
+
+def last(dtype: DataType) -> int:
+    """Return the greatest key that a value of the type can have."""
+    match dtype.family:
+        case "boolean":
+            return 1
+        case "integer":
+            return 2 ** (dtype.bits - 1) - 1
+        case "float":
+            return int(float_keys(np.array([np.nan]))[0])
+        case "decimal":
+            return int(10 ** min(dtype.precision, DIGITS)) - 1
+        case "date":
+            return 2**31 - 1
+        case "void":
+            return NULL
+        case _:
+            return NO_HIGH
+
+
+def conform(column: pa.Array | pa.ChunkedArray, dtype: DataType, name: str) -> pa.Array:
+    """Return a column in the Arrow type that `dtype` is carried in; nothing is rounded or cut silently."""
+    array = (
+        pa.concat_arrays(column.chunks)
+        if isinstance(column, pa.ChunkedArray) and column.num_chunks
+        else column
+    )
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.array([], array.type)
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if dtype.family == "opaque":
+        return array
+    target = dtype.to_arrow()
+    if array.type == target:
+        return array
+    try:
+        if pa.types.is_timestamp(array.type) and pa.types.is_timestamp(target):
+            return _microseconds(array).cast(target)
+        return array.cast(target)
+    except pa.ArrowException as error:
+        reason = str(error).splitlines()[0]
+        raise TableError(f"attribute {name!r}: {array.type} does not become {dtype}: {reason}") from error
+
+
+def _microseconds(array: pa.Array) -> pa.Array:
+    """Return timestamps in microseconds, the finest that Spark has; what is finer is dropped downwards."""
+    unit = pa.timestamp("us", tz=array.type.tz)
+    if array.type.unit == "ns":
+        array = pc.floor_temporal(array, unit="microsecond")
+    return array.cast(unit)

@@ -1,0 +1,112 @@
+"""Which positions each event goes with: the result of matching, as compressed rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from narrowcast.errors import ParameterError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Matches:
+    """For each event, the ascending positions it goes with: subscriptions, subscribers or channels.
+
+    Parameters
+    ----------
+    indptr
+        Event `e` owns `index[indptr[e]:indptr[e + 1]]`; one entry more than there are events.
+    index
+        The positions, strictly ascending within an event.
+
+    Examples
+    --------
+    >>> matches = Matches.from_pairs([1, 0, 1, 1], [7, 2, 3, 7], n_events=3)
+    >>> matches.indptr.tolist(), matches.index.tolist()
+    ([0, 1, 3, 3], [2, 3, 7])
+    >>> matches.counts().tolist()
+    [1, 2, 0]
+    """
+
+    indptr: NDArray[np.int64]
+    index: NDArray[np.int32]
+
+    def __post_init__(self) -> None:
+        # A view, so that the caller's own array stays as writable as it was.
+        indptr = np.asarray(self.indptr, np.int64).view()
+        index = np.asarray(self.index, np.int32).view()
+        if indptr.ndim != 1 or index.ndim != 1 or len(indptr) == 0:
+            raise ParameterError("indptr and index must be flat, and indptr must hold at least its leading 0")
+        if indptr[0] != 0 or indptr[-1] != len(index) or (np.diff(indptr) < 0).any():
+            raise ParameterError(
+                f"indptr must rise from 0 to the {len(index)} entries of index; "
+                f"it goes from {indptr[0]} to {indptr[-1]}"
+            )
+        if index.min(initial=0) < 0:
+            raise ParameterError(f"index holds {index.min()}; positions start at 0")
+        falls = np.flatnonzero(index[1:] <= index[:-1]) + 1
+        inside = falls[~np.isin(falls, indptr)]
+        if len(inside):
+            raise ParameterError(
+                f"index holds {index[inside[0]]} after {index[inside[0] - 1]} in one event; "
+                "sort each event's positions and keep one of each, or use Matches.from_pairs"
+            )
+        indptr.flags.writeable = index.flags.writeable = False
+        object.__setattr__(self, "indptr", indptr)
+        object.__setattr__(self, "index", index)
+
+    @classmethod
+    def from_pairs(cls, event: ArrayLike, index: ArrayLike, n_events: int) -> Self:
+        """Build from (event, position) pairs in any order; repeated pairs count once."""
+        event, index = np.asarray(event, np.int64), np.asarray(index, np.int64)
+        if event.shape != index.shape:
+            raise ParameterError(f"{event.size} events for {index.size} positions; give one of each per pair")
+        if event.size and not (event.min() >= 0 and event.max() < n_events):
+            raise ParameterError(f"events {event.min()} to {event.max()} lie outside 0 to {n_events - 1}")
+        if event.size and not (index.min() >= 0 and index.max() < 2**31):
+            raise ParameterError(f"positions {index.min()} to {index.max()} lie outside 0 to {2**31 - 1}")
+        width = int(index.max(initial=0)) + 1
+        key = np.unique(event * width + index)
+        indptr = np.searchsorted(key, np.arange(n_events + 1) * width)
+        return cls(indptr, (key % width).astype(np.int32))
+
+    @property
+    def n_events(self) -> int:
+        """How many events were matched, those that match nothing included."""
+        return len(self.indptr) - 1
+
+    @property
+    def n_pairs(self) -> int:
+        """How many matches there are over all events."""
+        return len(self.index)
+
+    def counts(self) -> NDArray[np.int64]:
+        """Return the number of matches of each event."""
+        return np.diff(self.indptr)
+
+    def rows(self) -> NDArray[np.int64]:
+        """Return the event number of each match, parallel to `index`."""
+        return np.repeat(np.arange(self.n_events), self.counts())
+
+    def __getitem__(self, event: int) -> NDArray[np.int32]:
+        if not 0 <= event < self.n_events:
+            raise IndexError(f"event {event} lies outside 0 to {self.n_events - 1}")
+        return self.index[self.indptr[event] : self.indptr[event + 1]]
+
+    def __len__(self) -> int:
+        return self.n_events
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Matches):
+            return NotImplemented
+        return np.array_equal(self.indptr, other.indptr) and np.array_equal(self.index, other.index)
+
+    __hash__ = None  # type: ignore[assignment]  # arrays have no hash; Python would set this silently
+
+    def __repr__(self) -> str:
+        return f"Matches({self.n_events} events, {self.n_pairs} matches)"

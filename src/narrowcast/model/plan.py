@@ -1,0 +1,350 @@
+"""Which channel carries which flow, and who listens where: what a planner decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from narrowcast.errors import PlanError
+from narrowcast.model.interest import (
+    Interest,
+    Labels,
+    Positions,
+    Relation,
+    encode,
+    expand,
+    holds,
+    labels_in,
+    names_of,
+    positions,
+    relation,
+    relation_of,
+    rows_of,
+    same,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import ArrayLike, NDArray
+
+#: How many pairs are looked at in one go: it bounds the memory of every check, whatever the plan's size.
+BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, init=False, eq=False, repr=False)
+class ChannelPlan:
+    """An assignment of flows and subscribers to channels.
+
+    In a plan of two levels a channel with a parent is a session and its parent is the group it is sent
+    in; `carries` and `listens` then name sessions. In a plan of one level each channel is both.
+
+    Parameters
+    ----------
+    carries
+        Flows x channels.
+    listens
+        Subscribers x channels.
+    parent
+        For each channel the group it is sent in, -1 for none. A parent has no parent, carries nothing
+        itself and has no listeners of its own.
+    unicast
+        Subscribers x flows: the pairs that are served directly.
+    subscribers, flows
+        Labels, integers or strings; 0, 1, 2, ... where left out. A label without any row says no more
+        than a label that is not there: such a subscriber or flow is not served by the plan.
+
+    Examples
+    --------
+    >>> interest = Interest([[1, 1, 0], [0, 1, 1]])
+    >>> plan = ChannelPlan(carries=[[1, 0], [1, 0], [0, 1]], listens=[[1, 0], [1, 0]])
+    >>> plan
+    ChannelPlan(2 channels, 3 flows, 2 subscribers)
+    >>> plan.false_exclusions(interest).to_pylist()
+    [{'subscriber': 1, 'flow': 2}]
+    """
+
+    carries: Relation
+    listens: Relation
+    parent: NDArray[np.int32]
+    unicast: Relation
+    subscribers: Labels
+    flows: Labels
+
+    def __init__(
+        self,
+        carries: Any,
+        listens: Any,
+        parent: ArrayLike | None = None,
+        unicast: Any = None,
+        subscribers: Any = None,
+        flows: Any = None,
+    ) -> None:
+        carries, listens = relation(carries), relation(listens)
+        (n_flows, n_channels), n_subscribers = carries.shape, listens.shape[0]
+        if listens.shape[1] != n_channels:
+            raise PlanError(
+                f"carries has {n_channels} channels and listens {listens.shape[1]}; give both the same"
+            )
+        unicast = relation_of([], [], (n_subscribers, n_flows)) if unicast is None else relation(unicast)
+        if unicast.shape != (n_subscribers, n_flows):
+            raise PlanError(
+                f"unicast is {unicast.shape}; it must be subscribers x flows, {n_subscribers, n_flows}"
+            )
+        above = np.full(n_channels, -1, np.int32) if parent is None else np.array(parent, np.int32)
+        _check_parents(above, carries, listens)
+        above.flags.writeable = False
+        object.__setattr__(self, "carries", carries)
+        object.__setattr__(self, "listens", listens)
+        object.__setattr__(self, "parent", above)
+        object.__setattr__(self, "unicast", unicast)
+        object.__setattr__(self, "subscribers", names_of(subscribers, "subscriber", n_subscribers))
+        object.__setattr__(self, "flows", names_of(flows, "flow", n_flows))
+
+    @classmethod
+    def from_tables(
+        cls,
+        carries: pa.Table,
+        listens: pa.Table,
+        unicast: pa.Table | None = None,
+        *,
+        n_channels: int,
+        parent: ArrayLike | None = None,
+    ) -> Self:
+        """Build from the tables `carries`, `listens` and `unicast` as `to_tables` gives them."""
+        if unicast is None:
+            unicast = pa.table({"subscriber": pa.array([], pa.null()), "flow": pa.array([], pa.null())})
+        flows, [carried, direct_flow] = encode(
+            "flow", labels_in(carries, "flow", "carries"), labels_in(unicast, "flow", "unicast")
+        )
+        subscribers, [listener, direct_subscriber] = encode(
+            "subscriber",
+            labels_in(listens, "subscriber", "listens"),
+            labels_in(unicast, "subscriber", "unicast"),
+        )
+        return cls(
+            relation_of(carried, _channels_in(carries, "carries", n_channels), (len(flows), n_channels)),
+            relation_of(
+                listener, _channels_in(listens, "listens", n_channels), (len(subscribers), n_channels)
+            ),
+            parent,
+            relation_of(direct_subscriber, direct_flow, (len(subscribers), len(flows))),
+            subscribers,
+            flows,
+        )
+
+    def to_tables(self) -> dict[str, pa.Table]:
+        """Return the tables `carries`, `listens`, `unicast` and `channels` (channel, parent or null)."""
+        parent = pa.array(self.parent, mask=self.parent < 0)
+        return {
+            "carries": pair_table(self.carries, flow=self.flows, channel=None),
+            "listens": pair_table(self.listens, subscriber=self.subscribers, channel=None),
+            "unicast": pair_table(self.unicast, subscriber=self.subscribers, flow=self.flows),
+            "channels": pa.table({"channel": np.arange(self.n_channels, dtype=np.int32), "parent": parent}),
+        }
+
+    @property
+    def n_channels(self) -> int:
+        """How many channels there are, sessions and groups together."""
+        return int(self.carries.shape[1])
+
+    @property
+    def n_groups(self) -> int:
+        """How many channels have no parent: what `--channels` limits."""
+        return int(np.count_nonzero(self.parent < 0))
+
+    @property
+    def n_subscribers(self) -> int:
+        """How many subscribers the plan knows."""
+        return int(self.listens.shape[0])
+
+    @property
+    def n_flows(self) -> int:
+        """How many flows the plan knows."""
+        return int(self.carries.shape[0])
+
+    def groups(self) -> Positions:
+        """Return the group each channel is sent in: its parent, or itself."""
+        return np.where(self.parent < 0, np.arange(self.n_channels), self.parent)
+
+    def members(self) -> Positions:
+        """Return the number of distinct listeners of each channel; of a group, those of all its sessions."""
+        listeners = np.bincount(self.listens.indices, minlength=self.n_channels)
+        if self.n_groups == self.n_channels:
+            return listeners
+        # A session's listeners count once in its group, however many of its sessions they are in.
+        joined = relation_of(rows_of(self.listens), self.groups()[self.listens.indices], self.listens.shape)
+        in_groups = np.bincount(joined.indices, minlength=self.n_channels)
+        return np.where(self.parent < 0, in_groups, listeners)
+
+    def rates(self, interest: Interest) -> NDArray[np.float64]:
+        """Return the messages per second sent in each channel; in a group, those of all its sessions."""
+        rate = self.rate_of_flows(interest)[rows_of(self.carries)]
+        own = np.bincount(self.carries.indices, rate, self.n_channels)
+        session = self.parent >= 0
+        below = np.bincount(self.parent[session], own[session], self.n_channels)
+        return np.asarray(own + below, np.float64)
+
+    def rate_of_flows(self, interest: Interest) -> NDArray[np.float64]:
+        """Return the rate of each of the plan's flows, 0 for one that the interest does not know."""
+        place = positions("flow", self.flows, interest.flows)
+        return np.where(place >= 0, np.append(interest.rate, 0.0)[place], 0.0)
+
+    def heard(self, subscriber: Positions, flow: Positions) -> Iterator[tuple[Positions, Positions]]:
+        """Yield, for pairs given by position, every channel that carries the flow to the subscriber.
+
+        Each block holds numbers of pairs and the channel of each; a pair with a position of -1 has none.
+        The work is linear in the sum over the pairs of the channels of their flow.
+        """
+        known = np.flatnonzero((subscriber >= 0) & (flow >= 0))
+        for part in np.split(known, cuts(np.diff(self.carries.indptr)[flow[known]])):
+            owner, channel = expand(self.carries, flow[part])
+            pair = part[owner]
+            hit = holds(self.listens, subscriber[pair], channel)
+            yield pair[hit], channel[hit]
+
+    def by_channel(self, interest: Interest) -> NDArray[np.bool_]:
+        """Return for each wanted pair whether a channel serves it, in the order of `interest.wants`."""
+        reached = np.zeros(interest.n_wants, np.bool_)
+        for start, subscriber, flow in self._wanted(interest):
+            for pair, _ in self.heard(subscriber, flow):
+                reached[start + pair] = True
+        return reached
+
+    def by_unicast(self, interest: Interest) -> NDArray[np.bool_]:
+        """Return for each wanted pair whether it is served directly, in the order of `interest.wants`."""
+        reached = np.zeros(interest.n_wants, np.bool_)
+        for start, subscriber, flow in self._wanted(interest):
+            known = np.flatnonzero((subscriber >= 0) & (flow >= 0))
+            reached[start + known] = holds(self.unicast, subscriber[known], flow[known])
+        return reached
+
+    def _wanted(self, interest: Interest) -> Iterator[tuple[int, Positions, Positions]]:
+        """Yield the wanted pairs in blocks, as positions in this plan, with the number of the first pair."""
+        subscriber = positions("subscriber", interest.subscribers, self.subscribers)
+        flow = positions("flow", interest.flows, self.flows)
+        wants = interest.wants
+        for start in range(0, interest.n_wants, BLOCK):
+            pair = np.arange(start, min(start + BLOCK, interest.n_wants))
+            row = np.searchsorted(wants.indptr, pair, side="right") - 1
+            yield start, subscriber[row], flow[wants.indices[pair]]
+
+    def false_exclusions(self, interest: Interest) -> pa.Table:
+        """Return the pairs (subscriber, flow) that are wanted and that nothing serves.
+
+        Plan and interest are brought together by label; a wanted flow or a subscriber that the plan does
+        not know is not served.
+        """
+        missed = np.flatnonzero(~(self.by_channel(interest) | self.by_unicast(interest)))
+        row = np.searchsorted(interest.wants.indptr, missed, side="right") - 1
+        return pa.table(
+            {
+                "subscriber": interest.subscribers.take(row),
+                "flow": interest.flows.take(interest.wants.indices[missed]),
+            }
+        )
+
+    def validate(self, interest: Interest) -> None:
+        """Check the invariant, no false exclusion.
+
+        Raises
+        ------
+        PlanError
+            With the number of wanted pairs that are not served, and the first three of them.
+        """
+        missed = self.false_exclusions(interest)
+        if missed.num_rows:
+            first = ", ".join(
+                f"subscriber {row['subscriber']!r} wants flow {row['flow']!r}"
+                for row in missed.slice(0, 3).to_pylist()
+            )
+            raise PlanError(
+                f"{missed.num_rows} of {interest.n_wants} wanted pairs are not served: {first}; "
+                "plan again for this interest, or serve them by unicast"
+            )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ChannelPlan):
+            return NotImplemented
+        return (
+            same(self.carries, other.carries)
+            and same(self.listens, other.listens)
+            and same(self.unicast, other.unicast)
+            and np.array_equal(self.parent, other.parent)
+            and self.subscribers.equals(other.subscribers)
+            and self.flows.equals(other.flows)
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # arrays have no hash; Python would set this silently
+
+    def __repr__(self) -> str:
+        return (
+            f"ChannelPlan({self.n_channels} channels, {self.n_flows} flows, {self.n_subscribers} subscribers)"
+        )
+
+
+def cuts(sizes: Positions) -> Positions:
+    """Return where to cut a list so that the sizes in each part add up to about one block."""
+    total = np.cumsum(sizes, dtype=np.int64)
+    ends = np.arange(BLOCK, total[-1] if len(total) else 0, BLOCK)
+    found: Positions = np.unique(np.searchsorted(total, ends))
+    return found
+
+
+def pair_table(pairs: Relation, **labels: Labels | None) -> pa.Table:
+    """Return a relation as a table of two columns, ordered by position; without labels, the positions."""
+    (row_name, row_labels), (column_name, column_labels) = labels.items()
+    row, column = rows_of(pairs).astype(np.int32), pairs.indices.astype(np.int32)
+    return pa.table(
+        {
+            row_name: pa.array(row) if row_labels is None else row_labels.take(row),
+            column_name: pa.array(column) if column_labels is None else column_labels.take(column),
+        }
+    )
+
+
+def _channels_in(table: pa.Table, where: str, n_channels: int) -> Positions:
+    """Return a table's column of channels, all within 0 to n_channels - 1."""
+    found = labels_in(table, "channel", where)
+    if not pa.types.is_integer(found.type):
+        raise PlanError(f"column 'channel' of {where} is of type {found.type}; use integers")
+    channel = np.asarray(found, np.int64)
+    wrong = np.flatnonzero((channel < 0) | (channel >= n_channels))
+    if len(wrong):
+        raise PlanError(
+            f"{where} names channel {channel[wrong[0]]}; the plan's channels are 0 to {n_channels - 1}"
+        )
+    return channel
+
+
+def _check_parents(parent: NDArray[np.int32], carries: Relation, listens: Relation) -> None:
+    """Refuse parents that are not there, that have parents themselves, or that are used as sessions."""
+    n_channels = carries.shape[1]
+    if parent.shape != (n_channels,):
+        raise PlanError(
+            f"parent has shape {parent.shape} for {n_channels} channels; give one per channel, -1 for none"
+        )
+    wrong = np.flatnonzero((parent < -1) | (parent >= n_channels))
+    if len(wrong):
+        raise PlanError(
+            f"channel {wrong[0]} has parent {parent[wrong[0]]}; a parent is one of the channels "
+            f"0 to {n_channels - 1}, or -1 for none"
+        )
+    session = np.flatnonzero(parent >= 0)
+    deep = session[parent[parent[session]] >= 0]
+    if len(deep):
+        raise PlanError(
+            f"channel {deep[0]} has parent {parent[deep[0]]}, which has a parent itself; "
+            "a plan has two levels at most"
+        )
+    is_parent = np.zeros(n_channels, np.bool_)
+    is_parent[parent[session]] = True
+    for name, used in (("carries", carries), ("listens", listens)):
+        groups = used.indices[is_parent[used.indices]]
+        if len(groups):
+            raise PlanError(
+                f"{name} names channel {groups[0]}, which is the parent of others; name one of its sessions"
+            )

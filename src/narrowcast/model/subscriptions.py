@@ -1,0 +1,193 @@
+"""Subscriptions: who wants what, as boxes in columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from narrowcast.errors import InputError, TableError
+from narrowcast.model import keys
+from narrowcast.model.boxes import Boxes
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from narrowcast.model.schema import Schema
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SubscriptionSet:
+    """Many subscriptions under one schema; each is a union of boxes and belongs to a subscriber.
+
+    Parameters
+    ----------
+    schema
+        The attributes that the boxes bound.
+    subscription_id
+        One per subscription, without repeats.
+    subscriber
+        The position in `subscribers` of each subscription's subscriber.
+    subscribers
+        The names of the subscribers.
+    boxes
+        Half-open boxes over keys, each owned by a subscription.
+    check
+        For each subscription, the filter to check again on what an index finds, or null where the boxes are
+        exact: what the index cannot express.
+
+    Examples
+    --------
+    >>> from narrowcast.model.schema import Schema
+    >>> prices = Schema.of({"price": "double"})
+    >>> s = SubscriptionSet.from_boxes(prices, ["ann", "bob", "ann"], [[75], [-np.inf], [0]], [[80], [9], [0]])
+    >>> len(s), s.subscribers.to_pylist(), s.boxes.counts.tolist()
+    (3, ['ann', 'bob'], [1, 1, 0])
+    """
+
+    schema: Schema
+    subscription_id: npt.NDArray[np.int64]
+    subscriber: npt.NDArray[np.int32]
+    subscribers: pa.Array
+    boxes: Boxes
+    check: pa.Array
+
+    def __post_init__(self) -> None:
+        n = len(self.subscription_id)
+        if not n == len(self.subscriber) == len(self.check) == self.boxes.n_owners:
+            raise InputError(
+                f"{n} subscription ids, {len(self.subscriber)} subscribers, {len(self.check)} checks and boxes of "
+                f"{self.boxes.n_owners} owners; there must be one of each for every subscription"
+            )
+        unique, counts = np.unique(self.subscription_id, return_counts=True)
+        if len(unique) < n:
+            raise InputError(f"subscription_id {unique[counts > 1][0]} is used twice; give each its own")
+
+    @classmethod
+    def from_boxes(
+        cls,
+        schema: Schema,
+        subscriber: pa.Array | list[str] | npt.NDArray[np.str_],
+        lo: npt.ArrayLike,
+        hi: npt.ArrayLike,
+        subscription_id: npt.ArrayLike | None = None,
+    ) -> SubscriptionSet:
+        """Return one subscription per box (lo, hi] of values, for attributes of type double.
+
+        An infinite side is no bound on that side, and an attribute without any bound may be null. A box
+        with an empty side, such as (80, 80], holds no event. A NaN end is refused.
+        """
+        lows, highs = np.asarray(lo, np.float64), np.asarray(hi, np.float64)
+        d = len(schema)
+        wrong = [name for name, t in zip(schema.names, schema.types, strict=True) if t.name != "double"]
+        if lows.ndim != 2 or lows.shape != highs.shape or lows.shape[1] != d or len(subscriber) != len(lows):
+            raise InputError(
+                f"{len(subscriber)} subscribers with ends of shapes {lows.shape} and {highs.shape}; "
+                f"both must be ({len(subscriber)}, {d}), one column per attribute"
+            )
+        if wrong:
+            raise InputError(f"attribute {wrong[0]!r} is {schema[wrong[0]]}; boxes of values need doubles")
+        if np.isnan(lows).any() or np.isnan(highs).any():
+            i, j = np.argwhere(np.isnan(lows) | np.isnan(highs))[0]
+            raise InputError(f"box {i} has a NaN end in {schema.names[j]!r}; use an infinity for no bound")
+        full = (lows < highs).all(axis=1)
+        bound = (np.isfinite(lows) | np.isfinite(highs)) & full[:, None]
+        box, attribute = np.nonzero(bound)
+        low, high = lows[bound], highs[bound]
+        boxes = Boxes.build(
+            len(lows),
+            np.flatnonzero(full),
+            bound.sum(axis=1)[full],
+            attribute,
+            np.where(np.isinf(low), keys.NULL, keys.float_keys(low)),
+            np.where(np.isinf(high), keys.NO_HIGH, keys.float_keys(high)),
+            np.ones(int(full.sum()), bool),
+        )
+        ids = np.arange(len(lows)) if subscription_id is None else np.asarray(subscription_id, np.int64)
+        codes, names = encode_subscribers(pa.array(subscriber, pa.string()))
+        return cls(schema, ids, codes, names, boxes, pa.nulls(len(lows), pa.string()))
+
+    def take(self, rows: npt.NDArray[np.int64]) -> SubscriptionSet:
+        """Return some subscriptions, in the order given; each at most once."""
+        return SubscriptionSet(
+            self.schema,
+            self.subscription_id[rows],
+            self.subscriber[rows],
+            self.subscribers,
+            self.boxes.take(rows),
+            self.check.take(pa.array(rows)),
+        )
+
+    def to_arrow(self) -> pa.Table:
+        """Return one row per subscription; `boxes` lists its boxes, each with the attributes it bounds."""
+        b = self.boxes
+        entry = pa.StructArray.from_arrays(
+            [
+                pa.DictionaryArray.from_arrays(
+                    pa.array(b.attribute), pa.array(self.schema.names, pa.string())
+                ),
+                pa.array(b.lo),
+                pa.array(b.hi),
+            ],
+            names=["attribute", "lo", "hi"],
+        )
+        bounds = pa.LargeListArray.from_arrays(pa.array(b.indptr), entry)
+        offsets = np.concatenate([[0], np.cumsum(b.counts)])
+        box = pa.StructArray.from_arrays([bounds, pa.array(b.exact)], names=["bounds", "exact"])
+        return pa.table(
+            {
+                "subscription_id": self.subscription_id,
+                "subscriber": pa.DictionaryArray.from_arrays(pa.array(self.subscriber), self.subscribers),
+                "boxes": pa.LargeListArray.from_arrays(pa.array(offsets), box),
+                "check": self.check,
+            }
+        )
+
+    @classmethod
+    def from_arrow(cls, table: pa.Table, schema: Schema) -> SubscriptionSet:
+        """Return the subscriptions that `to_arrow` wrote."""
+        table = table.combine_chunks().unify_dictionaries()
+        try:
+            lists, check = _one(table, "boxes"), _one(table, "check")
+            box = lists.flatten()
+            bounds = box.field("bounds")
+            entry = bounds.flatten()
+            names = entry.field("attribute")
+            ids, who = _one(table, "subscription_id"), _one(table, "subscriber")
+        except (KeyError, AttributeError, pa.ArrowException) as error:
+            raise TableError(f"not a table of compiled subscriptions: {error}") from error
+        position = np.array([schema.index(name) for name in names.dictionary.to_pylist()], np.int64)
+        boxes = Boxes.build(
+            len(table),
+            np.repeat(np.arange(len(table)), np.diff(np.asarray(lists.offsets))),
+            np.diff(np.asarray(bounds.offsets)),
+            position[np.asarray(names.indices)] if len(names) else np.empty(0, np.int64),
+            np.asarray(entry.field("lo")),
+            np.asarray(entry.field("hi")),
+            np.asarray(box.field("exact")),
+        )
+        return cls(schema, np.asarray(ids), np.asarray(who.indices, np.int32), who.dictionary, boxes, check)
+
+    @property
+    def n_subscribers(self) -> int:
+        """How many subscribers there are."""
+        return len(self.subscribers)
+
+    def __len__(self) -> int:
+        return len(self.subscription_id)
+
+
+def _one(table: pa.Table, name: str) -> pa.Array:
+    column = table[name]
+    return column.chunk(0) if column.num_chunks else pa.array([], column.type)
+
+
+def encode_subscribers(names: pa.Array) -> tuple[npt.NDArray[np.int32], pa.Array]:
+    """Return positions and the sorted names: numbering does not hang on the order of the rows."""
+    encoded = names.dictionary_encode()
+    order = np.asarray(pa.compute.sort_indices(encoded.dictionary))
+    place = np.empty(len(order), np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    return place[np.asarray(encoded.indices)], encoded.dictionary.take(pa.array(order))

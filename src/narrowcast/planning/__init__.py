@@ -1,0 +1,9 @@
+"""Planners: from who wants what to which channel carries what."""
+
+from __future__ import annotations
+
+from narrowcast.planning.base import PLANNERS, OnlinePlanner, Planner
+from narrowcast.planning.baselines import Broadcast, Hash, PerFlow, Unicast
+from narrowcast.planning.replan import Replanner
+
+__all__ = ["PLANNERS", "Broadcast", "Hash", "OnlinePlanner", "PerFlow", "Planner", "Replanner", "Unicast"]

@@ -1,0 +1,113 @@
+"""The seam between interests and plans, and what every planner shares."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, Self
+
+import numpy as np
+
+from narrowcast.errors import ParameterError
+from narrowcast.model.diff import PlanDelta, delta_between
+from narrowcast.model.interest import Interest, Positions, relation_of, rows_of
+from narrowcast.model.plan import ChannelPlan
+from narrowcast.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+
+__all__ = [
+    "PLANNERS",
+    "OnlinePlanner",
+    "PlanDelta",
+    "Planner",
+    "check_channels",
+    "check_seed",
+    "delta_between",
+    "plan_of_flows",
+]
+
+
+class Planner(Protocol):
+    """Something that makes a plan for an interest.
+
+    `__init__` only stores keyword parameters, `channels` and `seed` among them; `fit` checks them, writes
+    `plan_` and returns self. The same interest, parameters and seed give the same plan.
+    """
+
+    @property
+    def plan_(self) -> ChannelPlan:
+        """The plan of the last `fit`."""
+        ...
+
+    def fit(self, interest: Interest) -> Self:
+        """Make a plan that serves every wanted pair."""
+        ...
+
+
+class OnlinePlanner(Planner, Protocol):
+    """A planner that follows changes of interest."""
+
+    def update(self, changes: pa.Table) -> PlanDelta:
+        """Take up a table of changes (time, subscriber, flow, action) and return what changed in `plan_`."""
+        ...
+
+
+#: Planners by the name that `--method` takes; each entry makes a planner from keyword parameters.
+PLANNERS: Registry[Callable[..., Planner]] = Registry("method")
+
+
+def check_channels(channels: int | None, *, required: str = "") -> None:
+    """Refuse a number of channels that is not a whole number of at least 1.
+
+    Parameters
+    ----------
+    channels
+        The number; None stands for as many as the method likes.
+    required
+        The name of a method that cannot do without.
+    """
+    if channels is None and not required:
+        return
+    if channels is None:
+        raise ParameterError(f"channels is None; {required} needs a whole number of at least 1")
+    if isinstance(channels, bool) or not isinstance(channels, int | np.integer) or channels < 1:
+        raise ParameterError(f"channels is {channels!r}; give a whole number of at least 1")
+
+
+def check_seed(seed: int) -> None:
+    """Refuse a seed that is not a whole number of at least 0."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ParameterError(f"seed is {seed!r}; give a whole number of at least 0")
+
+
+def plan_of_flows(interest: Interest, channel: Positions, n_channels: int) -> ChannelPlan:
+    """Return the plan in which each flow goes to one channel and subscribers listen where they must.
+
+    Parameters
+    ----------
+    interest
+        Whom to serve.
+    channel
+        For each flow its channel; with -1 it is sent directly to those who want it.
+    n_channels
+        How many channels the plan has.
+
+    Examples
+    --------
+    >>> plan = plan_of_flows(Interest([[1, 1, 0], [0, 1, 1]]), np.array([0, 0, -1]), 1)
+    >>> plan.listens.toarray().tolist(), plan.unicast.toarray().tolist()
+    ([[True], [True]], [[False, False, False], [False, False, True]])
+    """
+    carried = np.flatnonzero(channel >= 0)
+    row, flow = rows_of(interest.wants), interest.wants.indices
+    listened = channel[flow]
+    by_channel = listened >= 0
+    return ChannelPlan(
+        relation_of(carried, channel[carried], (interest.n_flows, n_channels)),
+        relation_of(row[by_channel], listened[by_channel], (interest.n_subscribers, n_channels)),
+        unicast=relation_of(row[~by_channel], flow[~by_channel], interest.wants.shape),
+        subscribers=interest.subscribers,
+        flows=interest.flows,
+    )

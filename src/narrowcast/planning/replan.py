@@ -1,0 +1,96 @@
+"""Following changes of interest in the simplest way: plan again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from narrowcast.errors import ParameterError, TableError
+from narrowcast.model.diff import delta_between, renumbered
+from narrowcast.model.interest import Interest, column_of, encode, labels_in, relation_of, rows_of
+
+if TYPE_CHECKING:
+    from narrowcast.model.diff import PlanDelta
+    from narrowcast.model.plan import ChannelPlan
+    from narrowcast.planning.base import Planner
+
+ACTIONS = ("subscribe", "unsubscribe")
+
+
+class Replanner:
+    """An on-line planner out of any planner: it keeps the interest, applies changes and fits anew.
+
+    Parameters
+    ----------
+    planner
+        Makes each plan.
+    renumber
+        Whether each new plan's channels are numbered to fit the plan before, so that fewer rows change.
+
+    Examples
+    --------
+    >>> from narrowcast.planning.baselines import PerFlow
+    >>> online = Replanner(PerFlow()).fit(Interest([[1, 0]]))
+    >>> changes = {"time": [1], "subscriber": [0], "flow": [1], "action": ["subscribe"]}
+    >>> online.update(pa.table(changes)).added["listens"].to_pylist()
+    [{'subscriber': 0, 'channel': 1}]
+    """
+
+    interest_: Interest
+    plan_: ChannelPlan
+
+    def __init__(self, planner: Planner, *, renumber: bool = False) -> None:
+        self.planner = planner
+        self.renumber = renumber
+
+    def fit(self, interest: Interest) -> Self:
+        """Make the first plan, `plan_`."""
+        self.interest_, self.plan_ = interest, self.planner.fit(interest).plan_
+        return self
+
+    def update(self, changes: pa.Table) -> PlanDelta:
+        """Apply a table of changes (time, subscriber, flow, action) and return what changed in `plan_`."""
+        if not hasattr(self, "plan_"):
+            raise ParameterError("there is no plan to update yet; call fit with the first interest")
+        interest = changed(self.interest_, changes)
+        plan = self.planner.fit(interest).plan_
+        plan = renumbered(plan, self.plan_) if self.renumber else plan
+        delta = delta_between(self.plan_, plan)
+        self.interest_, self.plan_ = interest, plan
+        return delta
+
+
+def changed(interest: Interest, changes: pa.Table) -> Interest:
+    """Return the interest after a table of changes.
+
+    They count in the order of `time`, equal times in the order of rows; only the last one of a pair
+    matters. A new flow has rate 1. Subscribing twice, or unsubscribing from what is not wanted, changes
+    nothing; subscribers and flows stay known when nothing is left of them.
+    """
+    subscriber, flow, action = (
+        labels_in(changes, name, "changes") for name in ("subscriber", "flow", "action")
+    )
+    time = column_of(changes, "time", "changes")
+    if time.null_count:
+        raise TableError(f"column 'time' of changes has {time.null_count} nulls; remove those rows")
+    act = np.asarray(pc.index_in(action.cast(pa.string()), pa.array(ACTIONS)).fill_null(-1))
+    if (act < 0).any():
+        bad = action[int(act.argmin())].as_py()
+        raise TableError(f"column 'action' of changes holds {bad!r}; use {' or '.join(map(repr, ACTIONS))}")
+    subscribers, [old_subscriber, new_subscriber] = encode("subscriber", interest.subscribers, subscriber)
+    flows, [old_flow, new_flow] = encode("flow", interest.flows, flow)
+    # What counts is the last entry of each pair: the old wants, then the changes by time.
+    by_time = pc.sort_indices(time).to_numpy()
+    row = np.append(old_subscriber[rows_of(interest.wants)], new_subscriber[by_time])
+    column = np.append(old_flow[interest.wants.indices], new_flow[by_time])
+    joins = np.append(np.ones(interest.n_wants, np.bool_), act[by_time] == ACTIONS.index("subscribe"))
+    _, from_end = np.unique((row * len(flows) + column)[::-1], return_index=True)
+    last = len(row) - 1 - from_end
+    stays = last[joins[last]]
+    rate = np.ones(len(flows))
+    rate[old_flow] = interest.rate
+    wants = relation_of(row[stays], column[stays], (len(subscribers), len(flows)))
+    return Interest(wants, rate, subscribers, flows)

@@ -1,0 +1,197 @@
+"""Which way each event goes: to nobody, directly, over channels, or to everybody."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from narrowcast.errors import ParameterError
+from narrowcast.model.interest import Positions, relation_of
+from narrowcast.model.matches import Matches
+from narrowcast.model.plan import ChannelPlan, cuts
+from narrowcast.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import ArrayLike, NDArray
+
+
+class Method(IntEnum):
+    """How an event is sent; `Method(3).label` is the name that users see."""
+
+    NONE = 0
+    UNICAST = 1
+    CHANNEL = 2
+    CHANNEL_UNICAST = 3
+    BROADCAST = 4
+
+    @property
+    def label(self) -> str:
+        """The name that users see."""
+        return self.name.lower().replace("_", "+")
+
+
+@dataclass(frozen=True, slots=True)
+class Deliveries:
+    """What is sent for each event of a batch.
+
+    Parameters
+    ----------
+    method
+        A `Method` per event.
+    channels
+        The channels each event is sent to.
+    unicast
+        The subscribers each event is sent to directly.
+    """
+
+    method: NDArray[np.uint8]
+    channels: Matches
+    unicast: Matches
+
+    def __post_init__(self) -> None:
+        method = np.asarray(self.method, np.uint8).view()
+        if not method.shape == (self.channels.n_events,) == (self.unicast.n_events,):
+            raise ParameterError(
+                f"{method.size} methods, {self.channels.n_events} events with channels and "
+                f"{self.unicast.n_events} with direct recipients; give the same number of each"
+            )
+        method.flags.writeable = False
+        object.__setattr__(self, "method", method)
+
+    @property
+    def n_events(self) -> int:
+        """How many events there are."""
+        return len(self.method)
+
+    def to_table(self) -> pa.Table:
+        """Return a row per event: `method` by name, `channels` and `unicast` as lists of positions."""
+        names = pa.array([method.label for method in Method])
+        return pa.table(
+            {
+                "method": pa.DictionaryArray.from_arrays(pa.array(self.method), names),
+                "channels": _lists(self.channels),
+                "unicast": _lists(self.unicast),
+            }
+        )
+
+
+def _lists(rows: Matches) -> pa.ListArray:
+    """Return compressed rows as an Arrow array of lists."""
+    return pa.ListArray.from_arrays(pa.array(rows.indptr.astype(np.int32)), pa.array(rows.index))
+
+
+class Router(Protocol):
+    """Something that decides how each event is sent."""
+
+    def route(self, events: ArrayLike, matches: Matches, plan: ChannelPlan) -> Deliveries:
+        """Return the way of each event.
+
+        Parameters
+        ----------
+        events
+            The flow of each event, as a position among the plan's flows; -1 for a flow not in the plan.
+        matches
+            The interested subscribers of each event, as positions among the plan's subscribers.
+        plan
+            Which channels there are to choose from.
+        """
+        ...
+
+
+#: Routers by name; each entry makes a router from keyword parameters.
+ROUTERS: Registry[Callable[..., Router]] = Registry("router")
+
+
+@ROUTERS.register("channels")
+class ChannelRouter:
+    """Over every channel that carries the flow and has an interested listener; directly to the others.
+
+    Nobody interested is missed, whatever the plan says: who is reached by no channel is sent to directly.
+    Where the listeners of the chosen channels are all subscribers of the plan, the method is broadcast.
+
+    Examples
+    --------
+    >>> plan = ChannelPlan(carries=[[1], [0]], listens=[[1], [1], [0]])
+    >>> interested = Matches.from_pairs([0, 1, 2, 2], [0, 0, 1, 2], n_events=4)
+    >>> sent = ChannelRouter().route([0, 1, 0, 0], interested, plan)
+    >>> sent.to_table().column("method").to_pylist()
+    ['channel', 'unicast', 'channel+unicast', 'none']
+    >>> sent.unicast.rows().tolist(), sent.unicast.index.tolist()
+    ([1, 2], [0, 2])
+    """
+
+    def route(self, events: ArrayLike, matches: Matches, plan: ChannelPlan) -> Deliveries:
+        """Return the way of each event."""
+        flow = _checked(events, matches, plan)
+        event, subscriber = matches.rows(), matches.index.astype(np.int64)
+        width = max(plan.n_channels, 1)
+        reached, chosen = np.zeros(matches.n_pairs, np.bool_), [np.zeros(0, np.int64)]
+        for pair, channel in plan.heard(subscriber, flow[event]):
+            reached[pair] = True
+            chosen.append(np.unique(event[pair] * width + channel))
+        channels = Matches.from_pairs(*np.divmod(np.concatenate(chosen), width), matches.n_events)
+        unicast = Matches.from_pairs(event[~reached], subscriber[~reached], matches.n_events)
+        method = np.where(channels.counts() > 0, Method.CHANNEL, Method.NONE)
+        method += np.where(unicast.counts() > 0, Method.UNICAST, Method.NONE)
+        method[_reaches_all(channels, plan)] = Method.BROADCAST
+        return Deliveries(method.astype(np.uint8), channels, unicast)
+
+
+def _checked(events: ArrayLike, matches: Matches, plan: ChannelPlan) -> Positions:
+    """Return the events' flows, or say what does not fit the matches or the plan."""
+    flow = np.asarray(events, np.int64)
+    if flow.shape != (matches.n_events,):
+        raise ParameterError(
+            f"{flow.size} events for matches of {matches.n_events}; route the batch that matched"
+        )
+    if flow.size and not (flow.min() >= -1 and flow.max() < plan.n_flows):
+        raise ParameterError(
+            f"events have flows {flow.min()} to {flow.max()}; the plan's flows are 0 to {plan.n_flows - 1}, "
+            "and -1 stands for any other"
+        )
+    if matches.index.max(initial=-1) >= plan.n_subscribers:
+        raise ParameterError(
+            f"matches name subscriber {matches.index.max()}; the plan's are 0 to {plan.n_subscribers - 1}"
+        )
+    return flow
+
+
+def _reaches_all(chosen: Matches, plan: ChannelPlan) -> NDArray[np.bool_]:
+    """Return for which events the listeners of the chosen channels are all subscribers."""
+    members, event = plan.members()[chosen.index], chosen.rows()
+    whole = np.zeros(chosen.n_events, np.bool_)
+    whole[event[members == plan.n_subscribers]] = True
+    copies = np.bincount(event, members, chosen.n_events).astype(np.int64)
+    # Only these can still reach everybody, by several channels together; equal sets are looked at once.
+    several = np.flatnonzero(~whole & (copies >= plan.n_subscribers) & (chosen.counts() > 1))
+    if len(several):
+        first, number = _distinct_sets(chosen, several)
+        sets = relation_of(event, chosen.index, (chosen.n_events, plan.n_channels))[several[first]]
+        listeners = plan.listens.T.tocsr()
+        covers = [
+            np.diff((sets[part] @ listeners).indptr) == plan.n_subscribers
+            for part in np.split(np.arange(len(first)), cuts(copies[several[first]]))
+        ]
+        whole[several] = np.concatenate(covers)[number]
+    return whole
+
+
+def _distinct_sets(chosen: Matches, events: Positions) -> tuple[Positions, Positions]:
+    """Return one of the given events for each distinct set, and the number of each event's set."""
+    start, counts = chosen.indptr[events], chosen.counts()[events]
+    number = np.zeros(len(events), np.int64)
+    width = int(chosen.index.max(initial=0)) + 1
+    for place in range(counts.max(initial=0)):
+        # Sets that agree so far get one number; those that end here keep it, told apart by their size.
+        longer = np.flatnonzero(counts > place)
+        prefix = number[longer] * width + chosen.index[start[longer] + place]
+        number[longer] = np.unique(prefix, return_inverse=True)[1]
+    whole = counts * len(events) + number
+    _, first, number = np.unique(whole, return_index=True, return_inverse=True)
+    return first, number

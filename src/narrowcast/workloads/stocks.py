@@ -1,0 +1,200 @@
+"""Stock quotes and the people who follow them: the workload of riabov2003, section 5."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from scipy.special import ndtr
+
+from narrowcast.errors import ParameterError
+from narrowcast.model.schema import EVENT_ID, Schema
+from narrowcast.planning.base import check_seed
+from narrowcast.workloads.base import WORKLOADS, box_filters, check_count, random_streams, zipf
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Doubles: TypeAlias = NDArray[np.float64]
+    Ints: TypeAlias = NDArray[np.int64]
+
+#: What an event has: the side (bought, sold, traded), the stock, its price and the amount.
+SCHEMA = Schema.of({"bst": "double", "name": "double", "quote": "double", "volume": "double"})
+
+#: The transit blocks of the network: their shares of the subscriptions, and the stocks they look at.
+BLOCKS = np.array([0.4, 0.3, 0.3])
+NAME_CENTRES = np.array([3.0, 10.0, 17.0])
+#: Each block has as many stubs, and each stub as many nodes, as the published network has on average.
+STUBS = 10
+NODES = 20
+#: How often a subscription asks for each side.
+SIDES = np.array([0.4, 0.4, 0.2])
+#: The longest interval of names.
+NAME_LENGTHS = 20
+#: Share of subscriptions to any quote and to any volume; those bounded below, and above, are OPEN each.
+ANY = {"quote": 0.15, "volume": 0.35}
+OPEN = 0.1
+
+#: A normal distribution with its share in a mixture: weight, mean, standard deviation.
+Normal: TypeAlias = tuple[float, float, float]
+_SIDE: tuple[Normal, ...] = ((1.0, 1.0, 1.0),)
+_VOLUME: tuple[Normal, ...] = ((1.0, 9.0, 6.0),)
+#: For each number of modes, the mixture that each attribute of an event is drawn from. The seed names the
+#: third and fourth attribute for nine modes and keeps the fourth: the second and third are meant.
+MIXTURES: dict[int, tuple[tuple[Normal, ...], ...]] = {
+    1: (_SIDE, ((1.0, 10.0, 6.0),), ((1.0, 9.0, 2.0),), _VOLUME),
+    4: (_SIDE, ((0.5, 12.0, 3.0), (0.5, 6.0, 2.0)), ((0.5, 4.0, 2.0), (0.5, 16.0, 2.0)), _VOLUME),
+    9: (
+        _SIDE,
+        ((0.3, 4.0, 3.0), (0.4, 11.0, 3.0), (0.3, 18.0, 3.0)),
+        ((0.3, 4.0, 3.0), (0.4, 9.0, 3.0), (0.3, 16.0, 3.0)),
+        _VOLUME,
+    ),
+}
+
+
+@WORKLOADS.register("stocks")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stocks:
+    """Interest in stocks as boxes, and quotes as points (riabov2003, section 5).
+
+    A subscription asks for one side, an interval of names, of quotes and of volumes; `bst` is (0, 1] for
+    buy, (1, 2] for sell and (2, 3] for transaction. Events are drawn from a mixture of normal
+    distributions, each attribute by itself.
+
+    A subscriber is a node of a network, named by block, stub and node, such as `b1.s03.n17`: the blocks
+    share the subscriptions 40 : 30 : 30, and within a block stubs, and within a stub nodes, follow Zipf's
+    law. This stands in for a real topology: 3 blocks of 10 stubs of 20 nodes, without links.
+
+    Parameters
+    ----------
+    n_subscriptions
+        How many subscriptions there are.
+    n_events
+        How many events there are. More of them leave the subscriptions, and the events before, as they were.
+    modes
+        How many peaks the events have: 1, 4 (two names by two quotes) or 9 (three by three).
+    seed
+        What all random choices come from.
+
+    Examples
+    --------
+    >>> stocks = Stocks(n_subscriptions=3, n_events=2, seed=1)
+    >>> stocks.tables()["subscriptions"].column_names, stocks.tables()["events"].num_rows
+    (['subscription_id', 'subscriber', 'filter'], 2)
+    >>> lo, hi = stocks.boxes()
+    >>> lo.shape
+    (3, 4)
+    """
+
+    n_subscriptions: int = 1000
+    n_events: int = 10_000
+    modes: Literal[1, 4, 9] = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_count("n_subscriptions", self.n_subscriptions)
+        check_count("n_events", self.n_events)
+        if self.modes not in MIXTURES:
+            raise ParameterError(f"modes is {self.modes!r}; give one of {', '.join(map(str, MIXTURES))}")
+        check_seed(self.seed)
+
+    def tables(self) -> dict[str, pa.Table]:
+        """Return `subscriptions` (subscription_id, subscriber, filter) and `events` (event_id, ...)."""
+        lo, hi = self.boxes()
+        subscriptions = pa.table(
+            {
+                "subscription_id": np.arange(self.n_subscriptions),
+                "subscriber": self.subscribers(),
+                "filter": box_filters(SCHEMA.names, lo, hi),
+            }
+        )
+        points = self.points()
+        attributes = {name: points[:, i] for i, name in enumerate(SCHEMA.names)}
+        return {
+            "subscriptions": subscriptions,
+            "events": pa.table({EVENT_ID: np.arange(self.n_events), **attributes}),
+        }
+
+    def boxes(self) -> tuple[Doubles, Doubles]:
+        """Return the ends (lo, hi] of the subscriptions' boxes, one row each and one column per attribute."""
+        rng = self._streams()[1]
+        n, block = self.n_subscriptions, self._blocks()
+        lo, hi = np.empty((n, 4)), np.empty((n, 4))
+        lo[:, 0] = rng.choice(3, n, p=SIDES)
+        hi[:, 0] = lo[:, 0] + 1
+        centre = rng.normal(NAME_CENTRES[block], 4)
+        half = rng.choice(NAME_LENGTHS, n, p=zipf(NAME_LENGTHS)) / 2 + 0.5
+        lo[:, 1], hi[:, 1] = centre - half, centre + half
+        lo[:, 2], hi[:, 2] = _intervals(rng, n, ANY["quote"])
+        lo[:, 3], hi[:, 3] = _intervals(rng, n, ANY["volume"])
+        return lo, hi
+
+    def subscribers(self) -> pa.Array:
+        """Return the name of each subscription's subscriber."""
+        names = [
+            f"b{block + 1}.s{stub + 1:02}.n{node + 1:02}"
+            for block in range(len(BLOCKS))
+            for stub in range(STUBS)
+            for node in range(NODES)
+        ]
+        rng = self._streams()[0]
+        block = self._blocks()
+        # Which stub of a block, and which node of a stub, is the most popular is a matter of chance.
+        stub_at = rng.permuted(np.tile(np.arange(STUBS), (len(BLOCKS), 1)), axis=1)
+        node_at = rng.permuted(np.tile(np.arange(NODES), (len(BLOCKS), STUBS, 1)), axis=2)
+        stub = stub_at[block, rng.choice(STUBS, len(block), p=zipf(STUBS))]
+        node = node_at[block, stub, rng.choice(NODES, len(block), p=zipf(NODES))]
+        return pa.array(names).take(pa.array((block * STUBS + stub) * NODES + node))
+
+    def points(self) -> Doubles:
+        """Return the events, one row each and one column per attribute."""
+        _, _, _, pick, draw = self._streams()
+        chance = pick.random((self.n_events, 4))
+        points = draw.standard_normal((self.n_events, 4))
+        for i, mixture in enumerate(MIXTURES[self.modes]):
+            weight, mean, deviation = np.array(mixture).T
+            part = np.searchsorted(np.cumsum(weight)[:-1], chance[:, i], side="right")
+            points[:, i] = mean[part] + deviation[part] * points[:, i]
+        return points
+
+    def density(self, lo: ArrayLike, hi: ArrayLike) -> Doubles:
+        """Return the probability that an event falls in each box (lo, hi]; attributes are the last axis.
+
+        Examples
+        --------
+        >>> Stocks().density([0, -np.inf, 9, 9], [1, np.inf, np.inf, np.inf]).round(4).item()
+        0.0853
+        """
+        low, high = np.asarray(lo, np.float64), np.asarray(hi, np.float64)
+        sides = []
+        for i, mixture in enumerate(MIXTURES[self.modes]):
+            weight, mean, deviation = np.array(mixture).T
+            below, above = ((end[..., i, None] - mean) / deviation for end in (low, high))
+            sides.append(np.maximum(ndtr(above) - ndtr(below), 0) @ weight)
+        return np.asarray(np.prod(sides, axis=0), np.float64)
+
+    def _blocks(self) -> Ints:
+        """Return the block of each subscription: exact shares, in a random order."""
+        ends = np.rint(np.cumsum(BLOCKS) * self.n_subscriptions).astype(np.int64)
+        block = np.repeat(np.arange(len(BLOCKS)), np.diff(ends, prepend=0))
+        return self._streams()[2].permutation(block)
+
+    def _streams(self) -> list[np.random.Generator]:
+        """Return a source of chance each for places, boxes, blocks, and the modes and values of events."""
+        return random_streams(self.seed, 5)
+
+
+def _intervals(rng: np.random.Generator, n: int, anything: float) -> tuple[Doubles, Doubles]:
+    """Return intervals by the seed's law for quotes and volumes: whole, from n up, up to n, or centred.
+
+    A centred one has a length of Pareto's law, P(length > x) = 4 / x for x >= 4.
+    """
+    kind = np.searchsorted(np.cumsum([anything, OPEN, OPEN]), rng.random(n), side="right")
+    end, centre = rng.normal(9, 1, n), rng.normal(9, 2, n)
+    half = 2 / (1 - rng.random(n))
+    lo = np.choose(kind, [-np.inf, end, -np.inf, centre - half])
+    hi = np.choose(kind, [np.inf, np.inf, end, centre + half])
+    return lo, hi

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from narrowcast.cli.diff import diff
+from narrowcast.errors import PlanError
+from narrowcast.model.artefact import write_plan
+from narrowcast.model.plan import ChannelPlan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+app = typer.Typer(rich_markup_mode="markdown")
+app.command()(diff)
+
+FLOWS, SUBSCRIBERS = ["x", "y"], ["ann", "bob"]
+
+
+@pytest.fixture
+def plans(tmp_path: Path) -> list[str]:
+    """Two plans that differ in the numbers of channels and in one direct pair."""
+    first = ChannelPlan([[1, 0], [0, 1]], [[1, 0], [1, 1]], subscribers=SUBSCRIBERS, flows=FLOWS)
+    second = ChannelPlan(
+        [[0, 1], [1, 0]], [[0, 1], [1, 1]], None, [[0, 1], [0, 0]], subscribers=SUBSCRIBERS, flows=FLOWS
+    )
+    write_plan(first, tmp_path / "first", method="hash", costs={"waste": 8.0})
+    write_plan(second, tmp_path / "second", method="per-flow", costs={"waste": 6.0, "filtering": 1.0})
+    return [str(tmp_path / "first"), str(tmp_path / "second")]
+
+
+def test_json_is_one_document(plans: list[str]) -> None:
+    found = CliRunner().invoke(app, [*plans, "--json"])
+    assert found.exit_code == 0
+    assert json.loads(found.stdout) == {
+        "channels": {"before": 2, "after": 2},
+        "flows": {"moved": 2, "added": 0, "removed": 0},
+        "subscribers": {"moved": 1, "added": 0, "removed": 0},
+        "listens": {"added": 1, "dropped": 1},
+        "unicast": {"added": 1, "dropped": 0},
+        "regrouped": 0,
+        "costs": {
+            "filtering": {"before": None, "after": 1.0, "change_pct": None},
+            "waste": {"before": 8.0, "after": 6.0, "change_pct": -25.0},
+        },
+    }
+    assert found.stderr == ""
+
+
+def test_renumbering_shows_what_really_moved(plans: list[str]) -> None:
+    found = json.loads(CliRunner().invoke(app, [*plans, "--renumber", "--json"]).stdout)
+    assert found["flows"]["moved"] == found["subscribers"]["moved"] == found["listens"]["added"] == 0
+    assert found["unicast"] == {"added": 1, "dropped": 0}
+
+
+def test_the_table_says_the_same(plans: list[str]) -> None:
+    found = CliRunner().invoke(app, plans)
+    assert found.exit_code == 0
+    rows = [
+        [cell.strip() for cell in line.strip("│").split("│")]
+        for line in found.stdout.splitlines()
+        if "│" in line
+    ]
+    assert "hash to per-flow" in found.stdout
+    assert ["channels", "2", "2", "", "", ""] in rows
+    assert ["flows", "", "", "2", "0", "0"] in rows
+    assert ["subscribers", "", "", "1", "0", "0"] in rows
+    assert ["unicast pairs", "", "", "", "1", "0"] in rows
+    assert ["waste", "8", "6", "-25.0 %"] in rows
+    assert ["filtering", "", "1", ""] in rows
+
+
+def test_help_has_an_example() -> None:
+    found = CliRunner().invoke(app, ["--help"])
+    assert found.exit_code == 0
+    assert "narrowcast diff plans/monday plans/tuesday" in found.stdout
+
+
+def test_bad_input(plans: list[str], tmp_path: Path) -> None:
+    missing = CliRunner().invoke(app, [plans[0], str(tmp_path / "nothing")])
+    assert isinstance(missing.exception, PlanError)
+    assert "nothing is not a folder; give the one that `narrowcast plan --out` wrote" in str(
+        missing.exception
+    )
+    assert missing.stdout == ""
+    (tmp_path / "second" / "listens.parquet").unlink()
+    broken = CliRunner().invoke(app, plans)
+    assert isinstance(broken.exception, PlanError)
+    assert "listens.parquet is missing" in str(broken.exception)
+    assert CliRunner().invoke(app, [plans[0]]).exit_code == 2

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from narrowcast.costs import COSTS, Waste
+from narrowcast.model.interest import Interest
+from narrowcast.model.plan import ChannelPlan
+
+INTEREST = Interest([[1, 1, 0], [0, 1, 1]], rate=[1, 10, 100])
+
+
+def terms(plan: ChannelPlan, interest: Interest = INTEREST) -> dict[str, float]:
+    cost = Waste().score(interest, plan)
+    assert cost.total == cost.terms["wasted"]
+    return dict(cost.terms)
+
+
+def test_it_is_registered() -> None:
+    assert COSTS["waste"] is Waste
+
+
+def test_one_channel_for_all() -> None:
+    plan = ChannelPlan(carries=[[1], [1], [1]], listens=[[1], [1]])
+    assert terms(plan) == {"deliveries": 222, "wanted": 121, "wasted": 101, "unicast": 0}
+
+
+def test_what_is_sent_directly_wastes_nothing() -> None:
+    plan = ChannelPlan(carries=[[0], [1], [0]], listens=[[1], [1]], unicast=[[1, 0, 0], [0, 0, 1]])
+    assert terms(plan) == {"deliveries": 20, "wanted": 121, "wasted": 0, "unicast": 101}
+
+
+def test_a_second_copy_is_waste() -> None:
+    plan = ChannelPlan(carries=[[0, 0], [1, 1], [0, 0]], listens=[[1, 1], [1, 0]])
+    assert terms(plan) == {"deliveries": 30, "wanted": 121, "wasted": 10, "unicast": 0}
+
+
+def test_a_session_reaches_all_members_of_its_group() -> None:
+    plan = ChannelPlan(
+        carries=[[1, 0, 0], [1, 0, 0], [0, 1, 0]], listens=[[1, 0, 0], [1, 1, 0]], parent=[2, 2, -1]
+    )
+    assert terms(plan) == {"deliveries": 222, "wanted": 121, "wasted": 101, "unicast": 0}
+
+
+def test_labels_that_only_one_side_knows() -> None:
+    plan = ChannelPlan(
+        carries=[[1], [1]], listens=[[1], [1]], unicast=[[0, 1], [0, 0]], flows=[2, 7], subscribers=[1, 9]
+    )
+    # Flow 2 goes to subscriber 1, who wants it, and to 9, whom nobody knows; flow 7 has no rate.
+    assert terms(plan) == {"deliveries": 200, "wanted": 121, "wasted": 100, "unicast": 0}
+
+
+@settings(deadline=None)
+@given(st.data(), st.integers(0, 4), st.integers(0, 4), st.integers(1, 3))
+def test_disjoint_channels_waste_the_sum_of_p_times_ew(
+    data: st.DataObject, subscribers: int, flows: int, channels: int
+) -> None:
+    """Riabov et al., appendix A.2: EW(G) = |l(G)| - sum of p(g) |l(g)| / p(G) over the flows g of G."""
+    wants = data.draw(arrays(np.bool_, (subscribers, flows)))
+    rate = data.draw(arrays(np.float64, flows, elements=st.floats(0.1, 10)))
+    group = data.draw(arrays(np.int64, flows, elements=st.integers(0, channels - 1)))
+    carries = group[:, None] == np.arange(channels)
+    plan = ChannelPlan(carries, wants.astype(int) @ carries.astype(int))
+    total = 0.0
+    for g in range(channels):
+        inside = group == g
+        p, members = rate[inside].sum(), wants[:, inside].any(axis=1).sum()
+        if p > 0:
+            total += p * (members - (rate * wants.sum(axis=0))[inside].sum() / p)
+    assert terms(plan, Interest(wants, rate))["wasted"] == pytest.approx(total, abs=1e-9)

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from narrowcast.errors import ParameterError, PlanError, TableError
+from narrowcast.model.artefact import read_plan, write_plan
+from narrowcast.model.interest import Interest
+from narrowcast.model.plan import ChannelPlan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+INTEREST = Interest([[1, 1, 0], [0, 1, 1]], rate=[1, 2, 4], subscribers=["ann", "bob"], flows=[10, 20, 30])
+PLAN = ChannelPlan(
+    carries=[[1, 0], [1, 0], [0, 0]],
+    listens=[[1, 0], [1, 0]],
+    parent=[1, -1],
+    unicast=[[0, 0, 0], [0, 0, 1]],
+    subscribers=INTEREST.subscribers,
+    flows=INTEREST.flows,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_plan(PLAN, tmp_path / "plan", method="hash", params={"channels": 2}, interest=INTEREST)
+    return tmp_path / "plan"
+
+
+def test_the_folder_as_others_read_it(tmp_path: Path) -> None:
+    before = datetime.now(UTC)
+    info = write_plan(
+        PLAN,
+        tmp_path / "plan",
+        method="hash",
+        params={"channels": np.int64(2), "share": 0.5},
+        seed=3,
+        flow_space="topics",
+        costs={"waste": np.float64(1.5)},
+        inputs={"interests": "sha256:abc"},
+        interest=INTEREST,
+    )
+    written = json.loads((tmp_path / "plan" / "plan.json").read_text())
+    created = datetime.fromisoformat(written.pop("created"))
+    assert before <= created <= datetime.now(UTC)
+    assert created.utcoffset() == timedelta(0)
+    assert written == {
+        "format": 1,
+        "method": "hash",
+        "params": {"channels": 2, "share": 0.5},
+        "seed": 3,
+        "channels": 1,
+        "flow_space": "topics",
+        "costs": {"waste": 1.5},
+        "inputs": {"interests": "sha256:abc"},
+    }
+    tables = {path.stem: pq.read_table(path) for path in (tmp_path / "plan").glob("*.parquet")}
+    assert {name: table.to_pydict() for name, table in tables.items()} == {
+        "carries": {"flow": [10, 20], "channel": [0, 0]},
+        "listens": {"subscriber": ["ann", "bob"], "channel": [0, 0]},
+        "unicast": {"subscriber": ["bob"], "flow": [30]},
+        "channels": {"channel": [0, 1], "parent": [1, None], "rate": [3.0, 3.0], "members": [2, 2]},
+    }
+    assert tables["channels"].schema.types == [pa.int32(), pa.int32(), pa.float64(), pa.int64()]
+    plan, again = read_plan(tmp_path / "plan")
+    assert plan == PLAN
+    assert again == info
+
+
+def test_what_is_not_needed_is_not_written(tmp_path: Path) -> None:
+    write_plan(ChannelPlan([[1]], [[1]]), tmp_path / "plan", method="broadcast")
+    assert not (tmp_path / "plan" / "unicast.parquet").exists()
+    assert pq.read_table(tmp_path / "plan" / "channels.parquet")["rate"].to_pylist() == [None]
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> ChannelPlan:
+    n_subscribers, n_flows, n_channels = (draw(st.integers(0, 4)) for _ in range(3))
+
+    def labels(count: int) -> pa.Array:
+        kind = draw(st.sampled_from([pa.int64(), pa.uint8(), pa.string(), pa.large_string()]))
+        one = st.integers(0, 255) if pa.types.is_integer(kind) else st.text(max_size=3)
+        return pa.array(draw(st.lists(one, min_size=count, max_size=count, unique=True)), kind)
+
+    # The last channel is the group of any of the others.
+    parent = [draw(st.sampled_from([-1, n_channels - 1])) for _ in range(n_channels - 1)] + [-1] * (
+        n_channels > 0
+    )
+    used = np.ones(n_channels, np.bool_)
+    used[-1:] = not any(p >= 0 for p in parent)
+    return ChannelPlan(
+        draw(arrays(np.bool_, (n_flows, n_channels))) & used,
+        draw(arrays(np.bool_, (n_subscribers, n_channels))) & used,
+        parent,
+        draw(arrays(np.bool_, (n_subscribers, n_flows))),
+        labels(n_subscribers),
+        labels(n_flows),
+    )
+
+
+@settings(deadline=None)
+@given(plans())
+def test_a_plan_comes_back(tmp_path_factory: pytest.TempPathFactory, plan: ChannelPlan) -> None:
+    folder = tmp_path_factory.mktemp("plans") / "plan"
+    write_plan(plan, folder, method="any")
+    again, info = read_plan(folder)
+    assert info.channels == plan.n_groups == again.n_groups
+    written, read = plan.to_tables(), again.to_tables()
+    for name, table in read.items():
+        key = [(column, "ascending") for column in table.column_names]
+        if name != "unicast" or table.num_rows:
+            assert table.schema == written[name].schema
+        assert table.sort_by(key).to_pydict() == written[name].sort_by(key).to_pydict()
+    # Whoever has no row is not in the folder, and is served as little as before.
+    interest = Interest(
+        np.ones((plan.n_subscribers, plan.n_flows)), subscribers=plan.subscribers, flows=plan.flows
+    )
+    assert again.false_exclusions(interest) == plan.false_exclusions(interest)
+
+
+def test_writing_leaves_nothing_half_done(folder: Path) -> None:
+    with pytest.raises(TableError, match="exists already"):
+        write_plan(PLAN, folder, method="hash")
+    with pytest.raises(ParameterError, match="params cannot be written as JSON: a object is neither"):
+        write_plan(PLAN, folder.parent / "other", method="hash", params={"topology": object()})
+    with pytest.raises(ParameterError, match="cost 'waste' is inf"):
+        write_plan(PLAN, folder.parent / "other", method="hash", costs={"waste": float("inf")})
+    space: Any = "planets"
+    with pytest.raises(
+        ParameterError, match="flow_space is 'planets'; use one of topics, cells, events, ranges"
+    ):
+        write_plan(PLAN, folder.parent / "other", method="hash", flow_space=space)
+    assert [path.name for path in folder.parent.iterdir()] == ["plan"]
+    write_plan(ChannelPlan([[1]], [[1]]), folder, method="broadcast", replace=True)
+    assert read_plan(folder)[1].method == "broadcast"
+
+
+def change(folder: Path, **fields: Any) -> None:
+    path = folder / "plan.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def put(folder: Path, name: str, **columns: Any) -> None:
+    pq.write_table(pa.table(columns), folder / f"{name}.parquet")
+
+
+def channels(folder: Path, **columns: Any) -> None:
+    put(
+        folder,
+        "channels",
+        **{"channel": [0, 1], "parent": [1, None], "rate": [1.0, 1.0], "members": [1, 1]} | columns,
+    )
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda f: (f / "plan.json").unlink(), r"plan\.json cannot be read: No such file"),
+        (
+            lambda f: (f / "plan.json").write_text("{"),
+            r"plan\.json is not a plan's JSON: Input data was truncated",
+        ),
+        (lambda f: change(f, format=2), r"plan\.json is of format 2; this version reads format 1"),
+        (lambda f: change(f, seed="x"), r"Expected `int`, got `str` - at `\$\.seed`"),
+        (lambda f: change(f, created="2026-01-01T00:00:00"), "timezone"),
+        (lambda f: change(f, channels=7), r"says 7 channels and channels\.parquet holds 1 without a parent"),
+        (lambda f: (f / "carries.parquet").unlink(), r"carries\.parquet is missing; the plan is incomplete"),
+        (lambda f: (f / "listens.parquet").write_bytes(b"PAR"), r"listens\.parquet as parquet"),
+        (lambda f: put(f, "carries", flow=[1]), r"carries\.parquet has no column 'channel'; it has 'flow'"),
+        (lambda f: put(f, "carries", flow=[1], channel=[2]), "carries names channel 2; .* 0 to 1"),
+        (lambda f: put(f, "listens", subscriber=["a"], channel=[-1]), "listens names channel -1"),
+        (
+            lambda f: put(f, "listens", subscriber=["a"], channel=["x"]),
+            "'channel' of listens is of type string",
+        ),
+        (lambda f: put(f, "listens", subscriber=["a"], channel=[None]), "'channel' of listens has 1 nulls"),
+        (lambda f: put(f, "carries", flow=[0.5], channel=[0]), "'flow' of carries is of type double"),
+        (lambda f: put(f, "unicast", subscriber=["a"], flow=["x"]), "flow is int64 here and string there"),
+        (
+            lambda f: channels(f, channel=[0, 2]),
+            r"channels\.parquet: channel 2 is out of place; each of 0 to 1",
+        ),
+        (lambda f: channels(f, channel=[0, None]), r"channels\.parquet: column 'channel' has 1 nulls"),
+        (lambda f: channels(f, parent=["1", None]), "column 'parent' is of type string; use integers"),
+        (lambda f: channels(f, parent=[5, None]), "channel 0 has parent 5"),
+    ],
+)
+def test_folders_that_cannot_be_read(folder: Path, spoil: Any, message: str) -> None:
+    spoil(folder)
+    with pytest.raises(PlanError, match=message) as caught:
+        read_plan(folder)
+    assert str(folder) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_not_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="is not a folder; give the one that `narrowcast plan --out` wrote"):
+        read_plan(tmp_path / "nothing")
+
+
+def test_rows_in_any_order(folder: Path) -> None:
+    channels(folder, channel=[1, 0], parent=[None, 1])
+    assert read_plan(folder)[0] == PLAN

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csr_array
+
+from narrowcast.errors import ParameterError, TableError
+from narrowcast.model.interest import Interest, encode, expand, holds, positions, relation_of
+
+labels = st.one_of(
+    st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=6, unique=True),
+    st.lists(st.text(max_size=4), min_size=1, max_size=6, unique=True),
+)
+
+
+def table(**columns: Any) -> pa.Table:
+    return pa.table(columns)
+
+
+@settings(deadline=None)
+@given(labels, labels, st.data())
+def test_tables_come_back_whatever_the_order_of_rows(
+    subscribers: list[Any], flows: list[Any], data: Any
+) -> None:
+    pairs = data.draw(st.lists(st.tuples(st.sampled_from(subscribers), st.sampled_from(flows)), max_size=20))
+    rates = dict.fromkeys(flows, 1.0) | data.draw(st.dictionaries(st.sampled_from(flows), st.floats(0, 1e9)))
+
+    def build(rows: list[tuple[Any, Any]]) -> Interest:
+        kind = type(subscribers[0]), type(flows[0])
+        subscriber, flow = (
+            pa.array([r[i] for r in rows], pa.int64() if kind[i] is int else pa.string()) for i in (0, 1)
+        )
+        return Interest.from_tables(
+            table(subscriber=subscriber, flow=flow), table(flow=list(rates), rate=rates.values())
+        )
+
+    interest = build(pairs)
+    assert interest == build(pairs[::-1]) == Interest.from_tables(*interest.to_tables())
+    found, rate = (part.to_pylist() for part in interest.to_tables())
+    assert {(row["subscriber"], row["flow"]) for row in found} == set(pairs)
+    assert len(found) == len(set(pairs))
+    assert {row["flow"]: row["rate"] for row in rate} == rates
+    assert interest.flows.to_pylist() == sorted(flows, key=lambda x: x.encode() if isinstance(x, str) else x)
+    for flow, audience in zip(interest.flows.to_pylist(), interest.audience(), strict=True):
+        assert audience == len({s for s, f in set(pairs) if f == flow})
+
+
+def test_wants_are_canonical_and_cannot_change() -> None:
+    mine = csr_array((np.array([1, 0, 1, 1]), np.array([2, 0, 1, 1]), np.array([0, 2, 4])), shape=(2, 3))
+    interest = Interest(mine)
+    assert interest.wants.dtype == np.bool_
+    assert interest.wants.indices.tolist() == [2, 1]
+    assert interest.wants.indptr.tolist() == [0, 1, 2]
+    assert interest.rate.tolist() == [1, 1, 1]
+    assert interest.flows.to_pylist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="read-only"):
+        interest.wants.data[0] = False
+    with pytest.raises(ValueError, match="read-only"):
+        interest.rate[0] = 2
+    mine.data[0] = 5  # what was given stays the caller's own
+    assert pickle.loads(pickle.dumps(interest)) == interest
+    assert interest != Interest(interest.wants, [1, 1, 2])
+
+
+def test_label_types_are_kept() -> None:
+    interests = table(subscriber=pa.array([3, 1], pa.uint16()), flow=pa.array(["b", "a"]).dictionary_encode())
+    interest = Interest.from_tables(interests)
+    assert interest.subscribers.equals(pa.array([1, 3], pa.uint16()))
+    assert interest.flows.equals(pa.array(["a", "b"]))
+    again, rates = interest.to_tables()
+    assert [again.schema.field(name).type for name in ("subscriber", "flow")] == [pa.uint16(), pa.string()]
+    assert rates.to_pydict() == {"flow": ["a", "b"], "rate": [1.0, 1.0]}
+
+
+def test_rates_of_another_width_meet_by_value() -> None:
+    interests = table(subscriber=["x"], flow=pa.array([7], pa.int32()))
+    narrow = Interest.from_tables(interests, table(flow=pa.array([7]), rate=[2]))
+    assert narrow.flows.equals(pa.array([7], pa.int32()))
+    assert narrow.rate.tolist() == [2.0]
+    wide = Interest.from_tables(interests, table(flow=pa.array([2**40]), rate=[2]))
+    assert wide.flows.equals(pa.array([7, 2**40]))
+
+
+@pytest.mark.parametrize("kind", [pa.null(), pa.int32(), pa.string()])
+def test_nobody_wants_anything(kind: pa.DataType) -> None:
+    empty = table(subscriber=pa.array([], kind), flow=pa.array([], kind))
+    interest = Interest.from_tables(empty)
+    assert (interest.n_subscribers, interest.n_flows, interest.n_wants) == (0, 0, 0)
+    rated = Interest.from_tables(empty, table(flow=["a"], rate=[2.5]))
+    assert (rated.flows.to_pylist(), rated.rate.tolist(), rated.audience().tolist()) == (["a"], [2.5], [0])
+
+
+ONE = {"subscriber": ["s"], "flow": ["f"]}
+
+
+@pytest.mark.parametrize(
+    ("interests", "rates", "message"),
+    [
+        ({"subscriber": ["s"]}, None, "interests has no column 'flow'; its columns: 'subscriber'"),
+        (
+            {"subscriber": ["s", None], "flow": ["f", "g"]},
+            None,
+            "'subscriber' of interests has 1 nulls, the first in row 1",
+        ),
+        (
+            {"subscriber": ["s"], "flow": [0.5]},
+            None,
+            "'flow' of interests is of type double; use integers or strings",
+        ),
+        (ONE, {"flow": ["f"]}, "rates has no column 'rate'"),
+        (ONE, {"flow": ["f"], "rate": [-1.0]}, "flow 'f' has rate -1.0; a rate is a finite number"),
+        (ONE, {"flow": ["g"], "rate": [float("nan")]}, "flow 'g' has rate nan"),
+        (ONE, {"flow": ["g"], "rate": [float("inf")]}, "flow 'g' has rate inf"),
+        (ONE, {"flow": ["f"], "rate": ["fast"]}, "'rate' of rates is of type string; use numbers"),
+        (ONE, {"flow": ["f", "g"], "rate": [1.0, None]}, "'rate' of rates has 1 nulls"),
+        (ONE, {"flow": ["f", "f"], "rate": [1.0, 1.0]}, "flow 'f' has more than one row in rates"),
+        (ONE, {"flow": [1], "rate": [1.0]}, "flow is int64 here and string there"),
+    ],
+)
+def test_bad_tables(interests: dict[str, Any], rates: dict[str, Any] | None, message: str) -> None:
+    with pytest.raises(TableError, match=message):
+        Interest.from_tables(pa.table(interests), None if rates is None else pa.table(rates))
+
+
+def test_bad_parameters() -> None:
+    with pytest.raises(ParameterError, match=r"flow 'b' has rate -2\.0"):
+        Interest([[1, 1]], [1, -2], flows=["a", "b"])
+    with pytest.raises(ParameterError, match="one rate per flow"):
+        Interest([[1, 1]], [1])
+    with pytest.raises(ParameterError, match="1 labels for 2 flows"):
+        Interest([[1, 1]], flows=["a"])
+    with pytest.raises(ParameterError, match="subscriber 4 is named twice"):
+        Interest([[1], [1]], subscribers=[4, 4])
+    with pytest.raises(TableError, match="flow mixes types; use integers or strings"):
+        Interest([[1, 1]], flows=["a", 1])
+    with pytest.raises(ParameterError, match="this has 1 dimension"):
+        Interest(np.ones(3))
+
+
+pair_lists = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6)), max_size=25)
+
+
+@settings(deadline=None)
+@given(pair_lists, pair_lists)
+def test_holds_and_expand_against_a_set(stored: list[tuple[int, int]], asked: list[tuple[int, int]]) -> None:
+    matrix = relation_of([r for r, _ in stored], [c for _, c in stored], (5, 7))
+    rows, columns = (np.array([pair[i] for pair in asked], np.int64) for i in (0, 1))
+    assert holds(matrix, rows, columns).tolist() == [pair in set(stored) for pair in asked]
+    owner, column = expand(matrix, rows)
+    expected = [(i, c) for i, r in enumerate(rows) for c in sorted({c for q, c in stored if q == r})]
+    assert list(zip(owner.tolist(), column.tolist(), strict=True)) == expected
+
+
+@settings(deadline=None)
+@given(labels, labels)
+def test_positions_by_label(wanted: list[Any], known: list[Any]) -> None:
+    if type(wanted[0]) is not type(known[0]):
+        with pytest.raises(TableError, match="here and"):
+            positions("flow", pa.array(wanted), pa.array(known))
+        return
+    found = positions("flow", pa.array(wanted), pa.array(known))
+    assert found.tolist() == [known.index(label) if label in known else -1 for label in wanted]
+
+
+def test_integers_without_a_common_type() -> None:
+    with pytest.raises(TableError, match="fit no common one"):
+        encode("flow", pa.array([-1], pa.int8()), pa.array([2**63], pa.uint64()))

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from narrowcast.errors import MissingError, ParameterError
+from narrowcast.pipeline import session, use
+from narrowcast.pipeline.session import _environment, _launch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+ZONE = "spark.sql.session.timeZone"
+
+
+def test_pyspark_missing_names_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    with (
+        pytest.raises(MissingError, match=r"is not installed; run: pip install 'narrowcast\[spark\]'"),
+        session(),
+    ):
+        pass
+
+
+def test_package_is_imported_without_pyspark() -> None:
+    code = "import sys, narrowcast.pipeline; print('pyspark' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"
+
+
+def test_environment_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NARROWCAST_SET", "before")
+    monkeypatch.delenv("NARROWCAST_UNSET", raising=False)
+    with suppress(KeyError), _environment({"NARROWCAST_SET": "within", "NARROWCAST_UNSET": "within"}):
+        assert os.environ["NARROWCAST_SET"] == os.environ["NARROWCAST_UNSET"] == "within"
+        raise KeyError
+    assert os.environ["NARROWCAST_SET"] == "before"
+    assert "NARROWCAST_UNSET" not in os.environ
+
+
+def test_python_is_this_one_locally_and_the_callers_on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
+    assert _launch("local[2,4]")["PYSPARK_PYTHON"] == sys.executable
+    assert _launch("local[2,4]")["SPARK_LOCAL_IP"] == "127.0.0.1"
+    cluster = _launch("spark://host:7077")
+    assert (cluster["PYSPARK_PYTHON"], cluster["PYSPARK_DRIVER_PYTHON"]) == ("/opt/python", sys.executable)
+    assert "SPARK_LOCAL_IP" not in cluster
+
+
+def test_java_passed_over_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    home = _launch("local")["JAVA_HOME"]
+    assert home != str(tmp_path)
+    assert f"JAVA_HOME={tmp_path} cannot be run" in caplog.text
+    assert home in caplog.text
+
+
+@pytest.mark.spark
+def test_settings(spark: SparkSession) -> None:
+    assert spark.conf.get(ZONE) == "UTC"
+    assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == "262144"
+    assert spark.conf.get("spark.sql.parquet.filterPushdown") == "false"
+    assert spark.sparkContext.uiWebUrl is None
+    assert spark.sparkContext.master == "local[2,4]"
+    assert spark.sparkContext.pythonExec == sys.executable
+    assert spark.sql("SELECT CAST(TIMESTAMP '1970-01-01 00:00:10' AS BIGINT) AS t").first() == (10,)
+
+
+@pytest.mark.spark
+def test_arrow_batches_are_large(spark: SparkSession) -> None:
+    def sizes(batches):  # type: ignore[no-untyped-def] # shipped to a worker that need not import our types
+        import pyarrow as pa
+
+        for batch in batches:
+            yield pa.RecordBatch.from_pydict({"rows": pa.array([batch.num_rows], pa.int64())})
+
+    rows = spark.range(0, 300_000, numPartitions=1).mapInArrow(sizes, "rows bigint").collect()
+    assert [row.rows for row in rows] == [262_144, 37_856]
+
+
+@pytest.mark.spark
+def test_running_session_is_used_and_left_running(spark: SparkSession) -> None:
+    with session() as same:
+        assert same is spark
+    assert spark.range(3).count() == 3
+
+
+@pytest.mark.spark
+def test_running_session_with_other_settings_is_refused(spark: SparkSession) -> None:
+    with (
+        pytest.raises(ParameterError, match=r"spark\.sql\.shuffle\.partitions=2, not 7; stop it, or leave"),
+        session(conf={"spark.sql.shuffle.partitions": "7"}),
+    ):
+        pass
+
+
+@pytest.mark.spark
+def test_other_time_zone_is_refused(spark: SparkSession) -> None:
+    try:
+        spark.conf.set(ZONE, "Europe/Paris")
+        with pytest.raises(ParameterError, match=r"time zone is 'Europe/Paris' and has to be UTC.*conf\.set"):
+            use(spark)
+        spark.conf.set(ZONE, "Etc/UTC")
+        assert use(spark) is spark
+    finally:
+        spark.conf.set(ZONE, "UTC")
+
+
+@pytest.mark.spark
+def test_start_is_quiet_and_stop_is_real() -> None:
+    code = (
+        "from narrowcast.pipeline import session\n"
+        "with session('local[1,4]', {'spark.driver.extraJavaOptions': '-Dmine=yes'}) as spark:\n"
+        "    print(spark.range(5).count(), spark._jvm.java.lang.System.getProperty('mine'))\n"
+        "print(spark.getActiveSession())\n"
+    )
+    python = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(python, capture_output=True, text=True, check=False)
+    assert done.stdout == "5 yes\nNone\n", done.stderr
+    # What is left comes from the Java itself, before any setting is read.
+    noise = [line for line in done.stderr.splitlines() if not line.startswith("WARNING: ")]
+    assert noise == []

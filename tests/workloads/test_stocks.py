@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from narrowcast import EventBatch, Scan, Schema, SubscriptionSet, compile_filters
+from narrowcast.errors import ParameterError
+from narrowcast.model import keys
+from narrowcast.model.types import DataType
+from narrowcast.workloads import WORKLOADS, Stocks, make_workload
+from narrowcast.workloads.base import box_filters, zipf
+from narrowcast.workloads.stocks import NAME_CENTRES, SCHEMA
+
+ROOT = Path(__file__).parents[2]
+SEEDS = range(5)
+
+
+def blocks_of(stocks: Stocks) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The block of each subscription, from 0, read from its subscriber's name."""
+    return np.array([int(name[1]) - 1 for name in stocks.subscribers().to_pylist()], np.int64)
+
+
+def assert_same_boxes(compiled: SubscriptionSet, given: SubscriptionSet) -> None:
+    one, other = compiled.boxes, given.boxes
+    # A filter says "up to NaN" where a box says "no end"; there is no value between the two.
+    last = keys.last(DataType("double"))
+    for name in ("owner", "indptr", "attribute", "lo", "exact"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    np.testing.assert_array_equal(np.minimum(one.hi, last), np.minimum(other.hi, last))
+
+
+# ------------------------------------------------------------------------------------------------ filters
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_filters_compile_to_the_very_boxes(seed: int) -> None:
+    stocks = Stocks(n_subscriptions=2000, n_events=0, seed=seed)
+    compiled = compile_filters(SCHEMA, stocks.tables()["subscriptions"], strict=True).subscriptions
+    given_boxes = SubscriptionSet.from_boxes(SCHEMA, stocks.subscribers(), *stocks.boxes())
+    assert_same_boxes(compiled, given_boxes)
+    assert compiled.check.null_count == len(compiled) == 2000
+    assert compiled.subscribers.equals(given_boxes.subscribers)
+    np.testing.assert_array_equal(compiled.subscriber, given_boxes.subscriber)
+    np.testing.assert_array_equal(compiled.subscription_id, np.arange(2000))
+
+
+ends = st.floats(allow_nan=False)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.tuples(ends, ends, ends, ends), min_size=1, max_size=5))
+def test_any_box_survives_being_written_as_a_filter(rows: list[tuple[float, ...]]) -> None:
+    schema = Schema.of({"a": "double", "b": "double"})
+    lo, hi = np.array(rows)[:, :2], np.array(rows)[:, 2:]
+    # No number is above an infinite low end, and none is at or below an infinite high end of the wrong sign.
+    lo[lo == np.inf], hi[hi == -np.inf] = -np.inf, np.inf
+    texts = box_filters(schema.names, lo, hi).to_pylist()
+    assert_same_boxes(
+        compile_filters(schema, texts, strict=True).subscriptions,
+        SubscriptionSet.from_boxes(schema, [str(i) for i in range(len(rows))], lo, hi),
+    )
+
+
+def test_filters_read_well() -> None:
+    inf = math.inf
+    lo = np.array([[0.0, -inf], [0.1, 3.0], [-inf, -inf], [-1.5, 1e-7]])
+    hi = np.array([[1.0, inf], [inf, 4.25], [inf, inf], [2.0, 1e22]])
+    assert box_filters(["bst", "quote"], lo, hi).to_pylist() == [
+        "bst > 0 AND bst <= 1",
+        "bst > 0.1 AND quote > 3 AND quote <= 4.25",
+        "TRUE",
+        "bst > -1.5 AND bst <= 2 AND quote > 1e-7 AND quote <= 1e+22",
+    ]
+
+
+def test_matches_are_those_of_a_literal_loop() -> None:
+    stocks = Stocks(n_subscriptions=200, n_events=100, modes=9)
+    tables = stocks.tables()
+    compiled = compile_filters(SCHEMA, tables["subscriptions"], strict=True).subscriptions
+    found = Scan().fit(compiled).match(EventBatch.from_arrow(tables["events"]))
+    lo, hi = (end.tolist() for end in stocks.boxes())
+    slow = [
+        [
+            s
+            for s in range(200)
+            if all(low < x <= high for low, x, high in zip(lo[s], event, hi[s], strict=True))
+        ]
+        for event in stocks.points().tolist()
+    ]
+    assert [found[event].tolist() for event in range(100)] == slow
+    assert sum(map(len, slow)) > 200
+
+
+# ---------------------------------------------------------------------------------------------- the table
+
+
+def test_tables_have_the_columns_of_the_interface() -> None:
+    tables = Stocks(n_subscriptions=10, n_events=20).tables()
+    assert list(tables) == ["subscriptions", "events"]
+    assert tables["subscriptions"].schema == pa.schema(
+        [("subscription_id", pa.int64()), ("subscriber", pa.string()), ("filter", pa.string())]
+    )
+    attributes = [(name, pa.float64()) for name in ("bst", "name", "quote", "volume")]
+    assert tables["events"].schema == pa.schema([("event_id", pa.int64()), *attributes])
+    assert tables["events"]["event_id"].to_pylist() == list(range(20))
+
+
+def test_none_of_either() -> None:
+    stocks = Stocks(n_subscriptions=0, n_events=0)
+    tables = stocks.tables()
+    assert [table.num_rows for table in tables.values()] == [0, 0]
+    assert tables["subscriptions"].schema == Stocks(n_subscriptions=1).tables()["subscriptions"].schema
+    assert stocks.density(*stocks.boxes()).shape == (0,)
+
+
+def test_seeds() -> None:
+    tables = Stocks(seed=3).tables()
+    again = Stocks(seed=3).tables()
+    other = Stocks(seed=4).tables()
+    for name, table in tables.items():
+        assert table.equals(again[name])
+        for column in set(table.column_names) - {"subscription_id", "event_id"}:
+            assert not table[column].equals(other[name][column])
+
+
+def test_more_of_one_changes_nothing_of_the_other() -> None:
+    few = Stocks(n_subscriptions=50, n_events=50).tables()
+    more_events = Stocks(n_subscriptions=50, n_events=70).tables()
+    assert more_events["subscriptions"].equals(few["subscriptions"])
+    assert more_events["events"].slice(0, 50).equals(few["events"])
+    assert Stocks(n_subscriptions=80, n_events=50).tables()["events"].equals(few["events"])
+    modes = Stocks(n_subscriptions=50, n_events=50, modes=9).tables()
+    assert modes["subscriptions"].equals(few["subscriptions"])
+    assert not modes["events"].equals(few["events"])
+
+
+# -------------------------------------------------------------------------------------------- the numbers
+
+
+def test_density_equals_the_golden_vectors() -> None:
+    golden = json.loads((ROOT / "tests" / "golden" / "riabov2003_density.json").read_text())
+    boxes = np.array([[[float(end) for end in side] for side in box] for box in golden["boxes"]])
+    assert boxes.shape == (5, 2, 4)
+    for modes, wanted in golden["probability_by_modes"].items():
+        found = Stocks(modes=int(modes)).density(boxes[:, 0], boxes[:, 1])  # type: ignore[arg-type]  # 1, 4, 9
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=5.1e-11)
+
+
+@pytest.mark.parametrize("modes", [1, 4, 9])
+def test_density_of_cells_adds_up_and_an_empty_box_has_none(modes: Any) -> None:
+    stocks = Stocks(modes=modes)
+    edges = np.array([-np.inf, 0, 4, 9, 14, np.inf])
+    cell = np.stack(np.meshgrid(*[np.arange(5)] * 4, indexing="ij"), axis=-1)
+    assert stocks.density(edges[cell], edges[cell + 1]).sum() == pytest.approx(1, abs=1e-12)
+    assert stocks.density([0, 5, 5, 5], [1, 5, 6, 6]) == 0
+    assert stocks.density([0, 7, 5, 5], [1, 5, 6, 6]) == 0
+
+
+@pytest.mark.parametrize(("modes", "mean", "spread"), [(1, 35.6, 1.5), (4, 26.5, 1.8), (9, 27.3, 1.3)])
+def test_matches_per_event_are_as_many_as_published(modes: Any, mean: float, spread: float) -> None:
+    """An independent reading of the seed measured these means and spreads over five seeds."""
+    means, nobody = [], []
+    for seed in SEEDS:
+        stocks = Stocks(n_events=5000, modes=modes, seed=seed)
+        lo, hi = stocks.boxes()
+        subscriptions = SubscriptionSet.from_boxes(SCHEMA, stocks.subscribers(), lo, hi)
+        events = EventBatch.from_arrow(stocks.tables()["events"], SCHEMA)
+        counts = Scan().fit(subscriptions).match(events).counts()
+        # What the density promises and what was drawn: about 0.45 is one standard error.
+        assert counts.mean() == pytest.approx(stocks.density(lo, hi).sum(), abs=1.5)
+        means.append(counts.mean())
+        nobody.append(np.mean(counts == 0))
+    assert np.mean(means) == pytest.approx(mean, abs=spread)
+    assert np.mean(nobody) == pytest.approx(0.183, abs=0.007)
+    # Many more seeds cost little when the density stands for the events.
+    each = [stocks.density(*Stocks(seed=seed).boxes()).sum() for seed in range(100)]
+    assert np.mean(each) == pytest.approx(mean, abs=0.45)
+    assert np.std(each) == pytest.approx(spread, abs=0.5)
+
+
+def test_shares_of_the_intervals() -> None:
+    stocks = Stocks(n_subscriptions=40_000)
+    lo, hi = stocks.boxes()
+    sides = [np.mean(lo[:, 0] == side) for side in range(3)]
+    assert sides == pytest.approx([0.4, 0.4, 0.2], abs=0.01)
+    np.testing.assert_array_equal(hi[:, 0] - lo[:, 0], 1)
+    for column, anything in ((2, 0.15), (3, 0.35)):
+        low, high = np.isfinite(lo[:, column]), np.isfinite(hi[:, column])
+        assert np.mean(~low & ~high) == pytest.approx(anything, abs=0.01)
+        assert np.mean(low & ~high) == pytest.approx(0.1, abs=0.01)
+        assert np.mean(~low & high) == pytest.approx(0.1, abs=0.01)
+        assert np.mean(~low | ~high) == pytest.approx(anything + 0.2, abs=0.01)
+        length = hi[low & high, column] - lo[low & high, column]
+        assert length.min() == pytest.approx(4, abs=0.001)
+        for x in (8, 16, 40):
+            assert np.mean(length > x) == pytest.approx(4 / x, abs=0.01)
+        for one in (lo[low & ~high, column], hi[~low & high, column]):
+            assert (one.mean(), one.std()) == pytest.approx((9, 1), abs=0.05)
+        # Without the longest, whose ends do not leave the centre its digits.
+        centre = (lo[low & high, column] + length / 2)[length < 1e6]
+        assert (centre.mean(), centre.std()) == pytest.approx((9, 2), abs=0.05)
+
+
+def test_names_follow_the_block() -> None:
+    stocks = Stocks(n_subscriptions=40_000)
+    lo, hi = stocks.boxes()
+    block = blocks_of(stocks)
+    assert np.bincount(block).tolist() == [16_000, 12_000, 12_000]
+    for number, centre in enumerate(NAME_CENTRES):
+        found = (lo[block == number, 1] + hi[block == number, 1]) / 2
+        assert (found.mean(), found.std()) == pytest.approx((centre, 4), abs=0.1)
+    length = np.rint(hi[:, 1] - lo[:, 1]).astype(np.int64)
+    np.testing.assert_allclose(hi[:, 1] - lo[:, 1], length, atol=1e-9)
+    np.testing.assert_allclose(np.bincount(length, minlength=21)[1:] / 40_000, zipf(20), atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("n", "shares"), [(1000, [400, 300, 300]), (7, [3, 2, 2]), (2, [1, 0, 1]), (0, [0, 0, 0])]
+)
+def test_blocks_share_exactly(n: int, shares: list[int]) -> None:
+    assert np.bincount(blocks_of(Stocks(n_subscriptions=n)), minlength=3).tolist() == shares
+
+
+def test_subscribers_are_nodes() -> None:
+    distinct = [len(Stocks(seed=seed).subscribers().unique()) for seed in range(40)]
+    assert 315 <= np.mean(distinct) <= 345
+    # The published range is that of one standard deviation or two.
+    assert np.mean([315 <= count <= 345 for count in distinct]) > 0.8
+    assert min(distinct) > 295
+    assert max(distinct) < 365
+    names = Stocks(n_subscriptions=40_000).subscribers().to_pylist()
+    assert set(names) <= {
+        f"b{b}.s{s:02}.n{n:02}" for b in (1, 2, 3) for s in range(1, 11) for n in range(1, 21)
+    }
+    for block in "123":
+        stubs = sorted(np.unique([n[3:6] for n in names if n[1] == block], return_counts=True)[1])[::-1]
+        np.testing.assert_allclose(np.array(stubs) / sum(stubs), zipf(10), atol=0.02)
+
+
+@pytest.mark.parametrize("modes", [1, 4, 9])
+def test_events_fall_where_the_density_says(modes: Any) -> None:
+    stocks = Stocks(n_events=40_000, modes=modes)
+    points = stocks.points()
+    for column in range(4):
+        for start in range(-4, 24, 2):
+            lo, hi = np.full(4, -np.inf), np.full(4, np.inf)
+            lo[column], hi[column] = start, start + 2
+            share = np.mean((points[:, column] > start) & (points[:, column] <= start + 2))
+            assert share == pytest.approx(float(stocks.density(lo, hi)), abs=0.01)
+    # Each attribute is drawn by itself.
+    assert np.abs(np.corrcoef(points.T) - np.eye(4)).max() < 0.02
+
+
+# ------------------------------------------------------------------------------------- bad and text input
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"n_subscriptions": -1}, "n_subscriptions is -1; give a whole number from 0 to 2147483647"),
+        ({"n_events": 2**31}, "n_events is 2147483648; give a whole number from 0 to 2147483647"),
+        ({"n_events": 1.5}, "n_events is 1.5; give a whole number"),
+        ({"n_events": True}, "n_events is True; give a whole number"),
+        ({"modes": 3}, "modes is 3; give one of 1, 4, 9"),
+        ({"seed": -1}, "seed is -1; give a whole number of at least 0"),
+    ],
+)
+def test_bad_parameters(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError) as error:
+        Stocks(**parameters)
+    assert message in str(error.value)
+
+
+def test_settings_are_read_by_type() -> None:
+    made = make_workload("stocks", ["n_subscriptions=20", " n_events = 3", "modes=4"], seed=9)
+    assert made == Stocks(n_subscriptions=20, n_events=3, modes=4, seed=9)
+    assert make_workload("stocks") == Stocks()
+    assert "stocks" in WORKLOADS
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "message"),
+    [
+        ("stock", "modes=4", "unknown workload 'stock'; did you mean 'stocks'?"),
+        (
+            "stocks",
+            "modes",
+            "'modes' sets nothing; write key=value with one of n_subscriptions, n_events, modes",
+        ),
+        ("stocks", "mode=4", "stocks has no parameter 'mode'; did you mean 'modes'? known: n_subscriptions,"),
+        ("stocks", "=4", "stocks has no parameter ''; known: n_subscriptions, n_events, modes"),
+        ("stocks", "modes=3", "modes is '3'; give one of 1, 4, 9"),
+        ("stocks", "modes=", "modes is ''; give one of 1, 4, 9"),
+        ("stocks", "n_events=many", "n_events is 'many'; give a whole number"),
+        ("stocks", "n_events=-5", "n_events is -5; give a whole number from 0"),
+        ("stocks", "seed=4", "'seed=4': the seed is not set with --set; write --seed 4"),
+        ("stocks", "n_events=5", "n_events is set twice, to 5 and '5'; keep one"),
+    ],
+)
+def test_bad_settings(name: str, setting: str, message: str) -> None:
+    twice = [setting] if "twice" in message else []
+    with pytest.raises(ParameterError) as error:
+        make_workload(name, [setting, *twice])
+    assert message in str(error.value)
+
+
+def test_example_runs(tmp_path: Path) -> None:
+    script = ROOT / "examples" / "stocks.py"
+    done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, check=True)
+    assert "matches per event" in done.stdout
+    assert (tmp_path / "interest-matrix.svg").exists()
