@@ -1,12 +1,81 @@
-"""Learns who wants what, folds many flows onto few channels, and sends every message the cheapest way."""
+"""Learns who wants what, folds many flows onto few channels, and sends every message the cheapest way.
 
+Everything here works without Spark and NATS; `narrowcast.pipeline` and `narrowcast.broker` load on use.
+"""
+
+from importlib import import_module
+from types import ModuleType
+
+from narrowcast.costs import COSTS, CostModel, Waste
+from narrowcast.filters.explain import Explanation, Subscription
 from narrowcast.filters.limits import Limits
 from narrowcast.filters.subscriptions import compile_filters
-from narrowcast.matching import Scan
+from narrowcast.matching import MATCHERS, Matcher, Scan
+from narrowcast.model.artefact import PlanInfo, read_plan, write_plan
+from narrowcast.model.cost import Cost
+from narrowcast.model.diff import PlanDelta, PlanDiff, compare
 from narrowcast.model.events import EventBatch
+from narrowcast.model.interest import Interest
 from narrowcast.model.matches import Matches
+from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.schema import Schema
 from narrowcast.model.subscriptions import SubscriptionSet
+from narrowcast.planning import (
+    PLANNERS,
+    Broadcast,
+    Hash,
+    OnlinePlanner,
+    PerFlow,
+    Planner,
+    Replanner,
+    Unicast,
+)
+from narrowcast.routing import ROUTERS, ChannelRouter, Deliveries, Router
 
-__all__ = ["EventBatch", "Limits", "Matches", "Scan", "Schema", "SubscriptionSet", "compile_filters"]
+__all__ = [
+    "COSTS",
+    "MATCHERS",
+    "PLANNERS",
+    "ROUTERS",
+    "Broadcast",
+    "ChannelPlan",
+    "ChannelRouter",
+    "Cost",
+    "CostModel",
+    "Deliveries",
+    "EventBatch",
+    "Explanation",
+    "Hash",
+    "Interest",
+    "Limits",
+    "Matcher",
+    "Matches",
+    "OnlinePlanner",
+    "PerFlow",
+    "PlanDelta",
+    "PlanDiff",
+    "PlanInfo",
+    "Planner",
+    "Replanner",
+    "Router",
+    "Scan",
+    "Schema",
+    "Subscription",
+    "SubscriptionSet",
+    "Unicast",
+    "Waste",
+    "compare",
+    "compile_filters",
+    "read_plan",
+    "write_plan",
+]
 __version__ = "0.1.0"
+
+#: Packages that bring Spark or NATS with them.
+_ON_USE = ("broker", "pipeline")
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _ON_USE:
+        return import_module(f"narrowcast.{name}")
+    raise AttributeError(f"module 'narrowcast' has no attribute {name!r}")

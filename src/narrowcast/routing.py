@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from narrowcast.errors import ParameterError
-from narrowcast.model.interest import Positions, relation_of
 from narrowcast.model.matches import Matches
 from narrowcast.model.plan import ChannelPlan, cuts
+from narrowcast.model.relation import Positions, relation_of
 from narrowcast.registry import Registry
 
 if TYPE_CHECKING:

@@ -19,6 +19,12 @@ app = typer.Typer()
 app.command()(doctor)
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what a hidden Java leads to out of the user's cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def hide(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that makes distributions look as if they were not installed."""

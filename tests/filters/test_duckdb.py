@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.filters import events, filters
-from support.reference import found
 
 from narrowcast import Schema
+from support.filters import events, filters
+from support.reference import found
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

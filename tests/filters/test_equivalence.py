@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.filters import events, filters, schemas
-from support.reference import found, reference
 
 from narrowcast import EventBatch, Limits, Scan, Schema, compile_filters
 from narrowcast.filters.compiler import Compiler
 from narrowcast.model import keys
+from support.filters import events, filters, schemas
+from support.reference import found, reference
 
 
 @st.composite

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from support.filters import events, filters, schemas
-from support.reference import found
 
 from narrowcast import Schema
+from support.filters import events, filters, schemas
+from support.reference import found
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,8 +126,8 @@ def test_literals_are_read_as_spark_reads_them(spark: SparkSession, tmp_path: Pa
             assert i in matched, cases[i]
 
 
-# What Spark itself gets wrong, and what holds here instead. The docs list these; when one of the assertions on
-# Spark fails, Spark has mended it and the page wants an update.
+# What Spark itself gets wrong, and what holds here instead. The docs list these; when an assertion on Spark
+# fails, Spark has mended it and the page wants an update.
 
 
 def test_spark_keeps_nulls_for_a_bigint_against_a_literal_beyond_its_range(

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from narrowcast.errors import ParameterError, TableError
-from narrowcast.model.interest import Interest, encode, expand, holds, positions, relation_of
+from narrowcast.model.interest import Interest
+from narrowcast.model.labels import encode, positions
+from narrowcast.model.relation import expand, holds, relation_of
 
 labels = st.one_of(
     st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=6, unique=True),

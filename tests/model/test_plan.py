@@ -13,8 +13,9 @@ from hypothesis.extra.numpy import arrays
 
 import narrowcast.model.plan as module
 from narrowcast.errors import PlanError, TableError
-from narrowcast.model.interest import Interest, relation_of
+from narrowcast.model.interest import Interest
 from narrowcast.model.plan import ChannelPlan
+from narrowcast.model.relation import relation_of
 
 sizes = st.integers(0, 4)
 

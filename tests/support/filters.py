@@ -81,13 +81,9 @@ def values(dtype: DataType) -> st.SearchStrategy[Any]:
             near = [v for v in _INTEGERS if -top <= v < top]
             return st.sampled_from(near) | st.integers(-top, top - 1)
         case "float":
-            width = 32 if dtype.name == "float" else 64
-            sampled = (
-                st.sampled_from(_DOUBLES)
-                if width == 64
-                else st.sampled_from([0.0, -0.0, 0.5, 1.5, 3.0, math.nan, math.inf])
-            )
-            return sampled | st.floats(width=width)
+            if dtype.name == "float":
+                return st.sampled_from([0.0, -0.0, 0.5, 1.5, 3.0, math.nan, math.inf]) | st.floats(width=32)
+            return st.sampled_from(_DOUBLES) | st.floats()
         case "decimal":
             top = Decimal(10) ** (dtype.precision - dtype.scale)
             fits = [
@@ -179,7 +175,7 @@ def literals(dtype: DataType, *, in_range: bool, portable: bool) -> st.SearchStr
 @st.composite
 def predicates(draw: st.DrawFn, schema: Schema, *, in_range: bool, portable: bool) -> str:
     """One predicate."""
-    name, dtype = draw(st.sampled_from([p for p in zip(schema.names, schema.types, strict=True)]))
+    name, dtype = draw(st.sampled_from(list(zip(schema.names, schema.types, strict=True))))
     name = draw(st.sampled_from([name, name.upper()]))
     kind = draw(
         st.sampled_from(["compare", "compare", "between", "in", "null", "pair", "like", "alone", "constant"])

@@ -1,0 +1,1 @@
+"""The live side: carrying messages to those who want them."""

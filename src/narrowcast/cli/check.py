@@ -154,8 +154,9 @@ def _decode_event(text: str) -> dict[str, Any]:
 def _show(report: dict[str, Any]) -> None:
     console = Console(highlight=False)
     console.print(
-        f"{report['filters']:,} filters: {report['good']:,} good, {report['bad']:,} bad; {report['boxes']:,} boxes, "
-        f"{report['checked']:,} filters need a check on candidates, {report['never_true']:,} can never be true",
+        f"{report['filters']:,} filters: {report['good']:,} good, {report['bad']:,} bad; "
+        f"{report['boxes']:,} boxes, {report['checked']:,} filters need a check on candidates, "
+        f"{report['never_true']:,} can never be true",
         soft_wrap=True,
     )
     for reason, count in list(report["reasons"].items())[:5]:

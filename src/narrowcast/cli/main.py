@@ -14,7 +14,8 @@ from narrowcast.errors import NarrowcastError
 
 app = typer.Typer(
     name="narrowcast",
-    help="Learns who wants what, folds many flows onto few channels, and sends every message the cheapest correct way.",
+    help="Learns who wants what, folds many flows onto few channels, "
+    "and sends every message the cheapest correct way.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",

@@ -8,7 +8,7 @@ import numpy as np
 
 from narrowcast.costs.base import COSTS
 from narrowcast.model.cost import Cost
-from narrowcast.model.interest import positions
+from narrowcast.model.labels import positions
 
 if TYPE_CHECKING:
     from narrowcast.model.interest import Interest

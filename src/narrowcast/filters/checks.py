@@ -150,13 +150,13 @@ class _Check:
                 for item in items:
                     assert isinstance(item, Slot)
                     found |= self._against("=", values, item, domain, row)
-                return found != negated
+                return found ^ negated
             case Like(_, Slot() as pattern, escape, negated):
                 patterns = np.array(self._literals.texts(pattern), object)[row]
                 escapes = np.full(len(row), "\\", object)
                 if escape is not None:
                     escapes = np.array(self._literals.texts(escape), object)[row]
-                return _alike(values, patterns, escapes) != negated
+                return _alike(values, patterns, escapes) ^ negated
             case _:
                 raise AssertionError(f"keys express {node} exactly")
 
@@ -194,7 +194,7 @@ def _ordered(op: Op, left: Any, right: Any) -> Flags:
 
 
 def _double_keys(values: pa.Array) -> Ints:
-    """Return numbers as keys of doubles; decimals one by one, since Arrow rounds them otherwise than Spark."""
+    """Return numbers as keys of doubles; decimals one by one: Arrow rounds them otherwise than Spark."""
     if pa.types.is_decimal(values.type):
         return keys.float_keys(np.array([0.0 if v is None else float(v) for v in values.to_pylist()]))
     return keys.float_keys(np.asarray(values.cast(pa.float64(), safe=False).fill_null(0)))

@@ -11,11 +11,14 @@ import re
 import struct
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from narrowcast.errors import FilterError
-from narrowcast.filters.syntax import Kind
 from narrowcast.model.types import MAX_PRECISION
+
+if TYPE_CHECKING:
+    from narrowcast.filters.syntax import Kind
 
 Value = int | float | Decimal | str
 
@@ -54,17 +57,7 @@ def read(kind: Kind, text: str, *, negative: bool = False) -> Value:
         case "timestamp" | "timestamp_ntz":
             return microseconds(text, zoned=kind == "timestamp")
         case _:
-            return _string(text)
-
-
-def _string(text: str) -> str:
-    """Return the text, if it can be written as UTF-8: a lone surrogate cannot."""
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise FilterError(f"string {text!r} is not valid Unicode") from None
-    return text
+            return text
 
 
 def _decimal(text: str, negative: bool) -> Decimal:

@@ -110,7 +110,7 @@ def _in(node: In, items: tuple[Operand, ...]) -> Node:
 
 
 def _joined(join: type[And] | type[Or], parts: list[Node]) -> Node:
-    """Join parts, drop the neutral, end at the absorbing, and gather equalities on one attribute into an IN."""
+    """Join parts without the neutral ones; equalities on one attribute are gathered into an IN."""
     neutral, absorbing = (TRUE, FALSE) if join is And else (FALSE, TRUE)
     flat: list[Node] = []
     for part in parts:
@@ -170,8 +170,8 @@ def conjunctions(node: Node, limits: Limits) -> list[Conjunction]:
     for part in found:
         if any(isinstance(term, Hull) for term in part) and not bounded(part):
             raise FilterError(
-                f"needs {_size(node):,} boxes, over the limit of {limits.boxes:,}, and no attribute is bounded in "
-                "all of its alternatives; split it into several subscriptions or raise the limit `boxes`"
+                f"needs {_size(node):,} boxes, over the limit of {limits.boxes:,}, and no attribute is "
+                "bounded in all of its alternatives; split it into several subscriptions or raise the limit `boxes`"
             )
     return found
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import expressions as exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
-from sqlglot.tokens import TokenType
+from sqlglot.tokenizer_core import TokenType
 
 from narrowcast.errors import FilterError
-from narrowcast.filters.limits import Limits
 from narrowcast.filters.syntax import (
     MIRROR,
     And,
@@ -35,7 +34,9 @@ from narrowcast.filters.syntax import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sqlglot.tokens import Token
+    from sqlglot.tokenizer_core import Token
+
+    from narrowcast.filters.limits import Limits
 
 
 class _Filters(Spark):
@@ -84,12 +85,13 @@ class Tokens:
 
 def tokenize(text: str, limits: Limits) -> Tokens:
     """Return the tokens of a filter, or say why it has none worth parsing."""
-    size = len(text)
-    if size > limits.bytes or (
-        size * 4 > limits.bytes and len(text.encode("utf-8", "replace")) > limits.bytes
-    ):
+    try:
+        size = len(text) if text.isascii() else len(text.encode())
+    except UnicodeEncodeError as error:
+        raise FilterError(f"is not valid Unicode at character {error.start + 1}") from None
+    if size > limits.bytes:
         raise FilterError(
-            f"a filter of {len(text.encode('utf-8', 'replace')):,} bytes is over the limit of {limits.bytes:,}; "
+            f"a filter of {size:,} bytes is over the limit of {limits.bytes:,}; "
             "split it into several subscriptions or raise the limit `bytes`"
         )
     try:

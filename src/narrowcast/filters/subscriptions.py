@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from narrowcast.errors import FilterError, TableError
 from narrowcast.filters.compiler import Compiler
-from narrowcast.model.subscriptions import SubscriptionSet, encode_subscribers
+from narrowcast.model.labels import encode
+from narrowcast.model.subscriptions import SubscriptionSet
 
 if TYPE_CHECKING:
     from narrowcast.filters.limits import Limits
@@ -57,7 +58,12 @@ def compile_filters(
     if isinstance(filters, list):
         numbers = np.arange(len(filters))
         names = pc.cast(pa.array(numbers), pa.string())
-        filters = pa.table([pa.array(numbers), names, pa.array(filters, pa.string())], names=list(COLUMNS))
+        try:
+            filters = pa.table(
+                [pa.array(numbers), names, pa.array(filters, pa.string())], names=list(COLUMNS)
+            )
+        except UnicodeEncodeError as error:
+            raise TableError(f"filter {error.object[:60]!r} is not valid Unicode; mend or drop it") from None
     ids, names, texts = (_column(filters, name) for name in COLUMNS)
     reasons = _key_reasons(ids, names, texts)
     rows = np.flatnonzero([reason is None for reason in reasons]) if len(reasons) else np.empty(0, np.int64)
@@ -73,9 +79,11 @@ def compile_filters(
     kept = pa.array(rows[good])
     boxes = compiled.boxes.take(good)
     unsure = np.bincount(boxes.owner[~boxes.exact], minlength=len(good)) > 0
-    codes, subscribers = encode_subscribers(names.take(kept))
+    subscribers, [codes] = encode("subscriber", names.take(kept))
     check = pc.if_else(pa.array(unsure), texts.take(kept), pa.scalar(None, pa.string()))
-    subscriptions = SubscriptionSet(schema, np.asarray(ids.take(kept)), codes, subscribers, boxes, check)
+    subscriptions = SubscriptionSet(
+        schema, np.asarray(ids.take(kept)), codes.astype(np.int32), subscribers, boxes, check
+    )
     bad_rows = pa.array([i for i, reason in enumerate(reasons) if reason is not None], pa.int64())
     rejected = filters.take(bad_rows).append_column("reason", pa.array(reasons, pa.string()).take(bad_rows))
     return CompiledTable(subscriptions, rejected)

@@ -7,15 +7,18 @@ is in `evaluate` (one event, three-valued: the reference) and in `ranges` (many 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from typing import Literal as OneOf
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: How a literal was written, which decides how Spark compares it.
 Kind = OneOf["integer", "decimal", "float", "double", "string", "date", "timestamp", "timestamp_ntz"]
 Op = OneOf["=", "<>", "<", "<=", ">", ">="]
 
-#: Where two values meet to be compared: numbers exactly or as doubles, and so on; `null` makes any result null.
+#: Where two values meet to be compared: numbers exactly or as doubles, and so on. `null` makes all null.
 Domain = OneOf["exact", "double", "string", "boolean", "date", "timestamp", "null"]
 
 OPPOSITE: dict[Op, Op] = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -96,8 +97,7 @@ def _meet(found: list[Ranges], n: int) -> Ranges:
 def _multiply(found: Ranges, n: int) -> list[Block]:
     """Return the boxes of a conjunction: every choice of one range per attribute, the empty ones dropped."""
     attributes = tuple(sorted(found.by_attribute))
-    sizes = [len(found.by_attribute[a][0]) for a in attributes]
-    choices = np.indices(sizes).reshape(len(sizes), -1) if sizes else np.zeros((0, 1), np.intp)
+    choices = _choices([len(found.by_attribute[a][0]) for a in attributes])
     step = max(1, _CHUNK // max(1, choices.size))
     blocks = []
     for start in range(0, n, step):
@@ -115,3 +115,14 @@ def _multiply(found: Ranges, n: int) -> list[Block]:
         exact = found.exact[rows][owner]
         blocks.append(Block(attributes, owner + start, lo[choice, owner], hi[choice, owner], exact))
     return blocks
+
+
+def _choices(sizes: list[int]) -> Ints:
+    """Return every choice of one number below each size, one column per choice."""
+    total = math.prod(sizes)
+    choices = np.empty((len(sizes), total), np.int64)
+    repeat = total
+    for i, size in enumerate(sizes):
+        repeat //= size
+        choices[i] = np.arange(total) // repeat % size
+    return choices

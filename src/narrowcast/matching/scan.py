@@ -31,7 +31,8 @@ class Scan:
     >>> schema = nc.Schema.of({"price": "double", "name": "string"})
     >>> filters = ["price > 75", "price <= 75 AND name LIKE 'I%'", "name = 'IBM' OR price IS NULL"]
     >>> matcher = Scan().fit(nc.compile_filters(schema, filters).subscriptions)
-    >>> events = nc.EventBatch.from_arrow(pa.table({"price": [80.0, 75.0, None], "name": ["SAP", "IBM", "X"]}))
+    >>> table = pa.table({"price": [80.0, 75.0, None], "name": ["SAP", "IBM", "X"]})
+    >>> events = nc.EventBatch.from_arrow(table)
     >>> [row.tolist() for row in matcher.match(events)]
     [[0], [1, 2], [2]]
     """

@@ -1,0 +1,1 @@
+"""What things are: schemas, events, subscriptions, matches, interest, plans, costs. No algorithms."""

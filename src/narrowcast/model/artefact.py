@@ -14,13 +14,14 @@ import pyarrow.parquet as pq
 
 from narrowcast.errors import ParameterError, PlanError, TableError
 from narrowcast.files import first_line, new_folder, read_table
-from narrowcast.model.interest import column_of
+from narrowcast.model.labels import column_of
 from narrowcast.model.plan import ChannelPlan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from narrowcast.model.interest import Interest, Positions
+    from narrowcast.model.interest import Interest
+    from narrowcast.model.relation import Positions
 
 #: The only format there is so far.
 FORMAT = 1

@@ -11,8 +11,9 @@ import pyarrow as pa
 from scipy.sparse import coo_array, csr_array, eye_array, hstack
 from scipy.sparse.csgraph import min_weight_full_bipartite_matching
 
-from narrowcast.model.interest import Relation, encode, relation_of, rows_of
+from narrowcast.model.labels import encode
 from narrowcast.model.plan import ChannelPlan, pair_table
+from narrowcast.model.relation import Relation, relation_of, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

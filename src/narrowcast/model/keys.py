@@ -15,7 +15,7 @@ past seven bytes, decimals past 18 digits, and the three lowest bigints.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -61,22 +61,24 @@ def _encode(column: pa.Array, dtype: DataType) -> Keys:
             return float_keys(_numpy(column.cast(pa.float64())))
         case "decimal":
             return _decimal_keys(column, dtype)
-        case "integer":
-            return np.maximum(_numpy(column.cast(pa.int64())), FIRST)
-        case "boolean":
-            return _numpy(column.cast(pa.int8())).astype(np.int64)
         case "date":
-            return _numpy(column.cast(pa.int32())).astype(np.int64)
-        case "timestamp":
-            return np.maximum(_numpy(column.cast(pa.int64())), FIRST)
+            return _at_least_first(column.cast(pa.int32()).cast(pa.int64()))
+        case "boolean" | "integer" | "timestamp":
+            return _at_least_first(column.cast(pa.int64()))
         case _:
             return np.zeros(len(column), np.int64)
 
 
-def _numpy(column: pa.Array) -> npt.NDArray[np.int64]:
+def _numpy(column: pa.Array) -> npt.NDArray[Any]:
     """Return a writable copy of a column's values, with nulls as anything."""
     filled = column.fill_null(0) if column.null_count else column
     return np.array(filled, copy=True)
+
+
+def _at_least_first(column: pa.Array) -> Keys:
+    """Return integers as they are, but for the lowest, which stand for null and no bound."""
+    keys: Keys = np.maximum(_numpy(column), FIRST)
+    return keys
 
 
 def float_keys(values: npt.NDArray[np.float64]) -> Keys:
@@ -116,7 +118,7 @@ def last(dtype: DataType) -> int:
         case "boolean":
             return 1
         case "integer":
-            return 2 ** (dtype.bits - 1) - 1
+            return int(2 ** (dtype.bits - 1)) - 1
         case "float":
             return int(float_keys(np.array([np.nan]))[0])
         case "decimal":

@@ -10,6 +10,8 @@ import numpy as np
 from narrowcast.errors import ParameterError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import ArrayLike, NDArray
 
 
@@ -97,6 +99,9 @@ class Matches:
         if not 0 <= event < self.n_events:
             raise IndexError(f"event {event} lies outside 0 to {self.n_events - 1}")
         return self.index[self.indptr[event] : self.indptr[event + 1]]
+
+    def __iter__(self) -> Iterator[NDArray[np.int32]]:
+        return (self[event] for event in range(self.n_events))
 
     def __len__(self) -> int:
         return self.n_events

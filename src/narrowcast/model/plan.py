@@ -9,27 +9,15 @@ import numpy as np
 import pyarrow as pa
 
 from narrowcast.errors import PlanError
-from narrowcast.model.interest import (
-    Interest,
-    Labels,
-    Positions,
-    Relation,
-    encode,
-    expand,
-    holds,
-    labels_in,
-    names_of,
-    positions,
-    relation,
-    relation_of,
-    rows_of,
-    same,
-)
+from narrowcast.model.labels import Labels, encode, labels_in, names_of, positions
+from narrowcast.model.relation import Positions, Relation, expand, holds, relation, relation_of, rows_of, same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import ArrayLike, NDArray
+
+    from narrowcast.model.interest import Interest
 
 #: How many pairs are looked at in one go: it bounds the memory of every check, whatever the plan's size.
 BLOCK = 1 << 20
@@ -59,6 +47,7 @@ class ChannelPlan:
 
     Examples
     --------
+    >>> from narrowcast.model.interest import Interest
     >>> interest = Interest([[1, 1, 0], [0, 1, 1]])
     >>> plan = ChannelPlan(carries=[[1, 0], [1, 0], [0, 1]], listens=[[1, 0], [1, 0]])
     >>> plan

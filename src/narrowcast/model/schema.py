@@ -128,5 +128,7 @@ def _paths(types: Mapping[str, Any], prefix: str) -> dict[str, str | DataType]:
         elif isinstance(value, str):
             found[path] = value
         else:
-            raise SchemaError(f"attribute {path!r} has type {value!r}; give the name of a type, such as double")
+            raise SchemaError(
+                f"attribute {path!r} has type {value!r}; give the name of a type, such as double"
+            )
     return found

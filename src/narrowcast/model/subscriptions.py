@@ -11,6 +11,7 @@ import pyarrow as pa
 from narrowcast.errors import InputError, TableError
 from narrowcast.model import keys
 from narrowcast.model.boxes import Boxes
+from narrowcast.model.labels import encode
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -35,14 +36,15 @@ class SubscriptionSet:
     boxes
         Half-open boxes over keys, each owned by a subscription.
     check
-        For each subscription, the filter to check again on what an index finds, or null where the boxes are
-        exact: what the index cannot express.
+        What the index cannot express: for each subscription, the filter to check again on what is found, or
+        null where the boxes are exact.
 
     Examples
     --------
     >>> from narrowcast.model.schema import Schema
     >>> prices = Schema.of({"price": "double"})
-    >>> s = SubscriptionSet.from_boxes(prices, ["ann", "bob", "ann"], [[75], [-np.inf], [0]], [[80], [9], [0]])
+    >>> low, high = [[75], [-np.inf], [0]], [[80], [9], [0]]
+    >>> s = SubscriptionSet.from_boxes(prices, ["ann", "bob", "ann"], low, high)
     >>> len(s), s.subscribers.to_pylist(), s.boxes.counts.tolist()
     (3, ['ann', 'bob'], [1, 1, 0])
     """
@@ -58,8 +60,8 @@ class SubscriptionSet:
         n = len(self.subscription_id)
         if not n == len(self.subscriber) == len(self.check) == self.boxes.n_owners:
             raise InputError(
-                f"{n} subscription ids, {len(self.subscriber)} subscribers, {len(self.check)} checks and boxes of "
-                f"{self.boxes.n_owners} owners; there must be one of each for every subscription"
+                f"{n} subscription ids, {len(self.subscriber)} subscribers, {len(self.check)} checks and "
+                f"boxes of {self.boxes.n_owners} owners; there must be one of each for every subscription"
             )
         unique, counts = np.unique(self.subscription_id, return_counts=True)
         if len(unique) < n:
@@ -92,9 +94,9 @@ class SubscriptionSet:
         if np.isnan(lows).any() or np.isnan(highs).any():
             i, j = np.argwhere(np.isnan(lows) | np.isnan(highs))[0]
             raise InputError(f"box {i} has a NaN end in {schema.names[j]!r}; use an infinity for no bound")
-        full = (lows < highs).all(axis=1)
+        full: npt.NDArray[np.bool_] = np.all(lows < highs, axis=1)
         bound = (np.isfinite(lows) | np.isfinite(highs)) & full[:, None]
-        box, attribute = np.nonzero(bound)
+        attribute = np.nonzero(bound)[1]
         low, high = lows[bound], highs[bound]
         boxes = Boxes.build(
             len(lows),
@@ -106,8 +108,8 @@ class SubscriptionSet:
             np.ones(int(full.sum()), bool),
         )
         ids = np.arange(len(lows)) if subscription_id is None else np.asarray(subscription_id, np.int64)
-        codes, names = encode_subscribers(pa.array(subscriber, pa.string()))
-        return cls(schema, ids, codes, names, boxes, pa.nulls(len(lows), pa.string()))
+        names, [codes] = encode("subscriber", pa.array(subscriber, pa.string()))
+        return cls(schema, ids, codes.astype(np.int32), names, boxes, pa.nulls(len(lows), pa.string()))
 
     def take(self, rows: npt.NDArray[np.int64]) -> SubscriptionSet:
         """Return some subscriptions, in the order given; each at most once."""
@@ -182,12 +184,3 @@ class SubscriptionSet:
 def _one(table: pa.Table, name: str) -> pa.Array:
     column = table[name]
     return column.chunk(0) if column.num_chunks else pa.array([], column.type)
-
-
-def encode_subscribers(names: pa.Array) -> tuple[npt.NDArray[np.int32], pa.Array]:
-    """Return positions and the sorted names: numbering does not hang on the order of the rows."""
-    encoded = names.dictionary_encode()
-    order = np.asarray(pa.compute.sort_indices(encoded.dictionary))
-    place = np.empty(len(order), np.int32)
-    place[order] = np.arange(len(order), dtype=np.int32)
-    return place[np.asarray(encoded.indices)], encoded.dictionary.take(pa.array(order))

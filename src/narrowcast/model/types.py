@@ -64,7 +64,7 @@ class DataType:
             precision, scale = int(found[1] or 10), int(found[2] or 0)
             if not 0 < precision <= MAX_PRECISION or scale > precision:
                 raise SchemaError(
-                    f"type {text!r}: a decimal has 1 to {MAX_PRECISION} digits and no more of them after the point"
+                    f"type {text!r}: a decimal has 1 to {MAX_PRECISION} digits, no more after the point"
                 )
             return cls("decimal", precision, scale)
         if name == "decimal" or name not in _FAMILIES:

@@ -8,14 +8,16 @@ import numpy as np
 
 from narrowcast.errors import ParameterError
 from narrowcast.model.diff import PlanDelta, delta_between
-from narrowcast.model.interest import Interest, Positions, relation_of, rows_of
 from narrowcast.model.plan import ChannelPlan
+from narrowcast.model.relation import Positions, relation_of, rows_of
 from narrowcast.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pyarrow as pa
+
+    from narrowcast.model.interest import Interest
 
 __all__ = [
     "PLANNERS",
@@ -96,6 +98,7 @@ def plan_of_flows(interest: Interest, channel: Positions, n_channels: int) -> Ch
 
     Examples
     --------
+    >>> from narrowcast.model.interest import Interest
     >>> plan = plan_of_flows(Interest([[1, 1, 0], [0, 1, 1]]), np.array([0, 0, -1]), 1)
     >>> plan.listens.toarray().tolist(), plan.unicast.toarray().tolist()
     ([[True], [True]], [[False, False, False], [False, False, True]])

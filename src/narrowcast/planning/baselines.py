@@ -13,7 +13,8 @@ from narrowcast.planning.base import PLANNERS, check_channels, check_seed, plan_
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from narrowcast.model.interest import Interest, Labels
+    from narrowcast.model.interest import Interest
+    from narrowcast.model.labels import Labels
 
 
 class _Baseline:

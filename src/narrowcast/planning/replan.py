@@ -10,7 +10,9 @@ import pyarrow.compute as pc
 
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.diff import delta_between, renumbered
-from narrowcast.model.interest import Interest, column_of, encode, labels_in, relation_of, rows_of
+from narrowcast.model.interest import Interest
+from narrowcast.model.labels import column_of, encode, labels_in
+from narrowcast.model.relation import relation_of, rows_of
 
 if TYPE_CHECKING:
     from narrowcast.model.diff import PlanDelta

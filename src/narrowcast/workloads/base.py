@@ -60,6 +60,11 @@ def parameters_of(workload: Callable[..., Workload]) -> dict[str, Any]:
     return {name: parameter.annotation for name, parameter in known.items() if name != "seed"}
 
 
+def values_of(workload: Workload) -> dict[str, Any]:
+    """Return the values of a workload's parameters by name, the seed left out."""
+    return {name: getattr(workload, name) for name in parameters_of(type(workload))}
+
+
 def make_workload(name: str, settings: Iterable[str] = (), *, seed: int = 0) -> Workload:
     """Return the workload of a name, with parameters written as `key=value`.
 

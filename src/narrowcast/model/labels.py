@@ -1,0 +1,108 @@
+"""Labels: the integers or strings that name subscribers and flows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from narrowcast.errors import ParameterError, TableError
+
+if TYPE_CHECKING:
+    from narrowcast.model.relation import Positions
+
+#: Integers or strings that name the rows or columns of a relation.
+Labels: TypeAlias = "pa.Array"
+
+
+def labels_of(values: Any, what: str) -> Labels:
+    """Return labels as one Arrow array of integers or strings, or say what they are instead."""
+    values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    try:
+        found: Labels = values if isinstance(values, pa.Array) else pa.array(values)
+    except pa.ArrowException as error:
+        raise TableError(f"{what} mixes types; use integers or strings: {error}") from error
+    if isinstance(found, pa.DictionaryArray):
+        found = found.dictionary_decode()
+    if pa.types.is_null(found.type) and len(found) == 0:
+        found = found.cast(pa.int64())
+    if pa.types.is_string_view(found.type):
+        found = found.cast(pa.large_string())
+    if found.null_count:
+        row = pc.index(found.is_null(), True).as_py()
+        raise TableError(f"{what} has {found.null_count} nulls, the first in row {row}; remove those rows")
+    if not (pa.types.is_integer(found.type) or _is_text(found.type)):
+        raise TableError(f"{what} is of type {found.type}; use integers or strings")
+    return found
+
+
+def names_of(values: Any, what: str, count: int) -> Labels:
+    """Return `count` labels that all differ; 0, 1, 2, ... where none are given."""
+    if values is None:
+        return pa.array(np.arange(count))
+    found = labels_of(values, what)
+    if len(found) != count:
+        raise ParameterError(f"{len(found)} labels for {count} {what}s; give one each")
+    coded = found.dictionary_encode()
+    if len(coded.dictionary) != count:
+        twice = coded.dictionary[int(np.bincount(coded.indices.to_numpy()).argmax())].as_py()
+        raise ParameterError(f"{what} {twice!r} is named twice; labels must differ")
+    return found
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def encode(what: str, *columns: Labels) -> tuple[Labels, list[Positions]]:
+    """Return the sorted distinct labels of all columns together, and each column as positions in them.
+
+    Sorting makes the numbering independent of the order of rows. Columns of one type keep it; integers
+    or strings of several widths take the first one's type where all values fit it, else the widest.
+    """
+    kinds = [column.type for column in columns if len(column)] or [columns[0].type]
+    if len({_is_text(kind) for kind in kinds}) > 1:
+        raise TableError(
+            f"{what} is {' here and '.join(sorted({str(kind) for kind in kinds}))} there; "
+            "labels are compared with their type, so read both as the same"
+        )
+    parts = [column if len(column) else pa.array([], kinds[0]) for column in columns]
+    widest = pa.large_string() if _is_text(kinds[0]) else pa.int64()
+    try:
+        parts = [part.cast(kinds[0]) for part in parts]
+    except pa.ArrowInvalid:
+        try:
+            parts = [part.cast(widest) for part in parts]
+        except pa.ArrowInvalid as error:
+            raise TableError(f"{what} mixes integer types that fit no common one: {error}") from error
+    encoded = pa.concat_arrays(parts).dictionary_encode()
+    order = pc.sort_indices(encoded.dictionary).to_numpy()
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    codes = rank[encoded.indices.to_numpy()]
+    return encoded.dictionary.take(order), np.split(codes, np.cumsum([len(part) for part in parts])[:-1])
+
+
+def positions(what: str, wanted: Labels, known: Labels) -> Positions:
+    """Return where each wanted label stands among the known ones, -1 where it does not."""
+    if wanted.equals(known):
+        return np.arange(len(wanted))
+    labels, (wanted_code, known_code) = encode(what, wanted, known)
+    place = np.full(len(labels), -1)
+    place[known_code] = np.arange(len(known))
+    return place[wanted_code]
+
+
+def column_of(table: pa.Table, name: str, where: str) -> pa.ChunkedArray:
+    """Return a column, or say which columns there are instead."""
+    if name not in table.column_names:
+        found = ", ".join(map(repr, table.column_names)) or "none"
+        raise TableError(f"{where} has no column {name!r}; its columns: {found}")
+    return table.column(name)
+
+
+def labels_in(table: pa.Table, name: str, where: str) -> Labels:
+    """Return a table's column of labels, checked."""
+    return labels_of(column_of(table, name, where), f"column {name!r} of {where}")

@@ -1,0 +1,8 @@
+"""Reports: charts as Vega-Lite files filled with records, and a page that holds them."""
+
+from __future__ import annotations
+
+from narrowcast.report.charts import CHARTS, cost_bars, interest_matrix, matches_per_event, save_chart
+from narrowcast.report.page import html_page
+
+__all__ = ["CHARTS", "cost_bars", "html_page", "interest_matrix", "matches_per_event", "save_chart"]

@@ -1,0 +1,93 @@
+"""Every registered matcher gives what the reference gives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from narrowcast import EventBatch, Schema, SubscriptionSet, compile_filters
+from narrowcast.errors import InputError, ParameterError
+from narrowcast.matching import MATCHERS
+from support.filters import events, filters, schemas
+from support.reference import reference
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "riabov2003_geometry.json").read_text())
+
+every_matcher = pytest.mark.parametrize("name", list(MATCHERS))
+
+
+def floats(values: object) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    return np.array(values).astype(np.float64)
+
+
+@every_matcher
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_equals_the_reference(name: str, data: st.DataObject) -> None:
+    schema = data.draw(schemas())
+    texts = data.draw(st.lists(filters(schema), max_size=8))
+    table = data.draw(events(schema))
+    matcher = MATCHERS[name]().fit(compile_filters(schema, texts, strict=True).subscriptions)
+    matches = matcher.match(EventBatch.from_arrow(table, schema))
+    assert [m.tolist() for m in matches] == reference(schema, texts, table)
+
+
+@every_matcher
+def test_golden_rectangles(name: str) -> None:
+    rects = np.array([[floats(lo), floats(hi)] for lo, hi in GOLDEN["rects"]])
+    schema = Schema.of(dict.fromkeys("abc", "double"))
+    subscriptions = SubscriptionSet.from_boxes(schema, ["s"] * len(rects), rects[:, 0], rects[:, 1])
+    points = floats(GOLDEN["points"])
+    batch = EventBatch.from_arrow(pa.table({name: points[:, i] for i, name in enumerate("abc")}))
+    matches = MATCHERS[name]().fit(subscriptions).match(batch)
+    assert [m.tolist() for m in matches] == GOLDEN["matched"]
+
+
+@every_matcher
+def test_golden_rectangles_as_filters(name: str) -> None:
+    texts = []
+    for lo, hi in GOLDEN["rects"]:
+        parts = [f"{c} > {v}" for c, v in zip("abc", lo, strict=True) if v != "-inf"]
+        parts += [f"{c} <= {v}" for c, v in zip("abc", hi, strict=True) if v != "inf"]
+        texts.append(" AND ".join(parts) or "TRUE")
+    schema = Schema.of(dict.fromkeys("abc", "double"))
+    points = floats(GOLDEN["points"])
+    batch = EventBatch.from_arrow(pa.table({name: points[:, i] for i, name in enumerate("abc")}))
+    matches = MATCHERS[name]().fit(compile_filters(schema, texts, strict=True).subscriptions).match(batch)
+    assert [m.tolist() for m in matches] == GOLDEN["matched"]
+
+
+@every_matcher
+def test_an_event_in_two_boxes_of_one_subscription_matches_once(name: str) -> None:
+    schema = Schema.of({"a": "bigint", "b": "bigint"})
+    subscriptions = compile_filters(schema, ["a > 1 OR b > 1"]).subscriptions
+    assert len(subscriptions.boxes) == 2
+    batch = EventBatch.from_arrow(pa.table({"a": [5], "b": [5]}), schema)
+    assert MATCHERS[name]().fit(subscriptions).match(batch).index.tolist() == [0]
+
+
+@every_matcher
+def test_no_events_and_no_subscriptions(name: str) -> None:
+    schema = Schema.of({"a": "bigint"})
+    none = EventBatch.from_arrow(pa.table({"a": pa.array([], pa.int64())}), schema)
+    one = EventBatch.from_arrow(pa.table({"a": [1]}), schema)
+    for texts in ([], ["a > 0"]):
+        matcher = MATCHERS[name]().fit(compile_filters(schema, texts).subscriptions)
+        assert matcher.match(none).n_events == 0
+        assert matcher.match(one).counts().tolist() == [len(texts)]
+
+
+@every_matcher
+def test_misuse_is_told(name: str) -> None:
+    events = EventBatch.from_arrow(pa.table({"a": [1]}))
+    with pytest.raises(ParameterError, match="call fit first"):
+        MATCHERS[name]().match(events)
+    other = compile_filters(Schema.of({"b": "bigint"}), ["b > 1"]).subscriptions
+    with pytest.raises(InputError, match="read the events with the subscriptions' schema"):
+        MATCHERS[name]().fit(other).match(events)
