@@ -81,6 +81,8 @@ def reason(text: str, limits: Limits | None = None) -> str:
         ("day > INTERVAL '1' DAY", "is not in the filter language"),
         ("day > current_date", "is not in the filter language"),
         ("CASE WHEN flag THEN flag END", "is not in the filter language"),
+        ("volume = 1BD", "does not parse"),
+        ("name = r'x'", "is not in the filter language"),
         ("name = 'x' 'y'", "is not in the filter language"),
         (r"name LIKE 'a\\'", r"must stand before %, _ or itself"),
         ("name LIKE 'ab' ESCAPE 'xy'", "ESCAPE 'xy': it takes one character"),

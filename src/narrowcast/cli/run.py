@@ -32,6 +32,7 @@ from narrowcast.model.interest import Interest
 from narrowcast.model.relation import relation_of
 from narrowcast.model.schema import EVENT_ID
 from narrowcast.planning import PLANNERS
+from narrowcast.planning.base import check_channels
 from narrowcast.report import cost_bars, html_page, interest_matrix, matches_per_event, save_chart
 from narrowcast.workloads import WORKLOADS, make_workload, values_of
 
@@ -94,6 +95,7 @@ def run(
     """
     load, said = _source(workload, settings or [], subscriptions, events, seed)
     replace = _is_earlier_run(out)
+    check_channels(channels)
     planner = PLANNERS[method](channels=channels, seed=seed)
     with _stages() as stages:
         with stages.time("generate" if subscriptions is None else "read"):
@@ -239,8 +241,8 @@ def matches_table(
     """Return the ids of the subscriptions that each event matches, ascending; no row where there is none."""
     ids = subscription_id[matches.index]
     some = np.flatnonzero(matches.counts())
-    offsets = np.append(0, np.cumsum(matches.counts()[some])).astype(np.int32)
-    lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids[np.lexsort((ids, matches.rows()))]))
+    offsets = pa.array(np.append(0, np.cumsum(matches.counts()[some])), pa.int32())
+    lists = pa.ListArray.from_arrays(offsets, pa.array(ids[np.lexsort((ids, matches.rows()))]))
     return pa.table({EVENT_ID: event_id[some], "subscription_ids": lists})
 
 
@@ -274,7 +276,7 @@ def _draw(found: _Found, costs: dict[str, tuple[Cost, int]], folder: Path) -> li
     seen = found.summary()
     sizes = f"{seen['events']:,} events against {seen['subscriptions']:,} subscriptions"
     sent = f"{seen['flows']:,} events that somebody wants, {seen['subscribers']:,} subscribers"
-    legend = "a colour is a group of events and the subscribers who want most of what they want in it"
+    sample = "A mark is an event that a subscriber wants, in a sample of both"
     charts = (
         (
             "matches-per-event",
@@ -282,7 +284,7 @@ def _draw(found: _Found, costs: dict[str, tuple[Cost, int]], folder: Path) -> li
             f"{sizes}; {100 * seen['unmatched_share']:.0f} % of the events match none",
         ),
         ("cost-bars", cost_bars(costs, events=seen["flows"]), sent),
-        ("interest-matrix", interest_matrix(found.interest), f"A sample of {sent}; {legend}"),
+        ("interest-matrix", interest_matrix(found.interest), sample),
     )
     return [save_chart(name, data, folder, subtitle=said)[1] for name, data, said in charts]
 

@@ -171,7 +171,8 @@ def conjunctions(node: Node, limits: Limits) -> list[Conjunction]:
         if any(isinstance(term, Hull) for term in part) and not bounded(part):
             raise FilterError(
                 f"needs {_size(node):,} boxes, over the limit of {limits.boxes:,}, and no attribute is "
-                "bounded in all of its alternatives; split it into several subscriptions or raise the limit `boxes`"
+                "bounded in all of its alternatives; split it into several subscriptions or raise the "
+                "limit `boxes`"
             )
     return found
 

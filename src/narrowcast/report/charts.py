@@ -5,11 +5,12 @@ from __future__ import annotations
 import zlib
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
 from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
+from scipy.spatial.distance import pdist
 
 from narrowcast.errors import MissingError, ParameterError
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from narrowcast.model.interest import Interest
     from narrowcast.model.matches import Matches
 
-    Records = list[dict[str, Any]]
+#: What a chart is filled with: a dict for each mark or for what marks are made of.
+Records: TypeAlias = list[dict[str, Any]]
 
 #: The charts there are; each is a file of that name among the specs.
 CHARTS = ("cost-bars", "interest-matrix", "matches-per-event")
@@ -164,8 +166,8 @@ def interest_matrix(interest: Interest, *, seed: int = 0) -> Records:
     colour = np.where(own, rank[home][:, None] + 1, -1)
     cells: Records = []
     for panel, rows, columns, colours in (
-        ("as they come", np.arange(n_subscribers), np.arange(n_flows), np.zeros_like(colour)),
-        ("alike side by side", subscribers, flows, colour),
+        ("before", np.arange(n_subscribers), np.arange(n_flows), np.zeros_like(colour)),
+        ("after", subscribers, flows, colour),
     ):
         y, x = np.nonzero(wants[np.ix_(rows, columns)])
         shade = colours[rows[y], columns[x]]
@@ -197,5 +199,5 @@ def _grouped(wants: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.int
     if n_flows == 1:
         return np.zeros(1, np.intp), np.zeros(1, np.intp)
     direction = wants.T / np.sqrt(wants.sum(axis=0))[:, None]
-    tree = linkage(direction, "ward", optimal_ordering=True)
+    tree = linkage(pdist(direction), "ward", optimal_ordering=True)
     return fcluster(tree, GROUPS, "maxclust").astype(np.intp) - 1, leaves_list(tree).astype(np.intp)

@@ -1,0 +1,73 @@
+"""Run the frozen benchmarks and write what they measured.
+
+    python benchmarks/run.py             all of them, into benchmarks/results/
+    python benchmarks/run.py filters     one of them
+    python benchmarks/run.py --out DIR   somewhere else
+
+A workload never changes once its results are committed: a new question is a new workload. Times are medians
+of several runs; compare them within one file, where everything ran on the same machine at the same time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+NAMES = sorted(path.stem for path in HERE.glob("*.py") if path.stem != "run")
+
+
+def git(*words: str) -> str:
+    """Return what git says, or nothing outside a repository."""
+    done = subprocess.run(["git", *words], cwd=HERE, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def machine() -> dict[str, Any]:
+    """Return what the numbers hang on."""
+    model = ""
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"cpu": model, "cores": cores, "system": platform.system(), "python": platform.python_version()}
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of: {', '.join(NAMES)}")
+    parser.add_argument("--out", type=Path, default=HERE / "results")
+    given = parser.parse_args()
+    unknown = sorted(set(given.names) - set(NAMES))
+    if unknown:
+        parser.error(f"unknown benchmark {unknown[0]!r}; there are: {', '.join(NAMES)}")
+    sys.path.insert(0, str(HERE))
+    given.out.mkdir(parents=True, exist_ok=True)
+    for name in given.names or NAMES:
+        print(f"== {name}", file=sys.stderr)
+        module = importlib.import_module(name)
+        result = {
+            "benchmark": name,
+            "about": (module.__doc__ or "").strip().splitlines()[0],
+            "command": f"python benchmarks/run.py {name}",
+            "commit": git("rev-parse", "HEAD") + (" with changes" if git("status", "--porcelain", "src") else ""),
+            "date": datetime.now(UTC).date().isoformat(),
+            "machine": machine(),
+            **module.run(),
+        }
+        path = given.out / f"{name}.json"
+        path.write_text(json.dumps(result, indent=1) + "\n")
+        print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
