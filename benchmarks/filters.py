@@ -6,9 +6,9 @@ Workloads (seed 0, frozen):
 - `stocks`: the filters of the stock workload, up to eight comparisons, 27 shapes.
 - `mixed`: forty shapes with IN, BETWEEN, LIKE, NOT, OR, dates and long strings.
 
-The peer is sqlglot alone: parsing the same text (`parse`), which a user has to pay with any design of this
-kind, and parsing it and bringing it into disjunctive normal form with sqlglot's optimizer (`dnf`), which still
-leaves NOTs in place and binds nothing.
+The peer is sqlglot alone: parsing the same text (`parse`), which any such design has to pay, and parsing
+it into disjunctive normal form with sqlglot's optimizer (`dnf`), which still leaves NOTs in place
+and binds nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,14 @@ SLICE = 5_000
 RUNS = 3
 
 SCHEMA = Schema.of(
-    {"price": "double", "volume": "bigint", "name": "string", "day": "date", "note": "string", "open": "boolean"}
+    {
+        "price": "double",
+        "volume": "bigint",
+        "name": "string",
+        "day": "date",
+        "note": "string",
+        "open": "boolean",
+    }
 )
 STOCKS = Schema.of(dict.fromkeys(("bst", "name", "quote", "volume"), "double"))
 
@@ -41,16 +48,19 @@ def simple(n: int) -> list[str]:
     """Filters of one shape."""
     r = random.Random(0)
     return [
-        f"price > {r.uniform(0, 100):.2f} AND volume <= {r.randrange(10**6)} AND name = 'S{r.randrange(1000)}'"
+        f"price > {r.uniform(0, 100):.2f} AND volume <= {r.randrange(10**6)} "
+        f"AND name = 'S{r.randrange(1000)}'"
         for _ in range(n)
     ]
 
 
 def stocks(n: int) -> list[str]:
     """The filters of the stock workload."""
-    texts: list[str] = WORKLOADS["stocks"](n_subscriptions=n, n_events=1, seed=0).tables()["subscriptions"][
-        "filter"
-    ].to_pylist()
+    texts: list[str] = (
+        WORKLOADS["stocks"](n_subscriptions=n, n_events=1, seed=0)
+        .tables()["subscriptions"]["filter"]
+        .to_pylist()
+    )
     return texts
 
 
@@ -99,7 +109,8 @@ def row(workload: str, series: str, n: int, took: tuple[float, float], **more: A
 def run() -> dict[str, Any]:
     """Measure every workload."""
     rows = []
-    for name, make, schema in (("simple", simple, SCHEMA), ("stocks", stocks, STOCKS), ("mixed", mixed, SCHEMA)):
+    workloads = (("simple", simple, SCHEMA), ("stocks", stocks, STOCKS), ("mixed", mixed, SCHEMA))
+    for name, make, schema in workloads:
         few = make(SLICE)
         bare = Compiler(schema, cache=False)
         without = seconds(lambda few=few, bare=bare: bare.compile(few))  # type: ignore[misc]

@@ -43,7 +43,8 @@ def machine() -> dict[str, Any]:
 
 def main() -> None:
     """Run what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    as_written = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_written)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of: {', '.join(NAMES)}")
     parser.add_argument("--out", type=Path, default=HERE / "results")
     given = parser.parse_args()
@@ -59,7 +60,7 @@ def main() -> None:
             "benchmark": name,
             "about": (module.__doc__ or "").strip().splitlines()[0],
             "command": f"python benchmarks/run.py {name}",
-            "commit": git("rev-parse", "HEAD") + (" with changes" if git("status", "--porcelain", "src") else ""),
+            "commit": git("rev-parse", "HEAD") + " with changes" * bool(git("status", "--porcelain", "..")),
             "date": datetime.now(UTC).date().isoformat(),
             "machine": machine(),
             **module.run(),

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.json as pj
 
 from narrowcast.errors import TableError
 
@@ -36,6 +34,9 @@ def read_table(path: str | Path, columns: tuple[str, ...] = (), *, limit: int | 
     limit
         Read at most this many rows.
     """
+    import pyarrow.dataset as ds  # on use: it brings pandas along
+    import pyarrow.json as pj
+
     path = Path(path)
     kind = _format_of(path)
     try:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from narrowcast import Interest, Matches, SubscriptionSet, read_plan
 from narrowcast.cli import run as module
-from narrowcast.cli.run import interest_of, matches_table, run
+from narrowcast.cli.run import interest_of, run
 from narrowcast.errors import FilterError, NarrowcastError, ParameterError, TableError
 from narrowcast.report import CHARTS
 from narrowcast.workloads import Stocks
@@ -162,7 +162,7 @@ def test_the_tables_say_the_same(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("no_charts")
 @pytest.mark.parametrize(
     ("method", "name", "channels"),
-    [("unicast", "unicast", 0), ("broadcast", "broadcast", 1), ("per-flow", "per-flow within 3", 3)],
+    [("unicast", "unicast", 0), ("broadcast", "broadcast", 1), ("per-flow", "per-flow, limited", 3)],
 )
 def test_methods(method: str, name: str, channels: int, tmp_path: Path) -> None:
     summary = summary_of("--out", tmp_path / "out", *SMALL, "--method", method, "--channels", "3")
@@ -341,7 +341,7 @@ def test_interest_and_matches_equal_a_loop(monkeypatch: pytest.MonkeyPatch) -> N
     event_id = rng.permutation(1000)[:n_events]
 
     lists = {int(event_id[e]): sorted(int(ids[s]) for s in matches[e]) for e in range(n_events)}
-    table = matches_table(matches, event_id, subscriptions.subscription_id)
+    table = matches.to_arrow(event_id, subscriptions.subscription_id)
     assert {row["event_id"]: row["subscription_ids"] for row in table.to_pylist()} == {
         each: found for each, found in lists.items() if found
     }

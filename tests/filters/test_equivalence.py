@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from narrowcast import EventBatch, Limits, Scan, Schema, compile_filters
 from narrowcast.filters.compiler import Compiler
 from narrowcast.model import keys
-from support.filters import events, filters, schemas
+from support.filters import TYPES, events, filters, schemas
 from support.reference import found, reference
 
 
@@ -21,7 +22,17 @@ def cases(draw: st.DrawFn) -> tuple[Schema, list[str], pa.Table]:
     return schema, texts, draw(events(schema))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.parametrize("dtype", TYPES)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_boxes_and_checks_equal_the_reference_for_each_type(dtype: str, data: st.DataObject) -> None:
+    schema = Schema.of({"a": dtype, "b": dtype})
+    texts = data.draw(st.lists(filters(schema), min_size=4, max_size=12))
+    table = data.draw(events(schema))
+    assert found(schema, texts, table) == reference(schema, texts, table)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(cases())
 def test_boxes_and_checks_equal_the_reference(case: tuple[Schema, list[str], pa.Table]) -> None:
     schema, texts, table = case

@@ -10,6 +10,8 @@ from rich.console import Console
 from narrowcast.cli.check import check
 from narrowcast.cli.diff import diff
 from narrowcast.cli.doctor import doctor
+from narrowcast.cli.generate import generate
+from narrowcast.cli.run import run
 from narrowcast.errors import NarrowcastError
 
 app = typer.Typer(
@@ -22,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for command in (check, diff, doctor):
+for command in (run, generate, check, diff, doctor):
     app.command()(command)
 
 

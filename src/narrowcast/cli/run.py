@@ -61,7 +61,9 @@ def run(
     ],
     workload: Annotated[
         str | None,
-        typer.Option("--workload", metavar="NAME", help=f"{', '.join(WORKLOADS)}; stocks unless said."),
+        typer.Option(
+            "--workload", metavar="NAME", help=f"What to make: {', '.join(WORKLOADS)}. Default: stocks."
+        ),
     ] = None,
     method: Annotated[
         str, typer.Option("--method", metavar="M", help=f"How to plan: {', '.join(PLANNERS)}.")
@@ -199,7 +201,7 @@ class _Found:
 
     def write(self, tables: dict[str, pa.Table], folder: Path) -> None:
         """Write the tables given, the matches and what was set aside."""
-        matches = matches_table(self.matches, self.events.event_id, self.subscriptions.subscription_id)
+        matches = self.matches.to_arrow(self.events.event_id, self.subscriptions.subscription_id)
         for name, table in {**tables, "matches": matches}.items():
             pq.write_table(table, folder / f"{name}.parquet")
         if self.rejected.num_rows:
@@ -235,17 +237,6 @@ def interest_of(matches: Matches, event_id: NDArray[np.int64], subscriptions: Su
     return Interest(wants, subscribers=subscriptions.subscribers, flows=event_id[recent])
 
 
-def matches_table(
-    matches: Matches, event_id: NDArray[np.int64], subscription_id: NDArray[np.int64]
-) -> pa.Table:
-    """Return the ids of the subscriptions that each event matches, ascending; no row where there is none."""
-    ids = subscription_id[matches.index]
-    some = np.flatnonzero(matches.counts())
-    offsets = pa.array(np.append(0, np.cumsum(matches.counts()[some])), pa.int32())
-    lists = pa.ListArray.from_arrays(offsets, pa.array(ids[np.lexsort((ids, matches.rows()))]))
-    return pa.table({EVENT_ID: event_id[some], "subscription_ids": lists})
-
-
 def _compare(
     interest: Interest, plan: ChannelPlan, method: str, channels: int
 ) -> tuple[str, dict[str, tuple[Cost, int]]]:
@@ -255,7 +246,7 @@ def _compare(
         for name in BASELINES
     }
     # As a baseline it has all the channels it takes.
-    name = f"per-flow within {channels}" if method == "per-flow" else method
+    name = "per-flow, limited" if method == "per-flow" else method
     plans[name] = plan
     waste = COSTS["waste"]()
     return name, {name: (waste.score(interest, each), each.n_groups) for name, each in plans.items()}

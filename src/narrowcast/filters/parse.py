@@ -133,7 +133,7 @@ def parse(tokens: Tokens, limits: Limits) -> Node:
         raise FilterError(f"does not parse: {_reason(error)}") from error
     except RecursionError:
         raise FilterError(f"is nested too deeply to parse; the limit `depth` is {limits.depth}") from None
-    except Exception as error:  # noqa: BLE001  (a large parser fed with anything: whatever it trips over is a bad row)
+    except Exception as error:  # a large parser fed with anything: whatever it trips over makes a bad row
         raise FilterError(f"does not parse: {type(error).__name__} {error}") from error
     if len(trees) != 1 or trees[0] is None:
         raise FilterError("holds more than one statement; a filter is one boolean expression without ';'")

@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 from scipy.sparse import coo_array, csr_array, eye_array, hstack
-from scipy.sparse.csgraph import min_weight_full_bipartite_matching
 
 from narrowcast.model.labels import encode
 from narrowcast.model.plan import ChannelPlan, pair_table
@@ -110,6 +109,10 @@ def renumbered(plan: ChannelPlan, like: ChannelPlan) -> ChannelPlan:
     (taken with all that their sessions carry) only with groups. What shares nothing takes the lowest free
     number. A channel that is numbered past the plan's own count leaves unused channels below it.
     """
+    from scipy.sparse.csgraph import (
+        min_weight_full_bipartite_matching,
+    )  # on use: it brings scipy.linalg along
+
     theirs, ours = _aligned(like, plan)
     shared, n_slots = _shared(theirs, ours), theirs.n_channels
     number = np.full(plan.n_channels, -1)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
+import pyarrow as pa
 
 from narrowcast.errors import ParameterError
 
@@ -94,6 +95,18 @@ class Matches:
     def rows(self) -> NDArray[np.int64]:
         """Return the event number of each match, parallel to `index`."""
         return np.repeat(np.arange(self.n_events), self.counts())
+
+    def to_arrow(self, event_id: NDArray[np.int64], subscription_id: NDArray[np.int64]) -> pa.Table:
+        """Return the `matches` table: ids instead of positions, ascending; no row where nothing matches."""
+        ids = subscription_id[self.index]
+        ids = ids[np.lexsort((ids, self.rows()))]
+        some = np.flatnonzero(self.counts())
+        offsets = np.append(0, np.cumsum(self.counts()[some]))
+        if len(ids) < 2**31:
+            lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(ids))
+        else:
+            lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(ids))
+        return pa.table({"event_id": event_id[some], "subscription_ids": lists})
 
     def __getitem__(self, event: int) -> NDArray[np.int32]:
         if not 0 <= event < self.n_events:

@@ -12,6 +12,7 @@ from narrowcast.errors import InputError, TableError
 from narrowcast.model import keys
 from narrowcast.model.boxes import Boxes
 from narrowcast.model.labels import encode
+from narrowcast.model.types import DataType
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -104,7 +105,7 @@ class SubscriptionSet:
             bound.sum(axis=1)[full],
             attribute,
             np.where(np.isinf(low), keys.NULL, keys.float_keys(low)),
-            np.where(np.isinf(high), keys.NO_HIGH, keys.float_keys(high)),
+            np.where(np.isinf(high), keys.last(DataType("double")), keys.float_keys(high)),
             np.ones(int(full.sum()), bool),
         )
         ids = np.arange(len(lows)) if subscription_id is None else np.asarray(subscription_id, np.int64)

@@ -1,0 +1,136 @@
+"""`narrowcast check`, from the outside."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+import pytest
+
+FILTERS = ["price > 75 AND name = 'IBM'", "price BETWEEN 9 AND 3", "name LIKE '%x'", "price >", "price > 'x'"]
+
+
+def narrowcast(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user does."""
+    command = [sys.executable, "-c", "from narrowcast.cli.main import main; main()", *map(str, words)]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env={"COLUMNS": "120", "PATH": ""}
+    )
+
+
+def document(*words: str | Path) -> dict[str, Any]:
+    done = narrowcast(*words, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "subscriptions.parquet"
+    ids = pa.array(range(10, 10 + len(FILTERS)))
+    pq.write_table(
+        pa.table({"subscription_id": ids, "subscriber": ["s"] * len(FILTERS), "filter": FILTERS}), path
+    )
+    return path
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Path:
+    path = tmp_path / "events.csv"
+    pc.write_csv(
+        pa.table(
+            {"event_id": [1, 2, 3, 4], "price": [80.5, 90.5, 1.5, 2.5], "name": ["IBM", "x", "x", "ax"]}
+        ),
+        path,
+    )
+    return path
+
+
+def test_reasons_boxes_and_selectivity(table: Path, events: Path) -> None:
+    found = document("check", table, "--events", events)
+    assert {k: found[k] for k in ("filters", "good", "bad", "never_true", "checked", "boxes")} == {
+        "filters": 5,
+        "good": 3,
+        "bad": 2,
+        "never_true": 1,
+        "checked": 1,
+        "boxes": 2,
+    }
+    assert found["schema"] == {"price": "double", "name": "string"}
+    assert [(row["subscription_id"], row["reason"]) for row in found["rows"][:2]] == [
+        (13, "does not parse: something is missing at column 7"),
+        (14, "compares price (double) with a string literal; the types must be alike"),
+    ]
+    assert [(row["subscription_id"], row["boxes"], row["selectivity"]) for row in found["rows"][2:]] == [
+        (10, 1, 0.25),
+        (11, 0, 0.0),
+        (12, 1, 0.75),
+    ]
+
+
+def test_one_event_is_explained(table: Path) -> None:
+    found = document("check", table, "--event", '{"price": 80, "name": "ax"}')
+    (first, *_, last) = found["rows"][2:]
+    assert first["explanation"]["holds"] is False
+    assert [(p["text"], p["holds"], p["values"]) for p in first["explanation"]["parts"]] == [
+        ("price > 75", True, {"price": 80}),
+        ("name = 'IBM'", False, {"name": "ax"}),
+    ]
+    assert last["explanation"]["holds"] is True
+
+
+def test_a_text_file_and_a_schema_file(tmp_path: Path) -> None:
+    (tmp_path / "f.txt").write_text("day > '2024-01-01'\n\nside.name = 'B'\n")
+    (tmp_path / "schema.json").write_text('{"day": "date", "side": {"name": "string"}}')
+    found = document("check", tmp_path / "f.txt", "--schema", tmp_path / "schema.json")
+    assert (found["good"], found["bad"], found["boxes"]) == (2, 0, 2)
+
+
+def test_the_table_for_people(table: Path, events: Path) -> None:
+    done = narrowcast("check", table, "--events", events, "--rows", "3")
+    assert done.returncode == 0
+    head = "5 filters: 3 good, 2 bad; 2 boxes, 1 filters need a check on candidates, 1 can never be true"
+    assert done.stdout.splitlines()[0] == head
+    assert "1 x does not parse: something is missing at column 7" in done.stdout
+    assert "... and 2 more" in done.stdout
+
+
+def test_strict_exits_with_2_and_one_line(table: Path) -> None:
+    done = narrowcast("check", table, "--strict")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "narrowcast: 2 of 5 filters are bad; the first is subscription_id 13: "
+        "does not parse: something is missing at column 7\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nope.parquet"], "nope.parquet does not exist"),
+        (["TABLE", "--event", "{"], "is not a JSON object"),
+        (["TABLE", "--event", '{"price": "high"}'], "attribute 'price': 'high' is not a bigint"),
+        (["TABLE", "--schema", "nope.json"], "cannot read a schema from nope.json"),
+        (["TABLE", "--schema", "TABLE", "--events", "TABLE"], "give --schema or --events, not both"),
+        (["TABLE", "--limit-boxes", "0"], "limit boxes=0 is below 1"),
+        (["EVENTS"], "has no column 'filter'; it has 'event_id', 'price', 'name'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(words: list[str], message: str, table: Path, events: Path) -> None:
+    done = narrowcast("check", *({"TABLE": table, "EVENTS": events}.get(word, word) for word in words))
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_no_filters_at_all(tmp_path: Path) -> None:
+    (tmp_path / "f.txt").write_text("\n")
+    assert document("check", tmp_path / "f.txt")["filters"] == 0

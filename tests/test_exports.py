@@ -1,0 +1,64 @@
+"""The public names are what they say, and importing them stays light."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import types
+
+import pytest
+
+import narrowcast
+from narrowcast import errors
+from narrowcast.cli.main import app
+
+
+def test_all_names_what_the_namespace_holds() -> None:
+    public = {
+        name
+        for name, value in vars(narrowcast).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+    assert public - {"import_module", "ModuleType"} == set(narrowcast.__all__)
+    registries = [name for name in narrowcast.__all__ if name.isupper()]
+    classes = [name for name in narrowcast.__all__ if name[0].isupper() and not name.isupper()]
+    functions = [name for name in narrowcast.__all__ if name.islower()]
+    assert narrowcast.__all__ == sorted(registries) + sorted(classes) + sorted(functions)
+
+
+def test_every_public_name_is_documented() -> None:
+    for name in narrowcast.__all__:
+        value = getattr(narrowcast, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert inspect.getdoc(value), name
+
+
+def test_import_brings_neither_spark_nor_nats_nor_pandas() -> None:
+    heavy = {"pyspark", "nats", "pandas", "vl_convert"}
+    code = f"import sys, narrowcast; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_pipeline_and_broker_load_on_use() -> None:
+    assert narrowcast.pipeline.session
+    assert narrowcast.broker
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = narrowcast.nothing
+
+
+def test_the_error_tree_is_drawn_whole() -> None:
+    drawn = errors.__doc__ or ""
+    for name, value in vars(errors).items():
+        if inspect.isclass(value) and issubclass(value, Exception):
+            assert name in drawn
+            assert issubclass(value, errors.NarrowcastError)
+
+
+def test_every_command_has_help_with_an_example() -> None:
+    for command in app.registered_commands:
+        assert command.callback is not None
+        name = command.name or command.callback.__name__
+        help_text = command.help or command.callback.__doc__ or ""
+        assert f"narrowcast {name}" in help_text, name
