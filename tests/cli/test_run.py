@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from narrowcast import Interest, Matches, SubscriptionSet, read_plan
 from narrowcast.cli import run as module
-from narrowcast.cli.run import interest_of, run
+from narrowcast.cli.run import run
 from narrowcast.errors import FilterError, NarrowcastError, ParameterError, TableError
 from narrowcast.report import CHARTS
 from narrowcast.workloads import Stocks
@@ -329,7 +329,7 @@ def test_usage() -> None:
 # ------------------------------------------------------------------------------------------------- pieces
 
 
-def test_interest_and_matches_equal_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interest_and_matches_equal_a_loop() -> None:
     rng = np.random.default_rng(1)
     n_events, n_subscriptions = 30, 12
     names = [f"n{i}" for i in rng.integers(0, 5, n_subscriptions)]
@@ -345,9 +345,8 @@ def test_interest_and_matches_equal_a_loop(monkeypatch: pytest.MonkeyPatch) -> N
     assert {row["event_id"]: row["subscription_ids"] for row in table.to_pylist()} == {
         each: found for each, found in lists.items() if found
     }
-    monkeypatch.setattr(module, "RECENT", 7)
     recent = [e for e in range(n_events) if len(matches[e])][-7:]
-    interest = interest_of(matches, event_id, subscriptions)
+    interest = Interest.of_events(matches, event_id, subscriptions, last=7)
     assert interest.flows.to_pylist() == [int(event_id[e]) for e in recent]
     assert interest.subscribers.to_pylist() == sorted(set(names))
     assert interest.wants.toarray().tolist() == [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from datetime import date, datetime
-from typing import TYPE_CHECKING
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -78,6 +79,44 @@ def test_matches_are_what_where_keeps_at_length(
     spark: SparkSession, tmp_path: Path, case: tuple[Schema, pa.Table, list[str]]
 ) -> None:
     agree(spark, tmp_path, *case)
+
+
+VALUES: dict[str, list[Any]] = {
+    "boolean": [True, False],
+    "tinyint": [-128, 0, 3, 127],
+    "bigint": [-(2**63), -(2**63) + 2, -1, 3, 2**53 + 1, 2**63 - 1],
+    "float": [math.nan, -math.inf, -0.0, 0.1, 3.0],
+    "double": [math.nan, math.inf, -math.inf, -0.0, 0.1, 3.0, 9007199254740992.0],
+    "decimal(5,2)": [Decimal("-999.99"), Decimal("0.10"), Decimal(3)],
+    "decimal(38,10)": [Decimal("1234567890123456789.0123456789"), Decimal("0.1"), Decimal(3)],
+    "string": ["", "abc", "ab%", "abcdefgh", "abcdefghi", "it's", "é"],
+    "date": [date(1969, 12, 31), date(2024, 3, 1)],
+    "timestamp": [datetime(2024, 3, 1), datetime(2024, 3, 1, 0, 0, 0, 1)],
+    "timestamp_ntz": [datetime(2024, 3, 1), datetime(1969, 12, 31, 23, 59, 59, 999_999)],
+}
+NUMBERS = ["3", "0", "0.1", "-0.5", "1e-1", "9007199254740993e0", "CAST('NaN' AS DOUBLE)"]
+TIMES = ["'2024-03-01'", "DATE '2024-03-01'", "TIMESTAMP '2024-03-01 00:00:00.000001'"]
+STRINGS = ["''", "'abc'", "'abcdefgh'", "'é'"]
+
+
+@pytest.mark.parametrize("dtype", VALUES)
+def test_every_form_on_every_type(spark: SparkSession, tmp_path: Path, dtype: str) -> None:
+    schema = Schema.of({"a": dtype})
+    column = pa.array([None, *VALUES[dtype]], schema["a"].to_arrow())
+    table = pa.table({"event_id": range(len(column)), "a": column})
+    literals = {"boolean": ["TRUE", "FALSE"], "string": STRINGS}.get(dtype, NUMBERS)
+    literals = TIMES if schema["a"].family in ("date", "timestamp") else literals
+    all_of = ", ".join(literals)
+    texts = [f"a {op} {literal}" for op in ("=", "<>", "<", "<=", ">", ">=") for literal in literals]
+    texts += [f"NOT {text}" for text in texts[::3]]
+    texts += [f"a {word} ({items})" for word in ("IN", "NOT IN") for items in (all_of, f"{all_of}, NULL")]
+    texts += [f"a {word} {literals[1]} AND {literals[0]}" for word in ("BETWEEN", "NOT BETWEEN")]
+    texts += ["a IS NULL", "a IS NOT NULL", "NOT a IS NULL", "a = a", "a <> a"]
+    texts += [f"a IS NULL OR NOT a > {literals[0]}"]
+    if dtype == "string":
+        patterns = ("ab%", "%c", "a_c", "", r"ab\\%", "abc")
+        texts += [f"a {word} '{pattern}'" for word in ("LIKE", "NOT LIKE") for pattern in patterns]
+    agree(spark, tmp_path, schema, table, texts)
 
 
 LITERALS = [

@@ -7,6 +7,7 @@ import pytest
 
 from narrowcast import EventBatch, Scan, Schema, compile_filters
 from narrowcast.errors import FilterError, TableError
+from narrowcast.filters.compiler import Compiler
 
 SCHEMA = Schema.of({"price": "double"})
 
@@ -71,3 +72,11 @@ def test_two_hundred_attributes() -> None:
     assert done.boxes.indptr.tolist() == [0, 200, 201]
     events = EventBatch.from_arrow(pa.table({f"a{i}": [i + 1.0, 1.0] for i in range(200)}))
     assert [m.tolist() for m in Scan().fit(done).match(events)] == [[0], [1]]
+
+
+def test_a_compiler_alone_leaves_out_the_boxes_of_bad_filters() -> None:
+    days = Schema.of({"day": "date"})
+    compiled = Compiler(days).compile(["day > 'soon'", "day > '2024-01-01'", "day > '2024-99-01'", "day <>"])
+    assert compiled.boxes.owner.tolist() == [1]
+    assert compiled.boxes.n_owners == 4
+    assert sorted(compiled.errors) == [0, 2, 3]

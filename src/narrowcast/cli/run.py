@@ -29,7 +29,6 @@ from narrowcast.matching import Scan
 from narrowcast.model.artefact import write_plan
 from narrowcast.model.events import EventBatch
 from narrowcast.model.interest import Interest
-from narrowcast.model.relation import relation_of
 from narrowcast.model.schema import EVENT_ID
 from narrowcast.planning import PLANNERS
 from narrowcast.planning.base import check_channels
@@ -38,8 +37,6 @@ from narrowcast.workloads import WORKLOADS, make_workload, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from numpy.typing import NDArray
 
     from narrowcast.model.cost import Cost
     from narrowcast.model.matches import Matches
@@ -220,21 +217,10 @@ def _work(tables: dict[str, pa.Table], planner: Planner, stages: _Stages, *, str
     with stages.time("match", len(events), "events"):
         matches = Scan().fit(subscriptions).match(events)
     with stages.time("plan"):
-        interest = interest_of(matches, events.event_id, subscriptions)
+        interest = Interest.of_events(matches, events.event_id, subscriptions, last=RECENT)
         plan = planner.fit(interest).plan_
         plan.validate(interest)
     return _Found(subscriptions, compiled.rejected, events, matches, interest, plan)
-
-
-def interest_of(matches: Matches, event_id: NDArray[np.int64], subscriptions: SubscriptionSet) -> Interest:
-    """Return who wants which recent event; an event that nobody wants is never sent and is no flow."""
-    recent = np.flatnonzero(matches.counts())[-RECENT:]
-    flow = np.full(matches.n_events, -1)
-    flow[recent] = np.arange(len(recent))
-    column = flow[matches.rows()]
-    row = subscriptions.subscriber[matches.index]
-    wants = relation_of(row[column >= 0], column[column >= 0], (subscriptions.n_subscribers, len(recent)))
-    return Interest(wants, subscribers=subscriptions.subscribers, flows=event_id[recent])
 
 
 def _compare(

@@ -15,6 +15,9 @@ from narrowcast.model.relation import Positions, Relation, relation, relation_of
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
+    from narrowcast.model.matches import Matches
+    from narrowcast.model.subscriptions import SubscriptionSet
+
 
 @dataclass(frozen=True, slots=True, init=False, eq=False, repr=False)
 class Interest:
@@ -91,6 +94,29 @@ class Interest:
         rate[place] = given
         wants = relation_of(row, column, (len(subscribers), len(flows)))
         return cls(wants, rate, subscribers, flows)
+
+    @classmethod
+    def of_events(
+        cls,
+        matches: Matches,
+        event_id: NDArray[np.int64],
+        subscriptions: SubscriptionSet,
+        *,
+        last: int | None = None,
+    ) -> Self:
+        """Build with recently seen events as the flows, each of rate 1, from what they matched.
+
+        An event that nobody wants is never sent and is no flow; `last` keeps only so many of the others.
+        """
+        recent = np.flatnonzero(matches.counts())
+        recent = recent if last is None else recent[-last:]
+        flow = np.full(matches.n_events, -1)
+        flow[recent] = np.arange(len(recent))
+        column = flow[matches.rows()]
+        row = subscriptions.subscriber[matches.index]
+        shape = (subscriptions.n_subscribers, len(recent))
+        wants = relation_of(row[column >= 0], column[column >= 0], shape)
+        return cls(wants, subscribers=subscriptions.subscribers, flows=event_id[recent])
 
     def to_tables(self) -> tuple[pa.Table, pa.Table]:
         """Return the tables `interests` and `rates`; only a subscriber who wants nothing has no row."""

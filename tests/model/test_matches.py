@@ -1,0 +1,94 @@
+"""Matches as compressed rows say the same as a set of pairs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from narrowcast.errors import ParameterError
+from narrowcast.model.matches import Matches
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(0, 6), st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**31 - 1) | st.integers(0, 4)))
+)
+def test_pairs_in_any_order_become_ascending_rows(n: int, pairs: list[tuple[int, int]]) -> None:
+    pairs = [pair for pair in pairs if pair[0] < n]
+    matches = Matches.from_pairs([e for e, _ in pairs], [i for _, i in pairs], n)
+    rows = [sorted({i for e, i in pairs if e == event}) for event in range(n)]
+    assert [row.tolist() for row in matches] == rows
+    assert [matches[event].tolist() for event in range(n)] == rows
+    assert matches.n_events == len(matches) == n
+    assert matches.n_pairs == sum(map(len, rows))
+    assert matches.counts().tolist() == list(map(len, rows))
+    assert matches.rows().tolist() == [event for event, row in enumerate(rows) for _ in row]
+    assert matches == Matches(matches.indptr, matches.index)
+    assert matches.index.dtype == np.int32
+
+
+def test_equality_is_by_value_and_there_is_no_hash() -> None:
+    one = Matches.from_pairs([0, 1], [1, 0], 2)
+    assert one == Matches.from_pairs([1, 0], [0, 1], 2)
+    assert one != Matches.from_pairs([0, 1], [1, 0], 3)
+    assert one != Matches.from_pairs([0, 1], [1, 1], 2)
+    assert one != "matches"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(one)
+    assert repr(one) == "Matches(2 events, 2 matches)"
+
+
+def test_columns_cannot_be_written_and_those_of_the_caller_still_can() -> None:
+    indptr, index = np.array([0, 1]), np.array([3], np.int32)
+    matches = Matches(indptr, index)
+    with pytest.raises(ValueError, match="read-only"):
+        matches.index[0] = 1
+    with pytest.raises(ValueError, match="read-only"):
+        matches.indptr[0] = 1
+    indptr[0], index[0] = 0, 3
+
+
+@pytest.mark.parametrize(
+    ("indptr", "index", "message"),
+    [
+        ([], [], "indptr must hold at least its leading 0"),
+        ([[0, 1]], [0], "must be flat"),
+        ([1, 1], [0], "indptr must rise from 0 to the 1 entries of index; it goes from 1 to 1"),
+        ([0, 2], [0], "it goes from 0 to 2"),
+        ([0, 2, 1, 3], [0, 1, 2], "indptr must rise"),
+        ([0, 1], [-1], "index holds -1; positions start at 0"),
+        ([0, 2], [1, 1], "index holds 1 after 1 in one event; sort each event's positions"),
+        ([0, 1, 3], [5, 2, 1], "index holds 1 after 2 in one event"),
+        ([0, 1], np.array([2**31]), "2147483648"),
+        ([0, 1], np.array([2**32 + 5]), "4294967301"),
+    ],
+)
+def test_rows_that_are_none_are_refused(indptr: list[int], index: list[int], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        Matches(np.array(indptr, np.int64), np.asarray(index))
+
+
+@pytest.mark.parametrize(
+    ("event", "index", "n_events", "message"),
+    [
+        ([0, 1], [0], 2, "2 events for 1 positions; give one of each per pair"),
+        ([2], [0], 2, "events 2 to 2 lie outside 0 to 1"),
+        ([-1, 0], [0, 0], 2, "events -1 to 0 lie outside 0 to 1"),
+        ([0], [-1], 1, "positions -1 to -1 lie outside 0 to 2147483647"),
+        ([0], [2**31], 1, "positions 2147483648 to 2147483648 lie outside"),
+    ],
+)
+def test_pairs_that_are_none_are_refused(
+    event: list[int], index: list[int], n_events: int, message: str
+) -> None:
+    with pytest.raises(ParameterError, match=message):
+        Matches.from_pairs(event, index, n_events)
+
+
+def test_an_event_that_is_not_there_is_an_index_error() -> None:
+    matches = Matches.from_pairs([], [], 2)
+    for event in (-1, 2):
+        with pytest.raises(IndexError, match=f"event {event} lies outside 0 to 1"):
+            matches[event]
