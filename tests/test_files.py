@@ -95,6 +95,7 @@ def test_a_folder_has_the_columns_of_all_its_files(tmp_path: Path, name: str, wr
     write(tmp_path / f"1{name}", [{"id": 1}])
     write(tmp_path / f"2{name}", [{"id": 2, "name": "b"}])
     assert read_table(tmp_path).to_pylist() == [{"id": 1, "name": None}, {"id": 2, "name": "b"}]
+    assert read_table(tmp_path, ("id", "name"), limit=1).to_pylist() == [{"id": 1, "name": None}]
 
 
 def test_a_key_that_comes_late_in_a_folder_is_a_column_too(tmp_path: Path) -> None:

@@ -38,14 +38,21 @@ def read_table(path: str | Path, columns: tuple[str, ...] = (), *, limit: int | 
     import pyarrow.json as pj
 
     path = Path(path)
-    kind = _format_of(path)
+    kind, files = _files_of(path)
+    tables: list[pa.Table] = []
+    left = limit
     try:
-        if kind == "json" and path.is_file():
-            table = pj.read_json(path) if path.stat().st_size else pa.table({})
-            table = table if limit is None else table.slice(0, limit)
-        else:
-            data = ds.dataset(path, format=kind)
-            table = data.to_table() if limit is None else data.head(limit)
+        for file in files:
+            if kind == "json":
+                found = pj.read_json(file) if file.stat().st_size else pa.table({})
+                found = found if left is None else found.slice(0, left)
+            else:
+                data = ds.dataset(file, format=kind)
+                found = data.to_table() if left is None else data.head(left)
+            tables.append(found)
+            if left is not None:  # later files are still asked for their columns
+                left -= found.num_rows
+        table = pa.concat_tables(tables, promote_options="permissive")
     except (pa.ArrowException, OSError) as error:
         raise TableError(f"cannot read {path} as {kind}: {first_line(error)}") from error
     missing = [name for name in columns if name not in table.column_names]
@@ -57,21 +64,29 @@ def read_table(path: str | Path, columns: tuple[str, ...] = (), *, limit: int | 
     return table
 
 
-def _format_of(path: Path) -> str:
-    """Return the format that a path's ending, or that of the first file in it, names."""
+def _files_of(path: Path) -> tuple[str, list[Path]]:
+    """Return the format that a path's ending, or those of the files in it, name, and the files."""
     if not path.exists():
         raise TableError(f"{path} does not exist; give a Parquet, CSV or JSON-lines file or folder")
     found = FORMATS.get(path.suffix.lower())
     if path.is_file():
         if found is None:
             raise TableError(f"{path} ends in {path.suffix or 'nothing'!r}; use one of {', '.join(FORMATS)}")
-        return found
-    kinds = {FORMATS[f.suffix.lower()] for f in path.rglob("*") if f.suffix.lower() in FORMATS}
+        return found, [path]
+    files = sorted(
+        f for f in path.rglob("*") if f.suffix.lower() in FORMATS and f.is_file() and not _hidden(f, path)
+    )
+    kinds = {FORMATS[f.suffix.lower()] for f in files}
     if not kinds:
         raise TableError(f"{path} holds no file that ends in {', '.join(FORMATS)}")
     if len(kinds) > 1:
         raise TableError(f"{path} mixes {' and '.join(sorted(kinds))}; keep one format in a folder")
-    return kinds.pop()
+    return kinds.pop(), files
+
+
+def _hidden(file: Path, folder: Path) -> bool:
+    """Return whether a file is what engines leave beside their data: its name, or a folder's, says so."""
+    return any(part.startswith((".", "_")) for part in file.relative_to(folder).parts)
 
 
 def first_line(error: BaseException) -> str:
@@ -90,8 +105,7 @@ def new_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
         When `path` exists and `replace` is not set, before anything is written.
     """
     path = Path(path)
-    if path.exists() and not replace:
-        raise TableError(f"{path} exists already; name another folder or remove it")
+    _refuse_existing(path, replace)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
@@ -99,13 +113,24 @@ def new_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
         raise TableError(f"cannot write {path}: {error.strerror}") from error
     try:
         yield aside
+        _refuse_existing(path, replace)  # another may have written it in the meantime
         aside.chmod(0o755)
         if path.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{path.name}-old-", dir=path.parent))
             path.rename(old / path.name)
-            aside.rename(path)
-            shutil.rmtree(old)
+            try:
+                aside.rename(path)
+            except BaseException:
+                (old / path.name).rename(path)
+                raise
+            finally:
+                shutil.rmtree(old, ignore_errors=True)
         else:
             aside.rename(path)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _refuse_existing(path: Path, replace: bool) -> None:
+    if (path.exists() or path.is_symlink()) and not replace:
+        raise TableError(f"{path} exists already; name another folder or remove it")

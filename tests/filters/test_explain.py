@@ -292,7 +292,7 @@ def test_a_value_of_no_type_is_an_error_that_names_it(value: Any) -> None:
 def test_types_come_from_the_event_where_there_is_no_schema() -> None:
     with pytest.raises(FilterError, match=r"compares a \(bigint\) with a string literal"):
         explain("a = 'x'", {"a": 1})
-    with pytest.raises(FilterError, match=r"a \(list<.*>\) cannot be compared; only IS \[NOT\] NULL works"):
+    with pytest.raises(FilterError, match=r"a \(.*\) cannot be compared; only IS \[NOT\] NULL works"):
         explain("a = 1", {"a": [1]})
 
 

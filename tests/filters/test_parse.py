@@ -81,7 +81,7 @@ def reason(text: str, limits: Limits | None = None) -> str:
         ("day > INTERVAL '1' DAY", "is not in the filter language"),
         ("day > current_date", "is not in the filter language"),
         ("CASE WHEN flag THEN flag END", "is not in the filter language"),
-        ("volume = 1BD", "does not parse"),
+        ("volume = 1BD", "the suffix BD is not in the filter language; write the decimal plainly"),
         ("name = r'x'", "is not in the filter language"),
         ("name = 'x' 'y'", "is not in the filter language"),
         (r"name LIKE 'a\\'", r"must stand before %, _ or itself"),
@@ -158,6 +158,10 @@ def test_deep_nesting_is_refused_before_it_overflows(text: str) -> None:
     limits = Limits(bytes=10**6)
     assert "deep; the limit is 100: drop needless parentheses" in reason(text, limits)
     assert "nested too deeply" in reason(text, Limits(bytes=10**6, depth=10**6)) or text.startswith("((")
+
+
+def test_an_attribute_may_be_named_like_a_suffix() -> None:
+    assert Subscription.parse("BD > 5 AND `L` = 1").attributes == ("BD", "L")
 
 
 def test_nesting_within_the_limit_is_taken() -> None:

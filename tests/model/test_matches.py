@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -92,3 +93,19 @@ def test_an_event_that_is_not_there_is_an_index_error() -> None:
     for event in (-1, 2):
         with pytest.raises(IndexError, match=f"event {event} lies outside 0 to 1"):
             matches[event]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3))), st.permutations([-5, 7, 2**62, 3]))
+def test_the_table_has_ids_ascending_and_no_row_without_any(
+    pairs: list[tuple[int, int]], ids: list[int]
+) -> None:
+    matches = Matches.from_pairs([e for e, _ in pairs], [i for _, i in pairs], 4)
+    table = matches.to_arrow(np.array([40, 30, 20, 10]), np.array(ids))
+    expected = [
+        {"event_id": 40 - 10 * e, "subscription_ids": sorted({ids[i] for event, i in pairs if event == e})}
+        for e in range(4)
+        if any(event == e for event, _ in pairs)
+    ]
+    assert table.to_pylist() == expected
+    assert table.schema == pa.schema([("event_id", pa.int64()), ("subscription_ids", pa.list_(pa.int64()))])

@@ -71,7 +71,7 @@ def evaluate(node: Node, literals: Sequence[str], event: Sequence[Any]) -> bool 
             if wanted is None:
                 return None
             match_ = re.fullmatch(
-                regex(wanted.decode(), character), "" if text is None else text.decode(), re.DOTALL
+                _at_once(wanted.decode(), character), "" if text is None else text.decode(), re.DOTALL
             )
             result = None if text is None else match_ is not None
             return _not(result) if negated else result
@@ -88,6 +88,19 @@ def regex(pattern: str, escape: str = "\\") -> str:
         re.escape(part) if literal else (".*" if part == "%" else ".")
         for part, literal in pieces(pattern, escape)
     )
+
+
+def _at_once(pattern: str, escape: str) -> str:
+    """Return the expression of a pattern that is decided without going back: first finds are final."""
+    runs = [""]
+    for part, literal in pieces(pattern, escape):
+        if (part, literal) == ("%", False):
+            runs.append("")
+        else:
+            runs[-1] += re.escape(part) if literal else "."
+    if len(runs) == 1:
+        return runs[0]
+    return runs[0] + "".join(f"(?>.*?{run})" for run in runs[1:-1] if run) + ".*" + runs[-1]
 
 
 def pieces(pattern: str, escape: str = "\\") -> list[tuple[str, bool]]:

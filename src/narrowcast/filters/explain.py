@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from narrowcast.errors import InputError
+from narrowcast.errors import FilterError, InputError
 from narrowcast.filters.bind import bind
 from narrowcast.filters.evaluate import evaluate
 from narrowcast.filters.limits import Limits
@@ -117,7 +119,15 @@ class Subscription:
 
     def _schema_of(self, event: Mapping[str, Any]) -> Schema:
         """Return the types of an event's own values; what the filter names and the event lacks is null."""
-        given = Schema.from_arrow(pa.Table.from_pylist([dict(event)]).schema) if event else Schema((), ())
+        found = []
+        for name, value in event.items():
+            try:
+                found.append(pa.field(name, pa.array([value]).type))
+            except (pa.ArrowException, OverflowError, UnicodeError) as error:
+                raise InputError(
+                    f"attribute {name!r}: {value!r:.60} has no type: {str(error).splitlines()[0]}"
+                ) from error
+        given = Schema.from_arrow(pa.schema(found))
         missing = {n.lower(): n for n in self.attributes if n not in given}
         names = (*given.names, *missing.values())
         return Schema(names, (*given.types, *(DataType("void") for _ in missing)))
@@ -133,10 +143,17 @@ def event_values(event: Mapping[str, Any], schema: Schema) -> list[Any]:
 
 def _flatten(event: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     flat: dict[str, Any] = {}
+    spelt: dict[str, str] = {}
     for name, value in event.items():
-        flat[f"{prefix}{name}".lower()] = value
-        if isinstance(value, dict):
-            flat |= _flatten(value, f"{prefix}{name}.")
+        path = f"{prefix}{name}"
+        inner = {path.lower(): value} | (_flatten(value, f"{path}.") if isinstance(value, dict) else {})
+        for key in inner:
+            if key in flat:
+                raise InputError(
+                    f"names {spelt.get(key, key)!r} and {path!r} collide: names ignore case; rename one"
+                )
+            spelt[key] = path
+        flat |= inner
     return flat
 
 
@@ -144,15 +161,27 @@ def _read(value: Any, dtype: DataType, name: str) -> Any:
     """Return a value as its type has it; JSON has no dates, timestamps or decimals of its own."""
     if value is None or dtype.family in ("opaque", "void"):
         return value
-    if isinstance(value, str) and dtype.family == "date":
-        value = pa.scalar(days(value), pa.int32()).cast(pa.date32()).as_py()
-    elif isinstance(value, str) and dtype.family == "timestamp":
-        return microseconds(value, zoned=dtype.name == "timestamp")
-    elif isinstance(value, (int, float)) and not isinstance(value, bool) and dtype.family == "decimal":
-        value = Decimal(str(value))
+    given = value
     try:
-        return pa.array([value], dtype.to_arrow())[0].as_py()
-    except (pa.ArrowException, TypeError, OverflowError) as error:
+        if isinstance(value, bool) and dtype.family != "boolean":
+            raise TypeError("a boolean is no other type")
+        if isinstance(value, str) and dtype.family == "date":
+            value = date(1970, 1, 1) + timedelta(days(value))
+        elif isinstance(value, str) and dtype.family == "timestamp":
+            zone = UTC if dtype.name == "timestamp" else None
+            value = datetime(1970, 1, 1, tzinfo=zone) + timedelta(
+                microseconds=microseconds(value, zoned=zone is not None)
+            )
+        elif isinstance(value, (int, float, str)) and dtype.family == "decimal":
+            value = Decimal(str(value))
+        elif isinstance(value, float) and dtype.family == "integer" and value != int(value):
+            raise ValueError("it has a fraction")
+        read = pa.array([value], dtype.to_arrow())[0].as_py()
+        if dtype.name == "float" and math.isinf(read) and not math.isinf(value):
+            raise ValueError("it is too large")
+        return read.replace(tzinfo=UTC) if isinstance(read, datetime) and read.tzinfo else read
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, ArithmeticError, FilterError) as error:
+        value = given
         raise InputError(
             f"attribute {name!r}: {value!r} is not a {dtype}: {str(error).splitlines()[0]}"
         ) from error
@@ -177,7 +206,7 @@ def render(node: Node, literals: tuple[str, ...]) -> str:
     def operand(o: Operand) -> str:
         match o:
             case Attribute(name):
-                return name
+                return ".".join(p if p.isidentifier() else f"`{p}`" for p in name.split("."))
             case Constant(value):
                 return "NULL" if value is None else str(value).upper()
             case Slot(number, kind, negative, prefix):
@@ -185,8 +214,10 @@ def render(node: Node, literals: tuple[str, ...]) -> str:
                 if kind in ("string", "date", "timestamp", "timestamp_ntz"):
                     quoted = "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
                     return quoted if kind == "string" else f"{kind.upper()} {quoted}"
-                number_text = f"{'-' if negative else ''}{prefix}{text}"
-                return f"CAST('{text}' AS DOUBLE)" if not text[:1].isdigit() else number_text
+                minus = "-" if negative else ""
+                if kind == "float" or not text[:1].isdigit():
+                    return f"{minus}CAST('{prefix}{text}' AS {kind.upper()})"
+                return f"{minus}{prefix}{text}"
 
     match node:
         case And(parts):

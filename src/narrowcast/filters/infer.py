@@ -21,7 +21,7 @@ def infer_schema(filters: Iterable[str], limits: Limits | None = None) -> Schema
 
     A number makes an attribute a bigint, or a double when any of its numbers has a point or an exponent.
     Where filters disagree otherwise the first one wins. An attribute never compared with a literal is a
-    double.
+    double, unless others are its fields.
 
     Examples
     --------
@@ -60,4 +60,7 @@ def infer_schema(filters: Iterable[str], limits: Limits | None = None) -> Schema
                     known = types.setdefault(name, dtype)
                     if known == "bigint" and dtype == "double":
                         types[name] = dtype
-    return Schema.of({spelt: types.get(name, "double") for name, spelt in names.items()})
+    structs = {path.rpartition(".")[0] for path in names}
+    return Schema.of(
+        {spelt: "struct" if name in structs else types.get(name, "double") for name, spelt in names.items()}
+    )

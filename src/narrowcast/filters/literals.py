@@ -28,9 +28,9 @@ _EPOCH_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 _DATE = re.compile(r"\s*(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?\s*", re.DOTALL)
 _TIMESTAMP = re.compile(
     r"\s*(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})"
-    r"(?:[ T](\d{1,2})(?::(\d{1,2})(?::(\d{1,2})(?:\.(\d{0,9}))?\s*(\S.*?)?)?)?)?)?)?\s*"
+    r"(?:[ T](\d{1,2})(?::(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?\s*(\S.*?)?)?)?)?)?)?\s*"
 )
-_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2})(?::?(\d{2}))?)?")
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?([0-5]\d)(?::?([0-5]\d))?)?")
 _DOUBLE = re.compile(r"[+-]?(?:nan|inf(?:inity)?|(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?[df]?)", re.IGNORECASE)
 
 
@@ -44,9 +44,10 @@ def read(kind: Kind, text: str, *, negative: bool = False) -> Value:
     """
     match kind:
         case "integer":
-            value = int(text)
-            if len(text) > MAX_PRECISION and value >= 10**MAX_PRECISION:
-                raise FilterError(f"number of {len(text)} digits; the most is {MAX_PRECISION}")
+            digits = text.lstrip("0") if len(text) > MAX_PRECISION else text
+            if len(digits) > MAX_PRECISION:
+                raise FilterError(f"number of {len(digits)} digits; the most is {MAX_PRECISION}")
+            value = int(digits or "0")
             return -value if negative else value
         case "decimal":
             return _decimal(text, negative)
@@ -131,6 +132,8 @@ def _offset(zone: str, when: datetime, text: str) -> timedelta:
         if size <= timedelta(hours=18):
             return -size if found[1] == "-" else size
     try:
+        if not zone[:1].isupper():  # "localtime" is this machine's own
+            raise ValueError
         local = when.replace(tzinfo=ZoneInfo(zone))
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise FilterError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from sqlglot import expressions as exp
@@ -122,6 +123,8 @@ def parse(tokens: Tokens, limits: Limits) -> Node:
     if not tokens.raw:
         raise FilterError("is empty; write TRUE to match every event")
     _check_depth(tokens.raw, limits)
+    if ("::", "BD") in pairwise(tokens.shape):
+        raise FilterError("the suffix BD is not in the filter language; write the decimal plainly")
     slot = 0
     for token in tokens.raw:
         if token.token_type in (TokenType.NUMBER, TokenType.STRING):

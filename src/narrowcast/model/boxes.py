@@ -33,8 +33,10 @@ class Boxes:
     exact: npt.NDArray[np.bool_]
 
     def __post_init__(self) -> None:
-        for column in (self.owner, self.indptr, self.attribute, self.lo, self.hi, self.exact):
+        for name in ("owner", "indptr", "attribute", "lo", "hi", "exact"):
+            column = getattr(self, name).view()  # the caller's own array stays as writable as it was
             column.flags.writeable = False
+            object.__setattr__(self, name, column)
 
     @classmethod
     def build(

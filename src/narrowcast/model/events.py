@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from narrowcast.errors import TableError
+from narrowcast.files import first_line
 from narrowcast.model import keys
 from narrowcast.model.schema import EVENT_ID, Schema
 
@@ -39,6 +41,9 @@ class EventBatch:
     _keys: dict[int, npt.NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        ids = self.event_id.view()
+        ids.flags.writeable = False
+        object.__setattr__(self, "event_id", ids)
         wrong = {len(c) for c in self.columns} - {len(self.event_id)}
         if wrong or len(self.columns) != len(self.schema):
             raise TableError(
@@ -49,10 +54,10 @@ class EventBatch:
     @classmethod
     def from_arrow(cls, table: pa.Table | pa.RecordBatch, schema: Schema | None = None) -> EventBatch:
         """Return the events of a table, with the types of `schema` where one is given."""
-        schema = schema or Schema.from_arrow(table.schema)
+        schema = Schema.from_arrow(table.schema) if schema is None else schema
         found: dict[str, pa.Array | pa.ChunkedArray] = {}
-        for name in table.column_names:
-            for path, column in _flatten(name, table[name]):
+        for name, values in zip(table.column_names, table.columns, strict=True):
+            for path, column in _flatten(name, values):
                 if path.lower() in found:
                     raise TableError(f"events have two columns named {path!r}; names ignore case: drop one")
                 found[path.lower()] = column
@@ -69,10 +74,11 @@ class EventBatch:
     @classmethod
     def from_rows(cls, rows: Sequence[Mapping[str, Any]], schema: Schema | None = None) -> EventBatch:
         """Return the events of a list of mappings: for a few, by hand or from JSON."""
-        if schema is None:
-            return cls.from_arrow(pa.Table.from_pylist(list(rows)))
-        table = pa.Table.from_pylist([dict(row) for row in rows]) if rows else pa.table({})
-        return cls.from_arrow(table, schema)
+        names = dict.fromkeys(name for row in rows for name in row)
+        columns = {name: _column(name, [row.get(name) for row in rows]) for name in names}
+        if not any(name.lower() == EVENT_ID for name in names):
+            columns[EVENT_ID] = pa.array(np.arange(len(rows)))
+        return cls.from_arrow(pa.table(columns), schema)
 
     def keys(self, attribute: int) -> npt.NDArray[np.int64]:
         """Return the keys of the attribute at a position of the schema, made at first use."""
@@ -93,7 +99,12 @@ class EventBatch:
 
     def to_arrow(self) -> pa.Table:
         """Return a table: `event_id`, then the attributes under their dotted paths."""
-        return pa.table([pa.array(self.event_id), *self.columns], names=[EVENT_ID, *self.schema.names])
+        named = list(zip(self.schema.names, self.columns, strict=True))
+        structs = tuple(f"{name}." for name, c in named if pa.types.is_struct(c.type))
+        kept = [(name, c) for name, c in named if not name.startswith(structs)]
+        return pa.table(
+            [pa.array(self.event_id), *(c for _, c in kept)], names=[EVENT_ID, *(name for name, _ in kept)]
+        )
 
     def __len__(self) -> int:
         return len(self.event_id)
@@ -109,6 +120,16 @@ def _flatten(name: str, column: Any) -> list[tuple[str, Any]]:
         for child, values in zip(array.type.fields, array.flatten(), strict=True):
             flat += _flatten(f"{name}.{child.name}", values)
     return flat
+
+
+def _column(name: str, values: list[Any]) -> pa.Array:
+    try:
+        try:
+            return pa.array(values)
+        except OverflowError:  # beyond a bigint
+            return pa.array([Decimal(v) if type(v) is int else v for v in values])
+    except (pa.ArrowException, UnicodeError, OverflowError) as error:
+        raise TableError(f"attribute {name!r}: {first_line(error)}") from error
 
 
 def _ids(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:

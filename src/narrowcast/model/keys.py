@@ -150,15 +150,45 @@ def conform(column: pa.Array | pa.ChunkedArray, dtype: DataType, name: str) -> p
     try:
         if pa.types.is_timestamp(array.type) and pa.types.is_timestamp(target):
             return _microseconds(array).cast(target)
-        return array.cast(target)
+        found = _cast(array, target)
+        lost = _lost(array, found)
+        if lost is not None:
+            raise pa.ArrowInvalid(f"{lost} would change")
+        return found
     except pa.ArrowException as error:
         reason = str(error).splitlines()[0]
         raise TableError(f"attribute {name!r}: {array.type} does not become {dtype}: {reason}") from error
+
+
+def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
+    t = pa.types
+    if t.is_integer(array.type) and t.is_decimal(target):  # Arrow asks for room for every bigint
+        array = array.cast(pa.decimal256(76, target.scale))
+    if t.is_string(array.type) and t.is_timestamp(target):
+        try:
+            return array.cast(target)
+        except pa.ArrowInvalid:  # without an offset it is UTC
+            return array.cast(pa.timestamp("us")).cast(target)
+    return array.cast(target)
+
+
+def _lost(array: pa.Array, found: pa.Array) -> Any:
+    """Return the first value that a cast changed, or None."""
+    t = pa.types
+    if t.is_string(array.type) or t.is_null(array.type) or t.is_string(found.type):
+        return None
+    if t.is_float32(found.type) and t.is_floating(array.type):
+        changed = pc.and_(pc.is_finite(array), pc.is_inf(found))
+    else:
+        changed = pc.not_equal(found.cast(array.type), array)
+    lost = array.filter(changed.fill_null(False))
+    return lost[0].as_py() if len(lost) else None
 
 
 def _microseconds(array: pa.Array) -> pa.Array:
     """Return timestamps in microseconds, the finest that Spark has; what is finer is dropped downwards."""
     unit = pa.timestamp("us", tz=array.type.tz)
     if array.type.unit == "ns":
-        array = pc.floor_temporal(array, unit="microsecond")
+        whole = np.asarray(array.cast(pa.int64()).fill_null(0)) // 1000
+        return pa.array(whole, mask=np.asarray(array.is_null())).view(unit)
     return array.cast(unit)

@@ -42,7 +42,9 @@ class Matches:
     def __post_init__(self) -> None:
         # A view, so that the caller's own array stays as writable as it was.
         indptr = np.asarray(self.indptr, np.int64).view()
-        index = np.asarray(self.index, np.int32).view()
+        index = np.asarray(self.index)
+        if index.max(initial=0) >= 2**31:
+            raise ParameterError(f"index holds {index.max()}; positions end at {2**31 - 1}")
         if indptr.ndim != 1 or index.ndim != 1 or len(indptr) == 0:
             raise ParameterError("indptr and index must be flat, and indptr must hold at least its leading 0")
         if indptr[0] != 0 or indptr[-1] != len(index) or (np.diff(indptr) < 0).any():
@@ -52,6 +54,7 @@ class Matches:
             )
         if index.min(initial=0) < 0:
             raise ParameterError(f"index holds {index.min()}; positions start at 0")
+        index = index.astype(np.int32, copy=False).view()
         falls = np.flatnonzero(index[1:] <= index[:-1]) + 1
         inside = falls[~np.isin(falls, indptr)]
         if len(inside):

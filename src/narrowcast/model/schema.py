@@ -74,7 +74,8 @@ class Schema:
             types = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         except (OSError, msgspec.MsgspecError) as error:
             raise SchemaError(f"cannot read a schema from {path}: {error}") from error
-        return cls.of(_paths(types, ""))
+        flat = list(_paths(types, ""))
+        return cls(tuple(name for name, _ in flat), tuple(t for _, t in flat))
 
     def index(self, name: str) -> int:
         """Return the position of an attribute, whatever the case of its letters."""
@@ -117,18 +118,16 @@ def _flatten(column: pa.Field, prefix: str) -> Iterator[tuple[str, DataType]]:
             yield from _flatten(column.type.field(i), f"{name}.")
 
 
-def _paths(types: Mapping[str, Any], prefix: str) -> dict[str, str | DataType]:
-    """Return nested names as dotted paths."""
-    found: dict[str, str | DataType] = {}
+def _paths(types: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, DataType]]:
+    """Yield nested names as dotted paths."""
     for name, value in types.items():
         path = prefix + name
         if isinstance(value, dict):
-            found[path] = DataType("struct")
-            found |= _paths(value, f"{path}.")
+            yield path, DataType("struct")
+            yield from _paths(value, f"{path}.")
         elif isinstance(value, str):
-            found[path] = value
+            yield path, DataType.parse(value)
         else:
             raise SchemaError(
                 f"attribute {path!r} has type {value!r}; give the name of a type, such as double"
             )
-    return found

@@ -58,6 +58,10 @@ class SubscriptionSet:
     check: pa.Array
 
     def __post_init__(self) -> None:
+        for name in ("subscription_id", "subscriber"):
+            column = getattr(self, name).view()
+            column.flags.writeable = False
+            object.__setattr__(self, name, column)
         n = len(self.subscription_id)
         if not n == len(self.subscriber) == len(self.check) == self.boxes.n_owners:
             raise InputError(
@@ -82,7 +86,13 @@ class SubscriptionSet:
         An infinite side is no bound on that side, and an attribute without any bound may be null. A box
         with an empty side, such as (80, 80], holds no event. A NaN end is refused.
         """
-        lows, highs = np.asarray(lo, np.float64), np.asarray(hi, np.float64)
+        try:
+            lows, highs = np.asarray(lo, np.float64), np.asarray(hi, np.float64)
+        except ValueError as error:
+            raise InputError(f"ends must be numbers, one row per box: {error}") from error
+        who = pa.array(subscriber, pa.string())
+        if who.null_count:
+            raise InputError(f"subscriber is null in {who.null_count} boxes; name each")
         d = len(schema)
         wrong = [name for name, t in zip(schema.names, schema.types, strict=True) if t.name != "double"]
         if lows.ndim != 2 or lows.shape != highs.shape or lows.shape[1] != d or len(subscriber) != len(lows):
@@ -157,8 +167,11 @@ class SubscriptionSet:
             box = lists.flatten()
             bounds = box.field("bounds")
             entry = bounds.flatten()
-            names = entry.field("attribute")
-            ids, who = _one(table, "subscription_id"), _one(table, "subscriber")
+            names = _coded(entry.field("attribute"))
+            ids, who = _one(table, "subscription_id").cast(pa.int64()), _coded(_one(table, "subscriber"))
+            for name, column in (("subscription_id", ids), ("subscriber", who)):
+                if column.null_count:
+                    raise TableError(f"not a table of compiled subscriptions: {name} is null")
         except (KeyError, AttributeError, pa.ArrowException) as error:
             raise TableError(f"not a table of compiled subscriptions: {error}") from error
         position = np.array([schema.index(name) for name in names.dictionary.to_pylist()], np.int64)
@@ -180,6 +193,15 @@ class SubscriptionSet:
 
     def __len__(self) -> int:
         return len(self.subscription_id)
+
+
+def _coded(column: pa.Array) -> pa.DictionaryArray:
+    """Return strings with their dictionary: a file need not keep it."""
+    if pa.types.is_dictionary(column.type):
+        return column
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        raise TableError(f"not a table of compiled subscriptions: {column.type} where names should be")
+    return column.cast(pa.string()).dictionary_encode()
 
 
 def _one(table: pa.Table, name: str) -> pa.Array:

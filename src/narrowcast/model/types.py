@@ -29,6 +29,7 @@ _FAMILIES: dict[str, Family] = {
 }
 _ALIASES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "bool": "boolean"}
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+_OPAQUE = ("array", "binary", "map", "struct")
 _DECIMAL = re.compile(r"(?:decimal|dec|numeric)(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?")
 
 #: The most digits a decimal can have, in Spark as here.
@@ -67,6 +68,8 @@ class DataType:
                     f"type {text!r}: a decimal has 1 to {MAX_PRECISION} digits, no more after the point"
                 )
             return cls("decimal", precision, scale)
+        if name in _OPAQUE:
+            return cls(name)
         if name == "decimal" or name not in _FAMILIES:
             raise SchemaError(f"unknown type {text!r}; use one of {', '.join(sorted(_FAMILIES))}")
         return cls(name)
@@ -90,6 +93,9 @@ class DataType:
             return cls("string")
         if t.is_float16(arrow):
             return cls("float")
+        for test, name in ((t.is_struct, "struct"), (t.is_map, "map"), (_is_list, "array")):
+            if test(arrow):
+                return cls(name)
         simple = {
             pa.bool_(): "boolean",
             pa.int8(): "tinyint",
@@ -138,3 +144,14 @@ class DataType:
 
     def __str__(self) -> str:
         return f"decimal({self.precision},{self.scale})" if self.name == "decimal" else self.name
+
+
+def _is_list(arrow: pa.DataType) -> bool:
+    t = pa.types
+    return bool(
+        t.is_list(arrow)
+        or t.is_large_list(arrow)
+        or t.is_fixed_size_list(arrow)
+        or t.is_list_view(arrow)
+        or t.is_large_list_view(arrow)
+    )
