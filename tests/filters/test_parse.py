@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from narrowcast import Limits, Schema, Subscription, compile_filters
-from narrowcast.errors import FilterError, TableError
+from narrowcast.errors import FilterError, ParameterError, TableError
 
 SCHEMA = Schema.of(
     {
@@ -155,18 +155,33 @@ def test_a_good_filter_is_taken(text: str) -> None:
     ids=["parentheses", "not", "minus", "open"],
 )
 def test_deep_nesting_is_refused_before_it_overflows(text: str) -> None:
-    limits = Limits(bytes=10**6)
-    assert "deep; the limit is 100: drop needless parentheses" in reason(text, limits)
-    assert "nested too deeply" in reason(text, Limits(bytes=10**6, depth=10**6)) or text.startswith("((")
+    for depth in (100, 250):
+        wanted = f"deep; the limit is {depth}: drop needless parentheses"
+        assert wanted in reason(text, Limits(bytes=10**6, depth=depth))
+
+
+def test_the_limit_on_nesting_has_a_limit() -> None:
+    with pytest.raises(ParameterError, match="limit depth=251 is over 250, the most that can be parsed"):
+        Limits(depth=251)
 
 
 def test_an_attribute_may_be_named_like_a_suffix() -> None:
     assert Subscription.parse("BD > 5 AND `L` = 1").attributes == ("BD", "L")
 
 
-def test_nesting_within_the_limit_is_taken() -> None:
-    text = "(" * 100 + "flag" + ")" * 100
-    assert len(compile_filters(SCHEMA, [text], strict=True).subscriptions) == 1
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 250 + "flag" + ")" * 250,
+        "NOT " * 250 + "flag",
+        "NOT (" * 125 + "flag" + ")" * 125,
+        "(flag OR price > 1 AND " * 125 + "flag" + ")" * 125,
+        "price > " + "- " * 250 + "1",
+    ],
+)
+def test_nesting_within_the_limit_is_taken(text: str) -> None:
+    done = compile_filters(SCHEMA, [text], limits=Limits(depth=250), strict=True)
+    assert len(done.subscriptions) == 1
 
 
 def test_a_megabyte_of_filter_is_refused_by_default_and_taken_when_asked() -> None:

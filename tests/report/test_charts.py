@@ -56,9 +56,13 @@ def panel(cells: Records, name: str) -> set[tuple[int, int]]:
 
 
 def pixels(png: bytes) -> bytes:
-    """Return the unpacked content of a PNG's one IDAT chunk."""
-    start = png.index(b"IDAT")
-    return zlib.decompress(png[start + 4 : start + 4 + int.from_bytes(png[start - 4 : start])])
+    """Return the unpacked content of a PNG's IDAT chunks."""
+    packed, at = b"", 8
+    while at < len(png):
+        size = int.from_bytes(png[at : at + 4])
+        packed += png[at + 8 : at + 8 + size] if png[at + 4 : at + 8] == b"IDAT" else b""
+        at += 12 + size
+    return zlib.decompress(packed)
 
 
 # ------------------------------------------------------------------------------------------------ records
@@ -178,19 +182,6 @@ def test_nothing_is_drawn_too(name: str, tmp_path: Path) -> None:
     png, svg = save_chart(name, [], tmp_path)
     assert png.stat().st_size > 100
     ET.parse(svg)
-
-
-def test_packing_changes_no_pixel() -> None:
-    chunk = [b"IHDR" + bytes(13), b"IDAT", b"IDAT", b"IEND"]
-    content = zlib.compress(bytes(range(256)) * 40, 1)
-    chunk[1] += content[:50]
-    chunk[2] += content[50:]
-    whole = [(len(c) - 4).to_bytes(4) + c + zlib.crc32(c).to_bytes(4) for c in chunk]
-    packed = charts._packed(b"\x89PNG\r\n\x1a\n" + b"".join(whole))
-    assert pixels(packed) == bytes(range(256)) * 40
-    assert packed.startswith(b"\x89PNG\r\n\x1a\n" + whole[0])
-    assert packed.endswith(whole[-1])
-    assert packed.count(b"IDAT") == 1
 
 
 def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from narrowcast.filters.compiler import Compiler, Group
 from narrowcast.filters.evaluate import regex
-from narrowcast.filters.limits import Limits
+from narrowcast.filters.limits import DEEPEST, Limits
 from narrowcast.filters.literals import DAY
 from narrowcast.filters.ranges import Literals, Ranges, ranges
 from narrowcast.filters.syntax import (
@@ -53,7 +53,7 @@ _ARROW: dict[Op, str] = {
 #: Holds every decimal and every bigint: 38 digits on each side of the point.
 _WIDE = pa.decimal256(76, 38)
 #: The filters were accepted once: limits of a text do not apply again.
-_NO_LIMITS = Limits(bytes=2**40, depth=2**20)
+_NO_LIMITS = Limits(bytes=2**40, depth=DEEPEST)
 
 
 class Checks:

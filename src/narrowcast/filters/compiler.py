@@ -123,6 +123,8 @@ class Compiler:
                 known = Template.make(parse(tokens, self.limits), self.schema, self._normal)
             except FilterError as error:
                 known = str(error)
+            except RecursionError:  # the caller's own stack is deep: no fault of the shape, so not kept
+                raise FilterError("is nested too deeply for the stack that is left; nest less") from None
             if self._cache:
                 if len(self._known) >= _SHAPES:
                     self._known.clear()

@@ -6,6 +6,9 @@ from dataclasses import dataclass, fields
 
 from narrowcast.errors import ParameterError
 
+#: Nesting that the parser still takes on every version of Python; far past it some of them crash.
+DEEPEST = 250
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -16,7 +19,7 @@ class Limits:
     bytes
         Length of the text in UTF-8.
     depth
-        Nesting of parentheses and NOTs. Python's own stack holds about 300.
+        Nesting of parentheses and NOTs; 250 at the most, because the parser's stack holds little more.
     expand
         Boxes that combining alternatives (an OR or IN inside an AND) may make; past it, an alternative
         stays whole as one wider box with a check on the candidates.
@@ -37,6 +40,8 @@ class Limits:
     boxes: int = 1_024
 
     def __post_init__(self) -> None:
+        if self.depth > DEEPEST:
+            raise ParameterError(f"limit depth={self.depth} is over {DEEPEST}, the most that can be parsed")
         for limit in fields(self):
             if getattr(self, limit.name) < 1:
                 raise ParameterError(f"limit {limit.name}={getattr(self, limit.name)} is below 1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -67,24 +66,9 @@ def save_chart(
             "charts need the package vl-convert-python; run: pip install vl-convert-python"
         ) from error
     png, svg = (Path(folder, f"{name}.{kind}") for kind in ("png", "svg"))
-    png.write_bytes(_packed(vl_convert.vegalite_to_png(spec, vl_version=VEGA_LITE, scale=SCALE)))
+    png.write_bytes(vl_convert.vegalite_to_png(spec, vl_version=VEGA_LITE, scale=SCALE))
     svg.write_text(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE))
     return png, svg
-
-
-def _packed(png: bytes) -> bytes:
-    """Return the same picture in about a quarter of the bytes: the renderer compresses for speed."""
-    chunks, pixels, at = [], b"", 8
-    while at < len(png):
-        end = at + 12 + int.from_bytes(png[at : at + 4])
-        if png[at + 4 : at + 8] == b"IDAT":
-            pixels += png[at + 8 : end - 4]
-        else:
-            chunks.append(png[at:end])
-        at = end
-    body = b"IDAT" + zlib.compress(zlib.decompress(pixels), 9)
-    packed = (len(body) - 4).to_bytes(4) + body + zlib.crc32(body).to_bytes(4)
-    return b"".join([png[:8], *chunks[:-1], packed, chunks[-1]])
 
 
 def _spec(name: str) -> dict[str, Any]:
