@@ -10,8 +10,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pyarrow as pa
-
 import narrowcast as nc
 from narrowcast.report import interest_matrix, save_chart
 from narrowcast.workloads import Stocks
@@ -29,13 +27,7 @@ matches = nc.Scan().fit(subscriptions).match(events)
 print(f"{matches.n_pairs / len(events):.1f} matches per event")
 
 # A subscriber wants an event when one of its subscriptions matches. Each event is a flow of its own here.
-wants = pa.table(
-    {
-        "subscriber": subscriptions.subscribers.take(pa.array(subscriptions.subscriber[matches.index])),
-        "flow": matches.rows(),
-    }
-)
-interest = nc.Interest.from_tables(wants)
+interest = nc.Interest.of_events(matches, events.event_id, subscriptions)
 print(interest)
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")

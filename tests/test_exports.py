@@ -11,7 +11,7 @@ import pytest
 
 import narrowcast
 from narrowcast import errors
-from narrowcast.cli.main import app
+from narrowcast.cli.app import app
 
 
 def test_all_names_what_the_namespace_holds() -> None:

@@ -13,7 +13,7 @@ from narrowcast.filters.subscriptions import compile_filters
 from narrowcast.matching import MATCHERS, Matcher, Scan
 from narrowcast.model.artefact import PlanInfo, read_plan, write_plan
 from narrowcast.model.cost import Cost
-from narrowcast.model.diff import PlanDelta, PlanDiff, compare
+from narrowcast.model.diff import PlanDelta, PlanDiff, diff_plans, renumbered
 from narrowcast.model.events import EventBatch
 from narrowcast.model.interest import Interest
 from narrowcast.model.matches import Matches
@@ -64,9 +64,10 @@ __all__ = [
     "SubscriptionSet",
     "Unicast",
     "Waste",
-    "compare",
     "compile_filters",
+    "diff_plans",
     "read_plan",
+    "renumbered",
     "write_plan",
 ]
 __version__ = "0.1.0"

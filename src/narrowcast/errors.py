@@ -9,6 +9,7 @@
     │   ├── TableError        a table that is missing, unreadable or lacks a column
     │   └── ParameterError    a parameter outside its range
     ├── PlanError             a plan that breaks its invariant, or an artefact that cannot be read
+    ├── TransportError        a transport that can no longer do what was asked of it
     └── MissingError          something is not installed; the message holds the line that installs it
 
 A message names the offending value, the limit it broke and the way to mend it. The command line prints
@@ -44,6 +45,10 @@ class ParameterError(InputError):
 
 class PlanError(NarrowcastError):
     """A plan that breaks its invariant, or an artefact that cannot be read."""
+
+
+class TransportError(NarrowcastError):
+    """A transport that can no longer do what was asked of it."""
 
 
 class MissingError(NarrowcastError):

@@ -34,8 +34,13 @@ def read_table(path: str | Path, columns: tuple[str, ...] = (), *, limit: int | 
     limit
         Read at most this many rows.
     """
+    import pyarrow.csv as pc
     import pyarrow.dataset as ds  # on use: it brings pandas along
     import pyarrow.json as pj
+
+    # In CSV an empty field is null whatever its type, and NaN is a number.
+    empty = pc.ConvertOptions(null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False)
+    csv = ds.CsvFileFormat(convert_options=empty)
 
     path = Path(path)
     kind, files = _files_of(path)
@@ -47,7 +52,7 @@ def read_table(path: str | Path, columns: tuple[str, ...] = (), *, limit: int | 
                 found = pj.read_json(file) if file.stat().st_size else pa.table({})
                 found = found if left is None else found.slice(0, left)
             else:
-                data = ds.dataset(file, format=kind)
+                data = ds.dataset(file, format=csv if kind == "csv" else kind)
                 found = data.to_table() if left is None else data.head(left)
             tables.append(found)
             if left is not None:  # later files are still asked for their columns
@@ -122,9 +127,9 @@ def new_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
                 aside.rename(path)
             except BaseException:
                 (old / path.name).rename(path)
+                old.rmdir()
                 raise
-            finally:
-                shutil.rmtree(old, ignore_errors=True)
+            shutil.rmtree(old, ignore_errors=True)
         else:
             aside.rename(path)
     finally:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from narrowcast.broker.memory import MemoryTransport
-from narrowcast.broker.transport import Message, Transport, TransportError, check_subject
-from narrowcast.errors import ParameterError
+from narrowcast.broker.transport import Message, Transport, check_subject
+from narrowcast.errors import ParameterError, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
 
-    from narrowcast.broker.transport import Subscription
+    from narrowcast.broker.transport import Inbox
 
     Open = Callable[[], AbstractAsyncContextManager[Transport]]
 
@@ -35,12 +35,12 @@ OPEN: dict[str, Open] = {"memory": open_memory}
 transports = pytest.mark.parametrize("opened", OPEN.values(), ids=list(OPEN))
 
 
-async def take(subscription: Subscription, count: int) -> list[Message]:
+async def take(subscription: Inbox, count: int) -> list[Message]:
     async with asyncio.timeout(PATIENCE):
         return [await anext(subscription) for _ in range(count)]
 
 
-async def rest(subscription: Subscription) -> list[Message]:
+async def rest(subscription: Inbox) -> list[Message]:
     async with asyncio.timeout(PATIENCE):
         return [message async for message in subscription]
 
@@ -53,7 +53,7 @@ def test_order_and_no_loss_for_slow_and_fast_readers(opened: Open) -> None:
         for number in range(count):
             await transport.publish(subject, str(number).encode())
 
-    async def read(subscription: Subscription, expected: int, pause: int) -> list[Message]:
+    async def read(subscription: Inbox, expected: int, pause: int) -> list[Message]:
         found = []
         for number in range(expected):
             found += await take(subscription, 1)

@@ -86,6 +86,21 @@ def test_one_event_is_explained(table: Path) -> None:
     assert last["explanation"]["holds"] is True
 
 
+def test_an_event_has_the_types_of_its_own_values_where_none_are_given(tmp_path: Path) -> None:
+    (tmp_path / "f.txt").write_text("price > 3\nname = 'é'\n", "utf-8")
+    (row, other) = document("check", tmp_path / "f.txt", "--event", '{"price": 80.5, "name": "é"}')["rows"]
+    assert row["explanation"]["holds"] is other["explanation"]["holds"] is True
+
+
+def test_selectivity_is_of_a_sample_drawn_from_all_events(tmp_path: Path) -> None:
+    (tmp_path / "f.txt").write_text("v = 1\n")
+    pq.write_table(
+        pa.table({"event_id": range(5_000), "v": [0] * 1_000 + [1] * 4_000}), tmp_path / "e.parquet"
+    )
+    (row,) = document("check", tmp_path / "f.txt", "--events", tmp_path / "e.parquet")["rows"]
+    assert 0.75 < row["selectivity"] < 0.85
+
+
 def test_a_text_file_and_a_schema_file(tmp_path: Path) -> None:
     (tmp_path / "f.txt").write_text("day > '2024-01-01'\n\nside.name = 'B'\n")
     (tmp_path / "schema.json").write_text('{"day": "date", "side": {"name": "string"}}')
@@ -96,7 +111,7 @@ def test_a_text_file_and_a_schema_file(tmp_path: Path) -> None:
 def test_the_table_for_people(table: Path, events: Path) -> None:
     done = narrowcast("check", table, "--events", events, "--rows", "3")
     assert done.returncode == 0
-    head = "5 filters: 3 good, 2 bad; 2 boxes, 1 filters need a check on candidates, 1 can never be true"
+    head = "5 filters: 3 good, 2 bad; 2 boxes in all, 1 to be checked on candidates, 1 can never be true"
     assert done.stdout.splitlines()[0] == head
     assert "1 x does not parse: something is missing at column 7" in done.stdout
     assert "... and 2 more" in done.stdout
@@ -116,10 +131,16 @@ def test_strict_exits_with_2_and_one_line(table: Path) -> None:
     [
         (["nope.parquet"], "nope.parquet does not exist"),
         (["TABLE", "--event", "{"], "is not a JSON object"),
-        (["TABLE", "--event", '{"price": "high"}'], "attribute 'price': 'high' is not a bigint"),
+        (
+            ["TABLE", "--event", '{"price": "high"}'],
+            "--event does not go with subscription_id 10",
+        ),
         (["TABLE", "--schema", "nope.json"], "cannot read a schema from nope.json"),
         (["TABLE", "--schema", "TABLE", "--events", "TABLE"], "give --schema or --events, not both"),
         (["TABLE", "--limit-boxes", "0"], "limit boxes=0 is below 1"),
+        (["TABLE", "--rows", "0"], "Input should be greater than or equal to 1"),
+        (["TABLE", "--nonsense"], "No such option: --nonsense"),
+        ([], "Missing argument 'filters'; see "),
         (["EVENTS"], "has no column 'filter'; it has 'event_id', 'price', 'name'"),
     ],
 )

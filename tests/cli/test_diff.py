@@ -7,6 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from narrowcast import Hash, Interest
 from narrowcast.cli.diff import diff
 from narrowcast.errors import PlanError
 from narrowcast.model.artefact import write_plan
@@ -83,12 +84,35 @@ def test_help_has_an_example() -> None:
 def test_bad_input(plans: list[str], tmp_path: Path) -> None:
     missing = CliRunner().invoke(app, [plans[0], str(tmp_path / "nothing")])
     assert isinstance(missing.exception, PlanError)
-    assert "nothing is not a folder; give the one that `narrowcast plan --out` wrote" in str(
-        missing.exception
-    )
+    assert "nothing is not a folder; give the one that a plan was written to" in str(missing.exception)
     assert missing.stdout == ""
     (tmp_path / "second" / "listens.parquet").unlink()
     broken = CliRunner().invoke(app, plans)
     assert isinstance(broken.exception, PlanError)
     assert "listens.parquet is missing" in str(broken.exception)
     assert CliRunner().invoke(app, [plans[0]]).exit_code == 2
+
+
+def test_plans_of_other_inputs_are_told_of(tmp_path: Path) -> None:
+    interest = Interest([[1, 1], [0, 1]])
+    for name, print_ in (("a", "1"), ("b", "2")):
+        write_plan(
+            Hash(channels=1).fit(interest).plan_,
+            tmp_path / name,
+            method="hash",
+            params={},
+            seed=0,
+            flow_space="topics",
+            costs={},
+            inputs={"events": print_},
+        )
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    assert CliRunner().invoke(app, [a, a]).stderr == ""
+    assert "different inputs: their costs do not compare" in CliRunner().invoke(app, [a, b]).stderr
+
+
+def test_a_folder_with_a_plan_in_it_is_pointed_into(tmp_path: Path) -> None:
+    (tmp_path / "out" / "plan").mkdir(parents=True)
+    (tmp_path / "out" / "plan" / "plan.json").write_text("{}")
+    found = CliRunner().invoke(app, [str(tmp_path / "out")] * 2)
+    assert str(found.exception).endswith(f"out holds a plan but is none; give {tmp_path / 'out' / 'plan'}")

@@ -241,8 +241,24 @@ def test_anything_else_stays(content: str | None, tmp_path: Path) -> None:
     for place in (out, out / "mine"):
         found = call("--out", place, *SMALL)
         assert isinstance(found.exception, TableError)
-        assert "is not an earlier run's; name another folder or remove it" in str(found.exception)
+        wanted = "is not an earlier run's; name another" if place == out else "is a file; name a folder"
+        assert wanted in str(found.exception)
     assert (out / "mine").read_text() == "mine"
+
+
+def test_what_others_put_beside_an_earlier_run_stays(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (tmp_path / "link").symlink_to(out)
+    assert call("--out", tmp_path / "link", *SMALL).exit_code == 0  # an empty folder, through a link
+    assert (tmp_path / "link").is_symlink()
+    assert (out / "summary.json").exists()
+    assert call("--out", out, *SMALL).exit_code == 0
+    (out / "notes.txt").write_text("mine")
+    found = call("--out", out, *SMALL)
+    assert isinstance(found.exception, TableError)
+    assert "also holds 'notes.txt', which no run wrote; move it" in str(found.exception)
+    assert (out / "notes.txt").read_text() == "mine"
 
 
 def test_a_failure_keeps_the_earlier_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

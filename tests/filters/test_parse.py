@@ -97,8 +97,36 @@ def test_a_bad_filter_is_set_aside_with_its_reason(text: str, wanted: str) -> No
 def test_text_that_is_no_unicode_is_refused() -> None:
     with pytest.raises(FilterError, match="is not valid Unicode at character 10"):
         Subscription.parse("name = 'a\ud800b'")
-    with pytest.raises(TableError, match="is not valid Unicode; mend or drop it"):
-        compile_filters(SCHEMA, ["name = 'a\ud800b'"])
+    done = compile_filters(SCHEMA, ["flag", "name = 'a\ud800b'", "price > 1"])
+    assert done.subscriptions.subscription_id.tolist() == [0, 2]
+    assert done.rejected["reason"].to_pylist() == ["is not valid Unicode"]
+
+
+def test_what_is_no_text_is_told() -> None:
+    done = compile_filters(SCHEMA, ("flag", 5, None))
+    assert done.rejected["reason"].to_pylist() == ["5 is not text", "filter is null"]
+    with pytest.raises(TableError, match="filters is one text, 'flag'; give a list"):
+        compile_filters(SCHEMA, "flag")
+    with pytest.raises(FilterError, match="a filter is text, not 5"):
+        Subscription.parse(5)  # type: ignore[arg-type]  # on purpose
+
+
+@pytest.mark.parametrize("wrong", ["name = r'other'", "name = N'other'", "name = X'AB'", "name = 0xb"])
+@pytest.mark.parametrize("right", ["name = other", "name = AB", "name = b"])
+def test_filters_that_only_look_alike_do_not_share_a_shape(wrong: str, right: str) -> None:
+    schema = Schema.of(dict.fromkeys(["name", "other", "AB", "b"], "string"))
+    for texts in ([wrong, right], [right, wrong]):
+        done = compile_filters(schema, texts)
+        assert done.rejected["filter"].to_pylist() == [wrong]
+
+
+def test_a_reason_names_the_column_of_its_own_filter() -> None:
+    reasons = compile_filters(SCHEMA, ["price > 1 AND", "price > 1000000 AND"]).rejected["reason"].to_pylist()
+    assert [reason[-9:] for reason in reasons] == ["column 13", "column 19"]
+
+
+def test_a_name_that_looks_like_a_slot_stays_as_it_is() -> None:
+    assert reason("`a#1` + 1 > 2").startswith("`a#1` + 1 is not")
 
 
 def test_a_reason_names_the_literal_of_its_own_filter_though_the_shape_is_known() -> None:

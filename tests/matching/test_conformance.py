@@ -84,6 +84,45 @@ def test_no_events_and_no_subscriptions(name: str) -> None:
 
 
 @every_matcher
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_adding_and_removing_equals_fitting_what_is_left(name: str, data: st.DataObject) -> None:
+    schema = data.draw(schemas())
+    table = data.draw(events(schema))
+    batch = EventBatch.from_arrow(table, schema)
+    texts: list[str] = []
+    matcher = MATCHERS[name]().fit(compile_filters(schema, []).subscriptions)
+    left: list[int] = []
+    for _ in range(3):
+        more = data.draw(st.lists(filters(schema), min_size=1, max_size=3))
+        ids = range(len(texts), len(texts) + len(more))
+        given = pa.table({"subscription_id": ids, "subscriber": [f"s{i % 2}" for i in ids], "filter": more})
+        matcher.add(compile_filters(schema, given, strict=True).subscriptions)
+        texts, left = texts + more, left + list(ids)
+        gone = data.draw(st.lists(st.sampled_from(left), unique=True, max_size=2))
+        matcher.remove(gone)
+        left = [i for i in left if i not in gone]
+        assert matcher.subscriptions_.subscription_id.tolist() == left
+        now = matcher.subscriptions_
+        assert now.subscribers.take(pa.array(now.subscriber)).to_pylist() == [f"s{i % 2}" for i in left]
+        found = [[left[i] for i in row] for row in matcher.match(batch)]
+        assert found == [[i for i in row if i in left] for row in reference(schema, texts, table)]
+
+
+@every_matcher
+def test_a_known_id_cannot_be_added_nor_an_unknown_removed(name: str) -> None:
+    some = compile_filters(Schema.of({"a": "bigint"}), ["a > 1", "a > 2"]).subscriptions
+    matcher = MATCHERS[name]().fit(some)
+    with pytest.raises(InputError, match="subscription_id 0 is used twice"):
+        matcher.add(some)
+    with pytest.raises(InputError, match="subscription_id 7 is not there; nothing was removed"):
+        matcher.remove([1, 7])
+    with pytest.raises(InputError, match="do not go with those over"):
+        matcher.add(compile_filters(Schema.of({"b": "bigint"}), ["b > 1"]).subscriptions)
+    assert matcher.subscriptions_.subscription_id.tolist() == [0, 1]
+
+
+@every_matcher
 def test_misuse_is_told(name: str) -> None:
     events = EventBatch.from_arrow(pa.table({"a": [1]}))
     with pytest.raises(ParameterError, match="call fit first"):

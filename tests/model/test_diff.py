@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from narrowcast.errors import TableError
-from narrowcast.model.diff import CostChange, Count, Moves, Rows, compare, delta_between, renumbered
+from narrowcast.model.diff import CostChange, Count, Moves, Rows, delta_between, diff_plans, renumbered
 from narrowcast.model.plan import ChannelPlan
 
 
@@ -47,7 +47,7 @@ def channels_of(plan: ChannelPlan, name: str) -> dict[int, set[int]]:
 @settings(deadline=None)
 @given(plans(), plans())
 def test_numbers_equal_those_of_sets(before: ChannelPlan, after: ChannelPlan) -> None:
-    delta, found = delta_between(before, after), compare(before, after)
+    delta, found = delta_between(before, after), diff_plans(before, after)
     old, new = before.to_tables(), after.to_tables()
     for name in ("carries", "listens", "unicast"):
         assert rows(delta.added[name]) == rows(new[name]) - rows(old[name])
@@ -136,10 +136,10 @@ def test_two_levels_are_renumbered_together() -> None:
         before.listens.toarray()[:, order],
         [-1 if p < 0 else number[p] for p in before.parent[order]],
     )
-    assert compare(before, after).flows.moved == 3
+    assert diff_plans(before, after).flows.moved == 3
     assert renumbered(after, before) == before
     regrouped = ChannelPlan(before.carries, before.listens, [2, 4, -1, 4, -1])
-    assert compare(before, regrouped).regrouped == 1
+    assert diff_plans(before, regrouped).regrouped == 1
     delta = delta_between(before, regrouped)
     assert delta.added["parents"].to_pylist() == [{"channel": 1, "parent": 4}]
     assert delta.removed["parents"].to_pylist() == [{"channel": 1, "parent": 2}]
@@ -147,7 +147,7 @@ def test_two_levels_are_renumbered_together() -> None:
 
 def test_costs_side_by_side() -> None:
     plan = ChannelPlan([[1]], [[1]])
-    found = compare(
+    found = diff_plans(
         plan,
         plan,
         costs_before={"waste": 8, "old": 1, "zero": 0},
@@ -176,4 +176,4 @@ def _one_each(label: Any, channel: Any) -> tuple[pa.Table, pa.Table]:
 
 def test_labels_of_another_kind() -> None:
     with pytest.raises(TableError, match="flow is int64 here and string there"):
-        compare(ChannelPlan([[1]], [[1]]), ChannelPlan([[1]], [[1]], flows=["0"]))
+        diff_plans(ChannelPlan([[1]], [[1]]), ChannelPlan([[1]], [[1]], flows=["0"]))

@@ -7,8 +7,8 @@ import re
 from collections import deque
 from typing import TYPE_CHECKING, Self
 
-from narrowcast.broker.transport import Message, TransportError, check_subject
-from narrowcast.errors import ParameterError
+from narrowcast.broker.transport import Message, check_subject
+from narrowcast.errors import ParameterError, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

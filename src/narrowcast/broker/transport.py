@@ -6,11 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from narrowcast.errors import NarrowcastError, ParameterError
-
-
-class TransportError(NarrowcastError):
-    """A transport that can no longer do what was asked of it."""
+from narrowcast.errors import ParameterError
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +17,7 @@ class Message:
     payload: bytes
 
 
-class Subscription(Protocol):
+class Inbox(Protocol):
     """Messages in the order they came; iteration ends when the subscription or its transport closes.
 
     What had arrived before the close is still handed out.
@@ -51,7 +47,7 @@ class Transport(Protocol):
         """Send bytes to every subscription whose pattern fits the subject."""
         ...
 
-    async def subscribe(self, subject: str) -> Subscription:
+    async def subscribe(self, subject: str) -> Inbox:
         """Receive what is published under a subject, or under all that fit a pattern.
 
         As in NATS, a subject is words joined by dots; in a pattern `*` stands for any one word and `>`,

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from narrowcast.errors import FilterError, InputError, TableError
 from narrowcast.files import read_table
-from narrowcast.filters.explain import Subscription
+from narrowcast.filters.explain import Explanation, Subscription
 from narrowcast.filters.infer import infer_schema
 from narrowcast.filters.limits import Limits
 from narrowcast.filters.subscriptions import compile_filters
@@ -24,8 +24,11 @@ from narrowcast.matching.scan import Scan
 from narrowcast.model.events import EventBatch
 from narrowcast.model.schema import Schema
 
-#: Events looked at to tell how selective a filter is.
+#: Events drawn to tell how selective a filter is, from as many of the first.
 SAMPLE = 1_000
+LOOKED_AT = 1_000_000
+#: Reasons told apart on the terminal.
+REASONS = 5
 
 
 def check(
@@ -42,7 +45,7 @@ def check(
         str | None, typer.Option(help="One event as JSON: show which predicates hold for it.")
     ] = None,
     limit_boxes: Annotated[int, typer.Option(help="The most boxes one filter may become.")] = Limits().boxes,
-    rows: Annotated[int, typer.Option(help="Filters to list; bad ones come first.")] = 20,
+    rows: Annotated[int, typer.Option(min=1, help="Filters to list; bad ones come first.")] = 20,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 2 when a filter is bad.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document and nothing else.")
@@ -63,15 +66,18 @@ def check(
         raise InputError("give --schema or --events, not both: the events carry their own types")
     texts = [text for text in table["filter"].to_pylist() if text is not None]
     limits = Limits(boxes=limit_boxes)
+    typed = schema is not None or events is not None
     sample: EventBatch | None = None
     if events is not None:
-        sample = EventBatch.from_arrow(read_table(events, limit=SAMPLE))
+        seen = read_table(events, limit=LOOKED_AT)
+        rows_of_sample = np.random.default_rng(0).permutation(seen.num_rows)[:SAMPLE]
+        sample = EventBatch.from_arrow(seen.take(pa.array(np.sort(rows_of_sample))))
         types = sample.schema
     else:
         types = Schema.read(schema) if schema is not None else infer_schema(texts, limits)
     told = None if event is None else _decode_event(event)
     with Console(stderr=True).status(f"compiling {table.num_rows:,} filters"):
-        report = _report(table, types, limits, sample, told, None if as_json else rows)
+        report = _report(table, types, limits, sample, told, None if as_json else rows, typed=typed)
     if as_json:
         print(msgspec.json.encode(report).decode())
     else:
@@ -88,7 +94,7 @@ def _read_filters(path: Path) -> pa.Table:
     """Return a table with ids, subscribers and filters, whatever of it the file has."""
     if path.suffix.lower() == ".txt":
         try:
-            lines = path.read_text().splitlines()
+            lines = path.read_text("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise TableError(f"cannot read {path}: {error}") from error
         table = pa.table({"filter": pa.array([line for line in lines if line.strip()], pa.string())})
@@ -109,6 +115,8 @@ def _report(
     sample: EventBatch | None,
     event: dict[str, Any] | None,
     most: int | None,
+    *,
+    typed: bool,
 ) -> dict[str, Any]:
     """Return the counts, and up to `most` rows, the bad ones first and always at least one of them."""
     compiled = compile_filters(types, table, limits=limits)
@@ -127,7 +135,7 @@ def _report(
         if share is not None:
             row["selectivity"] = float(share[i])
         if event is not None:
-            row["explanation"] = Subscription.parse(text, limits).explain(event, types)
+            row["explanation"] = _explain(text, limits, event, types if typed else None, number)
         rows.append(row)
     reasons = rejected["reason"].value_counts().to_pylist()
     return {
@@ -144,6 +152,18 @@ def _report(
     }
 
 
+def _explain(
+    text: str, limits: Limits, event: dict[str, Any], types: Schema | None, number: int
+) -> Explanation:
+    """Explain an event by the types given, or by those of its own values where there are none."""
+    try:
+        return Subscription.parse(text, limits).explain(event, types)
+    except FilterError as error:
+        raise InputError(
+            f"--event does not go with subscription_id {number}, which {error}; mend it, or give --schema"
+        ) from error
+
+
 def _decode_event(text: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
@@ -155,12 +175,16 @@ def _show(report: dict[str, Any]) -> None:
     console = Console(highlight=False)
     console.print(
         f"{report['filters']:,} filters: {report['good']:,} good, {report['bad']:,} bad; "
-        f"{report['boxes']:,} boxes, {report['checked']:,} filters need a check on candidates, "
+        f"{report['boxes']:,} boxes in all, {report['checked']:,} to be checked on candidates, "
         f"{report['never_true']:,} can never be true",
         soft_wrap=True,
     )
-    for reason, count in list(report["reasons"].items())[:5]:
+    for reason, count in list(report["reasons"].items())[:REASONS]:
         console.print(f"  {count:,} x {reason}", markup=False, soft_wrap=True)
+    if len(report["reasons"]) > REASONS:
+        console.print(f"  ... and {len(report['reasons']) - REASONS:,} other reasons: see --json")
+    if report["sample_events"]:
+        console.print(f"selectivity on {report['sample_events']:,} events drawn at random")
     table = Table("id", "filter", "boxes", *(["selectivity"] if report["sample_events"] else []), "remark")
     for row in report["rows"]:
         remark = row.get("reason") or (

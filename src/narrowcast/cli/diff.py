@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from narrowcast.model.artefact import read_plan
-from narrowcast.model.diff import Count, compare, renumbered
+from narrowcast.model.diff import Count, diff_plans, renumbered
 
 if TYPE_CHECKING:
     from narrowcast.model.diff import PlanDiff
@@ -39,34 +39,50 @@ def diff(
     old, old_info = read_plan(before)
     new, new_info = read_plan(after)
     shown = renumbered(new, old) if renumber else new
-    found = compare(old, shown, costs_before=old_info.costs, costs_after=new_info.costs)
+    found = diff_plans(old, shown, costs_before=old_info.costs, costs_after=new_info.costs)
     # Renumbering may leave unused numbers; they are no channels of the plan.
     found = msgspec.structs.replace(found, channels=Count(old.n_channels, new.n_channels))
     if as_json:
         typer.echo(msgspec.json.encode(found).decode())
     else:
         _print(found, f"{old_info.method} to {new_info.method}")
+    if old_info.inputs != new_info.inputs:
+        typer.echo(
+            "the plans were made from different inputs: their costs are not of the same thing", err=True
+        )
 
 
 def _print(found: PlanDiff, title: str) -> None:
     """Print the numbers as two tables."""
     console = Console()
-    rows = Table("", "before", "after", "moved", "added", "removed", title=title)
-    rows.add_row("channels", str(found.channels.before), str(found.channels.after))
+    rows = _table(title, "", "before", "after", "moved", "added", "removed")
+    rows.add_row("channels", f"{found.channels.before:,}", f"{found.channels.after:,}")
     if found.regrouped:
-        rows.add_row("sessions in another group", "", "", str(found.regrouped))
+        rows.add_row("sessions in another group", "", "", f"{found.regrouped:,}")
     for name, moves in (("flows", found.flows), ("subscribers", found.subscribers)):
-        rows.add_row(name, "", "", str(moves.moved), str(moves.added), str(moves.removed))
+        rows.add_row(name, "", "", f"{moves.moved:,}", f"{moves.added:,}", f"{moves.removed:,}")
     for name, change in (("listens", found.listens), ("unicast pairs", found.unicast)):
-        rows.add_row(name, "", "", "", str(change.added), str(change.dropped))
+        rows.add_row(name, "", "", "", f"{change.added:,}", f"{change.dropped:,}")
     console.print(rows)
     if found.costs:
-        costs = Table("cost", "before", "after", "change")
+        costs = _table("", "cost", "before", "after", "change")
         for name, cost in found.costs.items():
             change_pct = "" if cost.change_pct is None else f"{cost.change_pct:+.1f} %"
             costs.add_row(
                 name,
-                *("" if each is None else f"{each:,.6g}" for each in (cost.before, cost.after)),
+                *("" if each is None else _number(each) for each in (cost.before, cost.after)),
                 change_pct,
             )
         console.print(costs)
+
+
+def _table(title: str, *head: str) -> Table:
+    table = Table(title=title or None, title_justify="left", title_style="bold")
+    for i, name in enumerate(head):
+        table.add_column(name, justify="right" if i else "left")
+    return table
+
+
+def _number(value: float) -> str:
+    """Return a number with as many digits as are read."""
+    return f"{value:,.0f}" if abs(value) >= 1e5 else f"{value:,.6g}"

@@ -1,37 +1,52 @@
-"""The `narrowcast` command."""
+"""The `narrowcast` command: what goes wrong on purpose is one line on standard error and exit code 2."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
-
-import typer
-from rich.console import Console
-
-from narrowcast.cli.check import check
-from narrowcast.cli.diff import diff
-from narrowcast.cli.doctor import doctor
-from narrowcast.cli.generate import generate
-from narrowcast.cli.run import run
-from narrowcast.errors import NarrowcastError
-
-app = typer.Typer(
-    name="narrowcast",
-    help="Learns who wants what, folds many flows onto few channels, "
-    "and sends every message the cheapest correct way.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-)
-
-for command in (run, generate, check, diff, doctor):
-    app.command()(command)
 
 
 def main() -> None:
-    """Run a command; an error made on purpose is one line on standard error and exit code 2."""
+    """Run a command."""
+    # Ended from outside, a command still cleans up behind itself, as it does when interrupted.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        app()
+        sys.exit(_run())
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    except BrokenPipeError:  # whoever read the output has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
+
+
+def _run() -> int:
+    """Run a command and return its exit code; imports are here, so that an interruption is met there too."""
+    from typer.exceptions import Abort, TyperException
+
+    from narrowcast.cli.app import app
+    from narrowcast.errors import NarrowcastError
+
+    try:
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
     except NarrowcastError as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"narrowcast: {error}", markup=False)
-        sys.exit(2)
+        return _fail(str(error))
+    except TyperException as error:
+        context = getattr(error, "ctx", None)
+        usage = f"; see {context.command_path} --help" if context else ""
+        return _fail(f"{error.format_message().rstrip('.')}{usage}")
+    except Abort:
+        raise KeyboardInterrupt from None
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        return _fail(f"{error.strerror or error}{where}")
+    return code if isinstance(code, int) else 0
+
+
+def _fail(message: str) -> int:
+    """Say what is wrong in one line, and return the code for it."""
+    print(f"narrowcast: {' '.join(message.split())}", file=sys.stderr)
+    return 2

@@ -32,7 +32,7 @@ from narrowcast.model.interest import Interest
 from narrowcast.model.schema import EVENT_ID
 from narrowcast.planning import PLANNERS
 from narrowcast.planning.base import check_channels
-from narrowcast.report import cost_bars, html_page, interest_matrix, matches_per_event, save_chart
+from narrowcast.report import CHARTS, cost_bars, html_page, interest_matrix, matches_per_event, save_chart
 from narrowcast.workloads import WORKLOADS, make_workload, values_of
 
 if TYPE_CHECKING:
@@ -48,6 +48,16 @@ if TYPE_CHECKING:
 BASELINES = ("unicast", "per-flow", "hash", "broadcast")
 #: The events that a plan is made from: the last ones that somebody wanted.
 RECENT = 10_000
+#: What a run writes, besides its charts.
+WRITTEN = (
+    "subscriptions.parquet",
+    "events.parquet",
+    "matches.parquet",
+    "rejected.parquet",
+    "plan",
+    "summary.json",
+    "report.html",
+)
 #: Reasons against subscriptions that are told apart in the summary.
 REASONS = 10
 
@@ -90,9 +100,12 @@ def run(
 ) -> None:
     """Match events with subscriptions, plan channels, say what they cost, and write a report.
 
+    All in this process, so far. A plan is made from the last 10,000 events that somebody wanted.
+
     Example: `narrowcast run --out out --workload stocks --set n_events=5000 --channels 32`
     """
     load, said = _source(workload, settings or [], subscriptions, events, seed)
+    out = out.resolve() if out.is_symlink() else out
     replace = _is_earlier_run(out)
     check_channels(channels)
     planner = PLANNERS[method](channels=channels, seed=seed)
@@ -157,15 +170,25 @@ def _source(
 
 
 def _is_earlier_run(out: Path) -> bool:
-    """Return whether a folder is an earlier run's and may be replaced; anything else there is an error."""
+    """Return whether a folder may be replaced: it is empty, or holds what a run wrote and nothing else."""
     if not out.exists():
         return False
+    if not out.is_dir():
+        raise TableError(f"{out} is a file; name a folder")
+    names = {path.name for path in out.iterdir()}
     try:
-        if msgspec.json.decode((out / "summary.json").read_bytes())["command"] == "run":
-            return True
+        ours = not names or msgspec.json.decode((out / "summary.json").read_bytes())["command"] == "run"
     except (OSError, msgspec.DecodeError, LookupError, TypeError):
-        pass
-    raise TableError(f"{out} exists and is not an earlier run's; name another folder or remove it")
+        ours = False
+    if not ours:
+        raise TableError(f"{out} exists and is not an earlier run's; name another folder or remove it")
+    charts = {f"{name}.{kind}" for name in CHARTS for kind in ("png", "svg")}
+    others = sorted(names - {*WRITTEN, *charts})
+    if others:
+        raise TableError(
+            f"{out} also holds {others[0]!r}, which no run wrote; move it or name another folder"
+        )
+    return True
 
 
 @dataclass(frozen=True, slots=True)

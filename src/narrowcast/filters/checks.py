@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from narrowcast.errors import FilterError
 from narrowcast.filters.compiler import Compiler, Group
 from narrowcast.filters.evaluate import regex
 from narrowcast.filters.limits import DEEPEST, Limits
@@ -72,7 +73,9 @@ class Checks:
         groups, errors, _ = Compiler(schema, _NO_LIMITS, boxes=False).group(
             filters.take(pa.array(rows)).to_pylist()
         )
-        assert not errors, errors
+        if errors:  # not from compile_filters, then
+            row, reason = next(iter(errors.items()))
+            raise FilterError(f"the check of subscription {rows[row]} {reason}")
         self._group_of = np.full(len(filters), -1, np.int32)
         self._row_of = np.zeros(len(filters), np.int64)
         for number, group in enumerate(groups):

@@ -9,7 +9,7 @@ import numpy as np
 
 from narrowcast.errors import FilterError
 from narrowcast.filters.limits import Limits
-from narrowcast.filters.parse import Shape, parse, tokenize, with_literals
+from narrowcast.filters.parse import Shape, parse, tokenize
 from narrowcast.filters.ranges import Literals
 from narrowcast.filters.template import Block, Template
 from narrowcast.model.boxes import Boxes
@@ -17,6 +17,7 @@ from narrowcast.model.boxes import Boxes
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from narrowcast.filters.syntax import Node
     from narrowcast.model.schema import Schema
 
 #: Shapes kept by one compiler. Past it the cache starts afresh: whoever writes filters by hand has few.
@@ -120,18 +121,24 @@ class Compiler:
         known = self._known.get(tokens.shape) if self._cache else None
         if known is None:
             try:
-                known = Template.make(parse(tokens, self.limits), self.schema, self._normal)
-            except FilterError as error:
-                known = str(error)
-            except RecursionError:  # the caller's own stack is deep: no fault of the shape, so not kept
+                tree = parse(tokens, self.limits)  # what is wrong here is this text's own: it is not kept
+                known = self._make(tree)
+            except RecursionError:
                 raise FilterError("is nested too deeply for the stack that is left; nest less") from None
             if self._cache:
                 if len(self._known) >= _SHAPES:
                     self._known.clear()
                 self._known[tokens.shape] = known
         if isinstance(known, str):
-            raise FilterError(with_literals(known, tokens.literals))
+            raise FilterError(known)
         return known, tokens.literals
+
+    def _make(self, tree: Node) -> Template | str:
+        """Return a template, or why there is none for any filter of the shape."""
+        try:
+            return Template.make(tree, self.schema, self._normal)
+        except FilterError as error:
+            return str(error)
 
 
 def _join(blocks: list[Block], n: int) -> Boxes:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from narrowcast.errors import FilterError, InputError
+from narrowcast.errors import InputError
+from narrowcast.files import first_line
 from narrowcast.filters.bind import bind
 from narrowcast.filters.evaluate import evaluate
 from narrowcast.filters.limits import Limits
-from narrowcast.filters.literals import days, microseconds
 from narrowcast.filters.parse import parse, tokenize
 from narrowcast.filters.syntax import (
     And,
@@ -33,6 +30,7 @@ from narrowcast.filters.syntax import (
     operands,
     predicates,
 )
+from narrowcast.filters.values import event_values
 from narrowcast.model.schema import Schema
 from narrowcast.model.types import DataType
 
@@ -46,12 +44,14 @@ _WORDS = {True: "true", False: "false", None: "null"}
 class Explanation:
     """What a filter, or a part of one, says of an event: true, false, or None for SQL's null.
 
-    `values` holds what the event has for the attributes of a predicate; `parts` are those of AND, OR and NOT.
+    `values` holds what the event has for the attributes of a predicate; `parts` are those that a connective,
+    AND, OR or NOT, joins.
     """
 
     text: str
     holds: bool | None
     values: dict[str, Any]
+    connective: str = ""
     parts: tuple[Explanation, ...] = ()
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class Explanation:
 
     def _lines(self, depth: int) -> list[str]:
         given = ", ".join(f"{name} is {_shown(value)}" for name, value in self.values.items())
-        head = self.text if not self.parts else self.text.split(" (")[0]
+        head = self.connective or self.text
         line = f"{_WORDS[self.holds]:<6}{'  ' * depth}{head}{f'   [{given}]' if given else ''}"
         return [line, *(inner for part in self.parts for inner in part._lines(depth + 1))]
 
@@ -115,7 +115,7 @@ class Subscription:
         if schema is None:
             schema = self._schema_of(event)
         values = event_values(event, schema)
-        return _explain(bind(self.node, schema), self.literals, values, schema)
+        return _explain(bind(self.node, schema), self.literals, values)
 
     def _schema_of(self, event: Mapping[str, Any]) -> Schema:
         """Return the types of an event's own values; what the filter names and the event lacks is null."""
@@ -125,7 +125,7 @@ class Subscription:
                 found.append(pa.field(name, pa.array([value]).type))
             except (pa.ArrowException, OverflowError, UnicodeError) as error:
                 raise InputError(
-                    f"attribute {name!r}: {value!r:.60} has no type: {str(error).splitlines()[0]}"
+                    f"attribute {name!r}: {value!r:.60} has no type: {first_line(error)}"
                 ) from error
         given = Schema.from_arrow(pa.schema(found))
         missing = {n.lower(): n for n in self.attributes if n not in given}
@@ -133,68 +133,14 @@ class Subscription:
         return Schema(names, (*given.types, *(DataType("void") for _ in missing)))
 
 
-def event_values(event: Mapping[str, Any], schema: Schema) -> list[Any]:
-    """Return an event's values by position, read as the types of the schema."""
-    flat = _flatten(event, "")
-    return [
-        _read(flat.get(name.lower()), t, name) for name, t in zip(schema.names, schema.types, strict=True)
-    ]
-
-
-def _flatten(event: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    spelt: dict[str, str] = {}
-    for name, value in event.items():
-        path = f"{prefix}{name}"
-        inner = {path.lower(): value} | (_flatten(value, f"{path}.") if isinstance(value, dict) else {})
-        for key in inner:
-            if key in flat:
-                raise InputError(
-                    f"names {spelt.get(key, key)!r} and {path!r} collide: names ignore case; rename one"
-                )
-            spelt[key] = path
-        flat |= inner
-    return flat
-
-
-def _read(value: Any, dtype: DataType, name: str) -> Any:
-    """Return a value as its type has it; JSON has no dates, timestamps or decimals of its own."""
-    if value is None or dtype.family in ("opaque", "void"):
-        return value
-    given = value
-    try:
-        if isinstance(value, bool) and dtype.family != "boolean":
-            raise TypeError("a boolean is no other type")
-        if isinstance(value, str) and dtype.family == "date":
-            value = date(1970, 1, 1) + timedelta(days(value))
-        elif isinstance(value, str) and dtype.family == "timestamp":
-            zone = UTC if dtype.name == "timestamp" else None
-            value = datetime(1970, 1, 1, tzinfo=zone) + timedelta(
-                microseconds=microseconds(value, zoned=zone is not None)
-            )
-        elif isinstance(value, (int, float, str)) and dtype.family == "decimal":
-            value = Decimal(str(value))
-        elif isinstance(value, float) and dtype.family == "integer" and value != int(value):
-            raise ValueError("it has a fraction")
-        read = pa.array([value], dtype.to_arrow())[0].as_py()
-        if dtype.name == "float" and math.isinf(read) and not math.isinf(value):
-            raise ValueError("it is too large")
-        return read.replace(tzinfo=UTC) if isinstance(read, datetime) and read.tzinfo else read
-    except (pa.ArrowException, TypeError, ValueError, OverflowError, ArithmeticError, FilterError) as error:
-        value = given
-        raise InputError(
-            f"attribute {name!r}: {value!r} is not a {dtype}: {str(error).splitlines()[0]}"
-        ) from error
-
-
-def _explain(node: Node, literals: tuple[str, ...], values: list[Any], schema: Schema) -> Explanation:
+def _explain(node: Node, literals: tuple[str, ...], values: list[Any]) -> Explanation:
     holds = evaluate(node, literals, values)
     text = render(node, literals)
     match node:
-        case And(parts) | Or(parts):
-            return Explanation(text, holds, {}, tuple(_explain(p, literals, values, schema) for p in parts))
-        case Not(part):
-            return Explanation(text, holds, {}, (_explain(part, literals, values, schema),))
+        case And() | Or() | Not():
+            parts = (node.part,) if isinstance(node, Not) else node.parts
+            told = tuple(_explain(part, literals, values) for part in parts)
+            return Explanation(text, holds, {}, type(node).__name__.upper(), told)
         case _:
             named = {o.name: values[o.position] for o in operands(node) if isinstance(o, Attribute)}
             return Explanation(text, holds, named)
@@ -221,9 +167,9 @@ def render(node: Node, literals: tuple[str, ...]) -> str:
 
     match node:
         case And(parts):
-            return f"AND ({', '.join(render(part, literals) for part in parts)})"
+            return " AND ".join(_inner(part, literals) for part in parts)
         case Or(parts):
-            return f"OR ({', '.join(render(part, literals) for part in parts)})"
+            return " OR ".join(_inner(part, literals) for part in parts)
         case Not(part):
             return f"NOT ({render(part, literals)})"
         case Compare(op, left, right):
@@ -237,6 +183,12 @@ def render(node: Node, literals: tuple[str, ...]) -> str:
             return f"{operand(of)} IS {'NOT ' * negated}NULL"
         case Truth(of, negated):
             return f"{'NOT ' * negated}{operand(of)}"
+
+
+def _inner(node: Node, literals: tuple[str, ...]) -> str:
+    """Return a part of a connective, in parentheses where it is one itself."""
+    text = render(node, literals)
+    return f"({text})" if isinstance(node, And | Or) else text
 
 
 def _shown(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from sqlglot import expressions as exp
 from sqlglot.dialects.spark import Spark
@@ -21,7 +21,6 @@ from narrowcast.filters.syntax import (
     Constant,
     In,
     IsNull,
-    Kind,
     Like,
     Node,
     Not,
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from sqlglot.tokenizer_core import Token
 
     from narrowcast.filters.limits import Limits
+    from narrowcast.filters.syntax import Kind
 
 
 class _Filters(Spark):
@@ -48,7 +48,9 @@ class _Filters(Spark):
 
 
 _DIALECT = _Filters()
-_MARK = re.compile(r"(0\.)?#(\d+)")
+#: What stands for a literal while sqlglot parses: private characters, which no filter has a use for.
+_OPEN, _CLOSE = "\ue000", "\ue001"
+_MARK = re.compile(rf"(0\.)?{_OPEN}(\d+){_CLOSE}")
 _OPS: dict[type, Op] = {
     exp.EQ: "=",
     exp.NEQ: "<>",
@@ -71,8 +73,9 @@ _CASTS: dict[str, Kind] = {
     "TINYINT": "integer",
 }
 
-#: The tokens of a filter, each literal replaced by how it is written: filters with one shape share a tree.
-Shape = tuple[str, ...]
+#: The kinds and texts of a filter's tokens, each literal replaced by how it is written: filters of one shape
+#: share a tree. Kinds belong in it, because `r'x'` and `x` have the same text.
+Shape = tuple[tuple[int, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,8 @@ class Tokens:
 
 def tokenize(text: str, limits: Limits) -> Tokens:
     """Return the tokens of a filter, or say why it has none worth parsing."""
+    if not isinstance(text, str):
+        raise FilterError(f"a filter is text, not {text!r:.60}")
     try:
         size = len(text) if text.isascii() else len(text.encode())
     except UnicodeEncodeError as error:
@@ -99,23 +104,18 @@ def tokenize(text: str, limits: Limits) -> Tokens:
         raw = _DIALECT.tokenize(text)
     except SqlglotError as error:
         raise FilterError(f"does not parse: {_reason(error)}") from error
-    shape: list[str] = []
+    texts = [token.text for token in raw]
     literals: list[str] = []
-    number, string, quoted = TokenType.NUMBER, TokenType.STRING, TokenType.IDENTIFIER
-    for token in raw:
-        kind = token.token_type
-        text = token.text
-        if kind == number:
-            literals.append(text)
-            shape.append("\0i" if text.isdigit() else "\0e" if "e" in text or "E" in text else "\0d")
-        elif kind == string:
-            literals.append(text)
-            shape.append("\0s")
-        elif kind == quoted:
-            shape.append("\0q" + text)
-        else:
-            shape.append(text)
-    return Tokens(tuple(shape), tuple(literals), raw)
+    kinds = [token.token_type for token in raw]
+    for i, kind in enumerate(kinds):
+        if kind == TokenType.NUMBER:
+            number = texts[i]
+            literals.append(number)
+            texts[i] = "integer" if number.isdigit() else "double" if "e" in number.lower() else "decimal"
+        elif kind == TokenType.STRING:
+            literals.append(texts[i])
+            texts[i] = "string"
+    return Tokens((tuple(kinds), tuple(texts)), tuple(literals), raw)
 
 
 def parse(tokens: Tokens, limits: Limits) -> Node:
@@ -123,12 +123,12 @@ def parse(tokens: Tokens, limits: Limits) -> Node:
     if not tokens.raw:
         raise FilterError("is empty; write TRUE to match every event")
     _check_depth(tokens.raw, limits)
-    if ("::", "BD") in pairwise(tokens.shape):
+    if ("::", "BD") in pairwise(tokens.shape[1]):
         raise FilterError("the suffix BD is not in the filter language; write the decimal plainly")
     slot = 0
     for token in tokens.raw:
         if token.token_type in (TokenType.NUMBER, TokenType.STRING):
-            token.text = f"#{slot}"
+            token.text = f"{_OPEN}{slot}{_CLOSE}"
             slot += 1
     try:
         trees = _DIALECT.parser().parse(tokens.raw, "")
@@ -144,16 +144,6 @@ def parse(tokens: Tokens, limits: Limits) -> Node:
         return _Builder(tokens).node(trees[0])
     except RecursionError:
         raise FilterError(f"is nested too deeply; the limit `depth` is {limits.depth}") from None
-
-
-def with_literals(message: str, literals: tuple[str, ...]) -> str:
-    """Return a message about a shape as one about a filter: with its literals in place of the slots."""
-
-    def literal(found: re.Match[str]) -> str:
-        number = int(found[2])
-        return found[0] if number >= len(literals) else f"{found[1]}{literals[number]}{found[1]}"
-
-    return re.sub(r"('?)#(\d+)\1", literal, message)
 
 
 def _check_depth(raw: list[Token], limits: Limits) -> None:
@@ -178,7 +168,7 @@ def _reason(error: SqlglotError) -> str:
     """Return sqlglot's message in one plain line."""
     found = getattr(error, "errors", None)
     if not found:
-        return "a quote or comment is not closed"
+        return "a quote or comment is not closed, or a literal is malformed"
     text = str(found[0]["description"])
     if text.startswith("Required keyword"):
         text = "something is missing"
@@ -189,13 +179,10 @@ class _Builder:
     """Turns sqlglot's tree into ours; a node that is not expected is refused by its text."""
 
     def __init__(self, tokens: Tokens) -> None:
-        self._kinds: list[Kind] = []
-        for mark in tokens.shape:
-            kind: Kind | None = {"\0i": "integer", "\0d": "decimal", "\0e": "double", "\0s": "string"}.get(
-                mark
-            )  # type: ignore[assignment]  # a dict of literals loses their type
-            if kind is not None:
-                self._kinds.append(kind)
+        literal = (TokenType.NUMBER, TokenType.STRING)
+        pairs = zip(*tokens.shape, strict=True)
+        self._kinds = [cast("Kind", text) for kind, text in pairs if kind in literal]
+        self._literals = tokens.literals
 
     def node(self, tree: Any) -> Node:
         """Return a predicate or a combination of them."""
@@ -332,6 +319,7 @@ class _Builder:
         return Slot(inner.number, kind, inner.negative, inner.prefix)
 
     def _refuse(self, tree: Any, hint: str) -> FilterError:
-        text = tree.sql(dialect=_DIALECT)
+        sql = tree.sql(dialect=_DIALECT)
+        text = re.sub(rf"{_OPEN}(\d+){_CLOSE}", lambda found: self._literals[int(found[1])], sql)
         text = text if len(text) <= 60 else text[:57] + "..."
         return FilterError(f"{text} is not in the filter language; {hint}")

@@ -10,11 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from narrowcast.errors import FilterError, TableError
+from narrowcast.files import first_line
 from narrowcast.filters.compiler import Compiler
 from narrowcast.model.labels import encode
 from narrowcast.model.subscriptions import SubscriptionSet
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from narrowcast.filters.limits import Limits
     from narrowcast.model.schema import Schema
 
@@ -30,7 +33,7 @@ class CompiledTable:
 
 
 def compile_filters(
-    schema: Schema, filters: pa.Table | list[str], *, limits: Limits | None = None, strict: bool = False
+    schema: Schema, filters: pa.Table | Sequence[str], *, limits: Limits | None = None, strict: bool = False
 ) -> CompiledTable:
     """Turn filters into subscriptions.
 
@@ -55,7 +58,9 @@ def compile_filters(
     >>> done.rejected["reason"].to_pylist()
     ['does not parse: something is missing at column 7']
     """
-    if isinstance(filters, list):
+    unreadable: dict[int, str] = {}
+    if not isinstance(filters, pa.Table):
+        filters, unreadable = _texts(filters)
         numbers = np.arange(len(filters))
         names = pc.cast(pa.array(numbers), pa.string())
         try:
@@ -66,6 +71,8 @@ def compile_filters(
             raise TableError(f"filter {error.object[:60]!r} is not valid Unicode; mend or drop it") from None
     ids, names, texts = (_column(filters, name) for name in COLUMNS)
     reasons = _key_reasons(ids, names, texts)
+    for i, reason in unreadable.items():
+        reasons[i] = reason
     rows = np.flatnonzero([reason is None for reason in reasons]) if len(reasons) else np.empty(0, np.int64)
     compiled = Compiler(schema, limits).compile(texts.take(pa.array(rows)).to_pylist())
     for i, reason in compiled.errors.items():
@@ -89,6 +96,27 @@ def compile_filters(
     return CompiledTable(subscriptions, rejected)
 
 
+def _texts(filters: Sequence[str]) -> tuple[list[str | None], dict[int, str]]:
+    """Return filters as Arrow can hold them, and the reasons against those that it cannot."""
+    if isinstance(filters, str):
+        raise TableError(f"filters is one text, {filters!r:.60}; give a list of filters or a table")
+    found: list[str | None] = list(filters)
+    reasons: dict[int, str] = {}
+    for i, text in enumerate(found):
+        if text is not None and not (isinstance(text, str) and (text.isascii() or _is_unicode(text))):
+            reasons[i] = f"{text!r:.60} is not text" if not isinstance(text, str) else "is not valid Unicode"
+            found[i] = None
+    return found, reasons
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _column(table: pa.Table, name: str) -> pa.Array:
     """Return a column as one array of the type it must have; an id that is no integer becomes null."""
     if name not in table.column_names:
@@ -102,7 +130,7 @@ def _column(table: pa.Table, name: str) -> pa.Array:
     try:
         return array.cast(pa.int64() if name == "subscription_id" else pa.string())
     except pa.ArrowException as error:
-        raise TableError(f"column {name!r} of type {array.type}: {str(error).splitlines()[0]}") from error
+        raise TableError(f"column {name!r} of type {array.type}: {first_line(error)}") from error
 
 
 def _key_reasons(ids: pa.Array, names: pa.Array, texts: pa.Array) -> list[Any]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Protocol, Self
 from narrowcast.registry import Registry
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from narrowcast.model.events import EventBatch
     from narrowcast.model.matches import Matches
     from narrowcast.model.subscriptions import SubscriptionSet
@@ -20,7 +22,20 @@ class Matcher(Protocol):
         ...
 
     def match(self, events: EventBatch) -> Matches:
-        """Return, for each event, the positions of the subscriptions that it matches."""
+        """Return, for each event, the positions in `subscriptions_` of those that it matches."""
+        ...
+
+    def add(self, subscriptions: SubscriptionSet) -> Self:
+        """Take up more subscriptions behind those there are; an id that is there already is an error."""
+        ...
+
+    def remove(self, subscription_id: ArrayLike) -> Self:
+        """Drop subscriptions by id; the others keep their order. An unknown id is an error."""
+        ...
+
+    @property
+    def subscriptions_(self) -> SubscriptionSet:
+        """The subscriptions as they are now."""
         ...
 
 

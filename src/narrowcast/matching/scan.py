@@ -13,6 +13,7 @@ from narrowcast.model.matches import Matches
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    from numpy.typing import ArrayLike
 
     from narrowcast.model.events import EventBatch
     from narrowcast.model.subscriptions import SubscriptionSet
@@ -39,7 +40,7 @@ class Scan:
 
     def fit(self, subscriptions: SubscriptionSet) -> Self:
         """Take up subscriptions."""
-        self.subscriptions_ = subscriptions
+        self._subscriptions = subscriptions
         boxes = subscriptions.boxes
         order = np.argsort(boxes.attribute, kind="stable")
         entry_box, split = (
@@ -54,10 +55,23 @@ class Scan:
         self._checks = Checks(subscriptions.schema, subscriptions.check)
         return self
 
+    @property
+    def subscriptions_(self) -> SubscriptionSet:
+        """The subscriptions as they are now."""
+        if not hasattr(self, "_subscriptions"):
+            raise ParameterError("Scan has no subscriptions yet; call fit first")
+        return self._subscriptions
+
+    def add(self, subscriptions: SubscriptionSet) -> Self:
+        """Take up more subscriptions behind those there are."""
+        return self.fit(self.subscriptions_.concat(subscriptions))
+
+    def remove(self, subscription_id: ArrayLike) -> Self:
+        """Drop subscriptions by id; the others keep their order."""
+        return self.fit(self.subscriptions_.without(subscription_id))
+
     def match(self, events: EventBatch) -> Matches:
         """Return, for each event, the positions of the subscriptions that it matches."""
-        if not hasattr(self, "subscriptions_"):
-            raise ParameterError("Scan has no subscriptions yet; call fit first")
         if events.schema != self.subscriptions_.schema:
             raise InputError(
                 f"events have attributes {events.schema.to_dict()} and subscriptions "

@@ -140,7 +140,9 @@ def read_plan(folder: str | Path) -> tuple[ChannelPlan, PlanInfo]:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise PlanError(f"{folder} is not a folder; give the one that `narrowcast plan --out` wrote")
+        raise PlanError(f"{folder} is not a folder; give the one that a plan was written to")
+    if not (folder / "plan.json").exists() and (folder / "plan" / "plan.json").exists():
+        raise PlanError(f"{folder} holds a plan but is none; give {folder / 'plan'}")
     info = _read_info(folder / "plan.json")
     parent = _parents(_read(folder, "channels"), folder / "channels.parquet")
     carries, listens = _read(folder, "carries"), _read(folder, "listens")

@@ -97,6 +97,18 @@ class Boxes:
             self.exact[kept],
         )
 
+    def concat(self, other: Boxes) -> Boxes:
+        """Return these boxes and then those of others, whose owners are numbered on."""
+        return Boxes(
+            self.n_owners + other.n_owners,
+            np.concatenate([self.owner, other.owner + self.n_owners]),
+            np.concatenate([self.indptr, other.indptr[1:] + self.indptr[-1]]),
+            np.concatenate([self.attribute, other.attribute]),
+            np.concatenate([self.lo, other.lo]),
+            np.concatenate([self.hi, other.hi]),
+            np.concatenate([self.exact, other.exact]),
+        )
+
     @property
     def nbytes(self) -> int:
         """Bytes held by the columns."""

@@ -206,7 +206,7 @@ class PlanDiff(msgspec.Struct, frozen=True):
     costs: dict[str, CostChange]
 
 
-def compare(
+def diff_plans(
     before: ChannelPlan,
     after: ChannelPlan,
     *,
@@ -221,7 +221,7 @@ def compare(
     --------
     >>> before = ChannelPlan(carries=[[1, 0], [0, 1]], listens=[[1, 1]])
     >>> after = ChannelPlan(carries=[[0, 1], [1, 0]], listens=[[1, 1]])
-    >>> compare(before, after).flows.moved, compare(before, renumbered(after, before)).flows.moved
+    >>> diff_plans(before, after).flows.moved, diff_plans(before, renumbered(after, before)).flows.moved
     (2, 0)
     """
     channels = Count(before.n_channels, after.n_channels)

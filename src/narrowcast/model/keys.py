@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from narrowcast.errors import TableError
+from narrowcast.files import first_line
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -156,8 +157,9 @@ def conform(column: pa.Array | pa.ChunkedArray, dtype: DataType, name: str) -> p
             raise pa.ArrowInvalid(f"{lost} would change")
         return found
     except pa.ArrowException as error:
-        reason = str(error).splitlines()[0]
-        raise TableError(f"attribute {name!r}: {array.type} does not become {dtype}: {reason}") from error
+        raise TableError(
+            f"attribute {name!r}: {array.type} does not become {dtype}: {first_line(error)}"
+        ) from error
 
 
 def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:

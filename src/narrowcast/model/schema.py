@@ -41,6 +41,8 @@ class Schema:
     def __post_init__(self) -> None:
         positions: dict[str, int] = {}
         for i, name in enumerate(self.names):
+            if not name:
+                raise SchemaError(f"attribute {i} has an empty name; give it one")
             first = positions.setdefault(name.lower(), i)
             if first != i:
                 raise SchemaError(

@@ -133,6 +133,32 @@ class SubscriptionSet:
             self.check.take(pa.array(rows)),
         )
 
+    def concat(self, other: SubscriptionSet) -> SubscriptionSet:
+        """Return these subscriptions and then those of another set of the same schema."""
+        if other.schema != self.schema:
+            raise InputError(
+                f"subscriptions over {other.schema.to_dict()} do not go with those over "
+                f"{self.schema.to_dict()}; compile both with one schema"
+            )
+        names, codes = encode("subscriber", self.subscribers, other.subscribers)
+        subscriber = [codes[0][self.subscriber], codes[1][other.subscriber]]
+        return SubscriptionSet(
+            self.schema,
+            np.concatenate([self.subscription_id, other.subscription_id]),
+            np.concatenate(subscriber).astype(np.int32),
+            names,
+            self.boxes.concat(other.boxes),
+            pa.concat_arrays([self.check, other.check]),
+        )
+
+    def without(self, subscription_id: npt.ArrayLike) -> SubscriptionSet:
+        """Return the other subscriptions; an id that none of these has is an error."""
+        dropped = np.asarray(subscription_id, np.int64)
+        unknown = np.setdiff1d(dropped, self.subscription_id)
+        if len(unknown):
+            raise InputError(f"subscription_id {unknown[0]} is not there; nothing was removed")
+        return self.take(np.flatnonzero(~np.isin(self.subscription_id, dropped)))
+
     def to_arrow(self) -> pa.Table:
         """Return one row per subscription; `boxes` lists its boxes, each with the attributes it bounds."""
         b = self.boxes

@@ -67,7 +67,7 @@ def save_chart(
         ) from error
     png, svg = (Path(folder, f"{name}.{kind}") for kind in ("png", "svg"))
     png.write_bytes(vl_convert.vegalite_to_png(spec, vl_version=VEGA_LITE, scale=SCALE))
-    svg.write_text(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE))
+    svg.write_text(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE), "utf-8")
     return png, svg
 
 

@@ -59,4 +59,4 @@ def html_page(title: str, tables: Mapping[str, Sequence[Sequence[str]]], charts:
 
 def _inline(chart: Path) -> str:
     """Return a drawing with names of its own: two that say `clip0` would clip each other in one page."""
-    return re.sub(r'(\bid="|url\(#)', rf"\g<1>{chart.stem}-", chart.read_text())
+    return re.sub(r'(\bid="|url\(#)', rf"\g<1>{chart.stem}-", chart.read_text("utf-8"))

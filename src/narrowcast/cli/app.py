@@ -1,0 +1,39 @@
+"""The commands, put together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from narrowcast import __version__
+from narrowcast.cli.check import check
+from narrowcast.cli.diff import diff
+from narrowcast.cli.doctor import doctor
+from narrowcast.cli.generate import generate
+from narrowcast.cli.run import run
+
+app = typer.Typer(
+    name="narrowcast",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+for command in (run, generate, check, diff, doctor):
+    app.command()(command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"narrowcast {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def narrowcast(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Learns who wants what, folds many flows onto few channels, and sends every message the cheapest way."""

@@ -1,0 +1,74 @@
+"""The command as a whole: one line for what is wrong, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+MAIN = [
+    sys.executable,
+    "-c",
+    "import sys; sys.argv[0] = 'narrowcast'; from narrowcast.cli.main import main; main()",
+]
+
+
+def narrowcast(*words: str, out: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*MAIN, *words], stdout=out, stderr=subprocess.PIPE, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nope"], "narrowcast: No such command 'nope'; see narrowcast --help\n"),
+        (["run"], "narrowcast: Missing option '--out'; see narrowcast run --help\n"),
+        (["run", "--out", "x", "--channels", "many"], "see narrowcast run --help\n"),
+        (["generate", "stocks", "--out", "x", "--sed", "1"], "narrowcast: No such option: --sed"),
+    ],
+)
+def test_bad_usage_is_one_line_and_exit_2(words: list[str], message: str) -> None:
+    done = narrowcast(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_version_and_help() -> None:
+    assert narrowcast("--version").stdout.startswith("narrowcast 0.")
+    assert "Usage: narrowcast" in narrowcast("--help").stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = narrowcast("doctor", out=full.fileno())
+    assert done.returncode == 2
+    assert done.stderr == "narrowcast: No space left on device\n"
+
+
+def test_whoever_stops_reading_is_not_told() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = narrowcast("doctor", out=writer)
+    os.close(writer)
+    assert done.returncode == 128 + signal.SIGPIPE
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_ended_leaves_nothing(how: signal.Signals, tmp_path: Path) -> None:
+    command = [*MAIN, "run", "--out", "out", "--set", "n_events=300000"]
+    started = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(2.5)
+    started.send_signal(how)
+    _, said = started.communicate(timeout=60)
+    assert started.returncode == 128 + how
+    assert said == ""
+    assert list(tmp_path.iterdir()) == []
