@@ -56,7 +56,7 @@ def test_whoever_stops_reading_is_not_told() -> None:
     os.close(reader)
     done = narrowcast("doctor", out=writer)
     os.close(writer)
-    assert done.returncode == 128 + signal.SIGPIPE
+    assert done.returncode == 1
     assert done.stderr == ""
 
 

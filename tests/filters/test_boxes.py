@@ -172,6 +172,40 @@ def test_an_exponential_normal_form_is_not_expanded() -> None:
     assert subscriptions.check.null_count == 0
 
 
+def test_hulls_within_hulls_are_looked_at_once() -> None:
+    depth = 90
+    text = "(price > 1 OR volume > 2) AND (size > 1 OR " * depth + "size = 1" + ")" * depth
+    start = time.perf_counter()
+    subscriptions = compiled(text)
+    assert time.perf_counter() - start < 2
+    assert 1 <= len(subscriptions.boxes) <= 1_024
+    many = " OR ".join(f"price = {i} AND volume = {i}" for i in range(300))
+    more = " OR ".join(f"price = {i} AND size = 1" for i in range(1_100))
+    start = time.perf_counter()
+    assert len(compiled(f"({many}) AND ({more})").boxes) == 300
+    assert time.perf_counter() - start < 2
+
+
+def test_alternatives_are_multiplied_out_rather_than_left_without_bounds() -> None:
+    names = [f"a{i}" for i in range(17)]
+    schema = Schema.of(dict.fromkeys(names, "bigint"))
+    first = " OR ".join(["1 = 1", *(f"{name} > 1" for name in names[:8])])
+    text = f"({first}) AND ({' OR '.join(f'{name} > 2' for name in names[8:])})"
+    boxes = compile_filters(schema, [text], strict=True).subscriptions.boxes
+    assert len(boxes) == 81
+    assert boxes.exact.all()
+
+
+def test_shapes_past_the_memory_set_aside_give_the_same_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [" OR ".join(["volume > 1"] * (1 + i % 5)) + f" OR price = {i}" for i in range(60)] + ["price >"]
+    whole = Compiler(SCHEMA).compile(texts)
+    monkeypatch.setattr("narrowcast.filters.compiler._TOKENS", 40)
+    parts = Compiler(SCHEMA).compile(texts)
+    assert whole.errors == parts.errors == {60: "does not parse: something is missing at column 7"}
+    for column in ("owner", "indptr", "attribute", "lo", "hi", "exact"):
+        assert getattr(whole.boxes, column).tolist() == getattr(parts.boxes, column).tolist()
+
+
 def test_the_cache_makes_it_at_least_three_times_as_fast() -> None:
     texts = [f"price > {i}.25 AND volume <= {i * 7} AND name = 'S{i % 100}'" for i in range(4_000)]
 

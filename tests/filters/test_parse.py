@@ -81,6 +81,14 @@ def reason(text: str, limits: Limits | None = None) -> str:
         ("day > INTERVAL '1' DAY", "is not in the filter language"),
         ("day > current_date", "is not in the filter language"),
         ("CASE WHEN flag THEN flag END", "is not in the filter language"),
+        ("TRUE OR volume > 1e999", "1e999 is beyond a double"),
+        ("volume = NULL AND CAST('x' AS DOUBLE) > 1", "'x' is not a number"),
+        ("volume NOT IN (NULL, CAST('junk' AS DOUBLE))", "'junk' is not a number"),
+        ("DATE 'garbage' IS NULL", "'garbage' is not a date"),
+        ("flag OR TRUE OR name LIKE 'x!' ESCAPE '!'", "must stand before %, _ or itself"),
+        ("volume = 1 -- x \\\n OR TRUE", "has a comment that ends in a backslash"),
+        ("volume = 5bd", "the suffix BD is not in the filter language"),
+        ("day > '\u0662\u0660\u0662\u0664-01-01'", "is not a date"),
         ("volume = 1BD", "the suffix BD is not in the filter language; write the decimal plainly"),
         ("name = r'x'", "is not in the filter language"),
         ("name = 'x' 'y'", "is not in the filter language"),
@@ -123,6 +131,11 @@ def test_filters_that_only_look_alike_do_not_share_a_shape(wrong: str, right: st
 def test_a_reason_names_the_column_of_its_own_filter() -> None:
     reasons = compile_filters(SCHEMA, ["price > 1 AND", "price > 1000000 AND"]).rejected["reason"].to_pylist()
     assert [reason[-9:] for reason in reasons] == ["column 13", "column 19"]
+
+
+def test_a_name_with_odd_characters_is_no_marker() -> None:
+    done = compile_filters(SCHEMA, ["volume = 5", "volume = \x00i", "volume = \ue0000\ue001", "volume = 6"])
+    assert done.subscriptions.subscription_id.tolist() == [0, 3]
 
 
 def test_a_name_that_looks_like_a_slot_stays_as_it_is() -> None:

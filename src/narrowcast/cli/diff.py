@@ -47,9 +47,7 @@ def diff(
     else:
         _print(found, f"{old_info.method} to {new_info.method}")
     if old_info.inputs != new_info.inputs:
-        typer.echo(
-            "the plans were made from different inputs: their costs are not of the same thing", err=True
-        )
+        typer.echo("the plans were made from different inputs: their costs do not compare", err=True)
 
 
 def _print(found: PlanDiff, title: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 
@@ -15,9 +14,6 @@ def main() -> None:
         sys.exit(_run())
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-    except BrokenPipeError:  # whoever read the output has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(128 + signal.SIGPIPE)
 
 
 def _run() -> int:
@@ -38,8 +34,6 @@ def _run() -> int:
         return _fail(f"{error.format_message().rstrip('.')}{usage}")
     except Abort:
         raise KeyboardInterrupt from None
-    except BrokenPipeError:
-        raise
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
         return _fail(f"{error.strerror or error}{where}")

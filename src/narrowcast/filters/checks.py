@@ -70,7 +70,7 @@ class Checks:
 
     def __init__(self, schema: Schema, filters: pa.Array) -> None:
         rows = np.flatnonzero(np.asarray(filters.is_valid()))
-        groups, errors, _ = Compiler(schema, _NO_LIMITS, boxes=False).group(
+        groups, errors = Compiler(schema, _NO_LIMITS, boxes=False).group(
             filters.take(pa.array(rows)).to_pylist()
         )
         if errors:  # not from compile_filters, then
@@ -231,8 +231,8 @@ def _alike(values: pa.Array, patterns: npt.NDArray[Any], escapes: npt.NDArray[An
     )
     distinct, number = np.unique(pairs, return_inverse=True)
     found = np.zeros(len(values), bool)
-    for i, pair in enumerate(distinct):
-        rows = np.flatnonzero(number == i)
+    order = np.argsort(number, kind="stable")
+    for pair, rows in zip(distinct, np.split(order, np.cumsum(np.bincount(number))[:-1]), strict=True):
         expression = rf"\A(?s:{regex(pair[1:], pair[0])})\z"
         found[rows] = np.asarray(
             pc.match_substring_regex(values.take(pa.array(rows)), pattern=expression), bool

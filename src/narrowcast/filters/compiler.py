@@ -15,13 +15,13 @@ from narrowcast.filters.template import Block, Template
 from narrowcast.model.boxes import Boxes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from narrowcast.filters.syntax import Node
     from narrowcast.model.schema import Schema
 
-#: Shapes kept by one compiler. Past it the cache starts afresh: whoever writes filters by hand has few.
-_SHAPES = 10_000
+#: Tokens of the shapes held at a time, in the cache as in a batch: about 75 MB.
+_TOKENS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,46 +78,57 @@ class Compiler:
         self._cache = cache
         self._normal = self.limits if boxes else None
         self._known: dict[Shape, Template | str] = {}
+        self._held = 0
 
     def compile(self, filters: Iterable[str]) -> Compiled:
         """Return the boxes of many filters, and the reasons why some have none."""
-        groups, errors, n = self.group(filters)
+        texts = list(filters)
         blocks: list[Block] = []
-        for group in groups:
-            literals = Literals(group.literals)
-            rows = np.array(group.rows)
-            found = group.template.boxes(literals)
-            errors.update((group.rows[i], reason) for i, reason in literals.errors.items())
-            bad = np.isin(np.arange(len(rows)), list(literals.errors)) if literals.errors else None
-            for block in found:
-                keep = slice(None) if bad is None else ~bad[block.owner]
-                owner = rows[block.owner[keep]]
-                blocks.append(
-                    Block(block.attributes, owner, block.lo[keep], block.hi[keep], block.exact[keep])
-                )
-        return Compiled(_join(blocks, n), dict(sorted(errors.items())))
+        errors: dict[int, str] = {}
+        for groups, wrong in self._batches(texts):
+            errors |= wrong
+            for group in groups:
+                blocks += _fill(group, errors)
+        return Compiled(_join(blocks, len(texts)), dict(sorted(errors.items())))
 
-    def group(self, filters: Iterable[str]) -> tuple[list[Group], dict[int, str], int]:
-        """Return filters by shape, the reasons against the others, and how many there were."""
+    def group(self, filters: Iterable[str]) -> tuple[list[Group], dict[int, str]]:
+        """Return filters by shape, and the reasons against the others."""
+        found: list[Group] = []
+        errors: dict[int, str] = {}
+        for groups, wrong in self._batches(filters):
+            found += groups
+            errors |= wrong
+        return found, errors
+
+    def _batches(self, filters: Iterable[str]) -> Iterator[tuple[list[Group], dict[int, str]]]:
+        """Yield filters by shape, not more shapes at a time than memory is set aside for."""
         groups: dict[int, Group] = {}
         errors: dict[int, str] = {}
-        n = 0
-        for n, text in enumerate(filters, start=1):
+        tokens = 0
+        for row, text in enumerate(filters):
             try:
-                template, literals = self.template(text)
+                template, literals, size = self._template(text)
             except FilterError as error:
-                errors[n - 1] = str(error)
+                errors[row] = str(error)
                 continue
             group = groups.get(id(template))
             if group is None:
                 group = groups[id(template)] = Group(template, [], [])
-            group.rows.append(n - 1)
+                tokens += size
+            group.rows.append(row)
             group.literals.append(literals)
-        return list(groups.values()), errors, n
+            if tokens > _TOKENS:
+                yield list(groups.values()), errors
+                groups, errors, tokens = {}, {}, 0
+        yield list(groups.values()), errors
 
     def template(self, text: str) -> tuple[Template, tuple[str, ...]]:
         """Return what a filter shares with others of its shape, and its own literals."""
+        return self._template(text)[:2]
+
+    def _template(self, text: str) -> tuple[Template, tuple[str, ...], int]:
         tokens = tokenize(text, self.limits)
+        size = len(tokens.raw)
         known = self._known.get(tokens.shape) if self._cache else None
         if known is None:
             try:
@@ -126,12 +137,18 @@ class Compiler:
             except RecursionError:
                 raise FilterError("is nested too deeply for the stack that is left; nest less") from None
             if self._cache:
-                if len(self._known) >= _SHAPES:
-                    self._known.clear()
-                self._known[tokens.shape] = known
+                self._keep(tokens.shape, known, size)
         if isinstance(known, str):
             raise FilterError(known)
-        return known, tokens.literals
+        return known, tokens.literals, size
+
+    def _keep(self, shape: Shape, known: Template | str, size: int) -> None:
+        """Put a shape into the cache, which starts afresh when it is full."""
+        if self._held + size > _TOKENS:
+            self._known.clear()
+            self._held = 0
+        self._known[shape] = known
+        self._held += size
 
     def _make(self, tree: Node) -> Template | str:
         """Return a template, or why there is none for any filter of the shape."""
@@ -139,6 +156,21 @@ class Compiler:
             return Template.make(tree, self.schema, self._normal)
         except FilterError as error:
             return str(error)
+
+
+def _fill(group: Group, errors: dict[int, str]) -> list[Block]:
+    """Return the boxes of the filters of one shape, without those that turn out to be wrong."""
+    literals = Literals(group.literals)
+    rows = np.array(group.rows)
+    found = group.template.boxes(literals)
+    errors.update((group.rows[i], reason) for i, reason in literals.errors.items())
+    bad = np.isin(np.arange(len(rows)), list(literals.errors)) if literals.errors else None
+    blocks = []
+    for block in found:
+        keep = slice(None) if bad is None else ~bad[block.owner]
+        owner = rows[block.owner[keep]]
+        blocks.append(Block(block.attributes, owner, block.lo[keep], block.hi[keep], block.exact[keep]))
+    return blocks
 
 
 def _join(blocks: list[Block], n: int) -> Boxes:

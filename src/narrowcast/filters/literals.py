@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-import struct
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from fractions import Fraction
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import numpy as np
 
 from narrowcast.errors import FilterError
 from narrowcast.model.types import MAX_PRECISION
@@ -25,13 +27,16 @@ Value = int | float | Decimal | str
 DAY = 86_400_000_000
 _EPOCH = date(1970, 1, 1).toordinal()
 _EPOCH_TIME = datetime(1970, 1, 1, tzinfo=UTC)
-_DATE = re.compile(r"\s*(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?\s*", re.DOTALL)
+_DATE = re.compile(r"\s*(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?\s*", re.DOTALL | re.ASCII)
 _TIMESTAMP = re.compile(
     r"\s*(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})"
-    r"(?:[ T](\d{1,2})(?::(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?\s*(\S.*?)?)?)?)?)?)?\s*"
+    r"(?:[ T](\d{1,2})(?::(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?\s*(\S.*?)?)?)?)?)?)?\s*",
+    re.ASCII,
 )
-_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?([0-5]\d)(?::?([0-5]\d))?)?")
-_DOUBLE = re.compile(r"[+-]?(?:nan|inf(?:inity)?|(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?[df]?)", re.IGNORECASE)
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?([0-5]\d)(?::?([0-5]\d))?)?", re.ASCII)
+_DOUBLE = re.compile(
+    r"[+-]?(?:nan|inf(?:inity)?|(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?[df]?)", re.IGNORECASE | re.ASCII
+)
 
 
 def read(kind: Kind, text: str, *, negative: bool = False) -> Value:
@@ -78,13 +83,22 @@ def _float(kind: Kind, text: str, negative: bool) -> float:
     words = trimmed.lower().lstrip("+-") in ("nan", "inf", "infinity")
     value = float(trimmed if words else trimmed.rstrip("dDfF"))
     if kind == "float" and math.isfinite(value):
-        try:
-            value = struct.unpack("f", struct.pack("f", value))[0]
-        except OverflowError:
-            value = math.inf
+        value = _nearest_float(value, Fraction(trimmed.rstrip("dDfF")))
     if math.isinf(value) and not words:
         raise FilterError(f"{text} is beyond a {kind}; write CAST('Infinity' AS DOUBLE) if that is meant")
     return -value if negative else value
+
+
+def _nearest_float(near: float, exact: Fraction) -> float:
+    """Return the 32-bit float nearest to a number: rounding its double again could miss it by one."""
+    with np.errstate(over="ignore"):
+        first = np.float32(near)
+        around = [np.nextafter(first, np.float32(end)) for end in (np.inf, -np.inf)]
+    if np.isinf(first):
+        return math.inf
+    finite = [float(each) for each in (first, *around) if np.isfinite(each)]
+    # Of two that are as near the even one counts, which rounding the double has found already.
+    return min(finite, key=lambda each: abs(Fraction(each) - exact))
 
 
 def days(text: str) -> int:

@@ -44,11 +44,22 @@ TRUE = Truth(Constant(True))
 FALSE = Truth(Constant(False))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Hull:
-    """Alternatives that stay together: what bounds all of them bounds the whole."""
+    """Alternatives that stay together: what bounds all of them, `bounds`, bounds the whole.
+
+    One hull may stand in many conjunctions and hold hulls itself, so nothing may walk through it twice: what
+    it bounds is found once, and it is told from others by identity.
+    """
 
     parts: tuple[Conjunction, ...]
+    bounds: frozenset[int]
+
+    @classmethod
+    def of(cls, parts: Iterable[Conjunction]) -> Hull:
+        """Return the hull of some alternatives."""
+        held = tuple(parts)
+        return cls(held, frozenset.intersection(*map(bounded, held)))
 
 
 Term = Predicate | Hull
@@ -190,7 +201,7 @@ def bounded(part: Conjunction) -> frozenset[int]:
     found: frozenset[int] = frozenset()
     for term in part:
         if isinstance(term, Hull):
-            found |= frozenset.intersection(*(bounded(p) for p in term.parts))
+            found |= term.bounds
         else:
             found |= {o.position for o in operands(term) if isinstance(o, Attribute)}
     return found
@@ -218,11 +229,11 @@ def _cover(node: Node, limits: Limits) -> list[Conjunction]:
             return _all_of([_cover(part, limits) for part in parts], limits)
         case Or(parts):
             found = [c for part in parts for c in _cover(part, limits)]
-            return found if _total(found) <= limits.boxes else [(Hull(tuple(found)),)]
+            return found if _total(found) <= limits.boxes else [(Hull.of(found),)]
         case Not():
             raise AssertionError("a tree without NOT")
         case _:
-            return [(node,)] if n_ranges(node) <= limits.boxes else [(Hull(((node,),)),)]
+            return [(node,)] if n_ranges(node) <= limits.boxes else [(Hull.of([(node,)]),)]
 
 
 def _total(parts: Iterable[Conjunction]) -> int:
@@ -235,10 +246,13 @@ def _all_of(parts: list[list[Conjunction]], limits: Limits) -> list[Conjunction]
     size = 1
     for part in sorted(parts, key=_total):
         more = _total(part)
-        if size * more <= limits.expand or min(size, more) == 1:
+        hull = Hull.of(part)
+        cheap = size * more <= limits.expand or min(size, more) == 1
+        # Rather many boxes than one without bounds.
+        needed = size * more <= limits.boxes and not (hull.bounds or all(map(bounded, found)))
+        if cheap or needed:
             found = [a + b for a, b in product(found, part)]
             size *= more
         else:
-            hull: Conjunction = (Hull(tuple(part)),)
-            found = [a + hull for a in found]
+            found = [(*a, hull) for a in found]
     return found

@@ -104,6 +104,8 @@ def tokenize(text: str, limits: Limits) -> Tokens:
         raw = _DIALECT.tokenize(text)
     except SqlglotError as error:
         raise FilterError(f"does not parse: {_reason(error)}") from error
+    if "\\" in text and any(comment.endswith("\\") for token in raw for comment in token.comments):
+        raise FilterError("has a comment that ends in a backslash, which Spark goes on with; drop it")
     texts = [token.text for token in raw]
     literals: list[str] = []
     kinds = [token.token_type for token in raw]
@@ -123,7 +125,7 @@ def parse(tokens: Tokens, limits: Limits) -> Node:
     if not tokens.raw:
         raise FilterError("is empty; write TRUE to match every event")
     _check_depth(tokens.raw, limits)
-    if ("::", "BD") in pairwise(tokens.shape[1]):
+    if any(a == "::" and b.upper() == "BD" for a, b in pairwise(tokens.shape[1])):
         raise FilterError("the suffix BD is not in the filter language; write the decimal plainly")
     slot = 0
     for token in tokens.raw:
@@ -169,7 +171,7 @@ def _reason(error: SqlglotError) -> str:
     found = getattr(error, "errors", None)
     if not found:
         return "a quote or comment is not closed, or a literal is malformed"
-    text = str(found[0]["description"])
+    text = str(found[0]["description"]).partition(" but got <")[0]
     if text.startswith("Required keyword"):
         text = "something is missing"
     return f"{text.removeprefix('Invalid expression / ').rstrip('.').lower()} at column {found[0]['col']}"

@@ -28,6 +28,7 @@ from narrowcast.filters.syntax import (
     Operand,
     Predicate,
     Slot,
+    operands,
 )
 from narrowcast.model import keys
 from narrowcast.model.keys import DIGITS, FIRST, NO_HIGH, NO_LOW, NULL, PREFIX
@@ -96,6 +97,20 @@ class Literals:
                 self.errors.setdefault(i, str(error))
                 found.append("" if slot.kind == "string" else 0)
         return found
+
+    def check(self, predicate: Predicate) -> None:
+        """Read every literal of a predicate, for the sake of those that cannot be."""
+        for operand in operands(predicate):
+            if isinstance(operand, Slot):
+                self.values(operand)
+        if isinstance(predicate, Like) and isinstance(predicate.pattern, Slot):
+            patterns = self.texts(predicate.pattern)
+            escapes = self.texts(predicate.escape) if predicate.escape else ["\\"] * len(patterns)
+            for i, (pattern, escape) in enumerate(zip(patterns, escapes, strict=True)):
+                try:
+                    pieces(pattern, escape)
+                except FilterError as error:
+                    self.errors.setdefault(i, str(error))
 
     def small_integers(self, slot: Slot) -> Ints | None:
         """Return a slot's integers at once, or None when one of them needs care."""

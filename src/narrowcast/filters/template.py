@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from narrowcast.filters.bind import bind
-from narrowcast.filters.normal import FALSE, Conjunction, Hull, conjunctions, without_not
+from narrowcast.filters.normal import FALSE, Conjunction, Hull, Term, conjunctions, without_not
 from narrowcast.filters.ranges import Literals, Ranges, ranges
+from narrowcast.filters.syntax import Node, Predicate, Slot, operands, predicates
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from narrowcast.filters.limits import Limits
-    from narrowcast.filters.syntax import Node
     from narrowcast.model.schema import Schema
 
     Ints = npt.NDArray[np.int64]
@@ -39,12 +39,16 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A shape bound to a schema: the tree as written, without NOT, and as conjunctions."""
+    """A shape bound to a schema: the tree as written, without NOT, and as conjunctions.
+
+    `dropped` are the predicates that simplifying took out: they decide nothing, but must be right too.
+    """
 
     schema: Schema
     node: Node
     positive: Node
     parts: tuple[Conjunction, ...]
+    dropped: tuple[Predicate, ...]
 
     @classmethod
     def make(cls, node: Node, schema: Schema, limits: Limits | None) -> Template:
@@ -52,28 +56,39 @@ class Template:
         bound = bind(node, schema)
         positive = without_not(bound)
         parts = () if limits is None or positive == FALSE else tuple(conjunctions(positive, limits))
-        return cls(schema, bound, positive, parts)
+        used = {slot.number for p in predicates(positive) for slot in operands(p) if isinstance(slot, Slot)}
+        dropped = tuple(
+            p
+            for p in predicates(bound)
+            if any(isinstance(slot, Slot) and slot.number not in used for slot in operands(p))
+        )
+        return cls(schema, bound, positive, parts, dropped)
 
     def boxes(self, literals: Literals) -> list[Block]:
         """Return the boxes of n filters, in blocks; owners are numbered from 0."""
         blocks = []
+        known: dict[Hull, Ranges] = {}
         for part in self.parts:
-            found = _meet([_cover(term, literals, self.schema) for term in part], len(literals))
+            found = _meet([_cover(term, literals, self.schema, known) for term in part], len(literals))
             blocks += _multiply(found, len(literals))
+        for predicate in self.dropped:
+            literals.check(predicate)
         return blocks
 
 
-def _cover(term: object, literals: Literals, schema: Schema) -> Ranges:
+def _cover(term: Term, literals: Literals, schema: Schema, known: dict[Hull, Ranges]) -> Ranges:
+    """Return where a term can be true; a hull, which many conjunctions may share, is looked at once."""
     if not isinstance(term, Hull):
-        return ranges(term, literals, schema)  # type: ignore[arg-type]  # a term is a predicate or a hull
-    parts = [_meet([_cover(t, literals, schema) for t in part], len(literals)) for part in term.parts]
-    shared = set.intersection(*(set(part.by_attribute) for part in parts))
-    hulls = {}
-    for a in sorted(shared):
-        lo = np.min([part.by_attribute[a][0].min(axis=0) for part in parts], axis=0)
-        hi = np.max([part.by_attribute[a][1].max(axis=0) for part in parts], axis=0)
-        hulls[a] = (lo[None], hi[None])
-    return Ranges(hulls, np.zeros(len(literals), bool))
+        return ranges(term, literals, schema)
+    if term not in known:
+        parts = [_meet([_cover(t, literals, schema, known) for t in p], len(literals)) for p in term.parts]
+        hulls = {}
+        for a in sorted(term.bounds):
+            lo = np.min([part.by_attribute[a][0].min(axis=0) for part in parts], axis=0)
+            hi = np.max([part.by_attribute[a][1].max(axis=0) for part in parts], axis=0)
+            hulls[a] = (lo[None], hi[None])
+        known[term] = Ranges(hulls, np.zeros(len(literals), bool))
+    return known[term]
 
 
 def _meet(found: list[Ranges], n: int) -> Ranges:
