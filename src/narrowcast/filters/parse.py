@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
@@ -48,6 +49,17 @@ class _Filters(Spark):
 
 
 _DIALECT = _Filters()
+
+
+class _Ours(threading.local):
+    """A tokenizer for each thread: it has state, and making one costs as much as using it."""
+
+    def __init__(self) -> None:
+        self.tokenizer = _DIALECT.tokenizer()
+
+
+_ours = _Ours()
+_NUMBER, _STRING = TokenType.NUMBER, TokenType.STRING
 #: What stands for a literal while sqlglot parses: private characters, which no filter has a use for.
 _OPEN, _CLOSE = "\ue000", "\ue001"
 _MARK = re.compile(rf"(0\.)?{_OPEN}(\d+){_CLOSE}")
@@ -101,7 +113,7 @@ def tokenize(text: str, limits: Limits) -> Tokens:
             "split it into several subscriptions or raise the limit `bytes`"
         )
     try:
-        raw = _DIALECT.tokenize(text)
+        raw = _ours.tokenizer.tokenize(text)
     except SqlglotError as error:
         raise FilterError(f"does not parse: {_reason(error)}") from error
     if "\\" in text and any(comment.endswith("\\") for token in raw for comment in token.comments):
@@ -110,11 +122,11 @@ def tokenize(text: str, limits: Limits) -> Tokens:
     literals: list[str] = []
     kinds = [token.token_type for token in raw]
     for i, kind in enumerate(kinds):
-        if kind == TokenType.NUMBER:
+        if kind is _NUMBER:
             number = texts[i]
             literals.append(number)
             texts[i] = "integer" if number.isdigit() else "double" if "e" in number.lower() else "decimal"
-        elif kind == TokenType.STRING:
+        elif kind is _STRING:
             literals.append(texts[i])
             texts[i] = "string"
     return Tokens((tuple(kinds), tuple(texts)), tuple(literals), raw)
@@ -129,7 +141,7 @@ def parse(tokens: Tokens, limits: Limits) -> Node:
         raise FilterError("the suffix BD is not in the filter language; write the decimal plainly")
     slot = 0
     for token in tokens.raw:
-        if token.token_type in (TokenType.NUMBER, TokenType.STRING):
+        if token.token_type in (_NUMBER, _STRING):
             token.text = f"{_OPEN}{slot}{_CLOSE}"
             slot += 1
     try:
@@ -181,9 +193,8 @@ class _Builder:
     """Turns sqlglot's tree into ours; a node that is not expected is refused by its text."""
 
     def __init__(self, tokens: Tokens) -> None:
-        literal = (TokenType.NUMBER, TokenType.STRING)
         pairs = zip(*tokens.shape, strict=True)
-        self._kinds = [cast("Kind", text) for kind, text in pairs if kind in literal]
+        self._kinds = [cast("Kind", text) for kind, text in pairs if kind in (_NUMBER, _STRING)]
         self._literals = tokens.literals
 
     def node(self, tree: Any) -> Node:
