@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -113,6 +114,16 @@ def test_version_is_one() -> None:
     version = PROJECT["project"]["version"]
     assert narrowcast.__version__ == version
     assert re.search(rf"^## .*{re.escape(version)}\b", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+
+def test_the_readme_shows_the_measured_numbers() -> None:
+    readme = (ROOT / "README.md").read_text()
+    rows = json.loads((ROOT / "benchmarks" / "results" / "filters.json").read_text())["rows"]
+    parser = {row["workload"]: row["filters_per_s"] for row in rows if row["series"] == "sqlglot parse"}
+    largest = {row["workload"]: row for row in rows if row["series"] == "narrowcast"}
+    for workload, row in largest.items():
+        times_parser = round(row["filters_per_s"] / parser[workload], 1)
+        assert f"| {row['filters_per_s']:,} | {row['times_without_cache']} | {times_parser} |" in readme
 
 
 def test_ci_runs_the_tests() -> None:
