@@ -204,7 +204,7 @@ def test_folders_that_cannot_be_read(folder: Path, spoil: Any, message: str) -> 
 
 
 def test_not_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match="is not a folder; give the one that `narrowcast plan --out` wrote"):
+    with pytest.raises(PlanError, match="is not a folder; give the one that a plan was written to"):
         read_plan(tmp_path / "nothing")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
@@ -36,6 +37,8 @@ def _run() -> int:
         raise KeyboardInterrupt from None
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
+        # What could not be written must not be tried again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _fail(f"{error.strerror or error}{where}")
     return code if isinstance(code, int) else 0
 
