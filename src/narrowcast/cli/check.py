@@ -64,19 +64,18 @@ def check(
     table = _read_filters(filters)
     if schema is not None and events is not None:
         raise InputError("give --schema or --events, not both: the events carry their own types")
-    texts = [text for text in table["filter"].to_pylist() if text is not None]
     limits = Limits(boxes=limit_boxes)
     typed = schema is not None or events is not None
-    sample: EventBatch | None = None
-    if events is not None:
-        seen = read_table(events, limit=LOOKED_AT)
-        rows_of_sample = np.random.default_rng(0).permutation(seen.num_rows)[:SAMPLE]
-        sample = EventBatch.from_arrow(seen.take(pa.array(np.sort(rows_of_sample))))
-        types = sample.schema
-    else:
-        types = Schema.read(schema) if schema is not None else infer_schema(texts, limits)
     told = None if event is None else _decode_event(event)
-    with Console(stderr=True).status(f"compiling {table.num_rows:,} filters"):
+    sample = None if events is None else _sample(events)
+    with Console(stderr=True).status(f"reading {table.num_rows:,} filters") as status:
+        if sample is not None:
+            types = sample.schema
+        elif schema is not None:
+            types = Schema.read(schema)
+        else:
+            types = infer_schema(filter(None, table["filter"].to_pylist()), limits)
+        status.update(f"compiling {table.num_rows:,} filters")
         report = _report(table, types, limits, sample, told, None if as_json else rows, typed=typed)
     if as_json:
         print(msgspec.json.encode(report).decode())
@@ -88,6 +87,13 @@ def check(
             f"{report['bad']:,} of {report['filters']:,} filters are bad; the first is subscription_id "
             f"{first['subscription_id']}: {first['reason']}"
         )
+
+
+def _sample(path: Path) -> EventBatch:
+    """Return events drawn at random, always the same ones."""
+    seen = read_table(path, limit=LOOKED_AT)
+    drawn = np.random.default_rng(0).permutation(seen.num_rows)[:SAMPLE]
+    return EventBatch.from_arrow(seen.take(pa.array(np.sort(drawn))))
 
 
 def _read_filters(path: Path) -> pa.Table:

@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 import pyarrow.parquet as pq
 import typer
+from rich.console import Console
 
 from narrowcast import __version__
 from narrowcast.files import new_folder
@@ -35,7 +36,7 @@ def generate(
     Example: `narrowcast generate stocks --out quotes --seed 7 --set n_events=500 --set modes=4`
     """
     made = make_workload(workload, settings or (), seed=seed)
-    with new_folder(out) as aside:
+    with new_folder(out) as aside, Console(stderr=True).status(f"making {made}"):
         tables = made.tables()
         for name, table in tables.items():
             pq.write_table(table, aside / f"{name}.parquet")
