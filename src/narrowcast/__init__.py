@@ -10,6 +10,7 @@ from narrowcast.costs import COSTS, CostModel, Waste
 from narrowcast.filters.explain import Explanation, Subscription
 from narrowcast.filters.limits import Limits
 from narrowcast.filters.subscriptions import compile_filters
+from narrowcast.filters.topics import TopicSpace
 from narrowcast.matching import MATCHERS, Matcher, Scan
 from narrowcast.model.artefact import PlanInfo, read_plan, write_plan
 from narrowcast.model.cost import Cost
@@ -62,6 +63,7 @@ __all__ = [
     "Schema",
     "Subscription",
     "SubscriptionSet",
+    "TopicSpace",
     "Unicast",
     "Waste",
     "compile_filters",

@@ -7,6 +7,7 @@
     │   ├── SchemaError       attributes that collide, are unknown or of an unusable type
     │   ├── FilterError       a filter that does not parse, bind or fit the limits
     │   ├── TableError        a table that is missing, unreadable or lacks a column
+    │   ├── IndexFileError    a file that is no index, is damaged, or of another version
     │   └── ParameterError    a parameter outside its range
     ├── PlanError             a plan that breaks its invariant, or an artefact that cannot be read
     ├── TransportError        a transport that can no longer do what was asked of it
@@ -37,6 +38,10 @@ class FilterError(InputError):
 
 class TableError(InputError):
     """A table that is missing, unreadable or lacks a column."""
+
+
+class IndexFileError(InputError):
+    """A file that is no index, is damaged, or of another version."""
 
 
 class ParameterError(InputError):

@@ -1,6 +1,8 @@
 """Matchers: which subscriptions an event matches."""
 
+from narrowcast.matching.auto import Auto
 from narrowcast.matching.base import MATCHERS, Matcher
+from narrowcast.matching.bitmap import Bitmap
 from narrowcast.matching.scan import Scan
 
-__all__ = ["MATCHERS", "Matcher", "Scan"]
+__all__ = ["MATCHERS", "Auto", "Bitmap", "Matcher", "Scan"]

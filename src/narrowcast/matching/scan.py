@@ -8,6 +8,7 @@ import numpy as np
 
 from narrowcast.errors import InputError, ParameterError
 from narrowcast.filters.checks import Checks
+from narrowcast.matching.answers import Answers
 from narrowcast.matching.base import MATCHERS
 from narrowcast.model.matches import Matches
 
@@ -23,7 +24,7 @@ _PAIRS = 1 << 20
 
 
 @MATCHERS.register("scan")
-class Scan:
+class Scan(Answers):
     """Compares each event with each box, a block at a time.
 
     Examples

@@ -67,6 +67,16 @@ class Matches:
         object.__setattr__(self, "index", index)
 
     @classmethod
+    def trusted(cls, indptr: NDArray[np.int64], index: NDArray[np.int32]) -> Self:
+        """Build from rows that are known to be in order: nothing is checked. For matchers."""
+        new = object.__new__(cls)
+        for name, array in (("indptr", indptr), ("index", index)):
+            view = array.view()
+            view.flags.writeable = False
+            object.__setattr__(new, name, view)
+        return new
+
+    @classmethod
     def from_pairs(cls, event: ArrayLike, index: ArrayLike, n_events: int) -> Self:
         """Build from (event, position) pairs in any order; repeated pairs count once."""
         event, index = np.asarray(event, np.int64), np.asarray(index, np.int64)

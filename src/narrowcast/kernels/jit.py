@@ -1,0 +1,44 @@
+"""How every kernel is compiled, and the two machine instructions that numba does not name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def kernel(function: F) -> F:
+    """Compile on first use, keep the machine code on disk, and let other threads run meanwhile."""
+    return cast("F", numba.njit(nogil=True, cache=True, boundscheck=False)(function))
+
+
+def _lowest(_typing: Any, _word: Any) -> Any:
+    """Return the position of the lowest set bit of a word of 64; 64 where none is set."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        kind, flag = ir.IntType(64), ir.IntType(1)
+        count = builder.module.declare_intrinsic("llvm.cttz", [kind], ir.FunctionType(kind, [kind, flag]))
+        return builder.call(count, [args[0], ir.Constant(flag, 0)])
+
+    return types.int64(types.uint64), generate
+
+
+def _population(_typing: Any, _word: Any) -> Any:
+    """Return how many bits of a word of 64 are set."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        kind = ir.IntType(64)
+        count = builder.module.declare_intrinsic("llvm.ctpop", [kind], ir.FunctionType(kind, [kind]))
+        return builder.call(count, [args[0]])
+
+    return types.int64(types.uint64), generate
+
+
+lowest = cast("Callable[[Any], int]", intrinsic(_lowest))
+population = cast("Callable[[Any], int]", intrinsic(_population))

@@ -1,0 +1,117 @@
+"""Boxes that were added one after another, over keys themselves: no ranks to make.
+
+A chunk has a row of flags for each attribute it knows and each bucket between that attribute's cuts: which
+boxes meet the bucket. All flags are set at first: a box that does not bound an attribute meets all of its
+buckets. Readers who were told of fewer boxes never look at the flags of later ones.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from narrowcast.kernels.bits import intersect
+from narrowcast.kernels.jit import kernel, lowest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Numbers = NDArray[np.int32]
+    Words = NDArray[np.uint64]
+
+_ONE = np.uint64(1)
+
+
+@kernel
+def _below(cuts: Ints, begin: int, end: int, key: int) -> int:
+    """Return how many of some ascending cuts are below a key."""
+    low, high = begin, end
+    while low < high:
+        middle = (low + high) >> 1
+        if cuts[middle] < key:
+            low = middle + 1
+        else:
+            high = middle
+    return low - begin
+
+
+@kernel
+def put(
+    words: Words,
+    width: int,
+    n_buckets: int,
+    cuts: Ints,
+    cut_at: Ints,
+    place: Numbers,
+    at: int,
+    indptr: Ints,
+    attribute: NDArray[np.int16],
+    lo: Ints,
+    hi: Ints,
+) -> None:
+    """Write the flags of boxes from number `at` of the chunk on; `place` is the row of an attribute."""
+    for box in range(len(indptr) - 1):
+        local = at + box
+        w, flag = local >> 6, _ONE << np.uint64(local & 63)
+        for b in range(indptr[box], indptr[box + 1]):
+            row = place[attribute[b]]
+            # keys in (lo, hi] lie in the buckets of lo + 1 to hi; lo itself may share the first
+            first = _below(cuts, cut_at[row], cut_at[row + 1], lo[b])
+            last = _below(cuts, cut_at[row], cut_at[row + 1], hi[b])
+            for bucket in range(n_buckets):
+                to = (row * n_buckets + bucket) * width + w
+                words[to] = words[to] | flag if first <= bucket <= last else words[to] & ~flag
+
+
+@kernel
+def find(
+    words: Words,
+    width: int,
+    n_buckets: int,
+    cuts: Ints,
+    cut_at: Ints,
+    place: Numbers,
+    n_boxes: int,
+    indptr: Ints,
+    attribute: NDArray[np.int16],
+    lo: Ints,
+    hi: Ints,
+    keys: Ints,
+) -> tuple[Ints, Numbers]:
+    """Return the boxes of each event among the first `n_boxes`; keys have a column for each row of flags."""
+    n_events, n_rows = keys.shape
+    out_indptr = np.zeros(n_events + 1, np.int64)
+    out = np.empty(256, np.int32)
+    n = 0
+    used = (n_boxes + 63) >> 6
+    met = np.empty(used, np.uint64)
+    start = np.empty(max(1, n_rows), np.int64)
+    for e in range(n_events):
+        if n + n_boxes > len(out):
+            longer = np.empty(max(2 * len(out), n + n_boxes), np.int32)
+            longer[:n] = out[:n]
+            out = longer
+        for r in range(n_rows):
+            bucket = _below(cuts, cut_at[r], cut_at[r + 1], keys[e, r])
+            start[r] = (r * n_buckets + bucket) * width
+        if n_rows:
+            intersect(words, start, n_rows, used, met)
+        else:
+            met[:] = ~np.uint64(0)
+        if n_boxes & 63:
+            met[used - 1] &= (_ONE << np.uint64(n_boxes & 63)) - _ONE
+        for w in range(used):
+            word = met[w]
+            while word:
+                box = w * 64 + lowest(word)
+                word &= word - _ONE
+                inside = True
+                for b in range(indptr[box], indptr[box + 1]):
+                    key = keys[e, place[attribute[b]]]
+                    inside &= (lo[b] < key) & (key <= hi[b])
+                out[n] = box
+                n += inside
+        out_indptr[e + 1] = n
+    return out_indptr, out[:n].copy()

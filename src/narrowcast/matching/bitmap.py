@@ -1,0 +1,241 @@
+"""Bucket bitmaps: for every bucket of an attribute, the boxes that meet it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from narrowcast.errors import ParameterError
+from narrowcast.kernels import blocks as blocks_kernel
+from narrowcast.kernels import flat as flat_kernel
+from narrowcast.kernels.bits import SLACK, gather
+from narrowcast.kernels.blocks import Blocks
+from narrowcast.matching.base import MATCHERS
+from narrowcast.matching.buckets import N_BUCKETS, Buckets
+from narrowcast.matching.groups import Groups
+from narrowcast.matching.index import Found
+from narrowcast.matching.indexed import Indexed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from narrowcast.matching.index import Codes, Index
+    from narrowcast.matching.ranks import CodedBoxes, Ranks
+    from narrowcast.model.schema import Schema
+
+    Ints = NDArray[np.int64]
+    Numbers = NDArray[np.int32]
+
+#: Words of flags in a row of a chunk of the flat layout: all rows of a chunk together should fit a cache.
+_WIDTH = 128
+#: Bytes of result flags held at a time by the flat layout.
+_FLAGS = 1 << 25
+#: Pairs of event and box gathered at a time by the blocks layout, and the events of the first tile.
+_PAIRS = 1 << 21
+_FIRST_TILE = 256
+_TILE = 4096
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlatIndex:
+    """Flags for all boxes in their own order: best for few boxes, or broad ones.
+
+    What is found comes out in order by itself, so that results of tens of thousands of boxes an event cost
+    little more than writing them.
+    """
+
+    n_boxes: int
+    buckets: Buckets
+    words: NDArray[np.uint64]
+    ends: Codes
+    width: int
+
+    @classmethod
+    def build(cls, boxes: CodedBoxes, sample: Codes | None = None) -> FlatIndex:
+        """Index boxes."""
+        n, k = len(boxes), boxes.n_columns
+        width = min(_WIDTH, max(1, -(-n // 64)))
+        n_chunks = -(-n // (width * 64))
+        buckets = Buckets.of(boxes, sample)
+        words = np.full(n_chunks * k * N_BUCKETS * 2 * width, ~np.uint64(0))
+        flat_kernel.fill(words, k, N_BUCKETS, width, boxes.indptr, boxes.column, *buckets.bounds(boxes))
+        lo, hi = boxes.dense()
+        ends = np.stack([lo, hi], axis=2).reshape(n, 2 * k)
+        return cls(n, buckets, words, ends, width)
+
+    def flags(self, codes: Codes) -> Iterator[NDArray[np.uint64]]:
+        """Yield the flags of the boxes that hold each event, some at a time; the array is used again."""
+        n_words = -(-self.n_boxes // (self.width * 64)) * self.width
+        tile = max(1, min(len(codes), 1024, _FLAGS // max(1, n_words * 8)))
+        rows = np.empty((tile, n_words), np.uint64)
+        for start in range(0, len(codes), tile):
+            some = codes[start : start + tile]
+            flat_kernel.meet(
+                self.words, self.n_boxes, N_BUCKETS, self.width, self.ends, some, self.buckets(some), rows
+            )
+            yield rows[: len(some)]
+
+    def find(self, codes: Codes) -> Found:
+        """Return the boxes of each event."""
+        counts = np.zeros(len(codes), np.int64)
+        out = np.empty(0, np.int32)
+        done = at = 0
+        for rows in self.flags(codes):
+            flat_kernel.count_rows(rows, len(rows), counts[done:])
+            need = at + int(counts[done : done + len(rows)].sum())
+            done += len(rows)
+            if need + SLACK > len(out):
+                # what has been found so far foretells the rest
+                longer = np.empty(int(1.1 * need * len(codes) / done) + SLACK, np.int32)
+                longer[:at] = out[:at]
+                out = longer
+            at = flat_kernel.list_rows(rows, len(rows), out, at)
+        return Found(np.concatenate([[0], np.cumsum(counts)]), out[:at])
+
+    def bitmaps(self, codes: Codes) -> NDArray[np.uint64]:
+        """Return the flags of the boxes that hold each event, a row for each."""
+        rows = [some[:, : -(-self.n_boxes // 64)].copy() for some in self.flags(codes)]
+        return np.concatenate([np.empty((0, -(-self.n_boxes // 64)), np.uint64), *rows])
+
+    def count(self, codes: Codes) -> Ints:
+        """Return how many boxes hold each event."""
+        counts = np.zeros(len(codes), np.int64)
+        done = 0
+        for rows in self.flags(codes):
+            flat_kernel.count_rows(rows, len(rows), counts[done:])
+            done += len(rows)
+        return counts
+
+    def stats(self) -> dict[str, Any]:
+        """Return what it holds."""
+        return {"layout": "flat", "chunks": -(-self.n_boxes // (self.width * 64))}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all that it is made of."""
+        shape = np.array([self.n_boxes, self.width])
+        return {"shape": shape, "words": self.words, "ends": self.ends, **self.buckets.arrays()}
+
+    @classmethod
+    def restore(cls, arrays: dict[str, NDArray[Any]]) -> FlatIndex:
+        """Return the index that is made of these arrays."""
+        n, width = map(int, arrays["shape"])
+        return cls(n, Buckets.restore(arrays), arrays["words"], arrays["ends"], width)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockIndex:
+    """Flags for groups of boxes that bound the same attributes: best for many boxes that each hold little.
+
+    A group is looked at only for the attributes that its boxes bound, only for events of its category, and
+    only in the part of its rows where its leading attribute has any flag.
+    """
+
+    buckets: Buckets
+    blocks: Blocks
+
+    @classmethod
+    def build(cls, boxes: CodedBoxes, sample: Codes | None = None) -> BlockIndex:
+        """Index boxes."""
+        buckets = Buckets.of(boxes, sample)
+        groups = Groups.of(boxes)
+        size, width = np.diff(groups.first), np.diff(groups.column_at)
+        rows = np.where(groups.plain, 0, width * N_BUCKETS * -(-size // 64))
+        codes = size * width * 2
+        blocks = Blocks(
+            *groups,
+            row_at=np.where(groups.plain, -1, np.cumsum(rows) - rows),
+            end_at=np.cumsum(codes) - codes,
+            words=np.zeros(int(rows.sum()), np.uint64),
+            ends=np.zeros(int(codes.sum()), boxes.lo.dtype),
+            begin=np.zeros((len(size), N_BUCKETS), np.int32),
+            end=np.zeros((len(size), N_BUCKETS), np.int32),
+        )
+        first, end = buckets.bounds(boxes)[:2]
+        bounds = boxes.indptr, boxes.column, boxes.lo, boxes.hi
+        blocks_kernel.fill(blocks, N_BUCKETS, *bounds, first, end, boxes.last)
+        return cls(buckets, blocks)
+
+    def _pairs(self, codes: Codes, counts: Ints, want: bool) -> tuple[Numbers, Numbers, int]:
+        return blocks_kernel.find(self.blocks, N_BUCKETS, codes, self.buckets(codes), counts, want)
+
+    def find(self, codes: Codes) -> Found:
+        """Return the boxes of each event."""
+        parts = []
+        start, tile = 0, _FIRST_TILE
+        while start < len(codes):
+            some = codes[start : start + tile]
+            event, box, n_pairs = self._pairs(some, np.zeros(len(some), np.int64), True)
+            parts.append(gather(event, box, n_pairs, len(some), len(self.blocks.number)))
+            start += len(some)
+            tile = max(1, min(_TILE, _PAIRS * len(some) // max(1, n_pairs)))
+        return joined(parts)
+
+    def count(self, codes: Codes) -> Ints:
+        """Return how many boxes hold each event."""
+        counts = np.zeros(len(codes), np.int64)
+        for start in range(0, len(codes), _TILE):
+            self._pairs(codes[start : start + _TILE], counts[start : start + _TILE], False)
+        return counts
+
+    def stats(self) -> dict[str, Any]:
+        """Return what it holds."""
+        sections, groups = len(self.blocks.section) - 1, len(self.blocks.first) - 1
+        return {"layout": "blocks", "groups": groups, "sections": sections}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all that it is made of."""
+        return {**self.buckets.arrays(), **{name: np.asarray(a) for name, a in self.blocks._asdict().items()}}
+
+    @classmethod
+    def restore(cls, arrays: dict[str, NDArray[Any]]) -> BlockIndex:
+        """Return the index that is made of these arrays."""
+        own = {name: arrays[name] for name in Blocks._fields if name != "section_column"}
+        return cls(Buckets.restore(arrays), Blocks(**own, section_column=int(arrays["section_column"])))
+
+
+def joined(parts: list[tuple[Ints, NDArray[np.int32]]]) -> Found:
+    """Return the rows of tiles one after another."""
+    if len(parts) == 1:
+        return Found(*parts[0])
+    counts = [np.diff(indptr) for indptr, _ in parts]
+    indptr = np.cumsum(np.concatenate([np.zeros(1, np.int64), *counts]))
+    return Found(indptr, np.concatenate([np.empty(0, np.int32), *(box for _, box in parts)]))
+
+
+@MATCHERS.register("bitmap")
+class Bitmap(Indexed):
+    """Intersects, for each event, rows of flags: one row per attribute says which boxes meet its bucket.
+
+    Parameters
+    ----------
+    layout
+        `flat`: one row for all boxes; best for few boxes or broad ones. `blocks`: rows for groups of boxes
+        that bound the same attributes; best for many boxes that each hold little.
+    threads
+        How many threads share a batch.
+
+    Examples
+    --------
+    >>> import pyarrow as pa, narrowcast as nc
+    >>> events = nc.EventBatch.from_arrow(pa.table({"price": [80.0, 75.0, None]}))
+    >>> subscriptions = nc.compile_filters(events.schema, ["price > 75", "price <= 75"]).subscriptions
+    >>> [row.tolist() for row in Bitmap(layout="flat").fit(subscriptions).match(events)]
+    [[0], [1], []]
+    """
+
+    _indexes = (FlatIndex, BlockIndex)
+
+    def __init__(self, *, layout: Literal["flat", "blocks"] = "blocks", threads: int = 1) -> None:
+        super().__init__(threads=threads)
+        if layout not in ("flat", "blocks"):
+            raise ParameterError(f"layout is {layout!r}; give one of flat, blocks")
+        self.layout = layout
+
+    def _index(self, boxes: CodedBoxes, ranks: Ranks, schema: Schema, sample: Codes | None) -> Index:
+        if self.layout == "flat":
+            return FlatIndex.build(boxes, sample)
+        return BlockIndex.build(boxes, sample)

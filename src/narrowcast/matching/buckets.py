@@ -1,0 +1,105 @@
+"""Codes in buckets: few enough that every bucket can have a row of flags."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from narrowcast.kernels.blocks import bucket_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from narrowcast.matching.index import Codes
+    from narrowcast.matching.ranks import CodedBoxes
+
+    Ints = NDArray[np.int64]
+    Bytes = NDArray[np.uint8]
+
+#: Buckets of a column.
+N_BUCKETS = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buckets:
+    """For each column, the bucket of every code: neighbours together, about as many box ends in each.
+
+    Parameters
+    ----------
+    table
+        The buckets of all columns' codes, one column after another.
+    table_at
+        Where each column begins in `table`; one entry more than there are columns.
+    """
+
+    table: Bytes
+    table_at: Ints
+
+    @classmethod
+    def of(cls, boxes: CodedBoxes, sample: Codes | None = None) -> Buckets:
+        """Return buckets that share the ends of boxes evenly, and the events of a sample if one is given."""
+        order = np.argsort(boxes.column, kind="stable")
+        split = np.searchsorted(boxes.column[order], np.arange(boxes.n_columns + 1))
+        tables = []
+        for c in range(boxes.n_columns):
+            entry = order[split[c] : split[c + 1]]
+            last = int(boxes.last[c])
+            # an end at code x parts x from x + 1; those at 0 and at the last code part nothing
+            weight = np.bincount(boxes.lo[entry], minlength=last + 1).astype(np.float64)
+            weight += np.bincount(boxes.hi[entry], minlength=last + 1)
+            weight[0] = weight[last] = 0
+            weight /= max(1.0, weight.sum())
+            if sample is not None and len(sample):
+                weight += np.bincount(sample[:, c], minlength=last + 1) / len(sample)
+            tables.append(_cut(weight, last))
+        sizes = [len(t) for t in tables]
+        return cls(
+            np.concatenate([np.empty(0, np.uint8), *tables]),
+            np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+        )
+
+    def bounds(self, boxes: CodedBoxes) -> tuple[Bytes, Bytes, Bytes, Bytes]:
+        """Return for each bound the buckets it meets (first, end) and those it covers (first, end)."""
+        at = self.table_at[:-1][boxes.column]
+        last = boxes.last[boxes.column]
+        low, high = boxes.lo.astype(np.int64), boxes.hi.astype(np.int64)
+        empty = low >= high
+        start = np.minimum(low + 1, last)
+        first = self.table[at + start]
+        end = self.table[at + high] + np.uint8(1)
+        # a bucket is covered from its first code on when the code before is in another bucket
+        whole_low = (start == 1) | (self.table[at + np.maximum(start - 1, 1)] != first)
+        whole_high = (high == last) | (self.table[at + np.minimum(high + 1, last)] != end - 1)
+        sure_first = first + np.where(whole_low, 0, 1).astype(np.uint8)
+        sure_end = end - np.where(whole_high, 0, 1).astype(np.uint8)
+        for column in (first, end, sure_first, sure_end):
+            column[empty] = 0
+        return first, end, sure_first, sure_end
+
+    def __call__(self, codes: Codes) -> Bytes:
+        """Return the bucket of every code."""
+        found: Bytes = bucket_of(codes, self.table, self.table_at)
+        return found
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what it is made of."""
+        return {"bucket_table": self.table, "bucket_at": self.table_at}
+
+    @classmethod
+    def restore(cls, arrays: dict[str, NDArray[Any]]) -> Buckets:
+        """Return the buckets that `arrays` told of."""
+        return cls(arrays["bucket_table"], arrays["bucket_at"])
+
+
+def _cut(weight: NDArray[np.float64], last: int) -> Bytes:
+    """Return the bucket of each code from 0 to the last, where 0 goes with 1."""
+    if last <= N_BUCKETS:
+        buckets = np.arange(last + 1) - 1
+    else:
+        before = np.cumsum(weight) - weight
+        share = np.floor(before * (N_BUCKETS / max(weight.sum(), 1e-300))).astype(np.int64)
+        buckets = np.unique(np.minimum(share, N_BUCKETS - 1), return_inverse=True)[1]
+    buckets[0] = 0
+    return buckets.astype(np.uint8)

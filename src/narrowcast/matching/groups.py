@@ -1,0 +1,113 @@
+"""Groups of boxes that are looked at together: of one category, bounding the same attributes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from narrowcast.kernels.groups import cut, describe
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from narrowcast.matching.ranks import CodedBoxes
+
+    Ints = NDArray[np.int64]
+    Numbers = NDArray[np.int32]
+
+#: Boxes that bound the same columns make a group of their own when there are at least so many.
+_ALONE = 128
+#: A group of at most so many boxes has no rows: comparing all of them is as quick.
+_PLAIN = 16
+#: Limits of a group.
+_MOST_BOXES = 1 << 15
+_MOST_COLUMNS = 16
+#: A category is used when an event then meets at most this share of the boxes.
+_WORTH = 0.7
+
+
+class Groups(NamedTuple):
+    """Boxes in groups, and groups in sections: the first fields of narrowcast.kernels.blocks.Blocks."""
+
+    section: Ints
+    section_column: int
+    number: Numbers
+    first: Ints
+    column_at: Ints
+    column: Numbers
+
+    @classmethod
+    def of(cls, boxes: CodedBoxes) -> Groups:
+        """Group boxes."""
+        n, box = len(boxes), boxes.box
+        used = np.ones(len(box), bool)
+        section = np.zeros(n, np.int64)
+        point = boxes.hi.astype(np.int64) == boxes.lo.astype(np.int64) + 1
+        section_column = _category(boxes, point)
+        if section_column >= 0:
+            entry = np.flatnonzero(point & (boxes.column == section_column))
+            section[box[entry]] = boxes.hi[entry]
+            used[entry] = False
+        signature = _signatures(boxes, used)
+        order = np.lexsort((signature, section))
+        starts = _starts(section[order], signature[order])
+        size = np.diff(np.append(starts, n))
+        of_box = np.repeat(np.arange(len(starts)), size)
+        # what is too rare to stand alone goes with the rest of its section
+        alone = size >= _ALONE
+        label = np.where(alone, np.arange(len(starts)), -1 - section[order][starts])[of_box]
+        inner = np.lexsort((of_box, ~alone[of_box], section[order]))
+        order, label = order[inner], label[inner]
+        bounds = (boxes.indptr, boxes.column, used)
+        first = cut(order, label, *bounds, boxes.n_columns, _MOST_BOXES, _MOST_COLUMNS)
+        column_at, column, place = describe(order, first, *bounds, boxes.lo, boxes.hi, boxes.last)
+        group = np.repeat(np.arange(len(first) - 1), np.diff(first))
+        order = order[np.lexsort((place, group))]
+        sections = int(boxes.last[section_column]) + 1 if section_column >= 0 else 1
+        section_of = section[order][first[:-1]] if n else np.empty(0, np.int64)
+        return cls(
+            np.searchsorted(section_of, np.arange(sections + 1)),
+            section_column,
+            order.astype(np.int32),
+            first,
+            column_at,
+            column,
+        )
+
+    @property
+    def plain(self) -> NDArray[np.bool_]:
+        """Which groups need no rows of flags."""
+        flags: NDArray[np.bool_] = (np.diff(self.first) <= _PLAIN) | (np.diff(self.column_at) == 0)
+        return flags
+
+
+def _category(boxes: CodedBoxes, point: NDArray[np.bool_]) -> int:
+    """Return the column by whose single codes boxes are best set apart, or -1.
+
+    What counts is the share of boxes that an event then meets, events being spread as the boxes are.
+    """
+    best, column = _WORTH * len(boxes), -1
+    for c in np.unique(boxes.column[point]):
+        counts = np.bincount(boxes.hi[point & (boxes.column == c)]).astype(np.float64)
+        pointed = counts.sum()
+        met = (counts**2).sum() / pointed + (len(boxes) - pointed)
+        if met < best:
+            best, column = met, int(c)
+    return column
+
+
+def _signatures(boxes: CodedBoxes, used: NDArray[np.bool_]) -> NDArray[np.uint64]:
+    """Return a number for the set of columns that each box bounds; two sets may share one, rarely."""
+    weight = np.random.default_rng(0).integers(1, 2**63, max(1, boxes.n_columns), np.uint64)
+    total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(weight[boxes.column] * used, dtype=np.uint64)])
+    signatures: NDArray[np.uint64] = total[boxes.indptr[1:]] - total[boxes.indptr[:-1]]
+    return signatures
+
+
+def _starts(section: Ints, signature: NDArray[np.uint64]) -> Ints:
+    """Return where a run of one section and one signature begins."""
+    if len(section) == 0:
+        return np.empty(0, np.int64)
+    changed = (section[1:] != section[:-1]) | (signature[1:] != signature[:-1])
+    return np.concatenate([[0], np.flatnonzero(changed) + 1])

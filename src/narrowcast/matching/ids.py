@@ -1,0 +1,45 @@
+"""Where a subscription is, by its id."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+
+class Ids:
+    """From subscription ids to slots: many that were there at first, sorted, and some that came later.
+
+    An id may be used again once its slot is empty; the newest slot counts.
+
+    Parameters
+    ----------
+    first
+        The ids of the slots from 0 on.
+    """
+
+    def __init__(self, first: Ints) -> None:
+        self._n = len(first)
+        self._order = None if bool((first[1:] > first[:-1]).all()) else np.argsort(first, kind="stable")
+        self._first = first if self._order is None else first[self._order]
+        self._later: dict[int, int] = {}
+
+    def add(self, ids: Ints) -> None:
+        """Give the next slots to these ids."""
+        self._later.update(zip(ids.tolist(), range(self._n, self._n + len(ids)), strict=True))
+        self._n += len(ids)
+
+    def slots(self, ids: Ints) -> Ints:
+        """Return the newest slot of each id, -1 for one that was never there."""
+        at = np.minimum(np.searchsorted(self._first, ids), max(0, len(self._first) - 1))
+        there = self._first[at] == ids if len(self._first) else np.zeros(len(ids), bool)
+        slots = np.where(there, at if self._order is None else self._order[at] if len(at) else at, -1)
+        if self._later:
+            later = np.array([self._later.get(i, -1) for i in ids.tolist()], np.int64)
+            slots = np.where(later >= 0, later, slots)
+        return slots

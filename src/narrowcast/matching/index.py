@@ -1,0 +1,47 @@
+"""The seam below a matcher: an immutable index over coded boxes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Codes = NDArray[np.unsignedinteger[Any]]
+
+
+class Found(NamedTuple):
+    """The boxes of each event as compressed rows, ascending within an event."""
+
+    indptr: NDArray[np.int64]
+    box: NDArray[np.int32]
+
+
+class Index(Protocol):
+    """Finds the boxes that hold an event. Built once, never changed, so any number of threads may read it.
+
+    An index keeps everything in arrays, so that it can be saved and mapped back from a file: `arrays` and
+    `restore` are each other's inverse.
+    """
+
+    def find(self, codes: Codes) -> Found:
+        """Return the boxes of each event; codes have one row per event and one column per coded attribute."""
+        ...
+
+    def count(self, codes: Codes) -> NDArray[np.int64]:
+        """Return how many boxes hold each event."""
+        ...
+
+    def stats(self) -> dict[str, Any]:
+        """Return what it holds: counts and sizes."""
+        ...
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all that it is made of."""
+        ...
+
+    @classmethod
+    def restore(cls, arrays: dict[str, NDArray[Any]]) -> Self:
+        """Return the index that is made of these arrays, which may be read-only and mapped from a file."""
+        ...

@@ -1,0 +1,385 @@
+"""A matcher over an index: everything but the index itself."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import threading
+from abc import abstractmethod
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+
+import numpy as np
+
+from narrowcast.errors import IndexFileError, InputError, ParameterError
+from narrowcast.filters.checks import Checks
+from narrowcast.matching import store
+from narrowcast.matching.answers import Answers, flags_of, subscribers_of
+from narrowcast.matching.base import MATCHERS
+from narrowcast.matching.ids import Ids
+from narrowcast.matching.index import Found
+from narrowcast.matching.one import OneEvent
+from narrowcast.matching.ranks import Ranks
+from narrowcast.matching.segment import Owners, Segment
+from narrowcast.matching.snapshot import Snapshot
+from narrowcast.matching.tail import Tail, some_cuts
+from narrowcast.model.matches import Matches
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from narrowcast.matching.index import Codes, Index
+    from narrowcast.matching.ranks import CodedBoxes
+    from narrowcast.model.events import EventBatch
+    from narrowcast.model.schema import Schema
+    from narrowcast.model.subscriptions import SubscriptionSet
+
+T = TypeVar("T")
+
+#: Added subscriptions are indexed once there are so many, or this share of those that are.
+_TAIL = 8192
+_TAIL_SHARE = 8
+#: Empty slots are closed once they are more than this share.
+_EMPTY_SHARE = 2
+#: Events that a thread takes at least.
+_LEAST = 64
+
+
+class Indexed(Answers):
+    """A matcher whose subscriptions can change while others read.
+
+    `fit` builds an index. What is added goes to a tail that is searched along with it, and becomes an index
+    of its own when it has grown; what is removed leaves an empty slot. Every change puts a new snapshot in
+    place of the last, which readers go on using for as long as they need it: they never wait. Writers wait
+    for one another.
+
+    Parameters
+    ----------
+    threads
+        How many threads share a batch of events.
+    """
+
+    def __init__(self, *, threads: int = 1) -> None:
+        if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 1024:
+            raise ParameterError(f"threads is {threads!r}; give a whole number from 1 to 1024")
+        self.threads = threads
+        self._lock = threading.Lock()
+        self._now: Snapshot | None = None
+
+    #: The kinds of index it may have, for `load`.
+    _indexes: ClassVar[tuple[type[Index], ...]]
+
+    @abstractmethod
+    def _index(self, boxes: CodedBoxes, ranks: Ranks, schema: Schema, sample: Codes | None) -> Index:
+        """Build the index over coded boxes, given a sample of events where there is one."""
+
+    def fit(self, subscriptions: SubscriptionSet, sample: EventBatch | None = None) -> Self:
+        """Take up subscriptions in place of any before; a sample of events tells where to be finer."""
+        if sample is not None and sample.schema != subscriptions.schema:
+            raise _other_schema(sample, subscriptions.schema)
+        with self._lock:
+            self._sample = sample
+            self._put(subscriptions)
+        return self
+
+    def _put(self, subscriptions: SubscriptionSet) -> None:
+        """Index everything anew."""
+        now = self._whole(subscriptions)
+        self._ids = Ids(subscriptions.subscription_id)
+        self._now = now
+
+    def _publish(self, subscriptions: SubscriptionSet, ranks: Ranks, index: Index) -> None:
+        """Take up subscriptions with an index that is there already."""
+        segment = Segment(len(subscriptions), ranks, index, _owners(subscriptions))
+        self._ids = Ids(subscriptions.subscription_id)
+        self._now = Snapshot((subscriptions,), (segment,), self._fresh_tail(segment, subscriptions.schema))
+
+    def _whole(self, subscriptions: SubscriptionSet) -> Snapshot:
+        """Return the snapshot of subscriptions in one segment."""
+        segment = self._segment(subscriptions)
+        return Snapshot((subscriptions,), (segment,), self._fresh_tail(segment, subscriptions.schema))
+
+    def _segment(self, subscriptions: SubscriptionSet) -> Segment:
+        ranks, boxes = Ranks.code(subscriptions.boxes)
+        sample = None
+        if self._sample is not None:
+            sample = ranks.codes([self._sample.keys(a) for a in ranks.attribute], len(self._sample))
+        index = self._index(boxes, ranks, subscriptions.schema, sample)
+        return Segment(len(subscriptions), ranks, index, _owners(subscriptions))
+
+    def _fresh_tail(self, segment: Segment, schema: Schema) -> Tail:
+        ranks = segment.ranks
+        cuts = {a: some_cuts(c) for a, c in zip(ranks.attribute, ranks.cuts, strict=True)}
+        return Tail(len(schema), cuts)
+
+    @property
+    def _snapshot(self) -> Snapshot:
+        if self._now is None:
+            raise ParameterError(f"{type(self).__name__} has no subscriptions yet; call fit first")
+        return self._now
+
+    @property
+    def subscriptions_(self) -> SubscriptionSet:
+        """The subscriptions as they are now."""
+        return self._snapshot.subscriptions
+
+    def add(self, subscriptions: SubscriptionSet) -> Self:
+        """Take up more subscriptions behind those there are; an id that is there already is an error."""
+        with self._lock:
+            now = self._snapshot
+            schema = now.sets[0].schema
+            if subscriptions.schema != schema:
+                raise InputError(
+                    f"subscriptions over {subscriptions.schema.to_dict()} do not go with those over "
+                    f"{schema.to_dict()}; compile both with one schema"
+                )
+            ids = subscriptions.subscription_id
+            there = self._taken(self._ids.slots(ids))
+            if there.any():
+                raise InputError(
+                    f"subscription_id {ids[there][0]} is used twice: it is there already; nothing was added"
+                )
+            alive = now.alive
+            if alive is not None:
+                alive = np.concatenate([alive, np.ones(len(ids), bool)])
+            tail = now.tail.put(subscriptions, subscriptions.boxes)
+            self._ids.add(ids)
+            self._now = Snapshot((*now.sets, subscriptions), now.segments, tail, alive)
+            if tail.n_subscriptions > max(_TAIL, now.n_indexed // _TAIL_SHARE):
+                self._seal()
+        return self
+
+    def remove(self, subscription_id: ArrayLike) -> Self:
+        """Drop subscriptions by id; the others keep their order. An unknown id is an error."""
+        ids = np.atleast_1d(np.asarray(subscription_id, np.int64))
+        with self._lock:
+            now = self._snapshot
+            slots = self._ids.slots(ids)
+            unknown = ~self._taken(slots)
+            if unknown.any():
+                raise InputError(f"subscription_id {ids[unknown][0]} is not there; nothing was removed")
+            if len(slots):
+                self._now = now = now.without(slots)
+            assert now.alive is not None or len(slots) == 0
+            if now.alive is not None and len(now.alive) - now.alive.sum() > len(now.alive) / _EMPTY_SHARE:
+                self._put(now.subscriptions)
+        return self
+
+    def compact(self) -> Self:
+        """Index everything anew, empty slots left out. Readers go on with what was there until it is done."""
+        with self._lock:
+            self._put(self._snapshot.subscriptions)
+        return self
+
+    def stats(self) -> dict[str, Any]:
+        """Return what it holds: subscriptions, boxes, bytes, and what each index tells of itself.
+
+        `bytes` counts the index alone; `subscription_bytes` are those of the boxes and ids beside it.
+        """
+        now = self._snapshot
+        parts = [segment.stats() for segment in now.segments]
+        return {
+            "matcher": self._name(),
+            "subscriptions": now.n_slots if now.alive is None else int(now.alive.sum()),
+            "boxes": sum(len(piece.boxes) for piece in now.sets),
+            "added": now.tail.n_subscriptions,
+            "empty_slots": 0 if now.alive is None else int((~now.alive).sum()),
+            "bytes": sum(part["bytes"] for part in parts) + now.tail.nbytes,
+            "subscription_bytes": sum(
+                s.boxes.nbytes + s.subscription_id.nbytes + s.subscriber.nbytes for s in now.sets
+            ),
+            "indexes": parts,
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything to a file that `load` maps back; what was added or removed is indexed first."""
+        now = self._snapshot
+        if not now.plain:
+            now = self._whole(now.subscriptions)
+        (segment,) = now.segments
+        ranks, (subscriptions,) = segment.ranks, now.sets
+        arrays = {
+            "rank.attribute": np.array(ranks.attribute, np.int64),
+            "rank.cuts": ranks.all_cuts,
+            "rank.at": ranks.cut_at,
+            **segment.index.arrays(),
+        }
+        params = {name: getattr(self, name) for name in self._params()}
+        kind = type(segment.index).__name__
+        header = store.Header(store.FORMAT, self._name(), kind, params, subscriptions.schema.to_dict())
+        store.write(path, header, subscriptions, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, threads: int = 1, verify: bool = True) -> Self:
+        """Return the matcher that `save` wrote, its arrays mapped from the file and ready at once.
+
+        Parameters
+        ----------
+        path
+            The file.
+        threads
+            How many threads share a batch of events.
+        verify
+            Whether to compare checksums, which reads the whole file once. Without it a damaged file may
+            go unnoticed, and crash the process.
+        """
+        saved = store.read(path, verify=verify)
+        if saved.header.matcher != cls._name():
+            raise IndexFileError(
+                f"{path} holds a {saved.header.matcher!r} matcher, not {cls._name()!r}; use load_matcher"
+            )
+        kinds = {kind.__name__: kind for kind in cls._indexes}
+        arrays = saved.arrays
+        try:
+            attribute = tuple(arrays["rank.attribute"].tolist())
+            ranks = Ranks(attribute, arrays["rank.cuts"], arrays["rank.at"])
+            index = kinds[saved.header.index].restore(arrays)
+            matcher = cls(**saved.header.params, threads=threads)
+        except (KeyError, ValueError, TypeError, IndexError, ParameterError) as error:
+            raise store.damaged(path, error) from error
+        matcher._sample = None
+        matcher._publish(saved.subscriptions, ranks, index)
+        return matcher
+
+    @classmethod
+    def _name(cls) -> str:
+        return next(name for name, kind in MATCHERS.items() if kind is cls)
+
+    @classmethod
+    def _params(cls) -> list[str]:
+        return [
+            name for name in inspect.signature(cls.__init__).parameters if name not in ("self", "threads")
+        ]
+
+    def _taken(self, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which slots are there and not empty."""
+        alive = self._snapshot.alive
+        there: NDArray[np.bool_] = slots >= 0
+        return there if alive is None else there & alive[slots]
+
+    def _seal(self) -> None:
+        """Index the tail, together with the last segments as long as they are no larger."""
+        now = self._snapshot
+        size = now.tail.n_subscriptions
+        kept = len(now.segments)
+        while kept and now.segments[kept - 1].n_subscriptions <= size:
+            kept -= 1
+            size += now.segments[kept].n_subscriptions
+        if kept == 0:
+            self._put(now.subscriptions)
+            return
+        whole = Snapshot(now.sets, (), now.tail).subscriptions
+        first = now.n_slots - size
+        segment = self._segment(whole.take(np.arange(first, now.n_slots)))
+        tail = self._fresh_tail(segment, whole.schema)
+        self._now = Snapshot((whole,), (*now.segments[:kept], segment), tail, now.alive)
+
+    def match(self, events: EventBatch) -> Matches:
+        """Return, for each event, the positions in `subscriptions_` of those that it matches."""
+        return Matches.trusted(*self._find(self._snapshot, events))
+
+    def match_one(self, event: Mapping[str, Any] | EventBatch) -> NDArray[np.int32]:
+        """Return the positions of the subscriptions that one event matches.
+
+        Parameters
+        ----------
+        event
+            A mapping from attributes to values, as in `EventBatch.from_rows`, or a batch of one.
+        """
+        now = self._snapshot
+        one = OneEvent.of(event, now.sets[0].schema) if isinstance(event, Mapping) else None
+        if one is None:
+            return self._find(now, self._one(event)).box
+        return now.find(one, one.keys).box
+
+    def count(self, events: EventBatch) -> NDArray[np.int64]:
+        """Return how many subscriptions each event matches, without finding them where nothing is checked."""
+        now = self._snapshot
+        index = self._direct(now, events)
+        if index is None:
+            return np.diff(self._find(now, events).indptr)
+        parts = self._shared(events, lambda part: index.count(now.segments[0].codes(part.keys, len(part))))
+        return np.concatenate([np.empty(0, np.int64), *parts])
+
+    def subscribers(self, events: EventBatch) -> Matches:
+        """Return, for each event, the positions in `subscriptions_.subscribers` of those who want it."""
+        now = self._snapshot
+        return subscribers_of(Matches.trusted(*self._find(now, events)), now.subscriptions)
+
+    def bitmaps(self, events: EventBatch) -> NDArray[np.uint64]:
+        """Return a row of flags for each event: bit `i % 64` of word `i // 64` is for position i."""
+        now = self._snapshot
+        index = self._direct(now, events)
+        n = now.n_slots if now.alive is None else int(now.alive.sum())
+        flags = getattr(index, "bitmaps", None)  # some indexes have flags at hand
+        if flags is not None:
+            parts = self._shared(events, lambda part: flags(now.segments[0].codes(part.keys, len(part))))
+            whole = [part for part in parts if part is not None]
+            if len(whole) == len(parts):
+                return np.concatenate(whole)
+        return flags_of(Matches.trusted(*self._find(now, events)), n)
+
+    def _direct(self, now: Snapshot, events: EventBatch) -> Index | None:
+        """Return the index whose boxes are the subscriptions themselves, if all of them are in one."""
+        self._fits(now, events)
+        (segment, *more) = now.segments
+        return segment.index if now.plain and not more and segment.owners.direct else None
+
+    def _codes(self, events: EventBatch) -> Codes:
+        """Return the codes of events in the first segment."""
+        now = self._snapshot
+        self._fits(now, events)
+        return now.segments[0].codes(events.keys, len(events))
+
+    def _find(self, now: Snapshot, events: EventBatch) -> Found:
+        self._fits(now, events)
+        if self._n_threads(events) == 1:
+            return now.find(events, events.keys)
+        parts = self._shared(events, lambda part: now.find(part, part.keys))
+        ends = np.cumsum([0, *(len(box) for _, box in parts)]).tolist()
+        index = np.empty(ends[-1], np.int32)
+        # each thread copies its own part: pages are first touched in parallel
+        with ThreadPoolExecutor(len(parts)) as pool:
+            copied = (
+                pool.submit(np.copyto, index[i:j], box)
+                for (i, j), (_, box) in zip(itertools.pairwise(ends), parts, strict=True)
+            )
+            for job in list(copied):
+                job.result()
+        counts = np.concatenate([np.diff(indptr) for indptr, _ in parts])
+        return Found(np.concatenate([[0], np.cumsum(counts)]), index)
+
+    def _n_threads(self, events: EventBatch) -> int:
+        return max(1, min(self.threads, len(events) // _LEAST))
+
+    def _shared(self, events: EventBatch, work: Callable[[EventBatch], T]) -> list[T]:
+        """Return what some work makes of each thread's share of the events, in order."""
+        n = self._n_threads(events)
+        if n == 1:
+            return [work(events)]
+        edges = np.linspace(0, len(events), n + 1).astype(np.int64).tolist()
+        with ThreadPoolExecutor(n) as pool:
+            return list(pool.map(lambda ends: work(events.slice(*ends)), itertools.pairwise(edges)))
+
+    def _fits(self, now: Snapshot, events: EventBatch) -> None:
+        schema = now.sets[0].schema
+        if events.schema is not schema and events.schema != schema:
+            raise _other_schema(events, schema)
+
+
+def _owners(subscriptions: SubscriptionSet) -> Owners:
+    """Return how the boxes of subscriptions become subscriptions."""
+    boxes = subscriptions.boxes
+    checks = Checks(subscriptions.schema, subscriptions.check)
+    return Owners.of(boxes.owner, boxes.exact, boxes.n_owners, checks.keep)
+
+
+def _other_schema(events: EventBatch, schema: Schema) -> InputError:
+    return InputError(
+        f"events have attributes {events.schema.to_dict()} and subscriptions "
+        f"{schema.to_dict()}; read the events with the subscriptions' schema"
+    )

@@ -1,0 +1,117 @@
+"""Subscriptions that are indexed together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from narrowcast.kernels import rows
+from narrowcast.matching.index import Found
+from narrowcast.matching.one import OneEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from narrowcast.matching.index import Codes, Index
+    from narrowcast.matching.ranks import Ranks
+    from narrowcast.model.events import EventBatch
+
+    Ints = NDArray[np.int64]
+    Keys = Callable[[int], Ints]
+
+
+class Keep(Protocol):
+    """Decides which pairs of event and subscription are matches, where boxes alone cannot."""
+
+    def __call__(self, events: EventBatch, event: Ints, subscription: Ints) -> NDArray[np.bool_]:
+        """Return a flag for each pair."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Owners:
+    """From boxes to the subscriptions they stand for: several boxes may be one, and some must be checked.
+
+    Parameters
+    ----------
+    owner
+        The subscription of each box, ascending; None where box b is subscription b.
+    exact
+        Which boxes are exact; None where all are.
+    check
+        Decides about the others.
+    """
+
+    owner: NDArray[np.int32] | None
+    exact: NDArray[np.bool_] | None
+    check: Keep
+
+    @classmethod
+    def of(cls, owner: NDArray[Any], exact: NDArray[np.bool_], n: int, check: Keep) -> Owners:
+        """Return the owners of boxes among n subscriptions."""
+        alike = len(owner) == n and bool((owner == np.arange(n)).all())
+        return cls(None if alike else owner.astype(np.int32), None if exact.all() else exact, check)
+
+    @property
+    def direct(self) -> bool:
+        """Whether box b is subscription b, with nothing to check."""
+        return self.owner is None and self.exact is None
+
+    def resolve(self, events: EventBatch | OneEvent, found: Found) -> Found:
+        """Return the subscriptions of each event from its boxes."""
+        indptr, box = found
+        if self.exact is not None:
+            unsure = np.flatnonzero(~self.exact[box])
+            if len(unsure):
+                event = np.searchsorted(indptr, unsure, side="right") - 1
+                owner = box[unsure] if self.owner is None else self.owner[box[unsure]]
+                kept = np.ones(len(box), bool)
+                batch = events.batch() if isinstance(events, OneEvent) else events
+                kept[unsure] = self.check(batch, event, owner.astype(np.int64))
+                indptr, box = rows.keep(indptr, box, kept)
+        if self.owner is not None:
+            indptr, box = rows.translate(indptr, box, self.owner)
+        return Found(indptr, box)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """Some subscriptions with an index over their boxes; never changed."""
+
+    n_subscriptions: int
+    ranks: Ranks
+    index: Index
+    owners: Owners
+
+    def codes(self, keys: Keys, n_events: int) -> Codes:
+        """Return the codes of events, given the keys of an attribute."""
+        return self.ranks.codes([keys(a) for a in self.ranks.attribute], n_events)
+
+    def find(self, events: EventBatch | OneEvent, keys: Keys) -> Found:
+        """Return the subscriptions of each event."""
+        if isinstance(events, OneEvent):
+            codes = self.ranks.codes_of_one([events.key(a) for a in self.ranks.attribute])
+        else:
+            codes = self.codes(keys, len(events))
+        found = self.index.find(codes)
+        return found if self.owners.direct else self.owners.resolve(events, found)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by the index and the coding."""
+        own = sum(array.nbytes for array in self.index.arrays().values())
+        extra = (self.owners.owner, self.owners.exact)
+        return own + self.ranks.nbytes + sum(a.nbytes for a in extra if a is not None)
+
+    def stats(self) -> dict[str, Any]:
+        """Return what it holds."""
+        return {
+            "subscriptions": self.n_subscriptions,
+            "code_bits": 8 * self.ranks.dtype.itemsize,
+            "bytes": self.nbytes,
+            **self.index.stats(),
+        }

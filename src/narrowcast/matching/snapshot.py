@@ -1,0 +1,110 @@
+"""What a matcher holds at one moment: never changed, so that readers need no lock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from narrowcast.kernels import rows
+from narrowcast.matching.index import Found
+from narrowcast.model.subscriptions import SubscriptionSet
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from narrowcast.matching.one import OneEvent
+    from narrowcast.matching.segment import Keys, Segment
+    from narrowcast.matching.tail import Tail
+    from narrowcast.model.events import EventBatch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """Subscriptions in slots, in the order they came in; a removed one leaves its slot empty.
+
+    Parameters
+    ----------
+    sets
+        The subscriptions of all slots, piece by piece.
+    segments
+        Indexes over the slots from the first on.
+    tail
+        The slots behind those.
+    alive
+        Which slots are taken; None where all are.
+    """
+
+    sets: tuple[SubscriptionSet, ...]
+    segments: tuple[Segment, ...]
+    tail: Tail
+    alive: NDArray[np.bool_] | None = None
+    _cache: dict[str, object] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def n_slots(self) -> int:
+        """How many slots there are."""
+        return sum(map(len, self.sets))
+
+    @property
+    def n_indexed(self) -> int:
+        """How many slots the segments have."""
+        return sum(segment.n_subscriptions for segment in self.segments)
+
+    @property
+    def plain(self) -> bool:
+        """Whether slots are positions and all of them are in one segment."""
+        return (
+            self.alive is None
+            and len(self.segments) == 1
+            and self.tail.n_subscriptions == 0
+            and len(self.sets) == 1
+        )
+
+    @property
+    def subscriptions(self) -> SubscriptionSet:
+        """The subscriptions that are there, in order; put together at first use."""
+        known = self._cache.get("subscriptions")
+        if known is None:
+            whole = reduce(SubscriptionSet.concat, self.sets)
+            known = whole if self.alive is None else whole.take(np.flatnonzero(self.alive))
+            self._cache["subscriptions"] = known
+        assert isinstance(known, SubscriptionSet)
+        return known
+
+    @property
+    def position(self) -> NDArray[np.int32]:
+        """The position of each slot among those that are taken, -1 for the others; made at first use."""
+        known = self._cache.get("position")
+        if known is None:
+            assert self.alive is not None
+            known = np.cumsum(self.alive, dtype=np.int32) - np.int32(1)
+            known[~self.alive] = -1
+            self._cache["position"] = known
+        assert isinstance(known, np.ndarray)
+        return known
+
+    def without(self, slots: NDArray[np.int64]) -> Snapshot:
+        """Return the snapshot with some slots empty."""
+        alive = np.ones(self.n_slots, bool) if self.alive is None else self.alive.copy()
+        alive[slots] = False
+        return replace(self, alive=alive)
+
+    def find(self, events: EventBatch | OneEvent, keys: Keys) -> Found:
+        """Return the positions of the subscriptions of each event."""
+        found: Found | None = None
+        shift = 0
+        for segment in self.segments:
+            part = segment.find(events, keys)
+            found = part if found is None else Found(*rows.beside(*found, *part, shift))
+            shift += segment.n_subscriptions
+        if self.tail.n_subscriptions:
+            part = self.tail.find(events, keys)
+            found = part if found is None else Found(*rows.beside(*found, *part, shift))
+        if found is None:
+            found = Found(np.zeros(len(events) + 1, np.int64), np.empty(0, np.int32))
+        if self.alive is not None:
+            found = Found(*rows.translate(*found, self.position))
+        return found
