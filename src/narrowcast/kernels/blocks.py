@@ -114,25 +114,6 @@ def fill(
 
 
 @kernel
-def _by_section(codes: NDArray[Any], section_column: int, n_sections: int) -> Ints:
-    """Return the events in the order of their sections."""
-    n = len(codes)
-    if 8 * n < n_sections:
-        return np.argsort(codes[:, section_column].copy(), kind="mergesort")
-    until = np.zeros(n_sections + 1, np.int64)
-    for e in range(n):
-        until[codes[e, section_column] + 1] += 1
-    for s in range(n_sections):
-        until[s + 1] += until[s]
-    order = np.empty(n, np.int64)
-    for e in range(n):
-        s = codes[e, section_column]
-        order[until[s]] = e
-        until[s] += 1
-    return order
-
-
-@kernel
 def _longer(array: Numbers, used: int, room: int) -> Numbers:
     """Return an array with more room and the same beginning."""
     longer = np.empty(room, np.int32)
@@ -146,10 +127,14 @@ def find(
     n_buckets: int,
     codes: NDArray[Any],
     bucket: NDArray[np.uint8],
+    order: Ints,
     counts: Ints,
     want_pairs: bool,
 ) -> tuple[Numbers, Numbers, int]:
-    """Return the pairs (event, box) in no useful order, and how many; `counts` gets them for each event."""
+    """Return the pairs (event, box) in no useful order, and how many; `counts` gets them for each event.
+
+    `order` has the events in the order of their sections.
+    """
     section, section_column = blocks.section, blocks.section_column
     first, number, column_at, column = blocks.first, blocks.number, blocks.column_at, blocks.column
     row_at, end_at, words, ends = blocks.row_at, blocks.end_at, blocks.words, blocks.ends
@@ -161,9 +146,6 @@ def find(
     met = np.empty(64, np.uint64)
     start = np.empty(16, np.int64)
     n_sections = len(section) - 1
-    order = np.arange(n_events)
-    if n_sections > 1:
-        order = _by_section(codes, section_column, n_sections)
     from_event, s = 0, 0
     while s >= 0:
         # the events of the section: all of them for section 0, then run after run
@@ -248,8 +230,6 @@ def find(
                 counts[e] += n_pairs - before
         if s > 0:
             from_event = to_event
-        while from_event < n_events and n_sections > 1 and codes[order[from_event], section_column] == 0:
-            from_event += 1
         s = codes[order[from_event], section_column] if n_sections > 1 and from_event < n_events else -1
     return pair_event, pair_box, n_pairs
 

@@ -160,7 +160,11 @@ class BlockIndex:
         return cls(buckets, blocks)
 
     def _pairs(self, codes: Codes, counts: Ints, want: bool) -> tuple[Numbers, Numbers, int]:
-        return blocks_kernel.find(self.blocks, N_BUCKETS, codes, self.buckets(codes), counts, want)
+        if len(self.blocks.section) > 2 and len(codes) > 1:
+            order = np.argsort(codes[:, self.blocks.section_column], kind="stable")
+        else:
+            order = np.arange(len(codes))
+        return blocks_kernel.find(self.blocks, N_BUCKETS, codes, self.buckets(codes), order, counts, want)
 
     def find(self, codes: Codes) -> Found:
         """Return the boxes of each event."""
@@ -194,7 +198,7 @@ class BlockIndex:
     def restore(cls, arrays: dict[str, NDArray[Any]]) -> BlockIndex:
         """Return the index that is made of these arrays."""
         own = {name: arrays[name] for name in Blocks._fields if name != "section_column"}
-        return cls(Buckets.restore(arrays), Blocks(**own, section_column=int(arrays["section_column"])))
+        return cls(Buckets.restore(arrays), Blocks(**own, section_column=arrays["section_column"].item()))
 
 
 def joined(parts: list[tuple[Ints, NDArray[np.int32]]]) -> Found:

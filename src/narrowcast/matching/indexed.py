@@ -19,12 +19,13 @@ from narrowcast.matching.answers import Answers, flags_of, subscribers_of
 from narrowcast.matching.base import MATCHERS
 from narrowcast.matching.ids import Ids
 from narrowcast.matching.index import Found
-from narrowcast.matching.one import OneEvent
+from narrowcast.matching.one import EventReader
 from narrowcast.matching.ranks import Ranks
 from narrowcast.matching.segment import Owners, Segment
 from narrowcast.matching.snapshot import Snapshot
 from narrowcast.matching.tail import Tail, some_cuts
 from narrowcast.model.matches import Matches
+from narrowcast.model.subscriptions import SubscriptionSet
 
 if TYPE_CHECKING:
     import os
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
 
     from narrowcast.matching.index import Codes, Index
     from narrowcast.matching.ranks import CodedBoxes
+    from narrowcast.model.boxes import Boxes
     from narrowcast.model.events import EventBatch
     from narrowcast.model.schema import Schema
-    from narrowcast.model.subscriptions import SubscriptionSet
 
 T = TypeVar("T")
 
@@ -83,6 +84,7 @@ class Indexed(Answers):
             raise _other_schema(sample, subscriptions.schema)
         with self._lock:
             self._sample = sample
+            self._reader = EventReader(subscriptions.schema)
             self._put(subscriptions)
         return self
 
@@ -94,7 +96,7 @@ class Indexed(Answers):
 
     def _publish(self, subscriptions: SubscriptionSet, ranks: Ranks, index: Index) -> None:
         """Take up subscriptions with an index that is there already."""
-        segment = Segment(len(subscriptions), ranks, index, _owners(subscriptions))
+        segment = Segment(len(subscriptions), ranks, index, _owners(subscriptions, subscriptions.boxes))
         self._ids = Ids(subscriptions.subscription_id)
         self._now = Snapshot((subscriptions,), (segment,), self._fresh_tail(segment, subscriptions.schema))
 
@@ -103,13 +105,15 @@ class Indexed(Answers):
         segment = self._segment(subscriptions)
         return Snapshot((subscriptions,), (segment,), self._fresh_tail(segment, subscriptions.schema))
 
-    def _segment(self, subscriptions: SubscriptionSet) -> Segment:
-        ranks, boxes = Ranks.code(subscriptions.boxes)
+    def _segment(self, subscriptions: SubscriptionSet, alive: NDArray[np.bool_] | None = None) -> Segment:
+        """Index subscriptions; those of empty slots get no boxes."""
+        own = subscriptions.boxes if alive is None else subscriptions.boxes.of_owners(alive)
+        ranks, boxes = Ranks.code(own)
         sample = None
         if self._sample is not None:
             sample = ranks.codes([self._sample.keys(a) for a in ranks.attribute], len(self._sample))
         index = self._index(boxes, ranks, subscriptions.schema, sample)
-        return Segment(len(subscriptions), ranks, index, _owners(subscriptions))
+        return Segment(len(subscriptions), ranks, index, _owners(subscriptions, own))
 
     def _fresh_tail(self, segment: Segment, schema: Schema) -> Tail:
         ranks = segment.ranks
@@ -131,12 +135,7 @@ class Indexed(Answers):
         """Take up more subscriptions behind those there are; an id that is there already is an error."""
         with self._lock:
             now = self._snapshot
-            schema = now.sets[0].schema
-            if subscriptions.schema != schema:
-                raise InputError(
-                    f"subscriptions over {subscriptions.schema.to_dict()} do not go with those over "
-                    f"{schema.to_dict()}; compile both with one schema"
-                )
+            now.sets[0].require(subscriptions.schema)
             ids = subscriptions.subscription_id
             there = self._taken(self._ids.slots(ids))
             if there.any():
@@ -242,6 +241,7 @@ class Indexed(Answers):
         except (KeyError, ValueError, TypeError, IndexError, ParameterError) as error:
             raise store.damaged(path, error) from error
         matcher._sample = None
+        matcher._reader = EventReader(saved.subscriptions.schema)
         matcher._publish(saved.subscriptions, ranks, index)
         return matcher
 
@@ -272,11 +272,10 @@ class Indexed(Answers):
         if kept == 0:
             self._put(now.subscriptions)
             return
-        whole = Snapshot(now.sets, (), now.tail).subscriptions
-        first = now.n_slots - size
-        segment = self._segment(whole.take(np.arange(first, now.n_slots)))
-        tail = self._fresh_tail(segment, whole.schema)
-        self._now = Snapshot((whole,), (*now.segments[:kept], segment), tail, now.alive)
+        piece = SubscriptionSet.slots(now.sets[kept:])
+        segment = self._segment(piece, None if now.alive is None else now.alive[-size:])
+        tail = self._fresh_tail(segment, piece.schema)
+        self._now = Snapshot((*now.sets[:kept], piece), (*now.segments[:kept], segment), tail, now.alive)
 
     def match(self, events: EventBatch) -> Matches:
         """Return, for each event, the positions in `subscriptions_` of those that it matches."""
@@ -291,7 +290,7 @@ class Indexed(Answers):
             A mapping from attributes to values, as in `EventBatch.from_rows`, or a batch of one.
         """
         now = self._snapshot
-        one = OneEvent.of(event, now.sets[0].schema) if isinstance(event, Mapping) else None
+        one = self._reader.read(event) if isinstance(event, Mapping) else None
         if one is None:
             return self._find(now, self._one(event)).box
         return now.find(one, one.keys).box
@@ -371,9 +370,8 @@ class Indexed(Answers):
             raise _other_schema(events, schema)
 
 
-def _owners(subscriptions: SubscriptionSet) -> Owners:
+def _owners(subscriptions: SubscriptionSet, boxes: Boxes) -> Owners:
     """Return how the boxes of subscriptions become subscriptions."""
-    boxes = subscriptions.boxes
     checks = Checks(subscriptions.schema, subscriptions.check)
     return Owners.of(boxes.owner, boxes.exact, boxes.n_owners, checks.keep)
 

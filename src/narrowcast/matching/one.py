@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from narrowcast.model.events import EventBatch
 from narrowcast.model.keys import FIRST, NULL, PREFIX
-from narrowcast.model.schema import EVENT_ID
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,9 +18,13 @@ if TYPE_CHECKING:
     from narrowcast.model.types import DataType
 
 _DOUBLE, _BITS = struct.Struct("<d"), struct.Struct("<q")
-_NAN: int = _BITS.unpack(_DOUBLE.pack(float("nan")))[0] & (2**63 - 1)
+_MAGNITUDE = 2**63 - 1
+_NAN: int = _BITS.unpack(_DOUBLE.pack(float("nan")))[0] & _MAGNITUDE
 #: Whole numbers up to here are doubles without loss.
 _WHOLE = 2**53
+
+#: Returns the key of a value, or None where it takes a batch to tell.
+Encode = Callable[[Any], "int | None"]
 
 
 class OneEvent:
@@ -42,22 +45,6 @@ class OneEvent:
     def __init__(self, values: Mapping[str, Any], schema: Schema, keys: dict[int, int]) -> None:
         self._values, self._schema, self._keys = values, schema, keys
 
-    @classmethod
-    def of(cls, values: Mapping[str, Any], schema: Schema) -> OneEvent | None:
-        """Return the event, or None where it takes a batch to tell what its values are."""
-        keys: dict[int, int] = {}
-        for name, value in values.items():
-            if name not in schema:
-                if isinstance(value, Mapping) or name.lower() == EVENT_ID:
-                    return None
-                continue
-            attribute = schema.index(name)
-            key = _key(value, schema.types[attribute])
-            if key is None or attribute in keys:
-                return None
-            keys[attribute] = key
-        return cls(values, schema, keys)
-
     def __len__(self) -> int:
         return 1
 
@@ -74,27 +61,67 @@ class OneEvent:
         return EventBatch.from_rows([self._values], self._schema)
 
 
-def _key(value: Any, dtype: DataType) -> int | None:
-    """Return the key of a value of the type itself, None for any other: see narrowcast.model.keys."""
-    kind = type(value)
-    if value is None:
-        return None if dtype.family in ("struct", "opaque") else NULL
-    match dtype.family:
-        case "integer" if kind is int and -(2 ** (dtype.bits - 1)) <= value < 2 ** (dtype.bits - 1):
-            return max(int(value), FIRST)
-        case "float" if dtype.name == "double" and (kind is float or (kind is int and abs(value) <= _WHOLE)):
-            bits: int = _BITS.unpack(_DOUBLE.pack(value + 0.0))[0]
-            if value != value:
-                return _NAN
-            return bits if bits >= 0 else bits ^ (2**63 - 1)
-        case "string" if kind is str:
-            try:
-                raw = value.encode()
-            except UnicodeError:
+class EventReader:
+    """Reads single events of a schema.
+
+    Parameters
+    ----------
+    schema
+        The attributes.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._known = {
+            name: (i, _encoder(dtype))
+            for i, (name, dtype) in enumerate(zip(schema.names, schema.types, strict=True))
+        }
+
+    def read(self, event: Mapping[str, Any]) -> OneEvent | None:
+        """Return the event, or None where it takes a batch to tell what its values are, or what is wrong."""
+        keys: dict[int, int] = {}
+        for name, value in event.items():
+            known = self._known.get(name)
+            if known is None:  # another spelling, a struct, an id, or nothing that matters
                 return None
-            head = int.from_bytes(raw[:PREFIX].ljust(PREFIX, b"\0"), "big") << 8
-            return int(head + min(len(raw), PREFIX + 1) + 2 - 2**63)
-        case "boolean" if kind is bool:
-            return int(value)
+            key = NULL if value is None else known[1](value)
+            if key is None:
+                return None
+            keys[known[0]] = key
+        return OneEvent(event, self._schema, keys)
+
+
+def _encoder(dtype: DataType) -> Encode:
+    """Return the function from a value of just this type to its key: see narrowcast.model.keys."""
+    match dtype.family:
+        case "integer":
+            least, most = -(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1
+            return lambda value: max(value, FIRST) if type(value) is int and least <= value <= most else None
+        case "float" if dtype.name == "double":
+            return _double
+        case "string":
+            return _string
+        case "boolean":
+            return lambda value: int(value) if type(value) is bool else None
         case _:
-            return None
+            return lambda _: None
+
+
+def _double(value: Any) -> int | None:
+    if type(value) is not float and not (type(value) is int and -_WHOLE <= value <= _WHOLE):
+        return None
+    if value != value:
+        return _NAN
+    bits: int = _BITS.unpack(_DOUBLE.pack(value + 0.0))[0]
+    return bits if bits >= 0 else bits ^ _MAGNITUDE
+
+
+def _string(value: Any) -> int | None:
+    if type(value) is not str:
+        return None
+    try:
+        raw = value.encode()
+    except UnicodeError:
+        return None
+    head = int.from_bytes(raw[:PREFIX].ljust(PREFIX, b"\0"), "big") << 8
+    return int(head + min(len(raw), PREFIX + 1) + 2 - 2**63)

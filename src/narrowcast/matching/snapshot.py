@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +27,7 @@ class Snapshot:
     Parameters
     ----------
     sets
-        The subscriptions of all slots, piece by piece.
+        The subscriptions of all slots, piece by piece: one for each segment, then those of the tail.
     segments
         Indexes over the slots from the first on.
     tail
@@ -68,8 +67,9 @@ class Snapshot:
         """The subscriptions that are there, in order; put together at first use."""
         known = self._cache.get("subscriptions")
         if known is None:
-            whole = reduce(SubscriptionSet.concat, self.sets)
-            known = whole if self.alive is None else whole.take(np.flatnonzero(self.alive))
+            known = SubscriptionSet.slots(self.sets)
+            if self.alive is not None:
+                known = known.take(np.flatnonzero(self.alive))
             self._cache["subscriptions"] = known
         assert isinstance(known, SubscriptionSet)
         return known

@@ -6,6 +6,7 @@ CRC-32. The schema's metadata hold the format's version and what else a matcher 
 
 from __future__ import annotations
 
+import mmap
 import os
 import tempfile
 import zlib
@@ -96,7 +97,10 @@ def read(path: str | os.PathLike[str], *, verify: bool = True) -> Stored:
     if not path.is_file():
         raise IndexFileError(f"there is no index file {path}; write one with save")
     try:
-        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        with path.open("rb") as file:
+            # copy on write: nobody writes, but kernels would be compiled once more for read-only arrays
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        reader = pa.ipc.open_file(pa.py_buffer(mapped))
         text = (reader.schema.metadata or {}).get(_KEY)
         if text is None:
             raise IndexFileError(f"{path} is not an index file of narrowcast")
@@ -107,7 +111,7 @@ def read(path: str | os.PathLike[str], *, verify: bool = True) -> Stored:
                 f"{path} has format {version!r}, this narrowcast reads {FORMAT}; fit and save the index again"
             )
         header = msgspec.convert(found, Header)
-        arrays = dict(_array(reader.get_batch(i), verify) for i in range(reader.num_record_batches))
+        arrays = dict(_array(reader.get_batch(i), mapped, verify) for i in range(reader.num_record_batches))
         own = {name.removeprefix("index."): a for name, a in arrays.items() if name.startswith("index.")}
         return Stored(header, _packed(Schema.of(header.schema), arrays), own)
     except IndexFileError:
@@ -132,16 +136,19 @@ def _batch(name: str, array: NDArray[Any], schema: pa.Schema) -> pa.RecordBatch:
     return pa.record_batch([*columns, data], schema=schema)
 
 
-def _array(batch: pa.RecordBatch, verify: bool) -> tuple[str, NDArray[Any]]:
-    row = {name: batch.column(name)[0] for name in _COLUMNS.names}
-    name, shape = row["name"].as_py(), row["shape"].as_py()
-    raw = row["data"].as_buffer()
-    dtype = np.dtype(row["dtype"].as_py())
+def _array(batch: pa.RecordBatch, mapped: mmap.mmap, verify: bool) -> tuple[str, NDArray[Any]]:
+    name, kind, shape, crc32 = (batch.column(column)[0].as_py() for column in _COLUMNS.names[:4])
+    dtype = np.dtype(kind)
+    offsets, data = batch.column("data").buffers()[1:]  # the scalar's own buffer would be a copy
+    raw = (data or pa.py_buffer(b"")).slice(0, int(np.frombuffer(offsets, np.int64, 2)[1]))
     if dtype.hasobject or raw.size != dtype.itemsize * int(np.prod(shape, dtype=np.int64)):
         raise ValueError(f"{name} has {raw.size} bytes for {shape} of {dtype}")
-    if verify and zlib.crc32(raw) != row["crc32"].as_py():
+    if verify and zlib.crc32(raw) != crc32:
         raise ValueError(f"the checksum of {name} is wrong")
-    return name, np.frombuffer(raw, dtype).reshape(shape)
+    if raw.size == 0:
+        return name, np.empty(shape, dtype)
+    at = raw.address - pa.py_buffer(mapped).address
+    return name, np.frombuffer(mapped, dtype, raw.size // dtype.itemsize, at).reshape(shape)
 
 
 def _unpacked(s: SubscriptionSet) -> Arrays:

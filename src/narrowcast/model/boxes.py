@@ -10,6 +10,8 @@ import numpy as np
 from narrowcast.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
     Ints = npt.NDArray[np.int64]
@@ -97,16 +99,33 @@ class Boxes:
             self.exact[kept],
         )
 
-    def concat(self, other: Boxes) -> Boxes:
-        """Return these boxes and then those of others, whose owners are numbered on."""
+    @classmethod
+    def join(cls, pieces: Sequence[Boxes]) -> Boxes:
+        """Return the boxes of several pieces one after another, owners numbered on; there is at least one."""
+        owners = np.cumsum([0, *(p.n_owners for p in pieces)])
+        entries = np.cumsum([0, *(len(p.lo) for p in pieces)])
+        return cls(
+            int(owners[-1]),
+            np.concatenate([p.owner + n for p, n in zip(pieces, owners[:-1], strict=True)]),
+            np.concatenate([[0], *(p.indptr[1:] + n for p, n in zip(pieces, entries[:-1], strict=True))]),
+            np.concatenate([p.attribute for p in pieces]),
+            np.concatenate([p.lo for p in pieces]),
+            np.concatenate([p.hi for p in pieces]),
+            np.concatenate([p.exact for p in pieces]),
+        )
+
+    def of_owners(self, kept: npt.NDArray[np.bool_]) -> Boxes:
+        """Return the boxes of some owners, whose numbers stay as they are."""
+        boxes = kept[self.owner]
+        entry = np.repeat(boxes, np.diff(self.indptr))
         return Boxes(
-            self.n_owners + other.n_owners,
-            np.concatenate([self.owner, other.owner + self.n_owners]),
-            np.concatenate([self.indptr, other.indptr[1:] + self.indptr[-1]]),
-            np.concatenate([self.attribute, other.attribute]),
-            np.concatenate([self.lo, other.lo]),
-            np.concatenate([self.hi, other.hi]),
-            np.concatenate([self.exact, other.exact]),
+            self.n_owners,
+            self.owner[boxes],
+            np.concatenate([[0], np.cumsum(np.diff(self.indptr)[boxes])]),
+            self.attribute[entry],
+            self.lo[entry],
+            self.hi[entry],
+            self.exact[boxes],
         )
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,8 @@ from narrowcast.model.labels import encode
 from narrowcast.model.types import DataType
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
     from narrowcast.model.schema import Schema
@@ -68,6 +70,8 @@ class SubscriptionSet:
                 f"{n} subscription ids, {len(self.subscriber)} subscribers, {len(self.check)} checks and "
                 f"boxes of {self.boxes.n_owners} owners; there must be one of each for every subscription"
             )
+        if (self.subscription_id[1:] > self.subscription_id[:-1]).all():
+            return
         unique, counts = np.unique(self.subscription_id, return_counts=True)
         if len(unique) < n:
             raise InputError(f"subscription_id {unique[counts > 1][0]} is used twice; give each its own")
@@ -135,21 +139,30 @@ class SubscriptionSet:
 
     def concat(self, other: SubscriptionSet) -> SubscriptionSet:
         """Return these subscriptions and then those of another set of the same schema."""
-        if other.schema != self.schema:
+        self.require(other.schema)
+        return SubscriptionSet(*_joined([self, other]))
+
+    @classmethod
+    def slots(cls, sets: Sequence[SubscriptionSet]) -> SubscriptionSet:
+        """Return the subscriptions of sets of one schema one after another; ids may come again.
+
+        For matchers, where an id may be used once more after it was removed.
+        """
+        if len(sets) == 1:
+            return sets[0]
+        new = object.__new__(cls)
+        for name, value in zip(cls.__dataclass_fields__, _joined(sets), strict=True):
+            object.__setattr__(new, name, value)
+        new.subscription_id.flags.writeable = new.subscriber.flags.writeable = False
+        return new
+
+    def require(self, schema: Schema) -> None:
+        """Refuse a schema that is another than that of these subscriptions."""
+        if schema is not self.schema and schema != self.schema:
             raise InputError(
-                f"subscriptions over {other.schema.to_dict()} do not go with those over "
+                f"subscriptions over {schema.to_dict()} do not go with those over "
                 f"{self.schema.to_dict()}; compile both with one schema"
             )
-        names, codes = encode("subscriber", self.subscribers, other.subscribers)
-        subscriber = [codes[0][self.subscriber], codes[1][other.subscriber]]
-        return SubscriptionSet(
-            self.schema,
-            np.concatenate([self.subscription_id, other.subscription_id]),
-            np.concatenate(subscriber).astype(np.int32),
-            names,
-            self.boxes.concat(other.boxes),
-            pa.concat_arrays([self.check, other.check]),
-        )
 
     def without(self, subscription_id: npt.ArrayLike) -> SubscriptionSet:
         """Return the other subscriptions; an id that none of these has is an error."""
@@ -219,6 +232,20 @@ class SubscriptionSet:
 
     def __len__(self) -> int:
         return len(self.subscription_id)
+
+
+def _joined(sets: Sequence[SubscriptionSet]) -> tuple[Any, ...]:
+    """Return the fields of sets put one behind another."""
+    names, codes = encode("subscriber", *(s.subscribers for s in sets))
+    subscriber = [code[s.subscriber] for code, s in zip(codes, sets, strict=True)]
+    return (
+        sets[0].schema,
+        np.concatenate([s.subscription_id for s in sets]),
+        np.concatenate(subscriber).astype(np.int32),
+        names,
+        Boxes.join([s.boxes for s in sets]),
+        pa.concat_arrays([s.check for s in sets]),
+    )
 
 
 def _coded(column: pa.Array) -> pa.DictionaryArray:
