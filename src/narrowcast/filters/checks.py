@@ -35,6 +35,8 @@ from narrowcast.filters.syntax import (
 from narrowcast.model import keys
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy.typing as npt
 
     from narrowcast.model.events import EventBatch
@@ -83,6 +85,18 @@ class Checks:
             self._row_of[rows[group.rows]] = np.arange(len(group.rows))
         self._groups = [_Check(group, schema) for group in groups]
 
+    def equalities(self) -> list[tuple[Ints, int, pa.Array]]:
+        """Return what must be equal for checks to be true: subscriptions, a string attribute, its values.
+
+        Only what stands in a conjunction at the top is told: an index can use it before the check is made.
+        """
+        found = []
+        for number, check in enumerate(self._groups):
+            subscriptions = np.flatnonzero(self._group_of == number)
+            for attribute, values in check.equalities():
+                found.append((subscriptions, attribute, values.take(pa.array(self._row_of[subscriptions]))))
+        return found
+
     def keep(self, events: EventBatch, event: Ints, subscription: Ints) -> Flags:
         """Return which pairs are matches; a subscription without a check keeps all of its pairs."""
         kept = np.ones(len(event), bool)
@@ -105,6 +119,15 @@ class _Check:
         self._literals = Literals(group.literals)
         self._ranges: dict[Predicate, Ranges] = {}
         self._values: dict[tuple[Slot, Domain], pa.Array] = {}
+
+    def equalities(self) -> Iterator[tuple[int, pa.Array]]:
+        """Yield the string attributes that must be equal to a literal, with the literals of all rows."""
+        for part in self.node.parts if isinstance(self.node, And) else (self.node,):
+            match part:
+                case Compare("=", Attribute(_, position), Slot() as slot, "string"):
+                    yield position, self._column(slot, "string")
+                case In(Attribute(_, position), (Slot() as slot,), False, "string"):
+                    yield position, self._column(slot, "string")
 
     def true(self, node: Node, events: EventBatch, event: Ints, row: Ints) -> Flags:
         """Return for which pairs (event, row of literals) a tree without NOT is true."""
@@ -163,16 +186,20 @@ class _Check:
             case _:
                 raise AssertionError(f"keys express {node} exactly")
 
-    def _against(self, op: Op, values: pa.Array, slot: Slot, domain: Domain, row: Ints) -> Flags:
+    def _column(self, slot: Slot, domain: Domain) -> pa.Array:
+        """Return the literals of a slot, for all rows, made at first use."""
         if (slot, domain) not in self._values:
-            self._values[slot, domain] = _column(self._literals.values(slot), domain)
-        literals = self._values[slot, domain].take(pa.array(row))
+            self._values[slot, domain] = _literals(self._literals.values(slot), domain)
+        return self._values[slot, domain]
+
+    def _against(self, op: Op, values: pa.Array, slot: Slot, domain: Domain, row: Ints) -> Flags:
+        literals = self._column(slot, domain).take(pa.array(row))
         if domain == "double":
             return _ordered(op, _double_keys(values), keys.float_keys(np.asarray(literals)))
         return _ordered(op, _in_domain(values, domain), literals)
 
 
-def _column(values: list[Any], domain: Domain) -> pa.Array:
+def _literals(values: list[Any], domain: Domain) -> pa.Array:
     """Return literals as an Arrow column of their domain."""
     if domain == "string":
         return pa.array(values, pa.string())

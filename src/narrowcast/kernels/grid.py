@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from llvmlite import ir
@@ -12,72 +12,109 @@ from numba.extending import intrinsic
 from narrowcast.kernels.jit import kernel, lowest, population
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     Codes = NDArray[np.unsignedinteger[Any]]
     Ints = NDArray[np.int64]
     Numbers = NDArray[np.int32]
-    Signatures = NDArray[np.uint64]
+    Words = NDArray[np.uint64]
 
-#: Boxes compared at a time.
+#: Boxes compared at a time: a chunk.
 LANES = 32
-#: What is known of a group: the columns of `groups`.
-COLUMN_AT, N_COLUMNS, FIRST_CHUNK, BOUND_AT, START_AT = range(5)
+#: Codes that a chunk has for each column: the lower ends of its boxes, then the upper ends.
+SPAN = 2 * LANES
+#: A grid has at most so many axes.
 AXES = 3
-CUT_AT, CELLS, AXIS, N_FIELDS = (5 + AXES * i for i in range(4))
+#: The columns of `Grid.group`; from CUT_AT on there is one for each axis.
+COLUMN_AT, N_COLUMNS, CHUNK_AT, START_AT = range(4)
+CUT_AT, CELLS, AXIS, N_FIELDS = (4 + AXES * i for i in range(4))
+#: What `scan` does with what it finds.
+COUNT, PAIRS, FLAGS = range(3)
 
-#: Values and boxes looked at to place the cuts of a group.
-_VALUES = 1024
-_WIDTHS = 256
+#: Ends and boxes that are looked at, at most, to place the cuts of a group.
+_ENDS = 1024
+_BOXES = 256
+#: More columns than this do not share a group, unless it has less than a chunk of boxes.
+_MOST_COLUMNS = 16
 
 _ONE = np.uint64(1)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _below(_typing: Any, values: Any, at: Any, code: Any) -> Any:
-    """Return a flag for each of the 32 values from `at` on: whether it is below a code."""
+class Bounds(NamedTuple):
+    """Coded boxes, as `CodedBoxes` has them; one column more, in which every event has the code 1."""
+
+    indptr: Ints
+    column: Numbers
+    lo: Codes
+    hi: Codes
+    last: Ints
+
+
+class Grid(NamedTuple):
+    """Groups of boxes, each under a grid of its own.
+
+    The groups of slot s are those from `slot[s]` to `slot[s + 1]`: slot 0 concerns every event, the others
+    events of their own. Group g is compared in the columns `column[group[g, COLUMN_AT]:]`, of which there are
+    `group[g, N_COLUMNS]`. Along an axis of its grid, the column `group[g, AXIS]`, there are `group[g, CELLS]`
+    cells, parted by the codes `cut[group[g, CUT_AT]:]`, which the greatest code pads to whole chunks. From
+    `start[group[g, START_AT]]` on there is the first chunk of each cell, and the end of the last. Chunks
+    begin at `chunk[group[g, CHUNK_AT]]`: for each column SPAN codes, then the numbers of the boxes, the
+    lower 16 bits of all and then the upper. No code lies between the two that pad a chunk.
+    """
+
+    slot: Ints
+    group: Ints
+    column: Numbers
+    cut: Codes
+    start: Numbers
+    chunk: Codes
+
+
+def _compare(_typing: Any, values: Any, _at: Any, _code: Any) -> Any:
+    """Return a flag for each of the 32 values from a place on: whether it is below a code."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, args[0])
-        lane = ir.IntType(signature.args[0].dtype.bitwidth)
-        lanes, index = ir.VectorType(lane, LANES), ir.IntType(32)
-        pointer = builder.bitcast(builder.gep(array.data, [args[1]]), lanes.as_pointer())
-        loaded = builder.load(pointer, align=lane.width // 8)
-        one = builder.insert_element(ir.Constant(lanes, ir.Undefined), args[2], ir.Constant(index, 0))
+        lane, index = ir.IntType(signature.args[0].dtype.bitwidth), ir.IntType(32)
+        lanes = ir.VectorType(lane, LANES)
+        place = builder.bitcast(builder.gep(array.data, [args[1]]), lanes.as_pointer())
+        loaded = builder.load(place, align=lane.width // 8)
+        nothing = ir.Constant(lanes, ir.Undefined)
+        one = builder.insert_element(nothing, args[2], ir.Constant(index, 0))
         everywhere = ir.Constant(ir.VectorType(index, LANES), [0] * LANES)
-        every = builder.shuffle_vector(one, ir.Constant(lanes, ir.Undefined), everywhere)
-        flags = builder.bitcast(builder.icmp_unsigned("<", loaded, every), ir.IntType(LANES))
+        code_in_all = builder.shuffle_vector(one, nothing, everywhere)
+        flags = builder.bitcast(builder.icmp_unsigned("<", loaded, code_in_all), ir.IntType(LANES))
         return builder.zext(flags, ir.IntType(64))
 
     return types.uint64(values, types.int64, values.dtype), generate
 
 
+_below = cast("Callable[[Any, Any, Any], Any]", intrinsic(_compare))
+
+
 @kernel
 def label(
-    indptr: Ints,
-    column: Numbers,
-    lo: Codes,
-    hi: Codes,
-    last: Ints,
-    bit: Signatures,
-    category: int,
-    slot_of: Numbers,
-    shared: NDArray[np.bool_],
-) -> tuple[Numbers, Signatures]:
-    """Return the slot of each box, -1 when nothing is in it, and a flag for each column it must be compared in."""
-    n = len(indptr) - 1
+    bounds: Bounds, bit: Words, category: int, slot_of: Numbers, shared: NDArray[np.bool_]
+) -> tuple[Numbers, Words]:
+    """Return the slot of each box, -1 where it is empty, and the bits of the columns it is compared in.
+
+    A slot that several codes share does not spare the comparison.
+    """
+    n = len(bounds.indptr) - 1
     slot = np.zeros(n, np.int32)
     signature = np.zeros(n, np.uint64)
     for box in range(n):
-        for b in range(indptr[box], indptr[box + 1]):
-            c = column[b]
-            if lo[b] >= hi[b]:
+        for b in range(bounds.indptr[box], bounds.indptr[box + 1]):
+            c, lo, hi = bounds.column[b], np.int64(bounds.lo[b]), np.int64(bounds.hi[b])
+            if lo >= hi:
                 slot[box] = -1
                 break
-            if lo[b] == 0 and hi[b] >= last[c]:
+            if lo == 0 and hi >= bounds.last[c]:
                 continue
-            if c == category and np.int64(hi[b]) == np.int64(lo[b]) + 1:
-                slot[box] = slot_of[hi[b]]
+            if c == category and hi == lo + 1:
+                slot[box] = slot_of[hi]
                 if not shared[slot[box]]:
                     continue
             signature[box] |= bit[c]
@@ -85,134 +122,138 @@ def label(
 
 
 @kernel
-def group(order: Ints, slot: Numbers, signature: Signatures, least: int) -> tuple[Ints, Numbers]:
-    """Return the group of each box in order of slot and signature, and the slot of each group.
+def assign(order: Ints, slot: Numbers, signature: Words, least: int) -> tuple[Ints, Numbers]:
+    """Return the group of each box, boxes being in order of slot and signature, and the slot of each group.
 
-    A signature with fewer than `least` boxes shares a group with the next of them in its slot, up to that size.
+    A signature with fewer boxes than `least` shares a group with the next such ones of its slot.
     """
     n = len(order)
     number = np.empty(n, np.int64)
     slot_of = np.empty(n, np.int32)
     n_groups = 0
-    open_group, room = -1, 0
+    shared, size, union = -1, 0, np.uint64(0)
     i = 0
     while i < n:
-        s, mark = slot[order[i]], signature[order[i]]
+        own, mark = slot[order[i]], signature[order[i]]
         end = i + 1
-        while end < n and slot[order[end]] == s and signature[order[end]] == mark:
+        while end < n and slot[order[end]] == own and signature[order[end]] == mark:
             end += 1
-        size = end - i
-        if size < least and room > 0 and slot_of[open_group] == s:
-            g = open_group
-            room -= size
+        fits = shared >= 0 and slot_of[shared] == own and size < least
+        if end - i < least and fits and (size < LANES or population(union | mark) <= _MOST_COLUMNS):
+            g = shared
+            size += end - i
+            union |= mark
         else:
             g = n_groups
-            slot_of[g] = s
+            slot_of[g] = own
             n_groups += 1
-            if size < least:
-                open_group, room = g, least - size
+            if end - i < least:
+                shared, size, union = g, end - i, mark
         number[i:end] = g
         i = end
     return number, slot_of[:n_groups].copy()
 
 
 @kernel
-def columns_of(
-    order: Ints, first: Ints, indptr: Ints, column: Numbers, lo: Codes, hi: Codes, last: Ints, alone: Numbers
-) -> tuple[Ints, Numbers]:
-    """Return the columns that any box of each group bounds, but for the one that its slot sees to.
-
-    The last column is one in which every event has the same code; it stands in where there is no other.
-    """
+def columns_of(order: Ints, first: Ints, bounds: Bounds, spared: Numbers) -> tuple[Ints, Numbers]:
+    """Return the columns that any box of each group bounds, but for the one it is spared; one at least."""
     n_groups = len(first) - 1
     column_at = np.zeros(n_groups + 1, np.int64)
     columns = np.empty(64, np.int32)
-    seen = np.full(len(last), -1, np.int64)
-    n_out = 0
+    seen = np.full(len(bounds.last), -1, np.int64)
+    n = 0
     for g in range(n_groups):
         for i in range(first[g], first[g + 1]):
-            for b in range(indptr[order[i]], indptr[order[i] + 1]):
-                c = column[b]
-                if seen[c] == g or c == alone[g] or (lo[b] == 0 and hi[b] >= last[c]):
+            for b in range(bounds.indptr[order[i]], bounds.indptr[order[i] + 1]):
+                c = bounds.column[b]
+                if seen[c] == g or c == spared[g] or (bounds.lo[b] == 0 and bounds.hi[b] >= bounds.last[c]):
                     continue
                 seen[c] = g
-                if n_out + 1 >= len(columns):
-                    longer = np.empty(2 * n_out, np.int32)
-                    longer[:n_out] = columns[:n_out]
-                    columns = longer
-                columns[n_out] = c
-                n_out += 1
-        if n_out == column_at[g]:
-            columns[n_out] = len(last) - 1
-            n_out += 1
-        column_at[g + 1] = n_out
-    return column_at, columns[:n_out].copy()
+                if n + 2 > len(columns):
+                    columns = _longer(columns, n)
+                columns[n] = c
+                n += 1
+        if n == column_at[g]:
+            if n + 2 > len(columns):
+                columns = _longer(columns, n)
+            columns[n] = len(bounds.last) - 1
+            n += 1
+        column_at[g + 1] = n
+    return column_at, columns[:n].copy()
 
 
 @kernel
-def _spread(
-    boxes: Ints, columns: Numbers, indptr: Ints, column: Numbers, lo: Codes, hi: Codes, last: Ints, place: Numbers
-) -> tuple[Codes, Codes]:
-    """Return the ends of a group's boxes, a row for each of its columns."""
-    low = np.zeros((len(columns), len(boxes)), lo.dtype)
-    high = np.zeros((len(columns), len(boxes)), lo.dtype)
+def _longer(array: NDArray[Any], n: int) -> NDArray[Any]:
+    """Return room for twice as much, with the first n entries of an array."""
+    longer = np.empty(2 * n + 4 * SPAN, array.dtype)
+    longer[:n] = array[:n]
+    return longer
+
+
+@kernel
+def _spread(boxes: Ints, columns: Numbers, bounds: Bounds, place: Numbers) -> tuple[Codes, Codes]:
+    """Return the ends of a group's boxes, a row for each of its columns; `place` is -1 before and after."""
+    lo = np.zeros((len(columns), len(boxes)), bounds.lo.dtype)
+    hi = np.zeros((len(columns), len(boxes)), bounds.lo.dtype)
     for j in range(len(columns)):
         place[columns[j]] = j
-        high[j, :] = last[columns[j]]
+        hi[j, :] = bounds.last[columns[j]]
     for i in range(len(boxes)):
-        for b in range(indptr[boxes[i]], indptr[boxes[i] + 1]):
-            j = place[column[b]]
+        for b in range(bounds.indptr[boxes[i]], bounds.indptr[boxes[i] + 1]):
+            j = place[bounds.column[b]]
             if j >= 0:
-                low[j, i] = lo[b]
-                high[j, i] = hi[b]
+                lo[j, i] = bounds.lo[b]
+                hi[j, i] = bounds.hi[b]
     for c in columns:
         place[c] = -1
-    return low, high
+    return lo, hi
 
 
 @kernel
-def _values(low: Codes, high: Codes, last: int, events: Codes) -> Codes:
+def _ends(lo: Codes, hi: Codes, last: int, events: Codes) -> Codes:
     """Return some ends of boxes along a column and, where there are any, as many codes of events; sorted."""
-    step = max(1, len(low) * 2 // _VALUES)
-    out = np.empty(2 * (len(low) * 2 // step + 2), low.dtype)
+    step = max(1, 2 * len(lo) // _ENDS)
+    ends = np.empty(4 * (len(lo) // step + 1), lo.dtype)
     n = 0
-    for i in range(0, len(low), step):
-        if low[i] > 0:
-            out[n] = low[i]
+    for i in range(0, len(lo), step):
+        if lo[i] > 0:
+            ends[n] = lo[i]
             n += 1
-        if high[i] < last:
-            out[n] = high[i]
+        if hi[i] < last:
+            ends[n] = hi[i]
             n += 1
     if len(events):
         for i in range(n):
-            out[n + i] = min(events[i * len(events) // n], last - 1)
+            ends[n + i] = min(events[i * len(events) // n], last - 1)
         n *= 2
-    return np.sort(out[:n])
+    return np.sort(ends[:n])
 
 
 @kernel
-def _shape(n_boxes: int, width: Any, most: int, budget: float) -> Ints:
-    """Return how many cells along each axis cost least; boxes are on average `width` wide in them.
+def _shape(n_boxes: int, width: NDArray[np.float64], most: int, copies: float) -> Ints:
+    """Return how many cells along each axis leave the fewest chunks to an event.
 
-    A box is in 1 + k * width of k cells along an axis; padding fills half a chunk in each cell.
+    Boxes take a share of each axis, `width` on average, and so are in 1 + k * width of k cells. A box is
+    there `copies` times at most, on average and with padding, which is half a chunk in each cell.
     """
     best = np.ones(AXES, np.int64)
     least = float((n_boxes + LANES - 1) // LANES)
-    w0, w1, w2 = width
+    room, half = copies * n_boxes, LANES / 2
     i = 1
-    while i <= most and i * (LANES / 2) <= budget * n_boxes:
-        a = n_boxes * (1.0 + i * w0 if i > 1 else 1.0)
+    while i <= most and i * half <= room:
+        a = n_boxes * (1.0 + i * width[0] if i > 1 else 1.0)
         j = 1
-        while j <= most and j <= i and a + i * j * (LANES / 2) <= budget * n_boxes:
-            b = a * (1.0 + j * w1 if j > 1 else 1.0)
+        while j <= i and a + i * j * half <= room:
+            b = a * (1.0 + j * width[1] if j > 1 else 1.0)
             k = 1
-            while k <= most and k <= j:
-                c = b * (1.0 + k * w2 if k > 1 else 1.0)
-                if c + i * j * k * (LANES / 2) > budget * n_boxes:
+            while k <= j:
+                c = b * (1.0 + k * width[2] if k > 1 else 1.0)
+                if c + i * j * k * half > room:
                     break
-                cost = c / (i * j * k * LANES) + 0.5
-                if cost + 0.25 < least:
-                    least = cost
+                chunks = c / (i * j * k * LANES) + 0.5
+                # finding the cell costs something, too
+                if chunks + 0.25 < least:
+                    least = chunks
                     best[0], best[1], best[2] = i, j, k
                 k += 1 + k // 8
             j += 1 + j // 8
@@ -226,83 +267,68 @@ def plan(
     first: Ints,
     column_at: Ints,
     columns: Numbers,
-    indptr: Ints,
-    column: Numbers,
-    lo: Codes,
-    hi: Codes,
-    last: Ints,
+    bounds: Bounds,
     sample: Codes,
     sample_at: Ints,
     cells: int,
-    budget: float,
+    copies: float,
 ) -> tuple[Ints, Codes]:
-    """Return what is known of each group, and the cuts of their grids.
+    """Return `Grid.group` and `Grid.cut`, chunks not yet placed.
 
-    Boxes of a group are sorted in place along a column outside its grid, which comes first among its columns:
-    then most chunks of a cell are done with after one comparison.
+    The narrowest columns become axes, and are put behind the others: within a cell those tell boxes apart
+    better. Where there are others, boxes are sorted along the first, so that chunks differ in it; else they
+    keep their order. Group g has the events of the sample from `sample_at[g, 0]` to `sample_at[g, 1]`.
     """
     n_groups = len(first) - 1
-    groups = np.zeros((n_groups, N_FIELDS), np.int64)
-    cuts = np.empty(64, lo.dtype)
+    group = np.zeros((n_groups, N_FIELDS), np.int64)
+    cuts = np.empty(4 * SPAN, bounds.lo.dtype)
     n_cuts, n_starts = 0, 0
-    place = np.full(len(last), -1, np.int32)
+    place = np.full(len(bounds.last), -1, np.int32)
     for g in range(n_groups):
-        at, end = column_at[g], column_at[g + 1]
-        boxes = order[first[g] : first[g + 1]]
-        n = len(boxes)
-        fields = groups[g]
-        fields[COLUMN_AT], fields[N_COLUMNS] = at, end - at
-        fields[CELLS : CELLS + AXES] = 1
-        fields[START_AT] = n_starts
-        own = columns[at:end]
-        low, high = _spread(boxes, own, indptr, column, lo, hi, last, place)
+        fields, boxes = group[g], order[first[g] : first[g + 1]]
+        own = columns[column_at[g] : column_at[g + 1]]
         events = sample[sample_at[g, 0] : sample_at[g, 1]]
+        fields[COLUMN_AT], fields[N_COLUMNS], fields[START_AT] = column_at[g], len(own), n_starts
+        fields[CELLS : CELLS + AXES] = 1
+        lo, hi = _spread(boxes, own, bounds, place)
         width = np.ones(len(own))
-        step = max(1, n // _WIDTHS)
+        step = max(1, len(boxes) // _BOXES)
         for j in range(len(own)):
-            values = _values(low[j], high[j], last[own[j]], events[:, own[j]])
-            if len(values):
-                total, looked = 0.0, 0
-                for i in range(0, n, step):
-                    total += np.searchsorted(values, high[j, i]) - np.searchsorted(values, low[j, i])
-                    looked += 1
-                width[j] = total / looked / len(values)
+            ends = _ends(lo[j], hi[j], bounds.last[own[j]], events[:, own[j]])
+            if len(ends):
+                among = np.searchsorted(ends, hi[j, ::step]) - np.searchsorted(ends, lo[j, ::step])
+                width[j] = among.mean() / len(ends)
         rank = np.argsort(width)
         n_axes = min(AXES, len(own))
         narrow = np.full(AXES, 1e9)
         narrow[:n_axes] = width[rank[:n_axes]]
-        shape = _shape(n, (narrow[0], narrow[1], narrow[2]), cells if n_axes > 1 else cells * cells, budget)
-        need = n_cuts + shape.sum() + AXES * LANES
-        if need > len(cuts):
-            longer = np.empty(2 * need, lo.dtype)
-            longer[:n_cuts] = cuts[:n_cuts]
-            cuts = longer
+        shape = _shape(len(boxes), narrow, cells if n_axes > 1 else cells * cells, copies)
         n_cells = 1
         for axis in range(n_axes):
-            k, j = shape[axis], rank[axis]
-            values = _values(low[j], high[j], last[own[j]], events[:, own[j]])
-            begin = n_cuts
-            for i in range(1, k):
-                cut = values[i * len(values) // k]
-                if n_cuts == begin or cut > cuts[n_cuts - 1]:
+            j, at = rank[axis], n_cuts
+            while n_cuts + shape[axis] + LANES > len(cuts):
+                cuts = _longer(cuts, n_cuts)
+            ends = _ends(lo[j], hi[j], bounds.last[own[j]], events[:, own[j]])
+            for i in range(1, shape[axis]):
+                cut = ends[i * len(ends) // shape[axis]]
+                if n_cuts == at or cut > cuts[n_cuts - 1]:
                     cuts[n_cuts] = cut
                     n_cuts += 1
-            fields[CUT_AT + axis], fields[CELLS + axis], fields[AXIS + axis] = begin, n_cuts - begin + 1, own[j]
-            n_cells *= n_cuts - begin + 1
-            while (n_cuts - begin) % LANES:
-                cuts[n_cuts] = np.iinfo(lo.dtype).max
+            fields[CUT_AT + axis], fields[CELLS + axis], fields[AXIS + axis] = at, n_cuts - at + 1, own[j]
+            n_cells *= n_cuts - at + 1
+            while (n_cuts - at) % LANES:
+                cuts[n_cuts] = np.iinfo(cuts.dtype).max
                 n_cuts += 1
         n_starts += n_cells + 1
-        lead = rank[min(AXES, len(own) - 1)]
-        middle = low[lead].astype(np.int64) + high[lead]
-        boxes[:] = boxes[np.argsort(middle)]
         own[:] = own[np.concatenate((rank[n_axes:], rank[:n_axes][::-1]))]
-    return groups, cuts[:n_cuts].copy()
+        if len(own) > AXES:
+            boxes[:] = boxes[np.argsort(lo[rank[AXES]].astype(np.int64) + hi[rank[AXES]])]
+    return group, cuts[:n_cuts].copy()
 
 
 @kernel
 def _cell(cuts: Codes, at: int, n_cells: int, code: Any) -> int:
-    """Return how many of the cuts from `at` on lie below a code; they are padded to whole chunks."""
+    """Return the cell of a code: how many of the cuts from `at` on lie below it."""
     cell = 0
     for i in range(at, at + n_cells - 1, LANES):
         cell += population(_below(cuts, i, code))
@@ -310,55 +336,40 @@ def _cell(cuts: Codes, at: int, n_cells: int, code: Any) -> int:
 
 
 @kernel
-def lay(
-    groups: Ints,
-    order: Ints,
-    first: Ints,
-    columns: Numbers,
-    cuts: Codes,
-    indptr: Ints,
-    column: Numbers,
-    lo: Codes,
-    hi: Codes,
-    last: Ints,
-    starts: Numbers,
-    bounds: Codes,
-    write: bool,
-) -> None:
-    """Count the chunks of each cell into `starts`; when writing, fill them with boxes instead."""
-    place = np.full(len(last), -1, np.int32)
-    for g in range(len(groups)):
-        fields = groups[g]
-        n_columns = fields[N_COLUMNS]
-        boxes = order[first[g] : first[g + 1]]
-        n = len(boxes)
-        cells = fields[CELLS : CELLS + AXES]
+def lay(grid: Grid, order: Ints, first: Ints, bounds: Bounds, write: bool) -> None:
+    """Put every box into the cells it meets, in `grid.chunk`; or only count their chunks, in `grid.start`."""
+    place = np.full(len(bounds.last), -1, np.int32)
+    begin, end = np.zeros(AXES, np.int64), np.ones(AXES, np.int64)
+    for g in range(len(grid.group)):
+        fields, boxes = grid.group[g], order[first[g] : first[g + 1]]
+        n_columns, cells = fields[N_COLUMNS], fields[CELLS : CELLS + AXES]
         n_cells = cells[0] * cells[1] * cells[2]
-        start = starts[fields[START_AT] : fields[START_AT] + n_cells + 1]
-        own = columns[fields[COLUMN_AT] : fields[COLUMN_AT] + n_columns]
-        low, high = _spread(boxes, own, indptr, column, lo, hi, last, place)
+        start = grid.start[fields[START_AT] : fields[START_AT] + n_cells + 1]
+        own = grid.column[fields[COLUMN_AT] : fields[COLUMN_AT] + n_columns]
+        lo, hi = _spread(boxes, own, bounds, place)
         filled = np.zeros(n_cells, np.int64)
-        begin, end = np.zeros(AXES, np.int64), np.ones(AXES, np.int64)
-        for i in range(n):
+        begin[:], end[:] = 0, 1
+        for i in range(len(boxes)):
             for axis in range(min(AXES, n_columns)):
-                j, cut_at = n_columns - 1 - axis, fields[CUT_AT + axis]
-                begin[axis] = _cell(cuts, cut_at, cells[axis], low.dtype.type(low[j, i] + 1))
-                end[axis] = _cell(cuts, cut_at, cells[axis], high[j, i]) + 1
+                j, at = n_columns - 1 - axis, fields[CUT_AT + axis]
+                begin[axis] = _cell(grid.cut, at, cells[axis], lo.dtype.type(lo[j, i] + 1))
+                end[axis] = _cell(grid.cut, at, cells[axis], hi[j, i]) + 1
             for a in range(begin[0], end[0]):
                 for b in range(begin[1], end[1]):
                     for c in range(begin[2], end[2]):
                         cell = (a * cells[1] + b) * cells[2] + c
-                        at = filled[cell]
+                        n = filled[cell]
                         filled[cell] += 1
                         if not write:
                             continue
-                        chunk, lane = start[cell] + at // LANES, at % LANES
-                        place_at = fields[BOUND_AT] + chunk * (n_columns + 1) * 2 * LANES + lane
+                        chunk = start[cell] + n // LANES
+                        at = fields[CHUNK_AT] + chunk * (n_columns + 1) * SPAN + n % LANES
                         for j in range(n_columns):
-                            bounds[place_at + j * 2 * LANES] = low[j, i]
-                            bounds[place_at + j * 2 * LANES + LANES] = high[j, i]
-                        bounds[place_at + n_columns * 2 * LANES] = boxes[i] & 0xFFFF
-                        bounds[place_at + n_columns * 2 * LANES + LANES] = boxes[i] >> 16
+                            grid.chunk[at] = lo[j, i]
+                            grid.chunk[at + LANES] = hi[j, i]
+                            at += SPAN
+                        grid.chunk[at] = boxes[i] & 0xFFFF
+                        grid.chunk[at + LANES] = boxes[i] >> 16
         if not write:
             for cell in range(n_cells):
                 start[cell + 1] = start[cell] + (filled[cell] + LANES - 1) // LANES
@@ -366,75 +377,70 @@ def lay(
 
 @kernel
 def scan(
-    groups: Ints,
-    columns: Numbers,
-    cuts: Codes,
-    starts: Numbers,
-    bounds: Codes,
+    grid: Grid,
     runs: Ints,
     event: Numbers,
     codes: Codes,
+    do: int,
     counts: Ints,
     pair_event: Numbers,
     pair_box: Numbers,
-    keep: bool,
+    flags: Words,
 ) -> int:
     """Meet events with groups; return how many pairs were written, or -1 when they did not fit.
 
-    Each row of `runs` is a range of groups and a range of events: the columns of `codes`, whose numbers are in
-    `event`. Pairs are written when `keep`, else counted by event.
+    Each row of `runs` is a slot and a range of events: of columns of `codes`, whose numbers are in `event`.
+    What is found is counted by event, or written as pairs, or set in the event's row of flags.
     """
     n_pairs = 0
+    cut, chunk = grid.cut, grid.chunk
     room = len(pair_box) - LANES
-    from_ = np.empty(codes.shape[1], np.int32)
-    to = np.empty(codes.shape[1], np.int32)
+    begin, end = np.empty(len(event), np.int32), np.empty(len(event), np.int32)
     for r in range(len(runs)):
-        for g in range(runs[r, 0], runs[r, 1]):
-            fields = groups[g]
-            n_columns = fields[N_COLUMNS]
-            own = columns[fields[COLUMN_AT] : fields[COLUMN_AT] + n_columns]
-            bound_at = fields[BOUND_AT]
-            stride = (n_columns + 1) * 2 * LANES
-            start_at = fields[START_AT]
+        for g in range(grid.slot[runs[r, 0]], grid.slot[runs[r, 0] + 1]):
+            fields, start = grid.group[g], grid.start[grid.group[g, START_AT] :]
+            n_columns, chunk_at = fields[N_COLUMNS], fields[CHUNK_AT]
+            own = grid.column[fields[COLUMN_AT] : fields[COLUMN_AT] + n_columns]
+            size = (n_columns + 1) * SPAN
+            a, b, c = codes[fields[AXIS]], codes[fields[AXIS + 1]], codes[fields[AXIS + 2]]
             cut_a, cut_b, cut_c = fields[CUT_AT], fields[CUT_AT + 1], fields[CUT_AT + 2]
             cells_a, cells_b, cells_c = fields[CELLS], fields[CELLS + 1], fields[CELLS + 2]
-            axis_a, axis_b, axis_c = fields[AXIS], fields[AXIS + 1], fields[AXIS + 2]
-            begin, end = runs[r, 2], runs[r, 3]
-            for e in range(begin, end):
-                cell = _cell(cuts, cut_a, cells_a, codes[axis_a, e])
-                cell = cell * cells_b + _cell(cuts, cut_b, cells_b, codes[axis_b, e])
-                cell = cell * cells_c + _cell(cuts, cut_c, cells_c, codes[axis_c, e])
-                from_[e] = starts[start_at + cell]
-                to[e] = starts[start_at + cell + 1]
-            for e in range(begin, end):
-                for chunk in range(from_[e], to[e]):
-                    at = bound_at + chunk * stride
+            for e in range(runs[r, 1], runs[r, 2]):
+                cell = _cell(cut, cut_a, cells_a, a[e])
+                cell = cell * cells_b + _cell(cut, cut_b, cells_b, b[e])
+                cell = cell * cells_c + _cell(cut, cut_c, cells_c, c[e])
+                begin[e], end[e] = start[cell], start[cell + 1]
+            for e in range(runs[r, 1], runs[r, 2]):
+                for at in range(chunk_at + begin[e] * size, chunk_at + end[e] * size, size):
+                    # three columns at once cost less than a branch after each
                     code = codes[own[0], e]
-                    mask = _below(bounds, at, code) & ~_below(bounds, at + LANES, code)
+                    lanes = _below(chunk, at, code) & ~_below(chunk, at + LANES, code)
                     if n_columns > 1:
-                        code = codes[own[1], e]
-                        mask &= _below(bounds, at + 2 * LANES, code) & ~_below(bounds, at + 3 * LANES, code)
+                        code, to = codes[own[1], e], at + SPAN
+                        lanes &= _below(chunk, to, code) & ~_below(chunk, to + LANES, code)
                     if n_columns > 2:
-                        code = codes[own[2], e]
-                        mask &= _below(bounds, at + 4 * LANES, code) & ~_below(bounds, at + 5 * LANES, code)
+                        code, to = codes[own[2], e], at + 2 * SPAN
+                        lanes &= _below(chunk, to, code) & ~_below(chunk, to + LANES, code)
                     for j in range(3, n_columns):
-                        if mask == 0:
+                        if lanes == 0:
                             break
-                        here = at + j * 2 * LANES
-                        code = codes[own[j], e]
-                        mask &= _below(bounds, here, code) & ~_below(bounds, here + LANES, code)
-                    if mask == 0:
+                        code, to = codes[own[j], e], at + j * SPAN
+                        lanes &= _below(chunk, to, code) & ~_below(chunk, to + LANES, code)
+                    if lanes == 0:
                         continue
-                    here = at + n_columns * 2 * LANES
-                    if not keep:
-                        counts[event[e]] += population(mask)
+                    if do == COUNT:
+                        counts[event[e]] += population(lanes)
                         continue
-                    if n_pairs > room:
+                    if do == PAIRS and n_pairs > room:
                         return -1
-                    while mask:
-                        pair_event[n_pairs] = event[e]
-                        lane = here + lowest(mask)
-                        pair_box[n_pairs] = np.int64(bounds[lane]) | (np.int64(bounds[lane + LANES]) << 16)
-                        n_pairs += 1
-                        mask &= mask - _ONE
+                    while lanes:
+                        lane = at + size - SPAN + lowest(lanes)
+                        lanes &= lanes - _ONE
+                        box = np.int64(chunk[lane]) | (np.int64(chunk[lane + LANES]) << 16)
+                        if do == PAIRS:
+                            pair_event[n_pairs] = event[e]
+                            pair_box[n_pairs] = box
+                            n_pairs += 1
+                        else:
+                            flags[event[e], box >> 6] |= _ONE << np.uint64(box & 63)
     return n_pairs

@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from narrowcast.kernels.bits import order_rows
+from narrowcast.kernels.bits import SLACK, numbers, order_rows
 from narrowcast.kernels.jit import kernel, lowest, population
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     Codes = NDArray[np.unsignedinteger[Any]]
     Doubles = NDArray[np.float64]
     Ints = NDArray[np.int64]
+    Numbers = NDArray[np.int32]
+    Words = NDArray[np.uint64]
 
 #: Entries that are compared at once; as many codes are read past the last entry.
 LANES = 64
-#: Boxes found before they are sorted.
-_PENDING = 1 << 14
 
 
 class Nodes(NamedTuple):
@@ -40,14 +40,14 @@ class Nodes(NamedTuple):
     entries start at `lane[lane_at[n]]`.
     """
 
-    first: NDArray[np.int32]
-    size: NDArray[np.int32]
+    first: Numbers
+    size: Numbers
     leaf: NDArray[np.bool_]
     column_at: Ints
-    column: NDArray[np.int32]
+    column: Numbers
     lane_at: Ints
     lane: Codes
-    box: NDArray[np.int32]
+    box: Numbers
 
 
 def _compare(_typing: Any, lane: Any, _low: Any, _high: Any, _code: Any) -> Any:
@@ -93,9 +93,7 @@ def _hits(nodes: Nodes, node: int, start: int, codes: Codes, event: int) -> np.u
 
 
 @kernel
-def _descend(
-    nodes: Nodes, codes: Codes, event: int, queue: NDArray[np.int32], leaves: NDArray[np.int32]
-) -> tuple[int, int]:
+def _descend(nodes: Nodes, codes: Codes, event: int, queue: Numbers, leaves: Numbers) -> tuple[int, int]:
     """Write down the leaves whose boxes may hold an event; return how many, and how many nodes were seen."""
     queue[0] = 0
     n_queue, n_leaves = (0, 1) if nodes.leaf[0] else (1, 0)
@@ -119,35 +117,65 @@ def _descend(
 
 
 @kernel
-def find_boxes(nodes: Nodes, codes: Codes, event: int, found: NDArray[np.int32], indptr: Ints) -> int:
+def _mark(nodes: Nodes, leaves: Numbers, n_leaves: int, codes: Codes, event: int, marks: Words) -> None:
+    """Set the flags of the boxes that hold an event."""
+    one = np.uint64(1)
+    for i in range(n_leaves):
+        leaf = leaves[i]
+        for start in range(0, nodes.size[leaf], LANES):
+            bits = _hits(nodes, leaf, start, codes, event)
+            first = nodes.first[leaf] + start
+            while bits != 0:
+                box = np.int64(nodes.box[first + lowest(bits)])
+                marks[box >> 6] |= one << np.uint64(box & 63)
+                bits &= bits - one
+
+
+@kernel
+def _list(
+    nodes: Nodes, leaves: Numbers, n_leaves: int, codes: Codes, event: int, found: Numbers, n: int
+) -> int:
+    """Write down the boxes that hold an event, from `found[n]` on; return where the next one would go."""
+    for i in range(n_leaves):
+        leaf = leaves[i]
+        for start in range(0, nodes.size[leaf], LANES):
+            bits = _hits(nodes, leaf, start, codes, event)
+            first = nodes.first[leaf] + start
+            while bits != 0:
+                found[n] = nodes.box[first + lowest(bits)]
+                n += 1
+                bits &= bits - np.uint64(1)
+    return n
+
+
+@kernel
+def find_boxes(nodes: Nodes, codes: Codes, event: int, found: Numbers, indptr: Ints) -> int:
     """Write down the boxes of each event from `event` on; return the first for which there was no room."""
     queue, leaves = np.empty(len(nodes.size), np.int32), np.empty(len(nodes.size), np.int32)
-    n_boxes = len(nodes.box)
-    full = False
-    ordered = e = event
-    while e < len(codes) and not full:
-        n = indptr[e]
+    n_words = (len(nodes.box) + 63) >> 6
+    marks = np.zeros(n_words, np.uint64)
+    ordered = event
+    for e in range(event, len(codes)):
         n_leaves, _ = _descend(nodes, codes, e, queue, leaves)
+        tested = 0
         for i in range(n_leaves):
-            leaf = leaves[i]
-            if n + nodes.size[leaf] > len(found):
-                full = True
-                break
-            for start in range(0, nodes.size[leaf], LANES):
-                bits = _hits(nodes, leaf, start, codes, e)
-                box = nodes.first[leaf] + start
-                while bits != 0:
-                    found[n] = nodes.box[box + lowest(bits)]
-                    n += 1
-                    bits &= bits - np.uint64(1)
-        if not full:
-            e += 1
-            indptr[e] = n
-        # sorted while they are still in the cache
-        if full or e == len(codes) or n - indptr[ordered] > _PENDING:
-            order_rows(indptr[ordered : e + 1], found, n_boxes)
-            ordered = e
-    return e
+            tested += nodes.size[leaves[i]]
+        n = indptr[e]
+        if n + tested + SLACK > len(found):
+            order_rows(indptr[ordered : e + 1], found, len(nodes.box))
+            return e
+        # Many boxes come in order out of a set; a few are sorted, some events at a time.
+        if tested > n_words:
+            if ordered < e:
+                order_rows(indptr[ordered : e + 1], found, len(nodes.box))
+            ordered = e + 1
+            _mark(nodes, leaves, n_leaves, codes, e, marks)
+            indptr[e + 1] = numbers(marks, n_words, 0, found, n)
+            marks[:] = 0
+        else:
+            indptr[e + 1] = _list(nodes, leaves, n_leaves, codes, e, found, n)
+    order_rows(indptr[ordered:], found, len(nodes.box))
+    return len(codes)
 
 
 @kernel
@@ -176,9 +204,7 @@ def probe_nodes(nodes: Nodes, codes: Codes, visited: Ints, tested: Ints) -> None
 
 
 @kernel
-def hulls(
-    first: NDArray[np.int32], size: NDArray[np.int32], leaf: NDArray[np.bool_], ends: Codes, own: Codes
-) -> None:
+def hulls(first: Numbers, size: Numbers, leaf: NDArray[np.bool_], ends: Codes, own: Codes) -> None:
     """Write the box around each node's entries to `own`; both hold lower ends in even columns, upper in odd.
 
     `ends` are the boxes in the order of the leaves.
@@ -195,8 +221,8 @@ def hulls(
 
 @kernel
 def choose_columns(
-    first: NDArray[np.int32],
-    size: NDArray[np.int32],
+    first: Numbers,
+    size: Numbers,
     leaf: NDArray[np.bool_],
     ends: Codes,
     own: Codes,
@@ -204,7 +230,7 @@ def choose_columns(
     table: Doubles,
     table_at: Ints,
     column_at: Ints,
-    column: NDArray[np.int32],
+    column: Numbers,
 ) -> int:
     """Write the columns that each node's entries bound, the most telling first; return how many in all.
 

@@ -117,7 +117,7 @@ def _sides(
         high = max(high, int(ends[order[i], 2 * column + 1]))
         i += 1
     whole = table[high] - table[low]
-    return best / whole if whole > 0 else np.inf
+    return best / whole if whole > 0 else 2.0
 
 
 @kernel
@@ -223,19 +223,16 @@ def binarize(
             chosen = _longest(ends, order[0, a:b], table, table_at, hull)
             _, _, size = _sweep(ends, order[chosen, a:b], cuts, table, table_at, hull, right)
         else:
-            limit = np.inf
+            score[:] = 0.0
             if n_orders > _SWEEPS:
                 for o in range(n_orders):
                     c = order_column[o]
                     values = table[table_at[c] : table_at[c + 1]]
                     score[o] = _sides(ends, order[o, a:b], cuts, c, values, right)
-                limit = np.sort(score)[_SWEEPS - 1]
             volume, length, size, chosen = np.inf, np.inf, -1, -1
-            swept = 0
-            for o in range(n_orders):
-                if n_orders > _SWEEPS and (score[o] > limit or swept == _SWEEPS):
-                    continue
-                swept += 1
+            for _ in range(min(n_orders, _SWEEPS)):
+                o = int(np.argmin(score))
+                score[o] = np.inf
                 v, s, cut = _sweep(ends, order[o, a:b], cuts, table, table_at, hull, right)
                 if chosen < 0 or v < volume or (v == volume and s < length):
                     volume, length, size, chosen = v, s, cut, o

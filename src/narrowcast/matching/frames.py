@@ -15,8 +15,6 @@ import numpy as np
 from narrowcast.model import keys
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from narrowcast.matching.index import Codes
@@ -31,8 +29,10 @@ FrameName = Literal["world", "worldq", "cdf"]
 
 #: The quantiles between which `worldq` measures.
 _QUANTILES = (0.01, 0.99)
-#: What the codes without any end of a box weigh together, in ends.
+#: What all codes weigh together in a column, over and above the ends of boxes they have.
 _UNSEEN = 1e-3
+#: What the ends of boxes weigh beside a sample of events.
+_PRIOR = 1e-3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,28 +43,27 @@ class Frame:
     table_at: Ints
 
     @classmethod
-    def of(cls, columns: Sequence[Doubles]) -> Frame:
-        """Return the frame that has these numbers, column by column."""
-        at = np.cumsum([0, *map(len, columns)])
-        return cls(np.concatenate([np.empty(0), *columns]), at)
-
-    @classmethod
     def events(cls, boxes: CodedBoxes, sample: Codes | None = None) -> Frame:
         """Return the share of events up to each code, so that volume is the probability of a visit.
 
         Without a sample, a code is taken to be as likely as there are ends of boxes at it. A sample outweighs
-        this a thousandfold, which only matters where it has no events.
+        this a thousandfold, so that it matters only where there are no events.
         """
-        columns = []
-        for c, last in enumerate(boxes.last.tolist()):
-            weight = _ends(boxes, c).astype(np.float64)
-            weight[1:] += _UNSEEN / last
-            if sample is not None and len(sample):
-                seen = np.bincount(sample[:, c], minlength=last + 1)
-                weight = seen + weight * (1e-3 * len(sample) / weight.sum())
-            share = np.cumsum(weight)
-            columns.append(share / share[-1])
-        return cls.of(columns)
+        at = np.concatenate([[0], np.cumsum(boxes.last + 1)])
+        if len(at) == 1:
+            return cls(np.empty(0), at)
+        weight = _ends(boxes).astype(np.float64)
+        weight += np.repeat(_UNSEEN / boxes.last, boxes.last + 1)
+        weight[at[:-1]] = 0  # no event has code 0
+        if sample is not None and len(sample):
+            seen = np.bincount((sample + at[:-1]).ravel(), minlength=len(weight))
+            whole = np.add.reduceat(weight, at[:-1])
+            weight = seen + weight * np.repeat(_PRIOR * len(sample) / whole, boxes.last + 1)
+        below = np.concatenate([[0.0], np.cumsum(weight)])
+        whole = below[at[1:]] - below[at[:-1]]
+        share = (below[1:] - np.repeat(below[at[:-1]], boxes.last + 1)) / np.repeat(whole, boxes.last + 1)
+        share[at[1:] - 1] = 1
+        return cls(share, at)
 
     @classmethod
     def published(
@@ -77,7 +76,8 @@ class Frame:
         """
         if name == "cdf":
             return cls.events(boxes, sample)
-        columns = []
+        at = np.concatenate([[0], np.cumsum(boxes.last + 1)])
+        table, ends = np.empty(at[-1]), _ends(boxes)
         for c, cuts in enumerate(ranks.cuts):
             numbers = _numbers(cuts, schema.types[ranks.attribute[c]])
             finite = np.isfinite(numbers)
@@ -85,13 +85,13 @@ class Frame:
             if finite.any() and name == "world":
                 low, high = numbers[finite].min(), numbers[finite].max()
             elif finite.any():
-                repeated = np.repeat(numbers[finite], _ends(boxes, c)[1:-1][finite])
-                low, high = np.quantile(repeated, _QUANTILES)
+                times = ends[at[c] + 1 : at[c + 1] - 1]
+                low, high = np.quantile(np.repeat(numbers[finite], times[finite]), _QUANTILES)
             framed = np.clip(np.concatenate([[low], numbers, [high]]), low, high)
             if name == "worldq":
                 framed = (framed - low) / (high - low if high > low else 1.0)
-            columns.append(framed)
-        return cls.of(columns)
+            table[at[c] : at[c + 1]] = framed
+        return cls(table, at)
 
     def numbers(self, codes: Codes, column: int) -> Doubles:
         """Return the numbers of codes in a column."""
@@ -103,12 +103,13 @@ class Frame:
         return self.numbers(lo, column) / 2 + self.numbers(hi, column) / 2
 
 
-def _ends(boxes: CodedBoxes, column: int) -> Ints:
-    """Return how many ends of boxes each code of a column has; no bound is no end."""
-    last = int(boxes.last[column])
-    own = boxes.column == column
-    ends = np.bincount(boxes.lo[own], minlength=last + 1) + np.bincount(boxes.hi[own], minlength=last + 1)
-    ends[0] = ends[last] = 0
+def _ends(boxes: CodedBoxes) -> Ints:
+    """Return how many ends of boxes each code has, column after column; no bound is no end."""
+    at = np.concatenate([[0], np.cumsum(boxes.last + 1)])
+    ends = np.zeros(at[-1], np.int64)
+    for codes in (boxes.lo, boxes.hi):
+        ends += np.bincount(at[boxes.column] + codes, minlength=at[-1])
+    ends[at[:-1]] = ends[at[1:] - 1] = 0
     return ends
 
 

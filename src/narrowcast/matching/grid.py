@@ -1,4 +1,4 @@
-"""Signature groups: boxes of one category that bound the same attributes, each group under a small grid."""
+"""Signature groups: boxes of one category that bound the same attributes, with a small grid for each."""
 
 from __future__ import annotations
 
@@ -7,158 +7,355 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from narrowcast.errors import ParameterError
 from narrowcast.kernels import grid as kernels
-from narrowcast.kernels.bits import gather
+from narrowcast.kernels.bits import SLACK, gather
+from narrowcast.kernels.flat import count_rows, list_rows
+from narrowcast.kernels.grid import LANES, SPAN, Bounds
+from narrowcast.matching.base import MATCHERS
 from narrowcast.matching.index import Found
+from narrowcast.matching.indexed import Indexed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from narrowcast.matching.index import Codes
-    from narrowcast.matching.ranks import CodedBoxes
+    from narrowcast.matching.index import Codes, Index
+    from narrowcast.matching.ranks import CodedBoxes, Ranks
+    from narrowcast.model.schema import Schema
 
     Ints = NDArray[np.int64]
     Numbers = NDArray[np.int32]
+    Words = NDArray[np.uint64]
 
-import os
-_LEAST = int(os.environ.get('LEAST','32'))
-_BUDGET = float(os.environ.get('BUDGET','6'))
+#: Boxes that bound the same columns, or that have the same category, are by themselves from so many on.
+_LEAST = 128
+#: How often a box may be there, padding included, averaged over a group. More makes finding little faster.
+_COPIES = 4.0
+#: A category is used when an event then meets at most this share of the boxes.
 _WORTH = 0.7
-_PAIRS = 1 << 21
+#: Cells along an axis, at most, that can be asked for.
+_MOST_CELLS = 256
+
+#: Events taken at a time, at most, and pairs of event and box that they may have.
 _TILE = 1 << 13
-_PROBE = 8
+_PAIRS = 1 << 21
+#: Events that tell how many boxes an event has; fewer events than _FEW are taken at once.
+_PROBED = 8
+_FEW = 64
+#: When an event has one box in this many or more, flags are set, so many bytes, instead of pairs sorted.
+_BROAD = 256
+_FLAGS = 1 << 22
+
+_NO_PAIRS = np.empty(0, np.int32)
+_NO_COUNTS = np.empty(0, np.int64)
+_NO_FLAGS = np.empty((0, 0), np.uint64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GridIndex:
+    """Boxes in groups that are compared in the same columns, and only with events that come near them.
+
+    Boxes that ask for one code of a column, the category, are met by events with that code alone. Among
+    these, boxes that bound the same columns are a group; small groups are merged, and compared in the columns
+    of all of them. Over the narrowest columns of a group lies a grid whose cells hold their boxes in chunks
+    of 32, column by column, so that a chunk is compared at once.
+
+    Parameters
+    ----------
+    n_boxes
+        How many boxes there are.
+    category
+        The column that sets boxes apart, or -1.
+    slot_of
+        For each code of that column the slot of its boxes; 0 where it has none. Rare codes share slots.
+    grid
+        The groups.
+    """
+
     n_boxes: int
     category: int
     slot_of: Numbers
-    group_at: Ints
-    groups: Ints
-    columns: Numbers
-    cuts: Codes
-    starts: Numbers
-    bounds: Codes
+    grid: kernels.Grid
 
     @classmethod
     def build(cls, boxes: CodedBoxes, *, cells: int = 32, sample: Codes | None = None) -> Self:
-        n, n_columns = len(boxes), boxes.n_columns
+        """Index boxes, with at most so many cells along an axis; a sample tells where events are."""
         if sample is None:
-            sample = np.empty((0, n_columns), boxes.lo.dtype)
-        category, slot_of, shared = _slots(boxes, sample)
-        last = np.append(boxes.last, 1)
-        popular = np.argsort(-np.bincount(boxes.column, minlength=n_columns), kind="stable")
-        bit = np.empty(n_columns, np.uint64)
-        bit[popular] = np.uint64(1) << (63 - np.arange(n_columns) % 64).astype(np.uint64)
-        entries = (boxes.indptr, boxes.column, boxes.lo, boxes.hi, last)
-        slot, signature = kernels.label(*entries, bit, category, slot_of, shared)
+            sample = np.empty((0, boxes.n_columns), boxes.lo.dtype)
+        bounds = _bounds(boxes)
+        category = _category(boxes, sample)
+        slot_of, shared = _slots(boxes, category)
+        slot, signature = kernels.label(bounds, _bits(boxes), category, slot_of, shared)
         order = np.lexsort((signature, slot))
         order = order[np.searchsorted(slot[order], 0) :]
-        number, group_slot = kernels.group(order, slot, signature, _LEAST)
+        number, group_slot = kernels.assign(order, slot, signature, _LEAST)
         inner = np.argsort(number, kind="stable")
-        order, number = order[inner], number[inner]
-        first = np.searchsorted(number, np.arange(len(group_slot) + 1))
-        apart = np.where((group_slot > 0) & ~shared[group_slot], category, -1).astype(np.int32)
-        column_at, columns = kernels.columns_of(order, first, *entries, apart)
-        codes, _, sample_slot = _by_slot(sample, category, slot_of)
-        sample_at = np.searchsorted(sample_slot, np.stack([group_slot, group_slot + 1], 1))
+        order, first = order[inner], np.searchsorted(number[inner], np.arange(len(group_slot) + 1))
+        spared = np.where((group_slot > 0) & ~shared[group_slot], category, -1).astype(np.int32)
+        column_at, column = kernels.columns_of(order, first, bounds, spared)
+        events, _, event_slot = _by_slot(sample, category, slot_of)
+        sample_at = np.searchsorted(event_slot, np.stack([group_slot, group_slot + 1], axis=1))
         sample_at[group_slot == 0] = 0, len(sample)
-        groups, cuts = kernels.plan(
-            order, first, column_at, columns, *entries, codes.T, sample_at, cells, _BUDGET
+        group, cut = kernels.plan(
+            order, first, column_at, column, bounds, events.T, sample_at, cells, _COPIES
         )
-        n_cells = groups[:, kernels.CELLS : kernels.CELLS + kernels.AXES].prod(1)
-        starts = np.zeros((n_cells + 1).sum(), np.int32)
-        none = np.empty(0, boxes.lo.dtype)
-        kernels.lay(groups, order, first, columns, cuts, *entries, starts, none, False)
-        chunks = starts[groups[:, kernels.START_AT] + n_cells].astype(np.int64)
-        size = chunks * (groups[:, kernels.N_COLUMNS] + 1) * (2 * kernels.LANES)
-        groups[:, kernels.BOUND_AT] = np.cumsum(size) - size
-        bounds = _aligned(size.sum(), boxes.lo.dtype)
-        bounds.reshape(-1, 2, kernels.LANES)[:, 0] = np.iinfo(boxes.lo.dtype).max
-        bounds.reshape(-1, 2, kernels.LANES)[:, 1] = 0
-        kernels.lay(groups, order, first, columns, cuts, *entries, starts, bounds, True)
-        group_at = np.searchsorted(group_slot, np.arange(slot_of.max(initial=0) + 2))
-        return cls(n, category, slot_of, group_at, groups, columns, cuts, starts, bounds)
+        n_cells = group[:, kernels.CELLS : kernels.CELLS + kernels.AXES].prod(axis=1)
+        grid = kernels.Grid(
+            slot=np.searchsorted(group_slot, np.arange(len(shared) + 1)),
+            group=group,
+            column=column,
+            cut=cut,
+            start=np.zeros(int((n_cells + 1).sum()), np.int32),
+            chunk=np.empty(0, boxes.lo.dtype),
+        )
+        kernels.lay(grid, order, first, bounds, False)
+        n_chunks = grid.start[group[:, kernels.START_AT] + n_cells].astype(np.int64)
+        size = n_chunks * (group[:, kernels.N_COLUMNS] + 1) * SPAN
+        group[:, kernels.CHUNK_AT] = np.cumsum(size) - size
+        grid = grid._replace(chunk=_padding(int(size.sum()), boxes.lo.dtype))
+        kernels.lay(grid, order, first, bounds, True)
+        return cls(len(boxes), category, slot_of, grid)
 
     def find(self, codes: Codes) -> Found:
-        n_events = len(codes)
-        indptr = np.zeros(n_events + 1, np.int64)
-        pairs = (np.empty(max(_PAIRS, self.n_boxes) + 64, np.int32), np.empty(max(_PAIRS, self.n_boxes) + 64, np.int32))
-        expected = self.count(codes[:: max(1, n_events // _PROBE)]).mean() if n_events > 64 else 0.0
-        tile = max(1, min(_TILE, int(_PAIRS / (1.5 * expected + 1))))
-        out = np.empty(int(1.1 * expected * n_events) + 1024, np.int32)
-        at = 0
-        while at < n_events:
-            part = codes[at : at + tile]
-            n_pairs = self._scan(part, True, pairs)
+        """Return the boxes of each event."""
+        n = len(codes)
+        expected = 0.0
+        if n > _FEW:
+            expected = float(self.count(codes[:: n // _PROBED]).mean())
+        rows = _Rows(n, int(1.1 * expected * n))
+        if expected * _BROAD > self.n_boxes:
+            self._find_broad(codes, rows)
+        else:
+            self._find_pairs(codes, rows, max(1, min(_TILE, int(_PAIRS / (1.5 * expected + 1)))))
+        return rows.found()
+
+    def _find_pairs(self, codes: Codes, rows: _Rows, tile: int) -> None:
+        """Append the boxes of events, found as pairs."""
+        # one event must fit, whatever it matches
+        room = min(max(_PAIRS, self.n_boxes), self.n_boxes * len(codes)) + LANES
+        pairs = np.empty(room, np.int32), np.empty(room, np.int32)
+        done, size = 0, tile
+        while done < len(codes):
+            some = codes[done : done + size]
+            n_pairs = self._scan(some, kernels.PAIRS, pairs=pairs)
             if n_pairs < 0:
-                tile = max(1, tile // 2)
+                size = max(1, size // 2)
                 continue
-            rows, found = gather(*pairs, n_pairs, len(part), self.n_boxes)
-            begin = indptr[at]
-            indptr[at + 1 : at + 1 + len(part)] = rows[1:] + begin
-            if begin + n_pairs > len(out):
-                longer = np.empty(max(2 * len(out), begin + n_pairs), np.int32)
-                longer[:begin] = out[:begin]
-                out = longer
-            out[begin : begin + n_pairs] = found
-            at += len(part)
-        return Found(indptr, out[: indptr[-1]])
+            indptr, box = gather(*pairs, n_pairs, len(some), self.n_boxes)
+            rows.append(np.diff(indptr), n_pairs)[:n_pairs] = box
+            done += len(some)
+            size = min(tile, 2 * size)
+
+    def _find_broad(self, codes: Codes, rows: _Rows) -> None:
+        """Append the boxes of events, found as flags: sorting costs nothing then."""
+        n_words = -(-self.n_boxes // 64)
+        tile = max(1, min(_TILE, _FLAGS // (8 * n_words)))
+        flags = np.empty((min(tile, len(codes)), n_words), np.uint64)
+        for done in range(0, len(codes), tile):
+            some = codes[done : done + tile]
+            flags[:] = 0
+            self._scan(some, kernels.FLAGS, flags=flags)
+            counts = np.empty(len(some), np.int64)
+            count_rows(flags, len(some), counts)
+            list_rows(flags, len(some), rows.append(counts, int(counts.sum())), 0)
 
     def count(self, codes: Codes) -> Ints:
+        """Return how many boxes hold each event."""
         counts = np.zeros(len(codes), np.int64)
-        none = np.empty(0, np.int32)
         for at in range(0, len(codes), _TILE):
-            self._scan(codes[at : at + _TILE], False, (none, none), counts[at : at + _TILE])
+            self._scan(codes[at : at + _TILE], kernels.COUNT, counts=counts[at : at + _TILE])
         return counts
 
-    def _scan(self, codes, keep, pairs, counts=np.empty(0, np.int64)) -> int:
+    def bitmaps(self, codes: Codes) -> Words:
+        """Return the flags of the boxes that hold each event, a row for each."""
+        flags = np.zeros((len(codes), -(-self.n_boxes // 64)), np.uint64)
+        for at in range(0, len(codes), _TILE):
+            self._scan(codes[at : at + _TILE], kernels.FLAGS, flags=flags[at : at + _TILE])
+        return flags
+
+    def _scan(
+        self,
+        codes: Codes,
+        do: int,
+        counts: Ints = _NO_COUNTS,
+        pairs: tuple[Numbers, Numbers] = (_NO_PAIRS, _NO_PAIRS),
+        flags: Words = _NO_FLAGS,
+    ) -> int:
+        """Meet events with the groups of their slots, and with those that concern every event."""
         columns, event, slot = _by_slot(codes, self.category, self.slot_of)
-        begin = np.flatnonzero(np.append(True, slot[1:] != slot[:-1])) if len(slot) else np.empty(0, np.int64)
-        end = np.append(begin[1:], len(slot))[: len(begin)]
-        s = slot[begin]
-        runs = np.stack([self.group_at[s], self.group_at[s + 1], begin, end], 1)
-        runs = np.concatenate([[[0, self.group_at[1], 0, len(slot)]], runs[s > 0]])
-        return kernels.scan(self.groups, self.columns, self.cuts, self.starts, self.bounds, runs, event, columns, counts, *pairs, keep)
+        edge = np.concatenate([[0], np.flatnonzero(slot[1:] != slot[:-1]) + 1, [len(slot)]])
+        runs = (
+            np.stack([slot[edge[:-1]], edge[:-1], edge[1:]], axis=1)
+            if len(slot)
+            else np.empty((0, 3), np.int64)
+        )
+        runs = np.concatenate([[[0, 0, len(slot)]], runs[runs[:, 0] > 0]])
+        return kernels.scan(self.grid, runs, event, columns, do, counts, *pairs, flags)
+
+    def stats(self) -> dict[str, Any]:
+        """Return what it holds."""
+        cells = self.grid.group[:, kernels.CELLS : kernels.CELLS + kernels.AXES].prod(axis=1)
+        chunks = self.grid.start[self.grid.group[:, kernels.START_AT] + cells].sum()
+        return {
+            "groups": len(self.grid.group),
+            "sections": len(self.grid.slot) - 1,
+            "cells": int(cells.sum()),
+            "copies": round(float(chunks * LANES / max(1, self.n_boxes)), 2),
+        }
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all that it is made of."""
+        return {
+            "shape": np.array([self.n_boxes, self.category]),
+            "slot_of": self.slot_of,
+            **self.grid._asdict(),
+        }
+
+    @classmethod
+    def restore(cls, arrays: dict[str, NDArray[Any]]) -> Self:
+        """Return the index that is made of these arrays."""
+        n_boxes, category = arrays["shape"].tolist()
+        grid = kernels.Grid(**{name: arrays[name] for name in kernels.Grid._fields})
+        return cls(n_boxes, category, arrays["slot_of"], grid)
 
 
-def _slots(boxes: CodedBoxes, sample: Codes):
-    point = boxes.hi.astype(np.int64) == boxes.lo.astype(np.int64) + 1
+class _Rows:
+    """Compressed rows that grow."""
+
+    def __init__(self, n_rows: int, expected: int) -> None:
+        self._indptr = np.zeros(n_rows + 1, np.int64)
+        self._box = np.empty(expected + SLACK, np.int32)
+        self._n_rows = self._n = 0
+
+    def append(self, counts: Ints, n: int) -> Numbers:
+        """Add rows of these lengths, n together; return where to write them, with SLACK beyond."""
+        begin, self._n = self._n, self._n + n
+        if self._n + SLACK > len(self._box):
+            longer = np.empty(max(self._n, 3 * begin // 2) + SLACK, np.int32)
+            longer[:begin] = self._box[:begin]
+            self._box = longer
+        end = self._n_rows + len(counts)
+        self._indptr[self._n_rows + 1 : end + 1] = begin + np.cumsum(counts)
+        self._n_rows = end
+        return self._box[begin:]
+
+    def found(self) -> Found:
+        """Return what was added."""
+        return Found(self._indptr, self._box[: self._n])
+
+
+@MATCHERS.register("grid")
+class Grid(Indexed):
+    """Compares each event only with boxes near it: those of its category, in the same cell of a small grid.
+
+    Best for many subscriptions that each match few events. Boxes are grouped by the attributes they bound,
+    and each group has a grid over its narrowest ones.
+
+    Parameters
+    ----------
+    cells
+        How many cells a grid may have along an attribute.
+    threads
+        How many threads share a batch.
+
+    Examples
+    --------
+    >>> import pyarrow as pa, narrowcast as nc
+    >>> events = nc.EventBatch.from_arrow(pa.table({"price": [80.0, 75.0], "name": ["SAP", "IBM"]}))
+    >>> filters = ["price > 75", "name = 'IBM' AND price > 70", "name = 'SAP' AND price > 90"]
+    >>> matcher = Grid(cells=16).fit(nc.compile_filters(events.schema, filters).subscriptions)
+    >>> [row.tolist() for row in matcher.match(events)]
+    [[0], [1]]
+    """
+
+    _indexes = (GridIndex,)
+
+    def __init__(self, *, cells: int = 32, threads: int = 1) -> None:
+        super().__init__(threads=threads)
+        if isinstance(cells, bool) or not isinstance(cells, int) or not 1 <= cells <= _MOST_CELLS:
+            raise ParameterError(f"cells is {cells!r}; give a whole number from 1 to {_MOST_CELLS}")
+        self.cells = cells
+
+    def _index(self, boxes: CodedBoxes, ranks: Ranks, schema: Schema, sample: Codes | None) -> Index:
+        return GridIndex.build(boxes, cells=self.cells, sample=sample)
+
+
+def _category(boxes: CodedBoxes, sample: Codes) -> int:
+    """Return the column by whose single codes boxes are best set apart, or -1.
+
+    What counts is the share of boxes that an event then meets. Without a sample events are taken to be spread
+    over the codes as the boxes are.
+    """
+    point = _points(boxes)
     best, category = _WORTH * len(boxes), -1
-    for c in np.unique(boxes.column[point]):
-        counts = np.bincount(boxes.hi[point & (boxes.column == c)])
-        weight = np.bincount(sample[:, c], minlength=len(counts))[: len(counts)] if len(sample) else counts
-        met = (counts * weight).sum() / max(1, len(sample) or counts.sum()) + len(boxes) - counts.sum()
+    for c in np.unique(boxes.column[point]).tolist():
+        counts = np.bincount(boxes.hi[point & (boxes.column == c)], minlength=int(boxes.last[c]) + 1)
+        events = np.bincount(sample[:, c], minlength=len(counts)) if len(sample) else counts
+        met = (counts * (events / events.sum())).sum() + len(boxes) - counts.sum()
         if met < best:
-            best, category = met, int(c)
+            best, category = met, c
+    return category
+
+
+def _slots(boxes: CodedBoxes, category: int) -> tuple[Numbers, NDArray[np.bool_]]:
+    """Return the slot of each code of the category, and which slots several codes share."""
     if category < 0:
-        return -1, np.zeros(1, np.int32), np.zeros(1, bool)
-    counts = np.bincount(boxes.hi[point & (boxes.column == category)], minlength=boxes.last[category] + 1)
-    rare = (counts > 0) & (counts < _LEAST)
-    common = counts >= _LEAST
+        return np.zeros(1, np.int32), np.zeros(1, bool)
+    chosen = _points(boxes) & (boxes.column == category)
+    counts = np.bincount(boxes.hi[chosen], minlength=int(boxes.last[category]) + 1)
+    often, rare = counts >= _LEAST, (counts > 0) & (counts < _LEAST)
+    n_often = int(often.sum())
     slot_of = np.zeros(len(counts), np.int32)
-    slot_of[common] = np.arange(1, common.sum() + 1)
-    slot_of[rare] = common.sum() + 1 + (np.cumsum(counts[rare]) - counts[rare]) // _LEAST
-    shared = np.arange(slot_of.max() + 1) > common.sum()
-    return category, slot_of, shared
+    slot_of[often] = np.arange(1, n_often + 1)
+    slot_of[rare] = n_often + 1 + np.unique(np.cumsum(counts[rare]) // _LEAST, return_inverse=True)[1]
+    return slot_of, np.arange(int(slot_of.max()) + 1) > n_often
 
 
-def _by_slot(codes: Codes, category: int, slot_of: Numbers):
+def _points(boxes: CodedBoxes) -> NDArray[np.bool_]:
+    """Return which bounds hold a single code, and do bound something."""
+    lo, hi = boxes.lo.astype(np.int64), boxes.hi.astype(np.int64)
+    flags: NDArray[np.bool_] = (hi == lo + 1) & (boxes.last[boxes.column] > 1)
+    return flags
+
+
+def _bits(boxes: CodedBoxes) -> Words:
+    """Return a bit for each column, the highest for the one that is bounded most often.
+
+    Then boxes in order of their bits have the most common columns in common with their neighbours. Beyond 64
+    columns bits are shared: what seems to be one signature is compared in all of its columns just the same.
+    """
+    often = np.argsort(-np.bincount(boxes.column, minlength=boxes.n_columns), kind="stable")
+    bits = np.empty(boxes.n_columns, np.uint64)
+    bits[often] = np.uint64(1) << (63 - np.arange(boxes.n_columns) % 64).astype(np.uint64)
+    return bits
+
+
+def _by_slot(codes: Codes, category: int, slot_of: Numbers) -> tuple[Codes, Numbers, Numbers]:
+    """Return the codes of events and ones, a row for each column, in order of slots; the order, the slots."""
+    columns = np.ones((codes.shape[1] + 1, len(codes)), codes.dtype)
     if category < 0:
-        order = np.arange(len(codes), dtype=np.int32)
-        slot = np.zeros(len(codes), np.int32)
-    else:
-        slot = slot_of[codes[:, category]]
-        order = np.argsort(slot).astype(np.int32)
-        slot = slot[order]
-    columns = np.empty((codes.shape[1] + 1, len(codes)), codes.dtype)
+        columns[:-1] = codes.T
+        return columns, np.arange(len(codes), dtype=np.int32), np.zeros(len(codes), np.int32)
+    slot = slot_of[codes[:, category]]
+    order = np.argsort(slot)
     columns[:-1] = codes[order].T
-    columns[-1] = 1
-    return columns, order, slot
+    return columns, order.astype(np.int32), slot[order]
 
 
-def _aligned(size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _padding(size: int, dtype: np.dtype[Any]) -> Codes:
+    """Return chunks of nothing, which no code lies in, where a line of the cache begins."""
     raw = np.empty(size * dtype.itemsize + 64, np.uint8)
     skip = -raw.ctypes.data % 64
-    return raw[skip : skip + size * dtype.itemsize].view(dtype)
+    chunk = raw[skip : skip + size * dtype.itemsize].view(dtype)
+    lanes = chunk.reshape(-1, 2, LANES)
+    lanes[:, 0], lanes[:, 1] = np.iinfo(dtype).max, 0
+    return chunk
+
+
+def _bounds(boxes: CodedBoxes) -> Bounds:
+    """Return boxes for kernels, all of it read-only: they are compiled once more for arrays that are not."""
+    arrays: list[NDArray[Any]] = [boxes.indptr, boxes.column, boxes.lo, boxes.hi, np.append(boxes.last, 1)]
+    views = [array.view() for array in arrays]
+    for view in views:
+        view.flags.writeable = False
+    return Bounds(*views)

@@ -21,6 +21,7 @@ from narrowcast.matching.ids import Ids
 from narrowcast.matching.index import Found
 from narrowcast.matching.one import EventReader
 from narrowcast.matching.ranks import Ranks
+from narrowcast.matching.refine import EventKeys, refined
 from narrowcast.matching.segment import Owners, Segment
 from narrowcast.matching.snapshot import Snapshot
 from narrowcast.matching.tail import Tail, some_cuts
@@ -96,7 +97,8 @@ class Indexed(Answers):
 
     def _publish(self, subscriptions: SubscriptionSet, ranks: Ranks, index: Index) -> None:
         """Take up subscriptions with an index that is there already."""
-        segment = Segment(len(subscriptions), ranks, index, _owners(subscriptions, subscriptions.boxes))
+        checks = Checks(subscriptions.schema, subscriptions.check)
+        segment = Segment(len(subscriptions), ranks, index, _owners(subscriptions.boxes, checks))
         self._ids = Ids(subscriptions.subscription_id)
         self._now = Snapshot((subscriptions,), (segment,), self._fresh_tail(segment, subscriptions.schema))
 
@@ -107,18 +109,22 @@ class Indexed(Answers):
 
     def _segment(self, subscriptions: SubscriptionSet, alive: NDArray[np.bool_] | None = None) -> Segment:
         """Index subscriptions; those of empty slots get no boxes."""
-        own = subscriptions.boxes if alive is None else subscriptions.boxes.of_owners(alive)
+        checks = Checks(subscriptions.schema, subscriptions.check)
+        own = refined(subscriptions.boxes, subscriptions.schema, checks)
+        if alive is not None:
+            own = own.of_owners(alive)
         ranks, boxes = Ranks.code(own)
         sample = None
         if self._sample is not None:
-            sample = ranks.codes([self._sample.keys(a) for a in ranks.attribute], len(self._sample))
+            keys = EventKeys(self._sample)
+            sample = ranks.codes([keys(a) for a in ranks.attribute], len(self._sample))
         index = self._index(boxes, ranks, subscriptions.schema, sample)
-        return Segment(len(subscriptions), ranks, index, _owners(subscriptions, own))
+        return Segment(len(subscriptions), ranks, index, _owners(own, checks))
 
     def _fresh_tail(self, segment: Segment, schema: Schema) -> Tail:
         ranks = segment.ranks
         cuts = {a: some_cuts(c) for a, c in zip(ranks.attribute, ranks.cuts, strict=True)}
-        return Tail(len(schema), cuts)
+        return Tail(2 * len(schema), cuts)
 
     @property
     def _snapshot(self) -> Snapshot:
@@ -145,7 +151,7 @@ class Indexed(Answers):
             alive = now.alive
             if alive is not None:
                 alive = np.concatenate([alive, np.ones(len(ids), bool)])
-            tail = now.tail.put(subscriptions, subscriptions.boxes)
+            tail = now.tail.put(subscriptions)
             self._ids.add(ids)
             self._now = Snapshot((*now.sets, subscriptions), now.segments, tail, alive)
             if tail.n_subscriptions > max(_TAIL, now.n_indexed // _TAIL_SHARE):
@@ -301,7 +307,9 @@ class Indexed(Answers):
         index = self._direct(now, events)
         if index is None:
             return np.diff(self._find(now, events).indptr)
-        parts = self._shared(events, lambda part: index.count(now.segments[0].codes(part.keys, len(part))))
+        parts = self._shared(
+            events, lambda part: index.count(now.segments[0].codes(EventKeys(part), len(part)))
+        )
         return np.concatenate([np.empty(0, np.int64), *parts])
 
     def subscribers(self, events: EventBatch) -> Matches:
@@ -316,7 +324,9 @@ class Indexed(Answers):
         n = now.n_slots if now.alive is None else int(now.alive.sum())
         flags = getattr(index, "bitmaps", None)  # some indexes have flags at hand
         if flags is not None:
-            parts = self._shared(events, lambda part: flags(now.segments[0].codes(part.keys, len(part))))
+            parts = self._shared(
+                events, lambda part: flags(now.segments[0].codes(EventKeys(part), len(part)))
+            )
             whole = [part for part in parts if part is not None]
             if len(whole) == len(parts):
                 return np.concatenate(whole)
@@ -332,13 +342,13 @@ class Indexed(Answers):
         """Return the codes of events in the first segment."""
         now = self._snapshot
         self._fits(now, events)
-        return now.segments[0].codes(events.keys, len(events))
+        return now.segments[0].codes(EventKeys(events), len(events))
 
     def _find(self, now: Snapshot, events: EventBatch) -> Found:
         self._fits(now, events)
         if self._n_threads(events) == 1:
-            return now.find(events, events.keys)
-        parts = self._shared(events, lambda part: now.find(part, part.keys))
+            return now.find(events, EventKeys(events))
+        parts = self._shared(events, lambda part: now.find(part, EventKeys(part)))
         ends = np.cumsum([0, *(len(box) for _, box in parts)]).tolist()
         index = np.empty(ends[-1], np.int32)
         # each thread copies its own part: pages are first touched in parallel
@@ -370,9 +380,8 @@ class Indexed(Answers):
             raise _other_schema(events, schema)
 
 
-def _owners(subscriptions: SubscriptionSet, boxes: Boxes) -> Owners:
-    """Return how the boxes of subscriptions become subscriptions."""
-    checks = Checks(subscriptions.schema, subscriptions.check)
+def _owners(boxes: Boxes, checks: Checks) -> Owners:
+    """Return how boxes become subscriptions."""
     return Owners.of(boxes.owner, boxes.exact, boxes.n_owners, checks.keep)
 
 

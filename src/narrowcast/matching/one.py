@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
+from narrowcast.matching.refine import hashes
 from narrowcast.model.events import EventBatch
 from narrowcast.model.keys import FIRST, NULL, PREFIX
 
@@ -49,11 +51,15 @@ class OneEvent:
         return 1
 
     def key(self, attribute: int) -> int:
-        """Return the key of an attribute."""
-        return self._keys.get(attribute, NULL)
+        """Return the key of an attribute, or its hash: see narrowcast.matching.refine."""
+        plain = attribute - len(self._schema)
+        if plain < 0:
+            return self._keys.get(attribute, NULL)
+        value = self._values.get(self._schema.names[plain])
+        return NULL if value is None else int(hashes(pa.array([value], pa.string()))[0])
 
     def keys(self, attribute: int) -> NDArray[np.int64]:
-        """Return the key of an attribute, as a column of one."""
+        """Return the key of an attribute, or the hash behind, as a column of one."""
         return np.array([self.key(attribute)], np.int64)
 
     def batch(self) -> EventBatch:

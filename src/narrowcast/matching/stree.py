@@ -102,7 +102,7 @@ class STree(TreeMatcher):
         else:
             frame = Frame.published(self.frame or "world", boxes, ranks, schema, sample)
             parts = published(boxes, frame, self.fanout, self.skew)
-        shape = collapse(*parts, self.fanout, bottom_up=self.variant == "paper")
+        shape = collapse(*parts, self.fanout, bottom_up=self.variant != "topdown")
         return TreeIndex.pack(boxes, shape, fanout=self.fanout, sample=sample)
 
 

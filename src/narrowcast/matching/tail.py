@@ -11,6 +11,7 @@ from narrowcast.filters.checks import Checks
 from narrowcast.kernels import tail as tail_kernel
 from narrowcast.kernels.rows import beside
 from narrowcast.matching.index import Found
+from narrowcast.matching.refine import refined
 from narrowcast.matching.segment import Owners
 
 if TYPE_CHECKING:
@@ -160,17 +161,18 @@ class Tail:
     checks: tuple[tuple[int, Checks], ...] = ()
     _owners: list[Owners] = field(default_factory=list, init=False, repr=False)
 
-    def put(self, subscriptions: SubscriptionSet, boxes: Boxes) -> Tail:
-        """Return the tail with more subscriptions, which have these boxes."""
+    def put(self, subscriptions: SubscriptionSet) -> Tail:
+        """Return the tail with more subscriptions."""
+        boxes, checks = subscriptions.boxes, self.checks
+        if not boxes.exact.all():
+            more = Checks(subscriptions.schema, subscriptions.check)
+            checks = (*checks, (self.n_subscriptions, more))
+            boxes = refined(boxes, subscriptions.schema, more)
         attributes = np.unique(boxes.attribute)
         cuts = self.cuts
         unknown = [int(a) for a in attributes if int(a) not in cuts]
         if unknown:
             cuts = {**cuts, **{a: some_cuts(_ends(boxes, a)) for a in unknown}}
-        checks = self.checks
-        if not boxes.exact.all():
-            more = Checks(subscriptions.schema, subscriptions.check)
-            checks = (*checks, (self.n_subscriptions, more))
         chunks = list(self.chunks)
         begin = 0
         while begin < len(boxes):

@@ -9,6 +9,7 @@ import numpy as np
 
 from narrowcast.errors import InputError, ParameterError
 from narrowcast.kernels import tree as kernels
+from narrowcast.kernels.bits import SLACK
 from narrowcast.kernels.tree import Nodes
 from narrowcast.matching.frames import Frame
 from narrowcast.matching.index import Found
@@ -29,7 +30,8 @@ MAX_CODES = 2_000_000_000
 #: The greatest fanout.
 MAX_FANOUT = 1024
 
-_FIRST_ROOM = 1024
+#: Boxes that there is room for at first.
+_ROOM = 1 << 14
 
 
 class Shape(NamedTuple):
@@ -126,13 +128,13 @@ class TreeIndex:
         """Return the boxes of each event."""
         codes = self._codes(codes)
         indptr = np.zeros(len(codes) + 1, np.int64)
-        found = np.empty(_FIRST_ROOM + 4 * len(codes), np.int32)
+        found = np.empty(_ROOM, np.int32)
         done = 0
         while (done := kernels.find_boxes(self.nodes, codes, done, found, indptr)) < len(codes):
             n = int(indptr[done])
-            # what has been found so far foretells the rest; any one event finds every box at most
+            # what has been found so far foretells the rest, and any one event has room for every box
             rest = 1.1 * n * len(codes) / done if done else 0
-            room = max(2 * len(found), n + min(len(self), 1 << 20), int(rest))
+            room = max(2 * len(found), int(rest)) + len(self) + SLACK
             found = np.concatenate([found[:n], np.empty(room - n, np.int32)])
         return Found(indptr, found[: indptr[-1]])
 
@@ -271,8 +273,8 @@ def check_size(boxes: CodedBoxes, matcher: str) -> None:
     n_codes = len(boxes) * boxes.n_columns
     if n_codes > MAX_CODES:
         raise ParameterError(
-            f"{matcher} would hold {len(boxes):,} boxes in {boxes.n_columns:,} attributes: "
-            f"{n_codes:,} codes, and the limit is {MAX_CODES:,}: use the matcher bitmap or auto, which hold only what is bounded"
+            f"{matcher} would hold {len(boxes):,} boxes in {boxes.n_columns:,} attributes, {n_codes:,} codes in "
+            f"all, and the limit is {MAX_CODES:,}; use bitmap or auto, which hold only what is bounded"
         )
 
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
 
 
+#: Attributes are numbered in 16 bits.
+MOST_ATTRIBUTES = 2**15
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Boxes:
     """Half-open boxes, in compressed rows: box b bounds `attribute[indptr[b]:indptr[b + 1]]`.
@@ -52,9 +56,9 @@ class Boxes:
         exact: npt.NDArray[np.bool_],
     ) -> Boxes:
         """Return boxes given in any order of owners, `width` being how many attributes each bounds."""
-        if len(attribute) and attribute.max() >= 2**15:
+        if len(attribute) and attribute.max() >= MOST_ATTRIBUTES:
             raise InputError(
-                f"attribute number {attribute.max()} is over the limit of {2**15 - 1} attributes"
+                f"attribute number {attribute.max()} is over the limit of {MOST_ATTRIBUTES - 1} attributes"
             )
         order = np.argsort(owner, kind="stable")
         start = np.cumsum(width) - width

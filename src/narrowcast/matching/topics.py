@@ -1,0 +1,133 @@
+"""Boxes that mostly ask for single values, as topics do: looked up, not searched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from narrowcast.kernels import tuples as kernels
+from narrowcast.kernels.tuples import Tuples
+from narrowcast.matching.base import MATCHERS
+from narrowcast.matching.index import Found
+from narrowcast.matching.indexed import Indexed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from narrowcast.matching.index import Codes, Index
+    from narrowcast.matching.ranks import CodedBoxes, Ranks
+    from narrowcast.model.schema import Schema
+
+    Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TupleIndex:
+    """Groups of boxes that ask for single codes in the same columns, with a hash table of those codes.
+
+    An event costs one look-up for each set of columns that any box asks for: for topics, for each pattern of
+    literals and wildcards, however many topics there are. Boxes that ask for none are compared one by one.
+    """
+
+    tuples: Tuples
+
+    @classmethod
+    def build(cls, boxes: CodedBoxes) -> TupleIndex:
+        """Index boxes."""
+        point = boxes.hi.astype(np.int64) == boxes.lo.astype(np.int64) + 1
+        group, column_at, column = _groups(boxes, point)
+        hashes = kernels.hash_points(group, boxes.indptr, boxes.column, boxes.hi, point)
+        order = np.argsort(hashes, kind="stable")
+        distinct, first = np.unique(hashes[order], return_index=True)
+        slot = np.full(max(2, 1 << int(2 * len(distinct)).bit_length()), -1, np.int32)
+        kernels.fill_slots(distinct, slot)
+        return cls(
+            Tuples(
+                column_at,
+                column,
+                slot,
+                distinct,
+                np.append(first, len(boxes)),
+                order.astype(np.int32),
+                boxes.indptr,
+                boxes.column,
+                boxes.lo,
+                boxes.hi,
+            )
+        )
+
+    def find(self, codes: Codes) -> Found:
+        """Return the boxes of each event."""
+        return Found(*kernels.find(self.tuples, codes, True))
+
+    def count(self, codes: Codes) -> Ints:
+        """Return how many boxes hold each event."""
+        return np.diff(kernels.find(self.tuples, codes, False)[0])
+
+    def stats(self) -> dict[str, Any]:
+        """Return what it holds."""
+        return {"shapes": len(self.tuples.column_at) - 1, "tuples": len(self.tuples.hash)}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all that it is made of."""
+        return self.tuples._asdict()
+
+    @classmethod
+    def restore(cls, arrays: dict[str, NDArray[Any]]) -> TupleIndex:
+        """Return the index that is made of these arrays."""
+        return cls(Tuples(**{name: arrays[name] for name in Tuples._fields}))
+
+
+@MATCHERS.register("topics")
+class Topics(Indexed):
+    """Looks up what subscriptions ask for exactly: for topics with wildcards, and for equality in general.
+
+    Topics of NATS or MQTT become subscriptions and events with `TopicSpace`. Any other filter works too; what
+    asks for no single value is compared with every event.
+
+    Parameters
+    ----------
+    threads
+        How many threads share a batch.
+
+    Examples
+    --------
+    >>> import narrowcast as nc
+    >>> space = nc.TopicSpace(style="nats")
+    >>> patterns = ["orders.*.eu", "orders.>", "orders.new.eu", "quotes.IBM"]
+    >>> matcher = Topics().fit(space.compile(patterns).subscriptions)
+    >>> [row.tolist() for row in matcher.match(space.events(["orders.new.eu", "orders.new", "quotes.SAP"]))]
+    [[0, 1, 2], [1], []]
+    """
+
+    _indexes = (TupleIndex,)
+
+    def _index(self, boxes: CodedBoxes, ranks: Ranks, schema: Schema, sample: Codes | None) -> Index:
+        return TupleIndex.build(boxes)
+
+
+def _groups(boxes: CodedBoxes, point: NDArray[np.bool_]) -> tuple[Ints, Ints, NDArray[np.int32]]:
+    """Return the group of each box and the columns of each group: those it asks for a single code in."""
+    box = boxes.box[point]
+    column = boxes.column[point]
+    width = np.bincount(box, minlength=len(boxes))
+    at = np.cumsum(width) - width
+    seed = 0
+    while True:
+        weight = np.random.default_rng(seed).integers(1, 2**63, max(1, boxes.n_columns), np.uint64)
+        total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(weight[column], dtype=np.uint64)])
+        sums = total[at + width] - total[at]
+        _, first, group = np.unique(sums, return_index=True, return_inverse=True)
+        same = width == width[first][group]
+        if (
+            same.all()
+            and (column == column[np.repeat(at[first][group] - at, width) + np.arange(len(column))]).all()
+        ):
+            break
+        seed += 1  # two sets of columns fell together
+    sizes = width[first]
+    column_at = np.concatenate([[0], np.cumsum(sizes)])
+    entry = np.repeat(at[first] - column_at[:-1], sizes) + np.arange(column_at[-1])
+    return group, column_at, column[entry].astype(np.int32)
