@@ -11,7 +11,7 @@ from narrowcast.filters.explain import Explanation, Subscription
 from narrowcast.filters.limits import Limits
 from narrowcast.filters.subscriptions import compile_filters
 from narrowcast.filters.topics import TopicSpace
-from narrowcast.matching import MATCHERS, Matcher, Scan
+from narrowcast.matching import MATCHERS, Auto, Bitmap, Matcher, Scan, Topics, load_matcher
 from narrowcast.model.artefact import PlanInfo, read_plan, write_plan
 from narrowcast.model.cost import Cost
 from narrowcast.model.diff import PlanDelta, PlanDiff, diff_plans, renumbered
@@ -38,6 +38,8 @@ __all__ = [
     "MATCHERS",
     "PLANNERS",
     "ROUTERS",
+    "Auto",
+    "Bitmap",
     "Broadcast",
     "ChannelPlan",
     "ChannelRouter",
@@ -64,10 +66,12 @@ __all__ = [
     "Subscription",
     "SubscriptionSet",
     "TopicSpace",
+    "Topics",
     "Unicast",
     "Waste",
     "compile_filters",
     "diff_plans",
+    "load_matcher",
     "read_plan",
     "renumbered",
     "write_plan",

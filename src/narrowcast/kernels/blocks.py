@@ -25,9 +25,10 @@ class Blocks(NamedTuple):
     Group g has the boxes `number[first[g]:first[g + 1]]`, sorted along its leading column, and the columns
     `column[column_at[g]:column_at[g + 1]]`, the leading one first. For each of these columns and each bucket
     there is a row of flags in `words`, from `row_at[g]` on: which boxes meet the bucket. Along the leading
-    column only the words from `begin[g, bucket]` to `end[g, bucket]` have any flag. What is left after
-    intersecting a row per column is compared with `ends`: from `end_at[g]` on, for each box, the lower and
-    the upper code of each column. A group whose `row_at` is -1 has no rows: all of its boxes are compared.
+    column only the words from `begin[r, bucket]` to `end[r, bucket]` have any flag, with `r = part_at[g]`.
+    What is left after intersecting a row per column is compared with `ends`: from `end_at[g]` on, for each
+    box, the lower and the upper code of each column. A group whose `row_at` is -1 has no rows: all of its
+    boxes are compared.
 
     The groups of section s are those from `section[s]` to `section[s + 1]`: section 0 concerns every event,
     and section s events whose code in `section_column` is s.
@@ -40,6 +41,7 @@ class Blocks(NamedTuple):
     column_at: Ints
     column: Numbers
     row_at: Ints
+    part_at: Numbers
     end_at: Ints
     words: Words
     ends: NDArray[Any]
@@ -107,8 +109,8 @@ def fill(
                     w0 += 1
                 while w1 > w0 and words[row + w1 - 1] == 0:
                     w1 -= 1
-                blocks.begin[g, bucket] = w0
-                blocks.end[g, bucket] = w1
+                blocks.begin[blocks.part_at[g], bucket] = w0
+                blocks.end[blocks.part_at[g], bucket] = w1
         for j in range(k):
             place[column[at + j]] = -1
 
@@ -158,7 +160,7 @@ def find(
             at, k = column_at[g], column_at[g + 1] - column_at[g]
             base, n = first[g], first[g + 1] - first[g]
             width = (n + 63) >> 6
-            rows, ends_at = row_at[g], end_at[g]
+            rows, part, ends_at = row_at[g], blocks.part_at[g], end_at[g]
             if k > len(start):
                 start = np.empty(k, np.int64)
             if k > 3 and width > len(met):
@@ -188,7 +190,7 @@ def find(
                     counts[e] += n_pairs - before
                     continue
                 lead = bucket[e, column_a]
-                w0, w1 = int(begin[g, lead]), int(end[g, lead])
+                w0, w1 = int(begin[part, lead]), int(end[part, lead])
                 if w0 == w1:
                     continue
                 if k <= 3:

@@ -3,7 +3,8 @@
 from narrowcast.matching.auto import Auto
 from narrowcast.matching.base import MATCHERS, Matcher
 from narrowcast.matching.bitmap import Bitmap
+from narrowcast.matching.load import load_matcher
 from narrowcast.matching.scan import Scan
 from narrowcast.matching.topics import Topics
 
-__all__ = ["MATCHERS", "Auto", "Bitmap", "Matcher", "Scan", "Topics"]
+__all__ = ["MATCHERS", "Auto", "Bitmap", "Matcher", "Scan", "Topics", "load_matcher"]

@@ -143,16 +143,19 @@ class BlockIndex:
         buckets = Buckets.of(boxes, sample)
         groups = Groups.of(boxes)
         size, width = np.diff(groups.first), np.diff(groups.column_at)
-        rows = np.where(groups.plain, 0, width * N_BUCKETS * -(-size // 64))
+        plain = groups.plain
+        rows = np.where(plain, 0, width * N_BUCKETS * -(-size // 64))
+        parts = (int((~plain).sum()), N_BUCKETS)
         codes = size * width * 2
         blocks = Blocks(
             *groups,
-            row_at=np.where(groups.plain, -1, np.cumsum(rows) - rows),
+            row_at=np.where(plain, -1, np.cumsum(rows) - rows),
+            part_at=(np.cumsum(~plain) - 1).astype(np.int32),
             end_at=np.cumsum(codes) - codes,
             words=np.zeros(int(rows.sum()), np.uint64),
             ends=np.zeros(int(codes.sum()), boxes.lo.dtype),
-            begin=np.zeros((len(size), N_BUCKETS), np.int32),
-            end=np.zeros((len(size), N_BUCKETS), np.int32),
+            begin=np.zeros(parts, np.int32),
+            end=np.zeros(parts, np.int32),
         )
         first, end = buckets.bounds(boxes)[:2]
         bounds = boxes.indptr, boxes.column, boxes.lo, boxes.hi

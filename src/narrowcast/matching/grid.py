@@ -36,13 +36,14 @@ _WORTH = 0.7
 #: Cells along an axis, at most, that can be asked for.
 _MOST_CELLS = 256
 
-#: Events taken at a time, at most, and pairs of event and box that they may have.
+#: Events taken at a time, at most, and room for their pairs with boxes.
 _TILE = 1 << 13
 _PAIRS = 1 << 21
-#: Events that tell how many boxes an event has; fewer events than _FEW are taken at once.
-_PROBED = 8
+_LEAST_PAIRS = 1 << 12
+#: Among more events than _FEW, some are looked at first: how many boxes has an event?
 _FEW = 64
-#: When an event has one box in this many or more, flags are set, so many bytes, instead of pairs sorted.
+_PROBED = 8
+#: Where it has one box in this many or more, flags are set rather than pairs sorted: so many bytes at a time.
 _BROAD = 256
 _FLAGS = 1 << 22
 
@@ -124,40 +125,36 @@ class GridIndex:
             expected = float(self.count(codes[:: n // _PROBED]).mean())
         rows = _Rows(n, int(1.1 * expected * n))
         if expected * _BROAD > self.n_boxes:
-            self._find_broad(codes, rows)
+            self._add_broad(codes, rows)
         else:
-            self._find_pairs(codes, rows, max(1, min(_TILE, int(_PAIRS / (1.5 * expected + 1)))))
+            tile = max(1, min(n, _TILE, int(_PAIRS / (1.5 * expected + 1))))
+            room = min(_PAIRS, max(_LEAST_PAIRS, tile * self.n_boxes // _BROAD)) + LANES
+            pairs = np.empty(room, np.int32), np.empty(room, np.int32)
+            for at in range(0, n, tile):
+                self._add_pairs(codes[at : at + tile], rows, pairs)
         return rows.found()
 
-    def _find_pairs(self, codes: Codes, rows: _Rows, tile: int) -> None:
-        """Append the boxes of events, found as pairs."""
-        # one event must fit, whatever it matches
-        room = min(max(_PAIRS, self.n_boxes), self.n_boxes * len(codes)) + LANES
-        pairs = np.empty(room, np.int32), np.empty(room, np.int32)
-        done, size = 0, tile
-        while done < len(codes):
-            some = codes[done : done + size]
-            n_pairs = self._scan(some, kernels.PAIRS, pairs=pairs)
-            if n_pairs < 0:
-                size = max(1, size // 2)
-                continue
-            indptr, box = gather(*pairs, n_pairs, len(some), self.n_boxes)
-            rows.append(np.diff(indptr), n_pairs)[:n_pairs] = box
-            done += len(some)
-            size = min(tile, 2 * size)
+    def _add_pairs(self, codes: Codes, rows: _Rows, pairs: tuple[Numbers, Numbers]) -> None:
+        """Append the boxes of a tile of events, as pairs to be sorted unless there are too many."""
+        n_pairs = self._scan(codes, kernels.PAIRS, pairs=pairs)
+        if n_pairs < 0:
+            self._add_broad(codes, rows)
+            return
+        indptr, box = gather(*pairs, n_pairs, len(codes), self.n_boxes)
+        rows.append(np.diff(indptr))[:n_pairs] = box
 
-    def _find_broad(self, codes: Codes, rows: _Rows) -> None:
-        """Append the boxes of events, found as flags: sorting costs nothing then."""
+    def _add_broad(self, codes: Codes, rows: _Rows) -> None:
+        """Append the boxes of events, however many, as flags: these need no sorting."""
         n_words = -(-self.n_boxes // 64)
-        tile = max(1, min(_TILE, _FLAGS // (8 * n_words)))
-        flags = np.empty((min(tile, len(codes)), n_words), np.uint64)
-        for done in range(0, len(codes), tile):
-            some = codes[done : done + tile]
+        tile = max(1, min(len(codes), _TILE, _FLAGS // (8 * n_words)))
+        flags = np.empty((tile, n_words), np.uint64)
+        for at in range(0, len(codes), tile):
+            some = codes[at : at + tile]
             flags[:] = 0
             self._scan(some, kernels.FLAGS, flags=flags)
             counts = np.empty(len(some), np.int64)
             count_rows(flags, len(some), counts)
-            list_rows(flags, len(some), rows.append(counts, int(counts.sum())), 0)
+            list_rows(flags, len(some), rows.append(counts), 0)
 
     def count(self, codes: Codes) -> Ints:
         """Return how many boxes hold each event."""
@@ -227,16 +224,15 @@ class _Rows:
         self._box = np.empty(expected + SLACK, np.int32)
         self._n_rows = self._n = 0
 
-    def append(self, counts: Ints, n: int) -> Numbers:
-        """Add rows of these lengths, n together; return where to write them, with SLACK beyond."""
-        begin, self._n = self._n, self._n + n
+    def append(self, counts: Ints) -> Numbers:
+        """Add rows of these lengths; return where to write them, with SLACK beyond."""
+        begin, end = self._n, self._n_rows + len(counts)
+        self._indptr[self._n_rows + 1 : end + 1] = begin + np.cumsum(counts)
+        self._n, self._n_rows = int(self._indptr[end]), end
         if self._n + SLACK > len(self._box):
             longer = np.empty(max(self._n, 3 * begin // 2) + SLACK, np.int32)
             longer[:begin] = self._box[:begin]
             self._box = longer
-        end = self._n_rows + len(counts)
-        self._indptr[self._n_rows + 1 : end + 1] = begin + np.cumsum(counts)
-        self._n_rows = end
         return self._box[begin:]
 
     def found(self) -> Found:

@@ -232,7 +232,12 @@ class Indexed(Answers):
             Whether to compare checksums, which reads the whole file once. Without it a damaged file may
             go unnoticed, and crash the process.
         """
-        saved = store.read(path, verify=verify)
+        return cls._restored(store.read(path, verify=verify), threads)
+
+    @classmethod
+    def _restored(cls, saved: store.Stored, threads: int) -> Self:
+        """Return the matcher that a file holds."""
+        path = saved.path
         if saved.header.matcher != cls._name():
             raise IndexFileError(
                 f"{path} holds a {saved.header.matcher!r} matcher, not {cls._name()!r}; use load_matcher"

@@ -128,7 +128,9 @@ class Ranks:
             np.concatenate([np.empty(0, np.int64), *cuts]),
             np.cumsum([0, *map(len, cuts)]),
         )
-        coded = CodedBoxes(boxes.indptr.copy(), column.astype(np.int32), lo.astype(width), hi.astype(width), last)
+        coded = CodedBoxes(
+            boxes.indptr.copy(), column.astype(np.int32), lo.astype(width), hi.astype(width), last
+        )
         return ranks, coded
 
     @property

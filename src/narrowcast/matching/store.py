@@ -59,6 +59,7 @@ class Header(msgspec.Struct, frozen=True):
 class Stored:
     """A file that was read."""
 
+    path: Path
     header: Header
     subscriptions: SubscriptionSet
     arrays: Arrays
@@ -113,7 +114,7 @@ def read(path: str | os.PathLike[str], *, verify: bool = True) -> Stored:
         header = msgspec.convert(found, Header)
         arrays = dict(_array(reader.get_batch(i), mapped, verify) for i in range(reader.num_record_batches))
         own = {name.removeprefix("index."): a for name, a in arrays.items() if name.startswith("index.")}
-        return Stored(header, _packed(Schema.of(header.schema), arrays), own)
+        return Stored(path, header, _packed(Schema.of(header.schema), arrays), own)
     except IndexFileError:
         raise
     except (pa.ArrowException, msgspec.MsgspecError, KeyError, ValueError, TypeError, OSError) as error:

@@ -67,7 +67,7 @@ class STree(TreeMatcher):
     [[0, 2], [1]]
     >>> visited, tested = matcher.probe(events)
     >>> visited.tolist(), tested.tolist()
-    ([2, 3], [2, 3])
+    ([3, 2], [3, 2])
     """
 
     def __init__(

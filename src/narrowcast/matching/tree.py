@@ -209,14 +209,10 @@ class TreeIndex:
         """Return the index that is made of these arrays; any that do not fit together are an error."""
         nodes = Nodes(*(arrays[name] for name in Nodes._fields))
         n, size = len(nodes.size), nodes.size.astype(np.int64)
-        in_leaves = int(size[nodes.leaf].sum())
-        if not (
-            n == len(nodes.first) == len(nodes.leaf) == len(nodes.lane_at) == len(nodes.column_at) - 1
-            and in_leaves == len(nodes.box)
-            and int(size.sum()) - in_leaves == n - 1
-            and nodes.column_at[-1] == len(nodes.column)
-            and int((2 * size * np.diff(nodes.column_at)).sum()) + kernels.LANES == len(nodes.lane)
-        ):
+        fit = n == len(nodes.first) == len(nodes.leaf) == len(nodes.lane_at) == len(nodes.column_at) - 1
+        fit = fit and size[nodes.leaf].sum() == len(nodes.box) and size[~nodes.leaf].sum() == n - 1
+        fit = fit and nodes.column_at[-1] == len(nodes.column)
+        if not fit or (2 * size * np.diff(nodes.column_at)).sum() + kernels.LANES != len(nodes.lane):
             raise ValueError("the parts of a tree do not fit together")
         return cls(int(arrays["fanout"][0]), arrays["last"], _frozen(nodes))
 
@@ -273,8 +269,8 @@ def check_size(boxes: CodedBoxes, matcher: str) -> None:
     n_codes = len(boxes) * boxes.n_columns
     if n_codes > MAX_CODES:
         raise ParameterError(
-            f"{matcher} would hold {len(boxes):,} boxes in {boxes.n_columns:,} attributes, {n_codes:,} codes in "
-            f"all, and the limit is {MAX_CODES:,}; use bitmap or auto, which hold only what is bounded"
+            f"{matcher} would hold {len(boxes):,} boxes in {boxes.n_columns:,} attributes: {n_codes:,} "
+            f"codes, and the limit is {MAX_CODES:,}; use bitmap or auto, which hold only what is bounded"
         )
 
 
