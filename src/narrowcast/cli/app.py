@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from narrowcast import __version__
+from narrowcast.cli.bench import bench
 from narrowcast.cli.check import check
 from narrowcast.cli.diff import diff
 from narrowcast.cli.doctor import doctor
@@ -20,7 +21,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-for command in (run, generate, check, diff, doctor):
+for command in (run, generate, check, diff, bench, doctor):
     app.command()(command)
 
 

@@ -20,7 +20,7 @@ from narrowcast.filters.explain import Explanation, Subscription
 from narrowcast.filters.infer import infer_schema
 from narrowcast.filters.limits import Limits
 from narrowcast.filters.subscriptions import compile_filters
-from narrowcast.matching.scan import Scan
+from narrowcast.matching import matcher_for
 from narrowcast.model.events import EventBatch
 from narrowcast.model.schema import Schema
 
@@ -130,7 +130,7 @@ def _report(
     boxes, checked = good.boxes.counts, np.asarray(good.check.is_valid())
     share = None
     if sample is not None and len(sample):
-        matches = Scan().fit(good).match(sample)
+        matches = matcher_for(len(good), len(sample)).fit(good).match(sample)
         share = np.bincount(matches.index, minlength=len(good)) / len(sample)
     most = table.num_rows if most is None else max(1, most)
     rows = rejected.slice(0, most).select(["subscription_id", "filter", "reason"]).to_pylist()

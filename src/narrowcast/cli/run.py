@@ -25,7 +25,7 @@ from narrowcast.costs import COSTS
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import new_folder, read_table
 from narrowcast.filters.subscriptions import COLUMNS, compile_filters
-from narrowcast.matching import Scan
+from narrowcast.matching import matcher_for
 from narrowcast.model.artefact import write_plan
 from narrowcast.model.events import EventBatch
 from narrowcast.model.interest import Interest
@@ -238,7 +238,7 @@ def _work(tables: dict[str, pa.Table], planner: Planner, stages: _Stages, *, str
         compiled = compile_filters(events.schema, tables["subscriptions"], strict=strict)
     subscriptions = compiled.subscriptions
     with stages.time("match", len(events), "events"):
-        matches = Scan().fit(subscriptions).match(events)
+        matches = matcher_for(len(subscriptions), len(events)).fit(subscriptions).match(events)
     with stages.time("plan"):
         interest = Interest.of_events(matches, events.event_id, subscriptions, last=RECENT)
         plan = planner.fit(interest).plan_

@@ -12,6 +12,7 @@ from narrowcast.matching.bitmap import BlockIndex, FlatIndex
 from narrowcast.matching.buckets import N_BUCKETS, Buckets
 from narrowcast.matching.combined import CombinedIndex
 from narrowcast.matching.indexed import Indexed
+from narrowcast.matching.scan import Scan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,6 +36,9 @@ _MERGED = 3.0
 _GROUP, _GROUP_BOXES = 20.0, 512
 #: A part has at least this share of the boxes: fewer are not worth a merge.
 _LEAST_SHARE = 0.02
+
+#: So few pairs of subscription and event are compared sooner than compiled loops are loaded.
+_FEW_PAIRS = 20_000_000
 
 CombinedIndex.kinds.update(flat=FlatIndex, blocks=BlockIndex)
 
@@ -126,6 +130,11 @@ class Auto(Indexed):
             (FlatIndex.build(boxes.take(broad), sample), BlockIndex.build(boxes.take(narrow), sample)),
             (broad.astype(np.int32), narrow.astype(np.int32)),
         )
+
+
+def matcher_for(n_subscriptions: int, n_events: int, *, threads: int = 1) -> Auto | Scan:
+    """Return a matcher for a job of known size: one that is done before an index is worth its making."""
+    return Scan() if n_subscriptions * n_events <= _FEW_PAIRS else Auto(threads=threads)
 
 
 def _product(boxes: CodedBoxes, factor: Doubles) -> Doubles:

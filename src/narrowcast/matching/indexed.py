@@ -8,6 +8,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
@@ -85,7 +86,6 @@ class Indexed(Answers):
             raise _other_schema(sample, subscriptions.schema)
         with self._lock:
             self._sample = sample
-            self._reader = EventReader(subscriptions.schema)
             self._put(subscriptions)
         return self
 
@@ -100,12 +100,12 @@ class Indexed(Answers):
         checks = Checks(subscriptions.schema, subscriptions.check)
         segment = Segment(len(subscriptions), ranks, index, _owners(subscriptions.boxes, checks))
         self._ids = Ids(subscriptions.subscription_id)
-        self._now = Snapshot((subscriptions,), (segment,), self._fresh_tail(segment, subscriptions.schema))
+        self._now = _snapshot(subscriptions, segment)
 
     def _whole(self, subscriptions: SubscriptionSet) -> Snapshot:
         """Return the snapshot of subscriptions in one segment."""
         segment = self._segment(subscriptions)
-        return Snapshot((subscriptions,), (segment,), self._fresh_tail(segment, subscriptions.schema))
+        return _snapshot(subscriptions, segment)
 
     def _segment(self, subscriptions: SubscriptionSet, alive: NDArray[np.bool_] | None = None) -> Segment:
         """Index subscriptions; those of empty slots get no boxes."""
@@ -120,11 +120,6 @@ class Indexed(Answers):
             sample = ranks.codes([keys(a) for a in ranks.attribute], len(self._sample))
         index = self._index(boxes, ranks, subscriptions.schema, sample)
         return Segment(len(subscriptions), ranks, index, _owners(own, checks))
-
-    def _fresh_tail(self, segment: Segment, schema: Schema) -> Tail:
-        ranks = segment.ranks
-        cuts = {a: some_cuts(c) for a, c in zip(ranks.attribute, ranks.cuts, strict=True)}
-        return Tail(2 * len(schema), cuts)
 
     @property
     def _snapshot(self) -> Snapshot:
@@ -153,7 +148,7 @@ class Indexed(Answers):
                 alive = np.concatenate([alive, np.ones(len(ids), bool)])
             tail = now.tail.put(subscriptions)
             self._ids.add(ids)
-            self._now = Snapshot((*now.sets, subscriptions), now.segments, tail, alive)
+            self._now = replace(now, sets=(*now.sets, subscriptions), tail=tail, alive=alive)
             if tail.n_subscriptions > max(_TAIL, now.n_indexed // _TAIL_SHARE):
                 self._seal()
         return self
@@ -252,7 +247,6 @@ class Indexed(Answers):
         except (KeyError, ValueError, TypeError, IndexError, ParameterError) as error:
             raise store.damaged(path, error) from error
         matcher._sample = None
-        matcher._reader = EventReader(saved.subscriptions.schema)
         matcher._publish(saved.subscriptions, ranks, index)
         return matcher
 
@@ -285,8 +279,12 @@ class Indexed(Answers):
             return
         piece = SubscriptionSet.slots(now.sets[kept:])
         segment = self._segment(piece, None if now.alive is None else now.alive[-size:])
-        tail = self._fresh_tail(segment, piece.schema)
-        self._now = Snapshot((*now.sets[:kept], piece), (*now.segments[:kept], segment), tail, now.alive)
+        self._now = replace(
+            now,
+            sets=(*now.sets[:kept], piece),
+            segments=(*now.segments[:kept], segment),
+            tail=_fresh_tail(segment, piece.schema),
+        )
 
     def match(self, events: EventBatch) -> Matches:
         """Return, for each event, the positions in `subscriptions_` of those that it matches."""
@@ -301,7 +299,7 @@ class Indexed(Answers):
             A mapping from attributes to values, as in `EventBatch.from_rows`, or a batch of one.
         """
         now = self._snapshot
-        one = self._reader.read(event) if isinstance(event, Mapping) else None
+        one = now.reader.read(event) if isinstance(event, Mapping) else None
         if one is None:
             return self._find(now, self._one(event)).box
         return now.find(one, one.keys).box
@@ -383,6 +381,19 @@ class Indexed(Answers):
         schema = now.sets[0].schema
         if events.schema is not schema and events.schema != schema:
             raise _other_schema(events, schema)
+
+
+def _snapshot(subscriptions: SubscriptionSet, segment: Segment) -> Snapshot:
+    """Return the snapshot of subscriptions that are all in one segment."""
+    schema = subscriptions.schema
+    return Snapshot((subscriptions,), (segment,), _fresh_tail(segment, schema), EventReader(schema))
+
+
+def _fresh_tail(segment: Segment, schema: Schema) -> Tail:
+    """Return a tail without subscriptions, with the cuts of a segment."""
+    ranks = segment.ranks
+    cuts = {a: some_cuts(c) for a, c in zip(ranks.attribute, ranks.cuts, strict=True)}
+    return Tail(2 * len(schema), cuts)
 
 
 def _owners(boxes: Boxes, checks: Checks) -> Owners:

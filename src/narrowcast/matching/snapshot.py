@@ -14,7 +14,7 @@ from narrowcast.model.subscriptions import SubscriptionSet
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from narrowcast.matching.one import OneEvent
+    from narrowcast.matching.one import EventReader, OneEvent
     from narrowcast.matching.segment import Keys, Segment
     from narrowcast.matching.tail import Tail
     from narrowcast.model.events import EventBatch
@@ -32,6 +32,8 @@ class Snapshot:
         Indexes over the slots from the first on.
     tail
         The slots behind those.
+    reader
+        Reads single events.
     alive
         Which slots are taken; None where all are.
     """
@@ -39,6 +41,7 @@ class Snapshot:
     sets: tuple[SubscriptionSet, ...]
     segments: tuple[Segment, ...]
     tail: Tail
+    reader: EventReader
     alive: NDArray[np.bool_] | None = None
     _cache: dict[str, object] = field(default_factory=dict, init=False, repr=False)
 

@@ -1,0 +1,79 @@
+"""`narrowcast bench`: the frozen benchmarks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import narrowcast
+from narrowcast.errors import InputError, MissingError, ParameterError
+
+
+def bench(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Which; all when left out.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the results there, as one JSON document.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: to see that all works.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as one JSON document.")] = False,
+) -> None:
+    """Run the frozen benchmarks: ratios to peers that are measured in the same run.
+
+    They are part of the repository, not of the installed package, and take half an hour together. Without
+    --out nothing is written; `make bench` writes the committed results anew.
+
+    Examples:
+
+        narrowcast bench --quick
+
+        narrowcast bench matching --out matching.json
+    """
+    script = Path(narrowcast.__file__).parents[2] / "benchmarks" / "run.py"
+    if not script.exists():
+        raise MissingError(
+            "the benchmarks are not installed with the package; run this in a clone of the repository"
+        )
+    known = sorted(path.stem for path in (script.parent / "results").glob("*.json"))
+    for name in names or []:
+        if name not in known:
+            raise ParameterError(f"unknown benchmark {name!r}; known: {', '.join(known)}")
+    if out is not None and not out.resolve().parent.is_dir():
+        raise InputError(f"--out is {out}, but there is no folder {out.resolve().parent}; make it first")
+    with tempfile.TemporaryDirectory() as folder:
+        words = [*(names or []), "--out", folder, *(["--quick"] if quick else [])]
+        done = subprocess.run([sys.executable, str(script), *words], stdout=subprocess.DEVNULL, check=False)
+        if done.returncode:
+            raise InputError(f"a benchmark failed with code {done.returncode}; what it printed is above")
+        found = {path.stem: json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))}
+    text = json.dumps(found, indent=1) + "\n"
+    if out is not None:
+        aside = out.with_name(f".{out.name}.part")
+        aside.write_text(text)
+        aside.replace(out)
+    if as_json:
+        typer.echo(text, nl=False)
+    else:
+        for name, result in found.items():
+            _show(name, result)
+
+
+def _show(name: str, result: dict[str, Any]) -> None:
+    """Print the targets of a benchmark, or its rows where it has none."""
+    rows = result.get("targets") or result.get("rows") or []
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    table = Table(title=f"{name}: {result['about']}", title_justify="left")
+    for column in columns:
+        table.add_column(column.replace("_", " "))
+    for row in rows:
+        table.add_row(*("" if row.get(column) is None else str(row[column]) for column in columns))
+    Console().print(table)
