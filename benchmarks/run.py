@@ -3,6 +3,7 @@
     python benchmarks/run.py             all of them, into benchmarks/results/
     python benchmarks/run.py filters     one of them
     python benchmarks/run.py --out DIR   somewhere else
+    python benchmarks/run.py --quick     small sizes into out/benchmarks/, to see that everything runs
 
 A workload never changes once its results are committed: a new question is a new workload. Times are medians
 of several runs; compare them within one file, where everything ran on the same machine at the same time.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import json
 import os
 import platform
@@ -22,7 +24,9 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-NAMES = sorted(path.stem for path in HERE.glob("*.py") if path.stem != "run")
+#: What is not a benchmark itself.
+HELPERS = {"run", "workloads", "peers"}
+NAMES = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in HELPERS)
 
 
 def git(*words: str) -> str:
@@ -46,16 +50,20 @@ def main() -> None:
     as_written = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_written)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of: {', '.join(NAMES)}")
-    parser.add_argument("--out", type=Path, default=HERE / "results")
+    parser.add_argument("--out", type=Path, help="default: benchmarks/results, or out/benchmarks if quick")
+    parser.add_argument("--quick", action="store_true", help="small sizes, where a benchmark has them")
     given = parser.parse_args()
     unknown = sorted(set(given.names) - set(NAMES))
     if unknown:
         parser.error(f"unknown benchmark {unknown[0]!r}; there are: {', '.join(NAMES)}")
-    sys.path.insert(0, str(HERE))
-    given.out.mkdir(parents=True, exist_ok=True)
+    sys.path.insert(0, str(HERE.parent))
+    out = given.out or (HERE.parent / "out" / "benchmarks" if given.quick else HERE / "results")
+    out.mkdir(parents=True, exist_ok=True)
     for name in given.names or NAMES:
         print(f"== {name}", file=sys.stderr)
-        module = importlib.import_module(name)
+        module = importlib.import_module(f"benchmarks.{name}")
+        known = inspect.signature(module.run).parameters
+        options = {key: value for key, value in (("out", out), ("quick", given.quick)) if key in known}
         result = {
             "benchmark": name,
             "about": (module.__doc__ or "").strip().splitlines()[0],
@@ -63,9 +71,9 @@ def main() -> None:
             "commit": git("rev-parse", "HEAD") + " with changes" * bool(git("status", "--porcelain", "..")),
             "date": datetime.now(UTC).date().isoformat(),
             "machine": machine(),
-            **module.run(),
+            **module.run(**options),
         }
-        path = given.out / f"{name}.json"
+        path = out / f"{name}.json"
         path.write_text(json.dumps(result, indent=1) + "\n")
         print(json.dumps(result, indent=1))
 

@@ -11,7 +11,18 @@ from narrowcast.filters.explain import Explanation, Subscription
 from narrowcast.filters.limits import Limits
 from narrowcast.filters.subscriptions import compile_filters
 from narrowcast.filters.topics import TopicSpace
-from narrowcast.matching import MATCHERS, Auto, Bitmap, Matcher, Scan, Topics, load_matcher
+from narrowcast.matching import (
+    MATCHERS,
+    Auto,
+    Bitmap,
+    Grid,
+    Hilbert,
+    Matcher,
+    Scan,
+    STree,
+    Topics,
+    load_matcher,
+)
 from narrowcast.model.artefact import PlanInfo, read_plan, write_plan
 from narrowcast.model.cost import Cost
 from narrowcast.model.diff import PlanDelta, PlanDiff, diff_plans, renumbered
@@ -48,7 +59,9 @@ __all__ = [
     "Deliveries",
     "EventBatch",
     "Explanation",
+    "Grid",
     "Hash",
+    "Hilbert",
     "Interest",
     "Limits",
     "Matcher",
@@ -61,6 +74,7 @@ __all__ = [
     "Planner",
     "Replanner",
     "Router",
+    "STree",
     "Scan",
     "Schema",
     "Subscription",

@@ -169,13 +169,11 @@ def columns_of(order: Ints, first: Ints, bounds: Bounds, spared: Numbers) -> tup
                 if seen[c] == g or c == spared[g] or (bounds.lo[b] == 0 and bounds.hi[b] >= bounds.last[c]):
                     continue
                 seen[c] = g
-                if n + 2 > len(columns):
-                    columns = _longer(columns, n)
+                columns = _with_room(columns, n, 1)
                 columns[n] = c
                 n += 1
         if n == column_at[g]:
-            if n + 2 > len(columns):
-                columns = _longer(columns, n)
+            columns = _with_room(columns, n, 1)
             columns[n] = len(bounds.last) - 1
             n += 1
         column_at[g + 1] = n
@@ -183,9 +181,11 @@ def columns_of(order: Ints, first: Ints, bounds: Bounds, spared: Numbers) -> tup
 
 
 @kernel
-def _longer(array: NDArray[Any], n: int) -> NDArray[Any]:
-    """Return room for twice as much, with the first n entries of an array."""
-    longer = np.empty(2 * n + 4 * SPAN, array.dtype)
+def _with_room(array: NDArray[Any], n: int, more: int) -> NDArray[Any]:
+    """Return an array with room for more entries behind its first n."""
+    if n + more <= len(array):
+        return array
+    longer = np.empty(2 * (n + more), array.dtype)
     longer[:n] = array[:n]
     return longer
 
@@ -281,7 +281,7 @@ def plan(
     """
     n_groups = len(first) - 1
     group = np.zeros((n_groups, N_FIELDS), np.int64)
-    cuts = np.empty(4 * SPAN, bounds.lo.dtype)
+    cuts = np.empty(SPAN, bounds.lo.dtype)
     n_cuts, n_starts = 0, 0
     place = np.full(len(bounds.last), -1, np.int32)
     for g in range(n_groups):
@@ -306,8 +306,7 @@ def plan(
         n_cells = 1
         for axis in range(n_axes):
             j, at = rank[axis], n_cuts
-            while n_cuts + shape[axis] + LANES > len(cuts):
-                cuts = _longer(cuts, n_cuts)
+            cuts = _with_room(cuts, n_cuts, shape[axis] + LANES)
             ends = _ends(lo[j], hi[j], bounds.last[own[j]], events[:, own[j]])
             for i in range(1, shape[axis]):
                 cut = ends[i * len(ends) // shape[axis]]

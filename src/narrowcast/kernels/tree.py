@@ -171,7 +171,8 @@ def find_boxes(nodes: Nodes, codes: Codes, event: int, found: Numbers, indptr: I
             ordered = e + 1
             _mark(nodes, leaves, n_leaves, codes, e, marks)
             indptr[e + 1] = numbers(marks, n_words, 0, found, n)
-            marks[:] = 0
+            for i in range(n_words):
+                marks[i] = 0
         else:
             indptr[e + 1] = _list(nodes, leaves, n_leaves, codes, e, found, n)
     order_rows(indptr[ordered:], found, len(nodes.box))

@@ -166,7 +166,8 @@ def _part(order: Numbers, start: int, stop: int, chosen: int, size: int, side: C
             spare[moved] = box
             kept += 1 - side[box]
             moved += side[box]
-        order[o, kept:stop] = spare[:moved]
+        for i in range(moved):
+            order[o, kept + i] = spare[i]
 
 
 @kernel
@@ -223,15 +224,17 @@ def binarize(
             chosen = _longest(ends, order[0, a:b], table, table_at, hull)
             _, _, size = _sweep(ends, order[chosen, a:b], cuts, table, table_at, hull, right)
         else:
-            score[:] = 0.0
-            if n_orders > _SWEEPS:
-                for o in range(n_orders):
+            for o in range(n_orders):
+                score[o] = 0.0
+                if n_orders > _SWEEPS:
                     c = order_column[o]
                     values = table[table_at[c] : table_at[c + 1]]
                     score[o] = _sides(ends, order[o, a:b], cuts, c, values, right)
             volume, length, size, chosen = np.inf, np.inf, -1, -1
             for _ in range(min(n_orders, _SWEEPS)):
-                o = int(np.argmin(score))
+                o = 0
+                for other in range(1, n_orders):
+                    o = other if score[other] < score[o] else o
                 score[o] = np.inf
                 v, s, cut = _sweep(ends, order[o, a:b], cuts, table, table_at, hull, right)
                 if chosen < 0 or v < volume or (v == volume and s < length):
@@ -303,7 +306,8 @@ def compress(
             children[best], children[best + 1] = left[p_best], left[p_best] + 1
             k += 1
         first[node], size[node] = n_nodes, k
-        part[n_nodes : n_nodes + k] = children[:k]
+        for i in range(k):
+            part[n_nodes + i] = children[i]
         n_nodes += k
         node += 1
     return part[:n_nodes], first[:n_nodes], size[:n_nodes]

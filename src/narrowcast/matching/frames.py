@@ -79,7 +79,8 @@ class Frame:
         at = np.concatenate([[0], np.cumsum(boxes.last + 1)])
         table, ends = np.empty(at[-1]), _ends(boxes)
         for c, cuts in enumerate(ranks.cuts):
-            numbers = _numbers(cuts, schema.types[ranks.attribute[c]])
+            # behind the attributes come the hashes of their strings, which are ranked as strings are
+            numbers = _numbers(cuts, schema.types[ranks.attribute[c] % len(schema)])
             finite = np.isfinite(numbers)
             low = high = 0.0
             if finite.any() and name == "world":

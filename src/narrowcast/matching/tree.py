@@ -135,7 +135,9 @@ class TreeIndex:
             # what has been found so far foretells the rest, and any one event has room for every box
             rest = 1.1 * n * len(codes) / done if done else 0
             room = max(2 * len(found), int(rest)) + len(self) + SLACK
-            found = np.concatenate([found[:n], np.empty(room - n, np.int32)])
+            longer = np.empty(room, np.int32)
+            longer[:n] = found[:n]
+            found = longer
         return Found(indptr, found[: indptr[-1]])
 
     def count(self, codes: Codes) -> Ints:

@@ -1,0 +1,515 @@
+"""Matchers over an index: single events, other answers, threads, changes, and readers beside a writer."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings, stateful
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+import narrowcast as nc
+from narrowcast.errors import FilterError, InputError, NarrowcastError, ParameterError
+from narrowcast.matching import MATCHERS, Auto, Scan, indexed, tail
+from narrowcast.matching.indexed import Indexed
+from support.filters import events, filters, schemas
+
+Make = Callable[..., Indexed]
+
+KINDS: dict[str, Make] = {name: kind for name, kind in MATCHERS.items() if issubclass(kind, Indexed)}
+MAKES: dict[str, Make] = {
+    **{name: kind for name, kind in KINDS.items() if name != "bitmap"},
+    "flat": lambda **given: KINDS["bitmap"](layout="flat", **given),
+    "blocks": lambda **given: KINDS["bitmap"](layout="blocks", **given),
+}
+every = pytest.mark.parametrize("make", list(MAKES.values()), ids=list(MAKES))
+
+COLUMNS = ["subscription_id", "subscriber", "filter"]
+SCHEMA = nc.Schema.of({"a": "bigint", "b": "bigint", "s": "string", "x": "double"})
+#: Several boxes, checks in the middle of a string, past a key's end and between attributes, and constants.
+TEXTS = ["a > 3", "a = 2 AND b = 1", "a < 1 OR b > 4 OR s = 'm'", "a IN (1, 3, 5) AND b <> 2", "a < b"]
+TEXTS += ["s LIKE '%long%'", "s = 'a long name of a thing'", "a = b OR s LIKE 'a%g'", "s IS NULL", "TRUE"]
+TEXTS += ["s > 'a long name of' AND s < 'a long name of b'", "s = 'a long name of a thing' OR a = 0", "FALSE"]
+TEXTS += ["s = 'a long name of another' AND a > 1", "x > 0.5 AND a IS NOT NULL", "NOT (x <= 0.25)"]
+WORDS = [None, "", "m", "a", "a long name of a thing", "a long name of another", "along", "a long name of az"]
+
+
+def batch_of(seed: int, n: int) -> nc.EventBatch:
+    rng = np.random.default_rng(seed)
+    numbers: list[Any] = [None, 0, 1, 2, 3, 4, 5, 6]
+    values = {"a": numbers, "b": numbers, "s": WORDS, "x": [None, 0.0, 0.25, 0.5, 1.0, math.nan]}
+    columns = {name: [v[i] for i in rng.integers(0, len(v), n)] for name, v in values.items()}
+    types = [pa.int64(), pa.int64(), pa.string(), pa.float64()]
+    arrays = [pa.array(column, kind) for column, kind in zip(columns.values(), types, strict=True)]
+    return nc.EventBatch.from_arrow(pa.table(arrays, names=list(values)), SCHEMA)
+
+
+def compiled(pairs: Mapping[int, str], schema: nc.Schema = SCHEMA) -> nc.SubscriptionSet:
+    """Subscriptions by id; every third belongs to the same subscriber."""
+    ids = pa.array(list(pairs), pa.int64())
+    names = pa.array([f"s{i % 3}" for i in pairs], pa.string())
+    table = pa.table([ids, names, pa.array(list(pairs.values()), pa.string())], names=COLUMNS)
+    return nc.compile_filters(schema, table, strict=True).subscriptions
+
+
+def many(n: int, first: int = 0) -> dict[int, str]:
+    return {first + i: TEXTS[i % len(TEXTS)].replace("3", str(i % 7)) for i in range(n)}
+
+
+def plain(n: int, first: int = 0) -> dict[int, str]:
+    """Filters of one box each, with nothing to check."""
+    return {first + i: f"a > {i % 7} AND b <= {i % 5}" for i in range(n)}
+
+
+def without(left: Mapping[int, str], gone: Collection[int]) -> dict[int, str]:
+    return {i: text for i, text in left.items() if i not in gone}
+
+
+def same(matcher: Indexed, left: Mapping[int, str], batch: nc.EventBatch) -> None:
+    """Compare all answers with those of a scan over what is left."""
+    reference = Scan().fit(compiled(left))
+    now = matcher.subscriptions_
+    assert now.subscription_id.tolist() == list(left)
+    assert now.subscribers.take(pa.array(now.subscriber)).to_pylist() == [f"s{i % 3}" for i in left]
+    want = reference.match(batch)
+    assert matcher.match(batch) == want
+    assert matcher.count(batch).tolist() == want.counts().tolist()
+    names = now.subscribers.to_pylist()
+    wanted = [[names[i] for i in row] for row in matcher.subscribers(batch)]
+    assert wanted == [sorted({f"s{list(left)[i] % 3}" for i in row}) for row in want]
+    flags = np.unpackbits(matcher.bitmaps(batch).view(np.uint8), axis=1, bitorder="little")
+    assert flags.shape == (len(batch), 64 * -(-len(left) // 64))
+    assert [np.flatnonzero(row).tolist() for row in flags] == [row.tolist() for row in want]
+    for i in range(min(3, len(batch))):
+        assert matcher.match_one(batch.row(i)).tolist() == want[i].tolist()
+
+
+@pytest.fixture
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a few subscriptions fill a chunk, and a few more be indexed."""
+    monkeypatch.setattr(indexed, "_TAIL", 5)
+    monkeypatch.setattr(tail, "CHUNK", 64)
+    monkeypatch.setattr(tail, "_WIDTH", 1)
+
+
+def outcome(call: Callable[[Any], Any], event: Mapping[Any, Any]) -> tuple[Any, ...]:
+    try:
+        return ("found", call(event).tolist())
+    except NarrowcastError as error:
+        return (type(error), str(error))
+
+
+@every
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_one_event_of_any_types_equals_a_batch(make: Make, data: st.DataObject) -> None:
+    schema = data.draw(schemas())
+    texts = data.draw(st.lists(filters(schema), max_size=6))
+    table = data.draw(events(schema, size=4))
+    subscriptions = nc.compile_filters(schema, texts, strict=True).subscriptions
+    matcher = make().fit(subscriptions)
+    want = Scan().fit(subscriptions).match(nc.EventBatch.from_arrow(table, schema))
+    for i, row in enumerate(table.to_pylist()):
+        bare = {name: value for name, value in row.items() if name != "event_id"}
+        some = {name: value for name, value in bare.items() if value is not None}
+        assert [matcher.match_one(e).tolist() for e in (row, bare, some)] == [want[i].tolist()] * 3
+
+
+TYPED = {"a": "bigint", "b": "tinyint", "c": "double", "d": "float", "e": "string", "f": "boolean"}
+TYPED |= {"g": "date", "h": "decimal(6,2)", "z": "struct", "z.q": "int", "t": "timestamp"}
+TYPED_TEXTS = ["a > 1", "b = 5", "c > 1.5", "c >= 0", "d < 2", "e = 'a'", "e LIKE '%long%'", "f", "NOT f"]
+TYPED_TEXTS += ["g > '2024-01-01'", "h = 2.5", "z IS NULL", "z IS NOT NULL", "z.q = 1", "a IS NULL", "a < b"]
+TYPED_TEXTS += ["t > '2024-01-01T00:00:00'", "e = 'a long string'", "c = CAST('NaN' AS DOUBLE)"]
+VALUES: dict[str, list[Any]] = {
+    "a": [None, 2**63 - 1, -(2**63), 2**63, 2.0, 2.5, True, "2", "x", [], np.int64(2), Decimal(2)],
+    "b": [5, 127, 128, -129],
+    "c": [2, 2**53 + 1, 2**70, -0.0, math.nan, -math.inf, True, "2.5", np.float64(2.5), np.float32(2.5)],
+    "d": [1.5, 0.1, 1e300, 3],
+    "e": ["a long string", "along", "a\ud800", b"a", 5, "", np.str_("a")],
+    "f": [False, 1, 2, "true", np.True_],
+    "g": [date(2024, 3, 1), "2024-03-01", datetime(2024, 3, 1), datetime(2024, 3, 1, 5), "never"],
+    "h": [Decimal("2.5"), Decimal("2.555"), 2.5, 2],
+    "z": [None, {}, {"q": 1}, {"q": None}, {"q": "x"}, 5],
+    "z.q": [1, "x"],
+    "t": [datetime(2024, 3, 1, tzinfo=UTC), datetime(2024, 3, 1), "2024-03-01T00:00:00Z"],
+    "A": [2, "x"],
+    "event_id": [7, "x", None],
+}
+SINGLE: list[Mapping[Any, Any]] = [{}, {"a": 2, "b": 5, "c": 2.5, "e": "a", "f": True}]
+SINGLE += [{name: value} for name, values in VALUES.items() for value in values]
+SINGLE += [
+    {"a": 2, "A": 3},
+    {"a": 2, "nobody": {}},
+    {"Z": {"Q": 1}},
+    {"z": None, "z.q": 1},
+    {"z": {"q": 1}, "z.q": 2},
+]
+
+
+NAMED = {"event_id": "bigint", "a": "bigint"}
+NAMED_TEXTS = ["event_id IS NULL", "event_id > 3", "a > 3"]
+NAMED_EVENTS = [{"event_id": 5}, {"event_id": None}, {"a": 5}, {"event_id": 3, "a": 5}, {}]
+
+
+@every
+@pytest.mark.parametrize("changed", [False, True])
+@pytest.mark.parametrize(
+    ("types", "texts", "single"), [(TYPED, TYPED_TEXTS, SINGLE), (NAMED, NAMED_TEXTS, NAMED_EVENTS)]
+)
+def test_one_event_is_read_as_from_rows_reads_it(
+    make: Make, changed: bool, types: dict[str, str], texts: list[str], single: list[Mapping[Any, Any]]
+) -> None:
+    schema = nc.Schema.of(types)
+    subscriptions = compiled(dict(enumerate(texts)), schema)
+    scan = Scan().fit(subscriptions)
+    matcher = make().fit(compiled({}, schema)).add(subscriptions) if changed else make().fit(subscriptions)
+    for event in single:
+        want = outcome(lambda e: scan.match(nc.EventBatch.from_rows([e], schema)).index, event)
+        assert outcome(matcher.match_one, event) == want, event
+
+
+@every
+def test_one_event_as_a_batch(make: Make) -> None:
+    matcher = make().fit(compiled(many(40)))
+    batch = batch_of(1, 20)
+    want = Scan().fit(compiled(many(40))).match(batch)
+    assert all(np.array_equal(matcher.match_one(batch.slice(i, i + 1)), want[i]) for i in range(20))
+    for wrong in (batch.slice(0, 2), batch.slice(0, 0)):
+        with pytest.raises(InputError, match=f"match_one takes one event, not {len(wrong)}; use match"):
+            matcher.match_one(wrong)
+    with pytest.raises(InputError, match="read the events with the subscriptions' schema"):
+        matcher.match_one(nc.EventBatch.from_rows([{"q": 1}]))
+
+
+@every
+@pytest.mark.parametrize("texts", [plain, many])
+@pytest.mark.parametrize(("n", "threads"), [(0, 2), (1, 1), (63, 3), (64, 1), (65, 2), (300, 1), (200, 3)])
+def test_all_answers_agree(make: Make, texts: Callable[..., dict[int, str]], n: int, threads: int) -> None:
+    left, more = texts(n), texts(20, 1000)
+    matcher = make(threads=threads).fit(compiled(left))
+    for size in (0, 1, 70, 127, 128, 193, 400):
+        same(matcher, left, batch_of(n, size))
+    left |= more
+    same(matcher.add(compiled(more)), left, batch_of(n + 1, 200))
+    gone = list(left)[::4]
+    same(matcher.remove(gone), without(left, gone), batch_of(n + 2, 200))
+
+
+@every
+def test_a_sample_changes_nothing_but_speed(make: Make) -> None:
+    left, batch = many(300), batch_of(5, 60)
+    for sample in (batch_of(6, 200), batch_of(6, 1), batch_of(6, 0), batch):
+        matcher = make().fit(compiled(left), sample)
+        same(matcher, left, batch)
+        more = many(30, 5000)
+        same(matcher.add(compiled(more)).compact(), left | more, batch)
+    with pytest.raises(InputError, match="read the events with the subscriptions' schema"):
+        make().fit(compiled(left), nc.EventBatch.from_rows([{"q": 1}]))
+
+
+@every
+def test_stats(make: Make) -> None:
+    matcher = make().fit(compiled(plain(100)))
+    stats = matcher.stats()
+    assert {"matcher", "subscriptions", "boxes", "added", "empty_slots", "bytes", "indexes"} <= set(stats)
+    assert stats["matcher"] == next(name for name, kind in KINDS.items() if type(matcher) is kind)
+    counts = itemgetter("subscriptions", "boxes", "added", "empty_slots")
+    assert counts(stats) == (100, 100, 0, 0)
+    assert [part["code_bits"] for part in stats["indexes"]] == [16]
+    assert stats["bytes"] >= sum(part["bytes"] for part in stats["indexes"]) > 0
+    assert stats["subscription_bytes"] > 100 * 8
+    matcher.add(compiled(plain(10, 500))).remove([0, 1, 505])
+    assert counts(matcher.stats()) == (107, 107, 10, 3)
+    assert counts(matcher.compact().stats()) == (107, 107, 0, 0)
+
+
+class Changes(stateful.RuleBasedStateMachine):
+    """Adds, removes, adds again what was removed, indexes anew, saves and loads; compares with a scan."""
+
+    def __init__(self, make: Make, folder: Path) -> None:
+        super().__init__()
+        self.matcher, self.folder = make(), folder
+        self.left: dict[int, str] = {}
+        self.gone: set[int] = set()
+
+    @stateful.initialize(texts=st.lists(st.sampled_from(TEXTS), max_size=8))
+    def start(self, texts: list[str]) -> None:
+        self.left = dict(enumerate(texts))
+        self.matcher.fit(compiled(self.left))
+
+    @rule(texts=st.dictionaries(st.integers(0, 60), st.sampled_from(TEXTS), max_size=9))
+    def add(self, texts: dict[int, str]) -> None:
+        more = {i: text for i, text in texts.items() if i not in self.left}
+        self.matcher.add(compiled(more))
+        self.left |= more
+        self.gone -= set(more)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.gone)
+    def add_again(self, data: st.DataObject) -> None:
+        again = data.draw(st.lists(st.sampled_from(sorted(self.gone)), min_size=1, unique=True))
+        self.add({i: data.draw(st.sampled_from(TEXTS)) for i in again})
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.left)
+    def remove(self, data: st.DataObject) -> None:
+        there = sorted(self.left)
+        ids = data.draw(st.lists(st.sampled_from(there), min_size=1, max_size=5) | st.just(there))
+        self.matcher.remove(ids)
+        self.gone |= set(ids)
+        self.left = without(self.left, ids)
+
+    @rule()
+    def compact(self) -> None:
+        self.matcher.compact()
+
+    @rule()
+    def save_and_load(self) -> None:
+        path = self.folder / "index"
+        self.matcher.save(path)
+        self.matcher = type(self.matcher).load(path)
+
+    @rule(seed=st.integers(0, 50))
+    def match(self, seed: int) -> None:
+        same(self.matcher, self.left, batch_of(seed, 12))
+
+    def teardown(self) -> None:
+        if self.matcher._now is not None:
+            same(self.matcher, self.left, batch_of(99, 12))
+
+
+@every
+@pytest.mark.usefixtures("small_limits")
+def test_any_changes_equal_fitting_what_is_left(make: Make, tmp_path: Path) -> None:
+    class Machine(Changes):
+        def __init__(self) -> None:
+            super().__init__(make, tmp_path)
+
+    checks = list(HealthCheck)
+    steps = settings(max_examples=12, stateful_step_count=20, deadline=None, suppress_health_check=checks)
+    stateful.run_state_machine_as_test(Machine, settings=steps)
+
+
+@every
+@pytest.mark.usefixtures("small_limits")
+@pytest.mark.parametrize("step", [1, 3, 70, 200])
+def test_long_additions_pass_every_limit(make: Make, step: int) -> None:
+    left = many(40)
+    matcher = make().fit(compiled(left))
+    rng = np.random.default_rng(step)
+    for turn in range(400 // step if step > 1 else 60):
+        more = many(step, 100 + turn * step)
+        matcher.add(compiled(more))
+        left |= more
+        if turn % 3 == 2:
+            gone = rng.choice(list(left), min(len(left), step), replace=False).tolist()
+            matcher.remove(gone)
+            left = without(left, gone)
+        if turn % 10 == 9:
+            same(matcher, left, batch_of(turn, 15))
+    same(matcher, left, batch_of(0, 60))
+
+
+def boxes(n: int, first: int) -> nc.SubscriptionSet:
+    """Many subscriptions without compiling any filter."""
+    schema = nc.Schema.of({"u": "double", "v": "double"})
+    rng = np.random.default_rng(first)
+    lo = np.where(rng.random((n, 2)) < 0.3, -np.inf, rng.random((n, 2)))
+    return nc.SubscriptionSet.from_boxes(schema, ["s"] * n, lo, lo + 0.2, np.arange(first, first + n))
+
+
+@every
+def test_additions_pass_the_limits_as_they_are(make: Make) -> None:
+    rng = np.random.default_rng(2)
+    points = rng.random((40, 2))
+    batch = nc.EventBatch.from_arrow(pa.table({"u": points[:, 0], "v": points[:, 1]}))
+    sets = [boxes(n, first) for n, first in ((20000, 0), (tail.CHUNK + 5, 10**6), (4000, 2 * 10**6))]
+    sets += [boxes(n, (3 + i) * 10**6) for i, n in enumerate((1, 100, 9000, 1))]
+    matcher, reference = make().fit(sets[0]), Scan().fit(sets[0])
+    for more in sets[1:]:
+        assert matcher.add(more).match(batch) == reference.add(more).match(batch)
+    assert len(matcher.stats()["indexes"]) > 1
+    gone = rng.choice(reference.subscriptions_.subscription_id, 5000, replace=False)
+    assert matcher.remove(gone).match(batch) == reference.remove(gone).match(batch)
+    assert matcher.compact().match(batch) == reference.match(batch)
+
+
+@every
+def test_an_empty_set_takes_additions_and_loses_them(make: Make) -> None:
+    batch = batch_of(3, 30)
+    matcher = make().fit(compiled({}))
+    same(matcher, {}, batch)
+    same(matcher.add(compiled({})).remove([]), {}, batch)
+    same(matcher.compact(), {}, batch)
+    same(matcher.add(compiled(many(16))), many(16), batch)
+    same(matcher.remove(range(16)), {}, batch)
+    same(matcher.add(compiled({3: "a > 3", 1: "TRUE"})), {3: "a > 3", 1: "TRUE"}, batch)
+    same(matcher.fit(compiled(many(5, 7))), many(5, 7), batch)
+
+
+@every
+def test_removing_an_id_twice_in_one_call_is_removing_it(make: Make) -> None:
+    matcher = make().fit(compiled(many(16))).remove([3, 3, 3])
+    same(matcher, without(many(16), [3]), batch_of(0, 30))
+    assert matcher.stats()["empty_slots"] == 1
+    with pytest.raises(InputError, match="subscription_id 3 is not there; nothing was removed"):
+        matcher.remove(3)
+
+
+@pytest.mark.parametrize("ids", [1.5, [0.5], "1", ["x"], None, [None], 2**64, True, [[0, 1]]])
+def test_ids_that_are_no_ids_remove_nothing(ids: Any) -> None:
+    matcher = Auto().fit(compiled(many(16))).add(compiled(many(1, 50)))
+    with pytest.raises(InputError):
+        matcher.remove(ids)
+    same(matcher, many(16) | many(1, 50), batch_of(0, 20))
+
+
+@every
+def test_errors_leave_everything_as_it_was(make: Make) -> None:
+    left, batch = many(16), batch_of(8, 30)
+    matcher = make().fit(compiled(left))
+    other = nc.Schema.of({"b": "bigint", "a": "bigint"})
+    # a check that names what is not there cannot come from compile_filters
+    bad = [replace(compiled({70: "a < b"}, schema), check=pa.array(["q > 1"])) for schema in (SCHEMA, other)]
+    for _ in range(2):
+        with pytest.raises(InputError, match="subscription_id 5 is used twice"):
+            matcher.add(compiled({71: "TRUE", 5: "TRUE"}))
+        with pytest.raises(InputError, match="do not go with those over"):
+            matcher.add(compiled({70: "a > 1"}, other))
+        with pytest.raises(InputError, match="subscription_id 800 is not there"):
+            matcher.remove([1, 800])
+        with pytest.raises(FilterError, match="unknown attribute 'q'"):
+            matcher.add(bad[0])
+        with pytest.raises(FilterError, match="unknown attribute 'q'"):
+            matcher.fit(bad[1], nc.EventBatch.from_rows([{"a": 1}], other))
+        same(matcher, left, batch)
+        same(matcher.compact(), left, batch)
+        same(matcher.add(compiled({70: "a > 1"})), left | {70: "a > 1"}, batch)
+        matcher.remove(70)
+    with pytest.raises(InputError, match="subscription_id 4 is used twice"):
+        replace(compiled({1: "TRUE", 2: "TRUE"}), subscription_id=np.array([4, 4]))
+
+
+@every
+@pytest.mark.usefixtures("small_limits")
+def test_an_index_that_cannot_be_made_leaves_everything_as_it_was(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, batch = many(16), batch_of(8, 30)
+    matcher = make().fit(compiled(left))
+
+    def refuse(*_: object) -> Any:
+        raise ParameterError("too large")
+
+    changes: list[tuple[Any, ...]] = [("add", compiled(many(20, 100))), ("remove", range(12))]
+    changes += [("compact",), ("fit", compiled(many(3)))]
+    with monkeypatch.context() as patch:
+        patch.setattr(matcher, "_index", refuse)
+        for name, *arguments in changes:
+            with pytest.raises(ParameterError, match="too large"):
+                getattr(matcher, name)(*arguments)
+            same(matcher, left, batch)
+    same(matcher.add(compiled(many(20, 100))), left | many(20, 100), batch)
+
+
+@every
+def test_misuse_is_told(make: Make) -> None:
+    some = batch_of(0, 1)
+    answers = ("match", "count", "bitmaps", "subscribers")
+    calls: list[tuple[Any, ...]] = [*((name, some) for name in answers), ("compact",), ("stats",)]
+    calls += [("match_one", {}), ("add", compiled({})), ("remove", []), ("save", "nowhere")]
+    for name, *arguments in calls:
+        with pytest.raises(ParameterError, match="call fit first"):
+            getattr(make(), name)(*arguments)
+    for threads in (0, -1, 1025, 1.0, True, "2", None):
+        with pytest.raises(ParameterError, match=f"threads is {threads!r}; give a whole number from 1 to"):
+            make(threads=threads)
+    matcher = make().fit(compiled(plain(3)))
+    for name in answers:
+        with pytest.raises(InputError, match="read the events with the subscriptions' schema"):
+            getattr(matcher, name)(nc.EventBatch.from_rows([{"q": 1}]))
+
+
+BASE, X, Y = many(30), many(10, 100), many(10, 200)
+#: What a writer does, over and over, and what is there afterwards.
+PLAN = [("add", X, BASE | X), ("add", Y, BASE | X | Y), ("remove", X, BASE | Y), ("compact", {}, BASE | Y)]
+PLAN += [("add", X, BASE | Y | X), ("remove", Y, BASE | X), ("remove", X, BASE)]
+
+
+@every
+@pytest.mark.usefixtures("small_limits")
+def test_readers_see_some_state_of_the_writer(make: Make) -> None:
+    batch = batch_of(4, 150)
+    valid = [Scan().fit(compiled(left)).match(batch) for _, _, left in PLAN]
+    ones, counts = [v[0].tolist() for v in valid], [v.counts().tolist() for v in valid]
+    sizes = {len(left) for _, _, left in PLAN}
+    matcher = make(threads=2).fit(compiled(BASE))
+    done = threading.Event()
+
+    def read(turn: int) -> int:
+        n = 0
+        while not done.is_set() or n == 0:
+            if turn:
+                assert matcher.match(batch) in valid
+            else:
+                assert matcher.match_one(batch.row(0)).tolist() in ones
+                assert matcher.count(batch).tolist() in counts
+                assert {len(matcher.subscriptions_), matcher.stats()["subscriptions"]} <= sizes
+            n += 1
+        return n
+
+    with ThreadPoolExecutor(2) as pool:
+        readers = [pool.submit(read, turn) for turn in range(2)]
+        try:
+            for change, some, _ in PLAN * 12:
+                given = compiled(some) if change == "add" else list(some)
+                getattr(matcher, change)(*([given] if some else []))
+        finally:
+            done.set()
+        assert all(reader.result(timeout=60) > 0 for reader in readers)
+    same(matcher, BASE, batch)
+
+
+@every
+@pytest.mark.parametrize("change", ["compact", "fit", "other schema"])
+def test_no_reader_waits_for_an_index(make: Make, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    left, batch = many(30), batch_of(9, 200)
+    other = nc.Schema.of({"b": "bigint", "a": "bigint", "s": "string", "x": "double"})
+    matcher = make().fit(compiled(left)).add(compiled(many(4, 50)))
+    left |= many(4, 50)
+    inside, go, real = threading.Event(), threading.Event(), matcher._index
+
+    def slow(*given: Any) -> Any:
+        inside.set()
+        assert go.wait(60)
+        return real(*given)
+
+    monkeypatch.setattr(matcher, "_index", slow)
+    fresh = compiled(many(3), other if change == "other schema" else SCHEMA)
+    with ThreadPoolExecutor(2) as pool:
+        writer = pool.submit(matcher.compact) if change == "compact" else pool.submit(matcher.fit, fresh)
+        try:
+            assert inside.wait(60)
+            same(matcher, left, batch)
+            second = pool.submit(matcher.remove, [1])
+            same(matcher, left, batch)
+            assert not writer.done()
+            assert not second.done()  # writers wait for one another
+        finally:
+            go.set()
+        writer.result(timeout=60)
+        second.result(timeout=60)
+    left = without(left if change == "compact" else many(3), [1])
+    assert matcher.subscriptions_.subscription_id.tolist() == list(left)
