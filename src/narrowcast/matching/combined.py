@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from narrowcast.kernels import rows
-from narrowcast.matching.bitmap import FlatIndex
 from narrowcast.matching.index import Found
 
 if TYPE_CHECKING:
@@ -53,8 +52,8 @@ class CombinedIndex:
 
     def bitmaps(self, codes: Codes) -> NDArray[np.uint64] | None:
         """Return flags where a single part has them in order."""
-        part = self.parts[0]
-        return part.bitmaps(codes) if len(self.parts) == 1 and isinstance(part, FlatIndex) else None
+        flags = getattr(self.parts[0], "bitmaps", None) if len(self.parts) == 1 else None
+        return None if flags is None else flags(codes)
 
     def stats(self) -> dict[str, Any]:
         """Return what it holds."""

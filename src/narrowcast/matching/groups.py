@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Numbers = NDArray[np.int32]
 
-#: Boxes that bound the same columns make a group of their own when there are at least so many.
-_ALONE = 128
+#: Boxes of one kind make a group of their own when there are at least so many.
+ALONE = 128
 #: A group of at most so many boxes has no rows: comparing all of them is as quick.
 _PLAIN = 16
 #: Limits of a group.
@@ -25,6 +25,42 @@ _MOST_BOXES = 1 << 15
 _MOST_COLUMNS = 16
 #: A category is used when an event then meets at most this share of the boxes.
 _WORTH = 0.7
+
+
+class Kinds(NamedTuple):
+    """Boxes by kind: those that ask for one category and bound the same columns.
+
+    Sorted by kind, the boxes are `order`, kind k begins at `starts[k]` and has `sizes[k]`, and box i of the
+    sorted has kind `of_sorted[i]`. A box's section is the code that it asks for in `section_column`, or 0;
+    `used` says which bounds are left to be compared.
+    """
+
+    section_column: int
+    section: Ints
+    used: NDArray[np.bool_]
+    order: Ints
+    starts: Ints
+    sizes: Ints
+    of_sorted: Ints
+
+    @classmethod
+    def of(cls, boxes: CodedBoxes) -> Kinds:
+        """Sort boxes by kind."""
+        n, box = len(boxes), boxes.box
+        used = np.ones(len(box), bool)
+        section = np.zeros(n, np.int64)
+        point = boxes.hi.astype(np.int64) == boxes.lo.astype(np.int64) + 1
+        section_column = _category(boxes, point)
+        if section_column >= 0:
+            entry = np.flatnonzero(point & (boxes.column == section_column))
+            section[box[entry]] = boxes.hi[entry]
+            used[entry] = False
+        signature = _signatures(boxes, used)
+        order = np.lexsort((signature, section))
+        starts = _starts(section[order], signature[order])
+        sizes = np.diff(np.append(starts, n))
+        of_sorted = np.repeat(np.arange(len(starts)), sizes)
+        return cls(section_column, section, used, order, starts, sizes, of_sorted)
 
 
 class Groups(NamedTuple):
@@ -40,22 +76,12 @@ class Groups(NamedTuple):
     @classmethod
     def of(cls, boxes: CodedBoxes) -> Groups:
         """Group boxes."""
-        n, box = len(boxes), boxes.box
-        used = np.ones(len(box), bool)
-        section = np.zeros(n, np.int64)
-        point = boxes.hi.astype(np.int64) == boxes.lo.astype(np.int64) + 1
-        section_column = _category(boxes, point)
-        if section_column >= 0:
-            entry = np.flatnonzero(point & (boxes.column == section_column))
-            section[box[entry]] = boxes.hi[entry]
-            used[entry] = False
-        signature = _signatures(boxes, used)
-        order = np.lexsort((signature, section))
-        starts = _starts(section[order], signature[order])
-        size = np.diff(np.append(starts, n))
-        of_box = np.repeat(np.arange(len(starts)), size)
+        n = len(boxes)
+        kinds = Kinds.of(boxes)
+        section, section_column, used = kinds.section, kinds.section_column, kinds.used
+        order, starts, size, of_box = kinds.order, kinds.starts, kinds.sizes, kinds.of_sorted
         # what is too rare to stand alone goes with the rest of its section
-        alone = size >= _ALONE
+        alone = size >= ALONE
         label = np.where(alone, np.arange(len(starts)), -1 - section[order][starts])[of_box]
         inner = np.lexsort((of_box, ~alone[of_box], section[order]))
         order, label = order[inner], label[inner]
