@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,8 @@ from support.filters import events, filters, schemas
 Make = Callable[..., Indexed]
 
 KINDS: dict[str, Make] = {name: kind for name, kind in MATCHERS.items() if issubclass(kind, Indexed)}
-MAKES: dict[str, Make] = {
-    **{name: kind for name, kind in KINDS.items() if name != "bitmap"},
-    "flat": lambda **given: KINDS["bitmap"](layout="flat", **given),
-    "blocks": lambda **given: KINDS["bitmap"](layout="blocks", **given),
-}
+MAKES = {name: kind for name, kind in KINDS.items() if name != "bitmap"}
+MAKES |= {layout: partial(KINDS["bitmap"], layout=layout) for layout in ("flat", "blocks")}
 every = pytest.mark.parametrize("make", list(MAKES.values()), ids=list(MAKES))
 
 COLUMNS = ["subscription_id", "subscriber", "filter"]
@@ -69,7 +67,6 @@ def many(n: int, first: int = 0) -> dict[int, str]:
 
 
 def plain(n: int, first: int = 0) -> dict[int, str]:
-    """Filters of one box each, with nothing to check."""
     return {first + i: f"a > {i % 7} AND b <= {i % 5}" for i in range(n)}
 
 
@@ -79,11 +76,9 @@ def without(left: Mapping[int, str], gone: Collection[int]) -> dict[int, str]:
 
 def same(matcher: Indexed, left: Mapping[int, str], batch: nc.EventBatch) -> None:
     """Compare all answers with those of a scan over what is left."""
-    reference = Scan().fit(compiled(left))
-    now = matcher.subscriptions_
+    now, want = matcher.subscriptions_, Scan().fit(compiled(left)).match(batch)
     assert now.subscription_id.tolist() == list(left)
     assert now.subscribers.take(pa.array(now.subscriber)).to_pylist() == [f"s{i % 3}" for i in left]
-    want = reference.match(batch)
     assert matcher.match(batch) == want
     assert matcher.count(batch).tolist() == want.counts().tolist()
     names = now.subscribers.to_pylist()
@@ -112,7 +107,7 @@ def outcome(call: Callable[[Any], Any], event: Mapping[Any, Any]) -> tuple[Any, 
 
 
 @every
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_one_event_of_any_types_equals_a_batch(make: Make, data: st.DataObject) -> None:
     schema = data.draw(schemas())
@@ -165,12 +160,9 @@ NAMED_EVENTS = [{"event_id": 5}, {"event_id": None}, {"a": 5}, {"event_id": 3, "
 
 @every
 @pytest.mark.parametrize("changed", [False, True])
-@pytest.mark.parametrize(
-    ("types", "texts", "single"), [(TYPED, TYPED_TEXTS, SINGLE), (NAMED, NAMED_TEXTS, NAMED_EVENTS)]
-)
-def test_one_event_is_read_as_from_rows_reads_it(
-    make: Make, changed: bool, types: dict[str, str], texts: list[str], single: list[Mapping[Any, Any]]
-) -> None:
+@pytest.mark.parametrize("case", [(TYPED, TYPED_TEXTS, SINGLE), (NAMED, NAMED_TEXTS, NAMED_EVENTS)])
+def test_one_event_is_read_as_from_rows_reads_it(make: Make, changed: bool, case: tuple[Any, ...]) -> None:
+    types, texts, single = case
     schema = nc.Schema.of(types)
     subscriptions = compiled(dict(enumerate(texts)), schema)
     scan = Scan().fit(subscriptions)
@@ -195,11 +187,11 @@ def test_one_event_as_a_batch(make: Make) -> None:
 
 @every
 @pytest.mark.parametrize("texts", [plain, many])
-@pytest.mark.parametrize(("n", "threads"), [(0, 2), (1, 1), (63, 3), (64, 1), (65, 2), (300, 1), (200, 3)])
+@pytest.mark.parametrize(("n", "threads"), [(0, 2), (1, 1), (63, 3), (64, 1), (65, 2), (200, 3)])
 def test_all_answers_agree(make: Make, texts: Callable[..., dict[int, str]], n: int, threads: int) -> None:
     left, more = texts(n), texts(20, 1000)
     matcher = make(threads=threads).fit(compiled(left))
-    for size in (0, 1, 70, 127, 128, 193, 400):
+    for size in (0, 1, 127, 128, 193):
         same(matcher, left, batch_of(n, size))
     left |= more
     same(matcher.add(compiled(more)), left, batch_of(n + 1, 200))
@@ -209,8 +201,8 @@ def test_all_answers_agree(make: Make, texts: Callable[..., dict[int, str]], n: 
 
 @every
 def test_a_sample_changes_nothing_but_speed(make: Make) -> None:
-    left, batch = many(300), batch_of(5, 60)
-    for sample in (batch_of(6, 200), batch_of(6, 1), batch_of(6, 0), batch):
+    left, batch = many(100), batch_of(5, 60)
+    for sample in (batch_of(6, 200), batch_of(6, 1), batch_of(6, 0)):
         matcher = make().fit(compiled(left), sample)
         same(matcher, left, batch)
         more = many(30, 5000)
@@ -223,7 +215,6 @@ def test_a_sample_changes_nothing_but_speed(make: Make) -> None:
 def test_stats(make: Make) -> None:
     matcher = make().fit(compiled(plain(100)))
     stats = matcher.stats()
-    assert {"matcher", "subscriptions", "boxes", "added", "empty_slots", "bytes", "indexes"} <= set(stats)
     assert stats["matcher"] == next(name for name, kind in KINDS.items() if type(matcher) is kind)
     counts = itemgetter("subscriptions", "boxes", "added", "empty_slots")
     assert counts(stats) == (100, 100, 0, 0)
@@ -298,18 +289,18 @@ def test_any_changes_equal_fitting_what_is_left(make: Make, tmp_path: Path) -> N
             super().__init__(make, tmp_path)
 
     checks = list(HealthCheck)
-    steps = settings(max_examples=12, stateful_step_count=20, deadline=None, suppress_health_check=checks)
+    steps = settings(max_examples=10, stateful_step_count=15, deadline=None, suppress_health_check=checks)
     stateful.run_state_machine_as_test(Machine, settings=steps)
 
 
 @every
 @pytest.mark.usefixtures("small_limits")
-@pytest.mark.parametrize("step", [1, 3, 70, 200])
+@pytest.mark.parametrize("step", [1, 3, 70])
 def test_long_additions_pass_every_limit(make: Make, step: int) -> None:
     left = many(40)
     matcher = make().fit(compiled(left))
     rng = np.random.default_rng(step)
-    for turn in range(400 // step if step > 1 else 60):
+    for turn in range(max(6, min(50, 400 // step))):
         more = many(step, 100 + turn * step)
         matcher.add(compiled(more))
         left |= more
@@ -333,10 +324,8 @@ def boxes(n: int, first: int) -> nc.SubscriptionSet:
 @every
 def test_additions_pass_the_limits_as_they_are(make: Make) -> None:
     rng = np.random.default_rng(2)
-    points = rng.random((40, 2))
-    batch = nc.EventBatch.from_arrow(pa.table({"u": points[:, 0], "v": points[:, 1]}))
-    sets = [boxes(n, first) for n, first in ((20000, 0), (tail.CHUNK + 5, 10**6), (4000, 2 * 10**6))]
-    sets += [boxes(n, (3 + i) * 10**6) for i, n in enumerate((1, 100, 9000, 1))]
+    batch = nc.EventBatch.from_arrow(pa.table({"u": rng.random(40), "v": rng.random(40)}))
+    sets = [boxes(n, i * 10**6) for i, n in enumerate((20000, tail.CHUNK + 5, 4000, 1, 100, 9000, 1))]
     matcher, reference = make().fit(sets[0]), Scan().fit(sets[0])
     for more in sets[1:]:
         assert matcher.add(more).match(batch) == reference.add(more).match(batch)
@@ -351,8 +340,7 @@ def test_an_empty_set_takes_additions_and_loses_them(make: Make) -> None:
     batch = batch_of(3, 30)
     matcher = make().fit(compiled({}))
     same(matcher, {}, batch)
-    same(matcher.add(compiled({})).remove([]), {}, batch)
-    same(matcher.compact(), {}, batch)
+    same(matcher.add(compiled({})).remove([]).compact(), {}, batch)
     same(matcher.add(compiled(many(16))), many(16), batch)
     same(matcher.remove(range(16)), {}, batch)
     same(matcher.add(compiled({3: "a > 3", 1: "TRUE"})), {3: "a > 3", 1: "TRUE"}, batch)
@@ -404,9 +392,7 @@ def test_errors_leave_everything_as_it_was(make: Make) -> None:
 
 @every
 @pytest.mark.usefixtures("small_limits")
-def test_an_index_that_cannot_be_made_leaves_everything_as_it_was(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_that_fails_leaves_everything(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     left, batch = many(16), batch_of(8, 30)
     matcher = make().fit(compiled(left))
 
@@ -473,7 +459,7 @@ def test_readers_see_some_state_of_the_writer(make: Make) -> None:
     with ThreadPoolExecutor(2) as pool:
         readers = [pool.submit(read, turn) for turn in range(2)]
         try:
-            for change, some, _ in PLAN * 12:
+            for change, some, _ in PLAN * 6:
                 given = compiled(some) if change == "add" else list(some)
                 getattr(matcher, change)(*([given] if some else []))
         finally:
@@ -505,11 +491,9 @@ def test_no_reader_waits_for_an_index(make: Make, change: str, monkeypatch: pyte
             same(matcher, left, batch)
             second = pool.submit(matcher.remove, [1])
             same(matcher, left, batch)
-            assert not writer.done()
-            assert not second.done()  # writers wait for one another
+            assert (writer.done(), second.done()) == (False, False)  # writers wait for one another
         finally:
             go.set()
-        writer.result(timeout=60)
-        second.result(timeout=60)
+        assert all(done.result(timeout=60) is matcher for done in (writer, second))
     left = without(left if change == "compact" else many(3), [1])
     assert matcher.subscriptions_.subscription_id.tolist() == list(left)
