@@ -28,7 +28,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from benchmarks.peers import PEERS, Brute, Times, bandwidth, check, child, memory_mb, read_arrow, write_arrow
+from benchmarks.peers import (
+    PEERS,
+    Brute,
+    Times,
+    bandwidth,
+    check,
+    child,
+    memory_mb,
+    read_arrow,
+    two_cores,
+    write_arrow,
+)
 from benchmarks.workloads import FORMS, NAMES, Work, make
 
 from narrowcast import EventBatch, Matches, Scan, Schema, SubscriptionSet
@@ -139,9 +150,6 @@ class Report:
         return round(row["events_per_s"] / other["events_per_s"], 2) if row and other else None
 
 
-# ------------------------------------------------------------------------------------------------ matchers
-
-
 def new(label: str) -> Any:
     """Return a matcher without subscriptions."""
     name, parameters = SERIES[label]
@@ -230,9 +238,6 @@ def compare(report: Report, name: str, form: str, n: int) -> None:
             report.add(work, peer, done.times, n_events, done.matches.n_pairs, build_s=round(done.build_s, 3))
 
 
-# ------------------------------------------------------------------------------- one event, and changes
-
-
 def one_by_one(scale: Scale) -> dict[str, Any]:
     """Measure events that come alone, as mappings."""
     work = make("S10", "int", scale(100_000), scale(CALLS))
@@ -280,9 +285,6 @@ def changes(scale: Scale) -> dict[str, Any]:
             "worst_batch_ms": round(1e3 * max(times.wall), 3),
         }
     return done
-
-
-# ------------------------------------------------------------------------------ what a fresh process sees
 
 
 def afresh(scale: Scale) -> dict[str, Any]:
@@ -358,9 +360,6 @@ def load(folder: Path, *, verify: bool = True) -> dict[str, Any]:
     for _ in range(2):
         times.add(lambda: match(matcher, events, matcher.subscriptions_.schema))
     return dict(zip(("load_s", "first_match_s", "second_match_s"), times.wall, strict=True))
-
-
-# ------------------------------------------------------------------------------------- limits and targets
 
 
 def growth(report: Report, speed: dict[str, float]) -> list[dict[str, Any]]:
@@ -485,6 +484,7 @@ def run(out: Path = HERE / "results", *, quick: bool = False) -> dict[str, Any]:
         "left_out": report.left_out,
         "growth": points,
         "memory_gb_per_s": speed,
+        "two_cores_at_best": two_cores(report.scale(20_000_000)),
         **found,
         "cpu_pct": round(
             100 * statistics.median(row["cpu_us_per_event"] / row["us_per_event"] for row in report.rows)

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -311,6 +312,26 @@ def bandwidth(n_bytes: int, runs: int = 7) -> dict[str, float]:
         write.add(partial(room.view(np.uint8).fill, i))
         read.add(room.max)
     return {name: round(room.nbytes / min(t.wall) / 1e9, 2) for name, t in (("read", read), ("write", write))}
+
+
+@numba.njit(nogil=True, cache=True)
+def _spin(n: int) -> float:
+    """Do arithmetic that needs no memory."""
+    total = 0.0
+    for i in range(n):
+        total += np.sin(i)
+    return total
+
+
+def two_cores(n: int, runs: int = 5) -> float:
+    """Return how many times as fast two threads are as one where nothing but the machine holds them back."""
+    _spin(1)
+    one, two = Times(), Times()
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(runs):
+            one.add(partial(_spin, n))
+            two.add(lambda: list(pool.map(_spin, [n // 2] * 2)))
+    return round(one.median / two.median, 2)
 
 
 PEERS: dict[str, Callable[[Work, int, int], Outcome]] = {

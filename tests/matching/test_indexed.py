@@ -13,6 +13,7 @@ from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,7 @@ from hypothesis.stateful import precondition, rule
 import narrowcast as nc
 from narrowcast.errors import FilterError, InputError, NarrowcastError, ParameterError
 from narrowcast.matching import MATCHERS, Auto, Scan, indexed, tail
+from narrowcast.matching.ids import Ids
 from narrowcast.matching.indexed import Indexed
 from support.filters import events, filters, schemas
 
@@ -32,6 +34,7 @@ Make = Callable[..., Indexed]
 KINDS: dict[str, Make] = {name: kind for name, kind in MATCHERS.items() if issubclass(kind, Indexed)}
 MAKES = {name: kind for name, kind in KINDS.items() if name != "bitmap"}
 MAKES |= {layout: partial(KINDS["bitmap"], layout=layout) for layout in ("flat", "blocks")}
+FEW = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 every = pytest.mark.parametrize("make", list(MAKES.values()), ids=list(MAKES))
 
 COLUMNS = ["subscription_id", "subscriber", "filter"]
@@ -46,8 +49,8 @@ WORDS = [None, "", "m", "a", "a long name of a thing", "a long name of another",
 
 def batch_of(seed: int, n: int) -> nc.EventBatch:
     rng = np.random.default_rng(seed)
-    numbers: list[Any] = [None, 0, 1, 2, 3, 4, 5, 6]
-    values = {"a": numbers, "b": numbers, "s": WORDS, "x": [None, 0.0, 0.25, 0.5, 1.0, math.nan]}
+    values: dict[str, list[Any]] = {"a": [None, *range(7)], "b": [None, *range(7)], "s": WORDS}
+    values["x"] = [None, 0.0, 0.25, 0.5, 1.0, math.nan]
     columns = {name: [v[i] for i in rng.integers(0, len(v), n)] for name, v in values.items()}
     types = [pa.int64(), pa.int64(), pa.string(), pa.float64()]
     arrays = [pa.array(column, kind) for column, kind in zip(columns.values(), types, strict=True)]
@@ -63,7 +66,7 @@ def compiled(pairs: Mapping[int, str], schema: nc.Schema = SCHEMA) -> nc.Subscri
 
 
 def many(n: int, first: int = 0) -> dict[int, str]:
-    return {first + i: TEXTS[i % len(TEXTS)].replace("3", str(i % 7)) for i in range(n)}
+    return {i: TEXTS[i % len(TEXTS)].replace("3", str(i % 7)) for i in range(first, first + n)}
 
 
 def plain(n: int, first: int = 0) -> dict[int, str]:
@@ -93,7 +96,6 @@ def same(matcher: Indexed, left: Mapping[int, str], batch: nc.EventBatch) -> Non
 
 @pytest.fixture
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a few subscriptions fill a chunk, and a few more be indexed."""
     monkeypatch.setattr(indexed, "_TAIL", 5)
     monkeypatch.setattr(tail, "CHUNK", 64)
     monkeypatch.setattr(tail, "_WIDTH", 1)
@@ -107,7 +109,7 @@ def outcome(call: Callable[[Any], Any], event: Mapping[Any, Any]) -> tuple[Any, 
 
 
 @every
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@FEW
 @given(data=st.data())
 def test_one_event_of_any_types_equals_a_batch(make: Make, data: st.DataObject) -> None:
     schema = data.draw(schemas())
@@ -153,14 +155,13 @@ SINGLE += [
 ]
 
 
-NAMED = {"event_id": "bigint", "a": "bigint"}
-NAMED_TEXTS = ["event_id IS NULL", "event_id > 3", "a > 3"]
+NAMED = {"event_id": "bigint", "a": "bigint"}, ["event_id IS NULL", "event_id > 3", "a > 3"]
 NAMED_EVENTS = [{"event_id": 5}, {"event_id": None}, {"a": 5}, {"event_id": 3, "a": 5}, {}]
 
 
 @every
 @pytest.mark.parametrize("changed", [False, True])
-@pytest.mark.parametrize("case", [(TYPED, TYPED_TEXTS, SINGLE), (NAMED, NAMED_TEXTS, NAMED_EVENTS)])
+@pytest.mark.parametrize("case", [(TYPED, TYPED_TEXTS, SINGLE), (*NAMED, NAMED_EVENTS)])
 def test_one_event_is_read_as_from_rows_reads_it(make: Make, changed: bool, case: tuple[Any, ...]) -> None:
     types, texts, single = case
     schema = nc.Schema.of(types)
@@ -181,8 +182,6 @@ def test_one_event_as_a_batch(make: Make) -> None:
     for wrong in (batch.slice(0, 2), batch.slice(0, 0)):
         with pytest.raises(InputError, match=f"match_one takes one event, not {len(wrong)}; use match"):
             matcher.match_one(wrong)
-    with pytest.raises(InputError, match="read the events with the subscriptions' schema"):
-        matcher.match_one(nc.EventBatch.from_rows([{"q": 1}]))
 
 
 @every
@@ -195,8 +194,7 @@ def test_all_answers_agree(make: Make, texts: Callable[..., dict[int, str]], n: 
         same(matcher, left, batch_of(n, size))
     left |= more
     same(matcher.add(compiled(more)), left, batch_of(n + 1, 200))
-    gone = list(left)[::4]
-    same(matcher.remove(gone), without(left, gone), batch_of(n + 2, 200))
+    same(matcher.remove(list(left)[::4]), without(left, list(left)[::4]), batch_of(n + 2, 200))
 
 
 @every
@@ -205,8 +203,7 @@ def test_a_sample_changes_nothing_but_speed(make: Make) -> None:
     for sample in (batch_of(6, 200), batch_of(6, 1), batch_of(6, 0)):
         matcher = make().fit(compiled(left), sample)
         same(matcher, left, batch)
-        more = many(30, 5000)
-        same(matcher.add(compiled(more)).compact(), left | more, batch)
+        same(matcher.add(compiled(many(9, 500))).compact(), left | many(9, 500), batch)
     with pytest.raises(InputError, match="read the events with the subscriptions' schema"):
         make().fit(compiled(left), nc.EventBatch.from_rows([{"q": 1}]))
 
@@ -220,7 +217,6 @@ def test_stats(make: Make) -> None:
     assert counts(stats) == (100, 100, 0, 0)
     assert [part["code_bits"] for part in stats["indexes"]] == [16]
     assert stats["bytes"] >= sum(part["bytes"] for part in stats["indexes"]) > 0
-    assert stats["subscription_bytes"] > 100 * 8
     matcher.add(compiled(plain(10, 500))).remove([0, 1, 505])
     assert counts(matcher.stats()) == (107, 107, 10, 3)
     assert counts(matcher.compact().stats()) == (107, 107, 0, 0)
@@ -256,8 +252,7 @@ class Changes(stateful.RuleBasedStateMachine):
     @rule(data=st.data())
     @precondition(lambda self: self.left)
     def remove(self, data: st.DataObject) -> None:
-        there = sorted(self.left)
-        ids = data.draw(st.lists(st.sampled_from(there), min_size=1, max_size=5) | st.just(there))
+        ids = data.draw(st.lists(st.sampled_from(list(self.left)), min_size=1) | st.just(list(self.left)))
         self.matcher.remove(ids)
         self.gone |= set(ids)
         self.left = without(self.left, ids)
@@ -277,8 +272,7 @@ class Changes(stateful.RuleBasedStateMachine):
         same(self.matcher, self.left, batch_of(seed, 12))
 
     def teardown(self) -> None:
-        if self.matcher._now is not None:
-            same(self.matcher, self.left, batch_of(99, 12))
+        same(self.matcher, self.left, batch_of(99, 12))
 
 
 @every
@@ -288,9 +282,7 @@ def test_any_changes_equal_fitting_what_is_left(make: Make, tmp_path: Path) -> N
         def __init__(self) -> None:
             super().__init__(make, tmp_path)
 
-    checks = list(HealthCheck)
-    steps = settings(max_examples=10, stateful_step_count=15, deadline=None, suppress_health_check=checks)
-    stateful.run_state_machine_as_test(Machine, settings=steps)
+    stateful.run_state_machine_as_test(Machine, settings=settings(FEW, stateful_step_count=15))
 
 
 @every
@@ -314,7 +306,6 @@ def test_long_additions_pass_every_limit(make: Make, step: int) -> None:
 
 
 def boxes(n: int, first: int) -> nc.SubscriptionSet:
-    """Many subscriptions without compiling any filter."""
     schema = nc.Schema.of({"u": "double", "v": "double"})
     rng = np.random.default_rng(first)
     lo = np.where(rng.random((n, 2)) < 0.3, -np.inf, rng.random((n, 2)))
@@ -332,7 +323,6 @@ def test_additions_pass_the_limits_as_they_are(make: Make) -> None:
     assert len(matcher.stats()["indexes"]) > 1
     gone = rng.choice(reference.subscriptions_.subscription_id, 5000, replace=False)
     assert matcher.remove(gone).match(batch) == reference.remove(gone).match(batch)
-    assert matcher.compact().match(batch) == reference.match(batch)
 
 
 @every
@@ -349,10 +339,13 @@ def test_an_empty_set_takes_additions_and_loses_them(make: Make) -> None:
 
 @every
 def test_removing_an_id_twice_in_one_call_is_removing_it(make: Make) -> None:
+    left, batch = without(many(16), [3]), batch_of(0, 30)
     matcher = make().fit(compiled(many(16))).remove([3, 3, 3])
-    same(matcher, without(many(16), [3]), batch_of(0, 30))
-    assert matcher.stats()["empty_slots"] == 1
-    with pytest.raises(InputError, match="subscription_id 3 is not there; nothing was removed"):
+    for _ in range(3):
+        same(matcher, left, batch)
+        with pytest.raises(InputError, match="subscription_id 3 is not there; nothing was removed"):
+            matcher.remove(3)
+        same(matcher.add(compiled({3: "TRUE"})), left | {3: "TRUE"}, batch)
         matcher.remove(3)
 
 
@@ -387,7 +380,7 @@ def test_errors_leave_everything_as_it_was(make: Make) -> None:
         same(matcher.add(compiled({70: "a > 1"})), left | {70: "a > 1"}, batch)
         matcher.remove(70)
     with pytest.raises(InputError, match="subscription_id 4 is used twice"):
-        replace(compiled({1: "TRUE", 2: "TRUE"}), subscription_id=np.array([4, 4]))
+        replace(compiled(many(2)), subscription_id=np.array([4, 4]))
 
 
 @every
@@ -395,14 +388,10 @@ def test_errors_leave_everything_as_it_was(make: Make) -> None:
 def test_an_index_that_fails_leaves_everything(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     left, batch = many(16), batch_of(8, 30)
     matcher = make().fit(compiled(left))
-
-    def refuse(*_: object) -> Any:
-        raise ParameterError("too large")
-
     changes: list[tuple[Any, ...]] = [("add", compiled(many(20, 100))), ("remove", range(12))]
     changes += [("compact",), ("fit", compiled(many(3)))]
     with monkeypatch.context() as patch:
-        patch.setattr(matcher, "_index", refuse)
+        patch.setattr(matcher, "_index", Mock(side_effect=ParameterError("too large")))
         for name, *arguments in changes:
             with pytest.raises(ParameterError, match="too large"):
                 getattr(matcher, name)(*arguments)
@@ -411,10 +400,21 @@ def test_an_index_that_fails_leaves_everything(make: Make, monkeypatch: pytest.M
 
 
 @every
+def test_an_interrupted_addition_changes_nothing(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    left, batch = many(16) | {90: "a = 2 AND b = 1"}, batch_of(8, 60)
+    matcher = make().fit(compiled(many(16))).add(compiled({90: left[90]}))
+    with monkeypatch.context() as patch:
+        patch.setattr(Ids, "add", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            matcher.add(compiled({91: "a = 900", 92: "b = 900"}))
+    same(matcher, left, batch)
+    same(matcher.add(compiled({91: "b > 0", 92: "a > 0"})), left | {91: "b > 0", 92: "a > 0"}, batch)
+
+
+@every
 def test_misuse_is_told(make: Make) -> None:
-    some = batch_of(0, 1)
-    answers = ("match", "count", "bitmaps", "subscribers")
-    calls: list[tuple[Any, ...]] = [*((name, some) for name in answers), ("compact",), ("stats",)]
+    answers = ("match", "match_one", "count", "bitmaps", "subscribers")
+    calls: list[tuple[Any, ...]] = [*((name, batch_of(0, 1)) for name in answers), ("compact",), ("stats",)]
     calls += [("match_one", {}), ("add", compiled({})), ("remove", []), ("save", "nowhere")]
     for name, *arguments in calls:
         with pytest.raises(ParameterError, match="call fit first"):
@@ -472,9 +472,7 @@ def test_readers_see_some_state_of_the_writer(make: Make) -> None:
 @pytest.mark.parametrize("change", ["compact", "fit", "other schema"])
 def test_no_reader_waits_for_an_index(make: Make, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     left, batch = many(30), batch_of(9, 200)
-    other = nc.Schema.of({"b": "bigint", "a": "bigint", "s": "string", "x": "double"})
-    matcher = make().fit(compiled(left)).add(compiled(many(4, 50)))
-    left |= many(4, 50)
+    matcher = make().fit(compiled(left))
     inside, go, real = threading.Event(), threading.Event(), matcher._index
 
     def slow(*given: Any) -> Any:
@@ -483,6 +481,7 @@ def test_no_reader_waits_for_an_index(make: Make, change: str, monkeypatch: pyte
         return real(*given)
 
     monkeypatch.setattr(matcher, "_index", slow)
+    other = nc.Schema(SCHEMA.names[::-1], SCHEMA.types[::-1])
     fresh = compiled(many(3), other if change == "other schema" else SCHEMA)
     with ThreadPoolExecutor(2) as pool:
         writer = pool.submit(matcher.compact) if change == "compact" else pool.submit(matcher.fit, fresh)

@@ -51,7 +51,16 @@ def put(
     lo: Ints,
     hi: Ints,
 ) -> None:
-    """Write the flags of boxes from number `at` of the chunk on; `place` is the row of an attribute."""
+    """Write the flags of boxes from number `at` of the chunk on; `place` is the row of an attribute.
+
+    Flags that an addition left which was not finished are set first.
+    """
+    end = at + len(indptr) - 1
+    for row in range(len(words) // width):
+        for w in range(at >> 6, (end + 63) >> 6):
+            low = np.uint64(max(at - w * 64, 0))
+            high = np.uint64(64 - min(end - w * 64, 64))
+            words[row * width + w] |= ((~np.uint64(0)) >> high) & ((~np.uint64(0)) << low)
     for box in range(len(indptr) - 1):
         local = at + box
         w, flag = local >> 6, _ONE << np.uint64(local & 63)

@@ -24,15 +24,13 @@ class Ids:
     """
 
     def __init__(self, first: Ints) -> None:
-        self._n = len(first)
         self._order = None if bool((first[1:] > first[:-1]).all()) else np.argsort(first, kind="stable")
         self._first = first if self._order is None else first[self._order]
         self._later: dict[int, int] = {}
 
-    def add(self, ids: Ints) -> None:
-        """Give the next slots to these ids."""
-        self._later.update(zip(ids.tolist(), range(self._n, self._n + len(ids)), strict=True))
-        self._n += len(ids)
+    def add(self, ids: Ints, slot: int) -> None:
+        """Give slots from this one on to ids."""
+        self._later.update(zip(ids.tolist(), range(slot, slot + len(ids)), strict=True))
 
     def slots(self, ids: Ints) -> Ints:
         """Return the newest slot of each id, -1 for one that was never there."""

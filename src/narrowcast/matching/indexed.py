@@ -27,7 +27,7 @@ from narrowcast.matching.segment import Owners, Segment
 from narrowcast.matching.snapshot import Snapshot
 from narrowcast.matching.tail import Tail, some_cuts
 from narrowcast.model.matches import Matches
-from narrowcast.model.subscriptions import SubscriptionSet
+from narrowcast.model.subscriptions import SubscriptionSet, ids_of
 
 if TYPE_CHECKING:
     import os
@@ -85,40 +85,35 @@ class Indexed(Answers):
         if sample is not None and sample.schema != subscriptions.schema:
             raise _other_schema(sample, subscriptions.schema)
         with self._lock:
-            self._sample = sample
-            self._put(subscriptions)
+            self._publish(self._whole(subscriptions, sample))
         return self
 
-    def _put(self, subscriptions: SubscriptionSet) -> None:
-        """Index everything anew."""
-        now = self._whole(subscriptions)
-        self._ids = Ids(subscriptions.subscription_id)
-        self._now = now
+    def _publish(self, then: Snapshot) -> None:
+        """Put a snapshot of subscriptions in one segment in place of the last."""
+        ids = Ids(then.sets[0].subscription_id)
+        self._now, self._ids = then, ids
 
-    def _publish(self, subscriptions: SubscriptionSet, ranks: Ranks, index: Index) -> None:
-        """Take up subscriptions with an index that is there already."""
-        checks = Checks(subscriptions.schema, subscriptions.check)
-        segment = Segment(len(subscriptions), ranks, index, _owners(subscriptions.boxes, checks))
-        self._ids = Ids(subscriptions.subscription_id)
-        self._now = _snapshot(subscriptions, segment)
-
-    def _whole(self, subscriptions: SubscriptionSet) -> Snapshot:
+    def _whole(self, subscriptions: SubscriptionSet, sample: EventBatch | None) -> Snapshot:
         """Return the snapshot of subscriptions in one segment."""
-        segment = self._segment(subscriptions)
-        return _snapshot(subscriptions, segment)
+        return _snapshot(subscriptions, self._segment(subscriptions, sample), sample)
 
-    def _segment(self, subscriptions: SubscriptionSet, alive: NDArray[np.bool_] | None = None) -> Segment:
+    def _segment(
+        self,
+        subscriptions: SubscriptionSet,
+        sample: EventBatch | None,
+        alive: NDArray[np.bool_] | None = None,
+    ) -> Segment:
         """Index subscriptions; those of empty slots get no boxes."""
         checks = Checks(subscriptions.schema, subscriptions.check)
         own = refined(subscriptions.boxes, subscriptions.schema, checks)
         if alive is not None:
             own = own.of_owners(alive)
         ranks, boxes = Ranks.code(own)
-        sample = None
-        if self._sample is not None:
-            keys = EventKeys(self._sample)
-            sample = ranks.codes([keys(a) for a in ranks.attribute], len(self._sample))
-        index = self._index(boxes, ranks, subscriptions.schema, sample)
+        codes = None
+        if sample is not None:
+            keys = EventKeys(sample)
+            codes = ranks.codes([keys(a) for a in ranks.attribute], len(sample))
+        index = self._index(boxes, ranks, subscriptions.schema, codes)
         return Segment(len(subscriptions), ranks, index, _owners(own, checks))
 
     @property
@@ -147,32 +142,40 @@ class Indexed(Answers):
             if alive is not None:
                 alive = np.concatenate([alive, np.ones(len(ids), bool)])
             tail = now.tail.put(subscriptions)
-            self._ids.add(ids)
-            self._now = replace(now, sets=(*now.sets, subscriptions), tail=tail, alive=alive)
+            then = replace(now, sets=(*now.sets, subscriptions), tail=tail, alive=alive)
             if tail.n_subscriptions > max(_TAIL, now.n_indexed // _TAIL_SHARE):
-                self._seal()
+                then = self._sealed(then)
+            if then.plain:
+                self._publish(then)
+            else:
+                self._ids.add(ids, now.n_slots)
+                self._now = then
         return self
 
     def remove(self, subscription_id: ArrayLike) -> Self:
         """Drop subscriptions by id; the others keep their order. An unknown id is an error."""
-        ids = np.atleast_1d(np.asarray(subscription_id, np.int64))
+        ids = ids_of(subscription_id)
         with self._lock:
             now = self._snapshot
             slots = self._ids.slots(ids)
             unknown = ~self._taken(slots)
             if unknown.any():
                 raise InputError(f"subscription_id {ids[unknown][0]} is not there; nothing was removed")
-            if len(slots):
-                self._now = now = now.without(slots)
-            assert now.alive is not None or len(slots) == 0
-            if now.alive is not None and len(now.alive) - now.alive.sum() > len(now.alive) / _EMPTY_SHARE:
-                self._put(now.subscriptions)
+            if len(slots) == 0:
+                return self
+            then = now.without(slots)
+            assert then.alive is not None
+            if (~then.alive).sum() > len(then.alive) / _EMPTY_SHARE:
+                self._publish(self._whole(then.subscriptions, then.sample))
+            else:
+                self._now = then
         return self
 
     def compact(self) -> Self:
         """Index everything anew, empty slots left out. Readers go on with what was there until it is done."""
         with self._lock:
-            self._put(self._snapshot.subscriptions)
+            now = self._snapshot
+            self._publish(self._whole(now.subscriptions, now.sample))
         return self
 
     def stats(self) -> dict[str, Any]:
@@ -185,7 +188,7 @@ class Indexed(Answers):
         return {
             "matcher": self._name(),
             "subscriptions": now.n_slots if now.alive is None else int(now.alive.sum()),
-            "boxes": sum(len(piece.boxes) for piece in now.sets),
+            "boxes": now.n_boxes,
             "added": now.tail.n_subscriptions,
             "empty_slots": 0 if now.alive is None else int((~now.alive).sum()),
             "bytes": sum(part["bytes"] for part in parts) + now.tail.nbytes,
@@ -199,7 +202,7 @@ class Indexed(Answers):
         """Write everything to a file that `load` maps back; what was added or removed is indexed first."""
         now = self._snapshot
         if not now.plain:
-            now = self._whole(now.subscriptions)
+            now = self._whole(now.subscriptions, now.sample)
         (segment,) = now.segments
         ranks, (subscriptions,) = segment.ranks, now.sets
         arrays = {
@@ -246,8 +249,10 @@ class Indexed(Answers):
             matcher = cls(**saved.header.params, threads=threads)
         except (KeyError, ValueError, TypeError, IndexError, ParameterError) as error:
             raise store.damaged(path, error) from error
-        matcher._sample = None
-        matcher._publish(saved.subscriptions, ranks, index)
+        subscriptions = saved.subscriptions
+        owners = _owners(subscriptions.boxes, Checks(subscriptions.schema, subscriptions.check))
+        segment = Segment(len(subscriptions), ranks, index, owners)
+        matcher._publish(_snapshot(subscriptions, segment, None))
         return matcher
 
     @classmethod
@@ -263,23 +268,21 @@ class Indexed(Answers):
     def _taken(self, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which slots are there and not empty."""
         alive = self._snapshot.alive
-        there: NDArray[np.bool_] = slots >= 0
-        return there if alive is None else there & alive[slots]
+        there: NDArray[np.bool_] = (slots >= 0) & (slots < self._snapshot.n_slots)
+        return there if alive is None else there & alive[np.where(there, slots, 0)]
 
-    def _seal(self) -> None:
-        """Index the tail, together with the last segments as long as they are no larger."""
-        now = self._snapshot
+    def _sealed(self, now: Snapshot) -> Snapshot:
+        """Return a snapshot with its tail indexed, together with the last segments that are no larger."""
         size = now.tail.n_subscriptions
         kept = len(now.segments)
         while kept and now.segments[kept - 1].n_subscriptions <= size:
             kept -= 1
             size += now.segments[kept].n_subscriptions
         if kept == 0:
-            self._put(now.subscriptions)
-            return
+            return self._whole(now.subscriptions, now.sample)
         piece = SubscriptionSet.slots(now.sets[kept:])
-        segment = self._segment(piece, None if now.alive is None else now.alive[-size:])
-        self._now = replace(
+        segment = self._segment(piece, now.sample, None if now.alive is None else now.alive[-size:])
+        return replace(
             now,
             sets=(*now.sets[:kept], piece),
             segments=(*now.segments[:kept], segment),
@@ -383,10 +386,11 @@ class Indexed(Answers):
             raise _other_schema(events, schema)
 
 
-def _snapshot(subscriptions: SubscriptionSet, segment: Segment) -> Snapshot:
+def _snapshot(subscriptions: SubscriptionSet, segment: Segment, sample: EventBatch | None) -> Snapshot:
     """Return the snapshot of subscriptions that are all in one segment."""
     schema = subscriptions.schema
-    return Snapshot((subscriptions,), (segment,), _fresh_tail(segment, schema), EventReader(schema))
+    tail = _fresh_tail(segment, schema)
+    return Snapshot((subscriptions,), (segment,), tail, EventReader(schema), sample)
 
 
 def _fresh_tail(segment: Segment, schema: Schema) -> Tail:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from narrowcast.matching.refine import hashes
 from narrowcast.model.events import EventBatch
 from narrowcast.model.keys import FIRST, NULL, PREFIX
+from narrowcast.model.schema import EVENT_ID
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -78,6 +79,8 @@ class EventReader:
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
+        # an event without an id gets one, which then is a value
+        self._plain = EVENT_ID not in schema
         self._known = {
             name: (i, _encoder(dtype))
             for i, (name, dtype) in enumerate(zip(schema.names, schema.types, strict=True))
@@ -85,6 +88,8 @@ class EventReader:
 
     def read(self, event: Mapping[str, Any]) -> OneEvent | None:
         """Return the event, or None where it takes a batch to tell what its values are, or what is wrong."""
+        if not self._plain:
+            return None
         keys: dict[int, int] = {}
         for name, value in event.items():
             known = self._known.get(name)

@@ -34,6 +34,8 @@ class Snapshot:
         The slots behind those.
     reader
         Reads single events.
+    sample
+        Events that tell an index where to be finer.
     alive
         Which slots are taken; None where all are.
     """
@@ -42,6 +44,7 @@ class Snapshot:
     segments: tuple[Segment, ...]
     tail: Tail
     reader: EventReader
+    sample: EventBatch | None = None
     alive: NDArray[np.bool_] | None = None
     _cache: dict[str, object] = field(default_factory=dict, init=False, repr=False)
 
@@ -49,6 +52,12 @@ class Snapshot:
     def n_slots(self) -> int:
         """How many slots there are."""
         return sum(map(len, self.sets))
+
+    @property
+    def n_boxes(self) -> int:
+        """How many boxes the subscriptions have that are there."""
+        counts = np.concatenate([piece.boxes.counts for piece in self.sets])
+        return int(counts.sum() if self.alive is None else counts[self.alive].sum())
 
     @property
     def n_indexed(self) -> int:

@@ -166,7 +166,7 @@ class SubscriptionSet:
 
     def without(self, subscription_id: npt.ArrayLike) -> SubscriptionSet:
         """Return the other subscriptions; an id that none of these has is an error."""
-        dropped = np.asarray(subscription_id, np.int64)
+        dropped = ids_of(subscription_id)
         unknown = np.setdiff1d(dropped, self.subscription_id)
         if len(unknown):
             raise InputError(f"subscription_id {unknown[0]} is not there; nothing was removed")
@@ -232,6 +232,18 @@ class SubscriptionSet:
 
     def __len__(self) -> int:
         return len(self.subscription_id)
+
+
+def ids_of(values: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """Return subscription ids, given one or a list; what is no whole number of 64 bits is an error."""
+    try:
+        found = np.atleast_1d(np.asarray(values))
+    except ValueError as error:
+        raise InputError(f"subscription ids are {values!r}; give whole numbers in a list") from error
+    whole = found.dtype.kind in "iu" or found.size == 0
+    if found.ndim > 1 or not whole or (found.dtype.kind == "u" and found.size and found.max() >= 2**63):
+        raise InputError(f"subscription ids are {values!r}; give whole numbers in a list")
+    return found.astype(np.int64)
 
 
 def _joined(sets: Sequence[SubscriptionSet]) -> tuple[Any, ...]:
