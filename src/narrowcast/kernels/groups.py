@@ -39,7 +39,8 @@ def cut(
         for b in range(indptr[box], indptr[box + 1]):
             if used[b] and seen[column[b]] != n_groups:
                 new += 1
-        if i == 0 or label[i] != label[i - 1] or i - begin >= most_boxes or n_seen + new > most_columns:
+        wide = new > 0 and n_seen + new > most_columns
+        if i == 0 or label[i] != label[i - 1] or i - begin >= most_boxes or wide:
             first[n_groups] = i
             begin = i
             n_groups += 1

@@ -98,7 +98,8 @@ def _cut(weight: NDArray[np.float64], last: int) -> Bytes:
     if last <= N_BUCKETS:
         buckets = np.arange(last + 1) - 1
     else:
-        before = np.cumsum(weight) - weight
+        # never falls, not even by a rounding: codes in order are in buckets in order
+        before = np.concatenate([[0.0], np.cumsum(weight)[:-1]])
         share = np.floor(before * (N_BUCKETS / max(weight.sum(), 1e-300))).astype(np.int64)
         buckets = np.unique(np.minimum(share, N_BUCKETS - 1), return_inverse=True)[1]
     buckets[0] = 0

@@ -67,9 +67,7 @@ class Indexed(Answers):
     """
 
     def __init__(self, *, threads: int = 1) -> None:
-        if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 1024:
-            raise ParameterError(f"threads is {threads!r}; give a whole number from 1 to 1024")
-        self.threads = threads
+        self.threads = check_threads(threads)
         self._lock = threading.Lock()
         self._now: Snapshot | None = None
 
@@ -213,7 +211,7 @@ class Indexed(Answers):
         }
         params = {name: getattr(self, name) for name in self._params()}
         kind = type(segment.index).__name__
-        header = store.Header(store.FORMAT, self._name(), kind, params, subscriptions.schema.to_dict())
+        header = store.Header.of(self._name(), kind, params, subscriptions.schema)
         store.write(path, header, subscriptions, arrays)
 
     @classmethod
@@ -240,6 +238,7 @@ class Indexed(Answers):
             raise IndexFileError(
                 f"{path} holds a {saved.header.matcher!r} matcher, not {cls._name()!r}; use load_matcher"
             )
+        check_threads(threads)
         kinds = {kind.__name__: kind for kind in cls._indexes}
         arrays = saved.arrays
         try:
@@ -384,6 +383,13 @@ class Indexed(Answers):
         schema = now.sets[0].schema
         if events.schema is not schema and events.schema != schema:
             raise _other_schema(events, schema)
+
+
+def check_threads(threads: int) -> int:
+    """Return a number of threads; one that is none is an error."""
+    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 1024:
+        raise ParameterError(f"threads is {threads!r}; give a whole number from 1 to 1024")
+    return threads
 
 
 def _snapshot(subscriptions: SubscriptionSet, segment: Segment, sample: EventBatch | None) -> Snapshot:

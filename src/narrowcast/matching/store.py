@@ -1,13 +1,23 @@
 """An index in a file: arrays that are mapped into memory and used where they are.
 
-The file is an Arrow IPC file with one record batch for each array: its name, type, shape, bytes and their
-CRC-32. The schema's metadata hold the format's version and what else a matcher needs to be itself again.
+::
+
+    8 bytes   NARROWIX
+    4 bytes   version of the format
+    4 bytes   CRC-32 of the header
+    8 bytes   length of the header
+    header    JSON: what the matcher is, and for each array its name, type, shape, CRC-32 and place
+    arrays    each from a multiple of 64 bytes on
+
+Numbers are little-endian. Everything that is read before an array is used is covered by a checksum: readers
+of ready-made formats trust their metadata, and some end the process when it is damaged.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import struct
 import tempfile
 import zlib
 from dataclasses import dataclass
@@ -23,6 +33,7 @@ from narrowcast.files import first_line
 from narrowcast.model.boxes import Boxes
 from narrowcast.model.schema import Schema
 from narrowcast.model.subscriptions import SubscriptionSet
+from narrowcast.model.types import DataType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,27 +43,39 @@ if TYPE_CHECKING:
 #: The version of the format. A file of another is refused: build the index again.
 FORMAT = 1
 
-_KEY = b"narrowcast"
-_COLUMNS = pa.schema(
-    {
-        "name": pa.string(),
-        "dtype": pa.string(),
-        "shape": pa.list_(pa.int64()),
-        "crc32": pa.uint32(),
-        "data": pa.large_binary(),
-    }
-)
+_MAGIC = b"NARROWIX"
+_START = struct.Struct("<8sIIQ")
+_ALIGNED = 64
 _BOXES = ("owner", "indptr", "attribute", "lo", "hi", "exact")
+
+
+class _Place(msgspec.Struct, frozen=True):
+    """Where an array is, from the end of the header on."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    crc32: int
+    at: int
 
 
 class Header(msgspec.Struct, frozen=True):
     """What is known of a saved matcher before its arrays are looked at."""
 
-    format: int
     matcher: str
     index: str
     params: dict[str, Any]
-    schema: dict[str, str]
+    #: Name, type, precision and scale of each attribute.
+    schema: tuple[tuple[str, str, int, int], ...]
+    arrays: tuple[_Place, ...] = ()
+
+    @classmethod
+    def of(cls, matcher: str, index: str, params: dict[str, Any], schema: Schema) -> Header:
+        """Return the header of a matcher, without its arrays."""
+        attributes = zip(schema.names, schema.types, strict=True)
+        return cls(
+            matcher, index, params, tuple((name, t.name, t.precision, t.scale) for name, t in attributes)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +94,24 @@ def write(
     """Write a file, aside first: whoever reads the path finds the old file or the whole new one."""
     target = Path(path)
     whole = {**_unpacked(subscriptions), **{f"index.{name}": array for name, array in arrays.items()}}
-    schema = _COLUMNS.with_metadata({_KEY: msgspec.json.encode(header)})
+    raw = {name: np.ascontiguousarray(array).reshape(-1).view(np.uint8) for name, array in whole.items()}
+    at, places = 0, []
+    for name, array in whole.items():
+        places.append(_Place(name, array.dtype.str, array.shape, zlib.crc32(raw[name].data), at))
+        at += len(raw[name]) + -len(raw[name]) % _ALIGNED
+    text = msgspec.json.encode(msgspec.structs.replace(header, arrays=tuple(places)))
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        descriptor, aside_name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     except OSError as error:
         raise IndexFileError(f"cannot write {target}: {error.strerror or error}") from error
-    aside = Path(name)
+    aside = Path(aside_name)
     try:
-        os.close(descriptor)
-        with pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-            for array_name, array in whole.items():
-                writer.write_batch(_batch(array_name, np.ascontiguousarray(array), schema))
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(_START.pack(_MAGIC, FORMAT, zlib.crc32(text), len(text)))
+            file.write(text + bytes(-(_START.size + len(text)) % _ALIGNED))
+            for part in raw.values():
+                file.write(part.data)
+                file.write(bytes(-len(part) % _ALIGNED))
         umask = os.umask(0)
         os.umask(umask)
         aside.chmod(0o666 & ~umask)
@@ -98,23 +128,23 @@ def read(path: str | os.PathLike[str], *, verify: bool = True) -> Stored:
     if not path.is_file():
         raise IndexFileError(f"there is no index file {path}; write one with save")
     try:
-        with path.open("rb") as file:
-            # copy on write: nobody writes, but kernels would be compiled once more for read-only arrays
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        reader = pa.ipc.open_file(pa.py_buffer(mapped))
-        text = (reader.schema.metadata or {}).get(_KEY)
-        if text is None:
+        mapped = _mapped(path)
+        if len(mapped) < _START.size or mapped[: len(_MAGIC)] != _MAGIC:
             raise IndexFileError(f"{path} is not an index file of narrowcast")
-        found = msgspec.json.decode(text)
-        version = found.get("format") if isinstance(found, dict) else None
+        _, version, crc32, length = _START.unpack_from(mapped)
         if version != FORMAT:
             raise IndexFileError(
-                f"{path} has format {version!r}, this narrowcast reads {FORMAT}; fit and save the index again"
+                f"{path} has format {version}, this narrowcast reads {FORMAT}; fit and save the index again"
             )
-        header = msgspec.convert(found, Header)
-        arrays = dict(_array(reader.get_batch(i), mapped, verify) for i in range(reader.num_record_batches))
+        text = mapped[_START.size : _START.size + length]
+        if len(text) != length or zlib.crc32(text) != crc32:
+            raise ValueError("the checksum of its header is wrong")
+        header = msgspec.json.decode(text, type=Header)
+        start = _START.size + length + -(_START.size + length) % _ALIGNED
+        arrays = {place.name: _array(mapped, start, place, verify) for place in header.arrays}
         own = {name.removeprefix("index."): a for name, a in arrays.items() if name.startswith("index.")}
-        return Stored(path, header, _packed(Schema.of(header.schema), arrays), own)
+        names, types = [a[0] for a in header.schema], [DataType(*a[1:]) for a in header.schema]
+        return Stored(path, header, _packed(Schema(tuple(names), tuple(types)), arrays), own)
     except IndexFileError:
         raise
     except (pa.ArrowException, msgspec.MsgspecError, KeyError, ValueError, TypeError, OSError) as error:
@@ -128,28 +158,23 @@ def damaged(path: str | os.PathLike[str], error: BaseException) -> IndexFileErro
     )
 
 
-def _batch(name: str, array: NDArray[Any], schema: pa.Schema) -> pa.RecordBatch:
-    raw = pa.py_buffer(array.reshape(-1).view(np.uint8))
-    offsets = pa.py_buffer(np.array([0, raw.size], np.int64))
-    data = pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, raw])
-    known = [[name], [array.dtype.str], [list(array.shape)], [zlib.crc32(raw)]]
-    columns = [pa.array(v, f.type) for v, f in zip(known, schema, strict=False)]
-    return pa.record_batch([*columns, data], schema=schema)
+def _mapped(path: Path) -> mmap.mmap | bytes:
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return b""
+        # copy on write: nobody writes, but kernels would be compiled once more for read-only arrays
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
 
-def _array(batch: pa.RecordBatch, mapped: mmap.mmap, verify: bool) -> tuple[str, NDArray[Any]]:
-    name, kind, shape, crc32 = (batch.column(column)[0].as_py() for column in _COLUMNS.names[:4])
-    dtype = np.dtype(kind)
-    offsets, data = batch.column("data").buffers()[1:]  # the scalar's own buffer would be a copy
-    raw = (data or pa.py_buffer(b"")).slice(0, int(np.frombuffer(offsets, np.int64, 2)[1]))
-    if dtype.hasobject or raw.size != dtype.itemsize * int(np.prod(shape, dtype=np.int64)):
-        raise ValueError(f"{name} has {raw.size} bytes for {shape} of {dtype}")
-    if verify and zlib.crc32(raw) != crc32:
-        raise ValueError(f"the checksum of {name} is wrong")
-    if raw.size == 0:
-        return name, np.empty(shape, dtype)
-    at = raw.address - pa.py_buffer(mapped).address
-    return name, np.frombuffer(mapped, dtype, raw.size // dtype.itemsize, at).reshape(shape)
+def _array(mapped: mmap.mmap | bytes, start: int, place: _Place, verify: bool) -> NDArray[Any]:
+    dtype = np.dtype(place.dtype)
+    count = int(np.prod(place.shape, dtype=np.int64))
+    if dtype.hasobject or count < 0 or place.at < 0:
+        raise ValueError(f"{place.name} cannot be {place.shape} of {dtype}")
+    array = np.frombuffer(mapped, dtype, count, start + place.at) if count else np.empty(0, dtype)
+    if verify and zlib.crc32(array.view(np.uint8).data) != place.crc32:
+        raise ValueError(f"the checksum of {place.name} is wrong")
+    return array.reshape(place.shape)
 
 
 def _unpacked(s: SubscriptionSet) -> Arrays:
