@@ -30,6 +30,7 @@ from narrowcast.matching.indexed import Indexed
 from support.filters import events, filters, schemas
 
 Make = Callable[..., Indexed]
+Patch = pytest.MonkeyPatch
 
 KINDS: dict[str, Make] = {name: kind for name, kind in MATCHERS.items() if issubclass(kind, Indexed)}
 MAKES = {name: kind for name, kind in KINDS.items() if name != "bitmap"}
@@ -95,7 +96,7 @@ def same(matcher: Indexed, left: Mapping[int, str], batch: nc.EventBatch) -> Non
 
 
 @pytest.fixture
-def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_limits(monkeypatch: Patch) -> None:
     monkeypatch.setattr(indexed, "_TAIL", 5)
     monkeypatch.setattr(tail, "CHUNK", 64)
     monkeypatch.setattr(tail, "_WIDTH", 1)
@@ -334,7 +335,6 @@ def test_an_empty_set_takes_additions_and_loses_them(make: Make) -> None:
     same(matcher.add(compiled(many(16))), many(16), batch)
     same(matcher.remove(range(16)), {}, batch)
     same(matcher.add(compiled({3: "a > 3", 1: "TRUE"})), {3: "a > 3", 1: "TRUE"}, batch)
-    same(matcher.fit(compiled(many(5, 7))), many(5, 7), batch)
 
 
 @every
@@ -385,7 +385,7 @@ def test_errors_leave_everything_as_it_was(make: Make) -> None:
 
 @every
 @pytest.mark.usefixtures("small_limits")
-def test_an_index_that_fails_leaves_everything(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_that_fails_leaves_everything(make: Make, monkeypatch: Patch) -> None:
     left, batch = many(16), batch_of(8, 30)
     matcher = make().fit(compiled(left))
     changes: list[tuple[Any, ...]] = [("add", compiled(many(20, 100))), ("remove", range(12))]
@@ -400,15 +400,19 @@ def test_an_index_that_fails_leaves_everything(make: Make, monkeypatch: pytest.M
 
 
 @every
-def test_an_interrupted_addition_changes_nothing(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("late", [False, True])
+def test_an_interrupted_addition_changes_nothing(make: Make, late: bool, monkeypatch: Patch) -> None:
     left, batch = many(16) | {90: "a = 2 AND b = 1"}, batch_of(8, 60)
     matcher = make().fit(compiled(many(16))).add(compiled({90: left[90]}))
+    steps = [Ids.add] * late + [Mock(side_effect=KeyboardInterrupt)]
     with monkeypatch.context() as patch:
-        patch.setattr(Ids, "add", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(Ids, "add", lambda *given: [step(*given) for step in steps])
         with pytest.raises(KeyboardInterrupt):
             matcher.add(compiled({91: "a = 900", 92: "b = 900"}))
     same(matcher, left, batch)
-    same(matcher.add(compiled({91: "b > 0", 92: "a > 0"})), left | {91: "b > 0", 92: "a > 0"}, batch)
+    same(matcher.add(compiled({93: "b > 0", 92: "a > 0"})), left | {93: "b > 0", 92: "a > 0"}, batch)
+    with pytest.raises(InputError, match="subscription_id 91 is not there"):
+        matcher.remove(91)
 
 
 @every
@@ -440,7 +444,6 @@ def test_readers_see_some_state_of_the_writer(make: Make) -> None:
     batch = batch_of(4, 150)
     valid = [Scan().fit(compiled(left)).match(batch) for _, _, left in PLAN]
     ones, counts = [v[0].tolist() for v in valid], [v.counts().tolist() for v in valid]
-    sizes = {len(left) for _, _, left in PLAN}
     matcher = make(threads=2).fit(compiled(BASE))
     done = threading.Event()
 
@@ -452,7 +455,6 @@ def test_readers_see_some_state_of_the_writer(make: Make) -> None:
             else:
                 assert matcher.match_one(batch.row(0)).tolist() in ones
                 assert matcher.count(batch).tolist() in counts
-                assert {len(matcher.subscriptions_), matcher.stats()["subscriptions"]} <= sizes
             n += 1
         return n
 
@@ -470,7 +472,7 @@ def test_readers_see_some_state_of_the_writer(make: Make) -> None:
 
 @every
 @pytest.mark.parametrize("change", ["compact", "fit", "other schema"])
-def test_no_reader_waits_for_an_index(make: Make, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_reader_waits_for_an_index(make: Make, change: str, monkeypatch: Patch) -> None:
     left, batch = many(30), batch_of(9, 200)
     matcher = make().fit(compiled(left))
     inside, go, real = threading.Event(), threading.Event(), matcher._index
@@ -487,7 +489,6 @@ def test_no_reader_waits_for_an_index(make: Make, change: str, monkeypatch: pyte
         writer = pool.submit(matcher.compact) if change == "compact" else pool.submit(matcher.fit, fresh)
         try:
             assert inside.wait(60)
-            same(matcher, left, batch)
             second = pool.submit(matcher.remove, [1])
             same(matcher, left, batch)
             assert (writer.done(), second.done()) == (False, False)  # writers wait for one another

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -10,11 +10,12 @@ import numpy as np
 from narrowcast.errors import ParameterError
 from narrowcast.kernels import blocks as blocks_kernel
 from narrowcast.kernels import flat as flat_kernel
-from narrowcast.kernels.bits import SLACK, gather
+from narrowcast.kernels.bits import gather
 from narrowcast.kernels.blocks import Blocks
 from narrowcast.matching.base import MATCHERS
 from narrowcast.matching.buckets import N_BUCKETS, Buckets
 from narrowcast.matching.groups import Groups
+from narrowcast.matching.growing import GrowingRows
 from narrowcast.matching.index import Found
 from narrowcast.matching.indexed import Indexed
 
@@ -53,6 +54,8 @@ class FlatIndex:
     words: NDArray[np.uint64]
     ends: Codes
     width: int
+    #: Arrays for results that nobody uses just now: fresh ones cost as much as filling them.
+    _spare: list[NDArray[np.uint64]] = field(default_factory=list, init=False, repr=False)
 
     @classmethod
     def build(cls, boxes: CodedBoxes, sample: Codes | None = None) -> FlatIndex:
@@ -71,30 +74,28 @@ class FlatIndex:
         """Yield the flags of the boxes that hold each event, some at a time; the array is used again."""
         n_words = -(-self.n_boxes // (self.width * 64)) * self.width
         tile = max(1, min(len(codes), 1024, _FLAGS // max(1, n_words * 8)))
-        rows = np.empty((tile, n_words), np.uint64)
+        try:
+            rows = self._spare.pop()  # safe among threads
+        except IndexError:
+            rows = np.empty((0, n_words), np.uint64)
+        if len(rows) < tile:
+            rows = np.empty((tile, n_words), np.uint64)
         for start in range(0, len(codes), tile):
             some = codes[start : start + tile]
             flat_kernel.meet(
                 self.words, self.n_boxes, N_BUCKETS, self.width, self.ends, some, self.buckets(some), rows
             )
             yield rows[: len(some)]
+        self._spare.append(rows)
 
     def find(self, codes: Codes) -> Found:
         """Return the boxes of each event."""
-        counts = np.zeros(len(codes), np.int64)
-        out = np.empty(0, np.int32)
-        done = at = 0
+        found = GrowingRows(len(codes), 0)
         for rows in self.flags(codes):
-            flat_kernel.count_rows(rows, len(rows), counts[done:])
-            need = at + int(counts[done : done + len(rows)].sum())
-            done += len(rows)
-            if need + SLACK > len(out):
-                # what has been found so far foretells the rest
-                longer = np.empty(int(1.1 * need * len(codes) / done) + SLACK, np.int32)
-                longer[:at] = out[:at]
-                out = longer
-            at = flat_kernel.list_rows(rows, len(rows), out, at)
-        return Found(np.concatenate([[0], np.cumsum(counts)]), out[:at])
+            counts = np.empty(len(rows), np.int64)
+            flat_kernel.count_rows(rows, len(rows), counts)
+            flat_kernel.list_rows(rows, len(rows), found.append(counts), 0)
+        return found.found()
 
     def bitmaps(self, codes: Codes) -> NDArray[np.uint64]:
         """Return the flags of the boxes that hold each event, a row for each."""

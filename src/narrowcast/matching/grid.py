@@ -9,17 +9,17 @@ import numpy as np
 
 from narrowcast.errors import ParameterError
 from narrowcast.kernels import grid as kernels
-from narrowcast.kernels.bits import SLACK, gather
+from narrowcast.kernels.bits import gather
 from narrowcast.kernels.flat import count_rows, list_rows
 from narrowcast.kernels.grid import LANES, SPAN, Bounds
 from narrowcast.matching.base import MATCHERS
-from narrowcast.matching.index import Found
+from narrowcast.matching.growing import GrowingRows
 from narrowcast.matching.indexed import Indexed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from narrowcast.matching.index import Codes, Index
+    from narrowcast.matching.index import Codes, Found, Index
     from narrowcast.matching.ranks import CodedBoxes, Ranks
     from narrowcast.model.schema import Schema
 
@@ -123,7 +123,7 @@ class GridIndex:
         expected = 0.0
         if n > _FEW:
             expected = float(self.count(codes[:: n // _PROBED]).mean())
-        rows = _Rows(n, int(1.1 * expected * n))
+        rows = GrowingRows(n, int(1.1 * expected * n))
         if expected * _BROAD > self.n_boxes:
             self._add_broad(codes, rows)
         else:
@@ -134,7 +134,7 @@ class GridIndex:
                 self._add_pairs(codes[at : at + tile], rows, pairs)
         return rows.found()
 
-    def _add_pairs(self, codes: Codes, rows: _Rows, pairs: tuple[Numbers, Numbers]) -> None:
+    def _add_pairs(self, codes: Codes, rows: GrowingRows, pairs: tuple[Numbers, Numbers]) -> None:
         """Append the boxes of a tile of events, as pairs to be sorted unless there are too many."""
         n_pairs = self._scan(codes, kernels.PAIRS, pairs=pairs)
         if n_pairs < 0:
@@ -143,7 +143,7 @@ class GridIndex:
         indptr, box = gather(*pairs, n_pairs, len(codes), self.n_boxes)
         rows.append(np.diff(indptr))[:n_pairs] = box
 
-    def _add_broad(self, codes: Codes, rows: _Rows) -> None:
+    def _add_broad(self, codes: Codes, rows: GrowingRows) -> None:
         """Append the boxes of events, however many, as flags: these need no sorting."""
         n_words = -(-self.n_boxes // 64)
         tile = max(1, min(len(codes), _TILE, _FLAGS // (8 * n_words)))
@@ -214,30 +214,6 @@ class GridIndex:
         n_boxes, category = arrays["shape"].tolist()
         grid = kernels.Grid(**{name: arrays[name] for name in kernels.Grid._fields})
         return cls(n_boxes, category, arrays["slot_of"], grid)
-
-
-class _Rows:
-    """Compressed rows that grow."""
-
-    def __init__(self, n_rows: int, expected: int) -> None:
-        self._indptr = np.zeros(n_rows + 1, np.int64)
-        self._box = np.empty(expected + SLACK, np.int32)
-        self._n_rows = self._n = 0
-
-    def append(self, counts: Ints) -> Numbers:
-        """Add rows of these lengths; return where to write them, with SLACK beyond."""
-        begin, end = self._n, self._n_rows + len(counts)
-        self._indptr[self._n_rows + 1 : end + 1] = begin + np.cumsum(counts)
-        self._n, self._n_rows = int(self._indptr[end]), end
-        if self._n + SLACK > len(self._box):
-            longer = np.empty(max(self._n, 3 * begin // 2) + SLACK, np.int32)
-            longer[:begin] = self._box[:begin]
-            self._box = longer
-        return self._box[begin:]
-
-    def found(self) -> Found:
-        """Return what was added."""
-        return Found(self._indptr, self._box[: self._n])
 
 
 @MATCHERS.register("grid")

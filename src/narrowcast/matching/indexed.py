@@ -356,14 +356,13 @@ class Indexed(Answers):
         parts = self._shared(events, lambda part: now.find(part, EventKeys(part)))
         ends = np.cumsum([0, *(len(box) for _, box in parts)]).tolist()
         index = np.empty(ends[-1], np.int32)
-        # each thread copies its own part: pages are first touched in parallel
+        # each thread copies its own part: fresh memory is first touched in parallel
         with ThreadPoolExecutor(len(parts)) as pool:
-            copied = (
+            for copied in [
                 pool.submit(np.copyto, index[i:j], box)
                 for (i, j), (_, box) in zip(itertools.pairwise(ends), parts, strict=True)
-            )
-            for job in list(copied):
-                job.result()
+            ]:
+                copied.result()
         counts = np.concatenate([np.diff(indptr) for indptr, _ in parts])
         return Found(np.concatenate([[0], np.cumsum(counts)]), index)
 
