@@ -16,6 +16,7 @@ from narrowcast.model.matches import Matches
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from narrowcast.model.schema import Schema
     from narrowcast.model.subscriptions import SubscriptionSet
 
 
@@ -39,14 +40,7 @@ class Answers(ABC):
         event
             A mapping from attributes to values, as in `EventBatch.from_rows`, or a batch of one.
         """
-        return self.match(self._one(event)).index
-
-    def _one(self, event: Mapping[str, Any] | EventBatch) -> EventBatch:
-        if isinstance(event, Mapping):
-            return EventBatch.from_rows([event], self.subscriptions_.schema)
-        if len(event) != 1:
-            raise InputError(f"match_one takes one event, not {len(event)}; use match")
-        return event
+        return self.match(one_event(event, self.subscriptions_.schema)).index
 
     def count(self, events: EventBatch) -> NDArray[np.int64]:
         """Return how many subscriptions each event matches."""
@@ -64,6 +58,15 @@ class Answers(ABC):
         bitorder="little")` has a flag in each byte.
         """
         return flags_of(self.match(events), len(self.subscriptions_))
+
+
+def one_event(event: Mapping[str, Any] | EventBatch, schema: Schema) -> EventBatch:
+    """Return one event as a batch; a batch of any other size is an error."""
+    if isinstance(event, Mapping):
+        return EventBatch.from_rows([event], schema)
+    if len(event) != 1:
+        raise InputError(f"match_one takes one event, not {len(event)}; use match")
+    return event
 
 
 def subscribers_of(matches: Matches, subscriptions: SubscriptionSet) -> Matches:

@@ -26,10 +26,14 @@ class Ids:
     def __init__(self, first: Ints) -> None:
         self._order = None if bool((first[1:] > first[:-1]).all()) else np.argsort(first, kind="stable")
         self._first = first if self._order is None else first[self._order]
+        # the slot of an id, and the id of a slot: what an interrupted addition left is not believed
         self._later: dict[int, int] = {}
+        self._own: list[int] = []
 
     def add(self, ids: Ints, slot: int) -> None:
         """Give slots from this one on to ids."""
+        del self._own[slot - len(self._first) :]
+        self._own += ids.tolist()
         self._later.update(zip(ids.tolist(), range(slot, slot + len(ids)), strict=True))
 
     def slots(self, ids: Ints) -> Ints:
@@ -38,6 +42,12 @@ class Ids:
         there = self._first[at] == ids if len(self._first) else np.zeros(len(ids), bool)
         slots = np.where(there, at if self._order is None else self._order[at] if len(at) else at, -1)
         if self._later:
-            later = np.array([self._later.get(i, -1) for i in ids.tolist()], np.int64)
+            later = np.array([self._slot(i) for i in ids.tolist()], np.int64)
             slots = np.where(later >= 0, later, slots)
         return slots
+
+    def _slot(self, one: int) -> int:
+        """Return the slot that an id was given later, -1 for none."""
+        slot = self._later.get(one, -1)
+        at = slot - len(self._first)
+        return slot if slot >= 0 and at < len(self._own) and self._own[at] == one else -1

@@ -16,7 +16,7 @@ import numpy as np
 from narrowcast.errors import IndexFileError, InputError, ParameterError
 from narrowcast.filters.checks import Checks
 from narrowcast.matching import store
-from narrowcast.matching.answers import Answers, flags_of, subscribers_of
+from narrowcast.matching.answers import Answers, flags_of, one_event, subscribers_of
 from narrowcast.matching.base import MATCHERS
 from narrowcast.matching.ids import Ids
 from narrowcast.matching.index import Found
@@ -70,6 +70,13 @@ class Indexed(Answers):
         self.threads = check_threads(threads)
         self._lock = threading.Lock()
         self._now: Snapshot | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
 
     #: The kinds of index it may have, for `load`.
     _indexes: ClassVar[tuple[type[Index], ...]]
@@ -129,7 +136,7 @@ class Indexed(Answers):
         """Take up more subscriptions behind those there are; an id that is there already is an error."""
         with self._lock:
             now = self._snapshot
-            now.sets[0].require(subscriptions.schema)
+            now.sets[0].require(subscriptions)
             ids = subscriptions.subscription_id
             there = self._taken(self._ids.slots(ids))
             if there.any():
@@ -303,7 +310,7 @@ class Indexed(Answers):
         now = self._snapshot
         one = now.reader.read(event) if isinstance(event, Mapping) else None
         if one is None:
-            return self._find(now, self._one(event)).box
+            return self._find(now, one_event(event, now.sets[0].schema)).box
         return now.find(one, one.keys).box
 
     def count(self, events: EventBatch) -> NDArray[np.int64]:

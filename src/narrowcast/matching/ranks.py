@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Codes = NDArray[np.unsignedinteger[Any]]
 
 #: Ends between which keys lie closer than this many for each cut are looked up in a table, not searched.
-_SPREAD = 64
+_SPREAD = 8
 _TABLE = 1 << 16
 
 

@@ -15,10 +15,11 @@ of ready-made formats trust their metadata, and some end the process when it is 
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
-import tempfile
+import uuid
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,26 +101,22 @@ def write(
         places.append(_Place(name, array.dtype.str, array.shape, zlib.crc32(raw[name].data), at))
         at += len(raw[name]) + -len(raw[name]) % _ALIGNED
     text = msgspec.json.encode(msgspec.structs.replace(header, arrays=tuple(places)))
+    aside = target.with_name(f".{uuid.uuid4().hex}.index")
     try:
-        descriptor, aside_name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    except OSError as error:
-        raise IndexFileError(f"cannot write {target}: {error.strerror or error}") from error
-    aside = Path(aside_name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
+        with aside.open("xb") as file:
             file.write(_START.pack(_MAGIC, FORMAT, zlib.crc32(text), len(text)))
             file.write(text + bytes(-(_START.size + len(text)) % _ALIGNED))
             for part in raw.values():
                 file.write(part.data)
                 file.write(bytes(-len(part) % _ALIGNED))
-        umask = os.umask(0)
-        os.umask(umask)
-        aside.chmod(0o666 & ~umask)
+            file.flush()
+            os.fsync(file.fileno())
         aside.replace(target)
     except OSError as error:
         raise IndexFileError(f"cannot write {target}: {error.strerror or error}") from error
     finally:
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it is gone, or never was
+            aside.unlink()
 
 
 def read(path: str | os.PathLike[str], *, verify: bool = True) -> Stored:
@@ -147,7 +144,9 @@ def read(path: str | os.PathLike[str], *, verify: bool = True) -> Stored:
         return Stored(path, header, _packed(Schema(tuple(names), tuple(types)), arrays), own)
     except IndexFileError:
         raise
-    except (pa.ArrowException, msgspec.MsgspecError, KeyError, ValueError, TypeError, OSError) as error:
+    except OSError as error:
+        raise IndexFileError(f"cannot read {path}: {error.strerror or error}") from error
+    except (pa.ArrowException, msgspec.MsgspecError, KeyError, ValueError, TypeError) as error:
         raise damaged(path, error) from error
 
 

@@ -75,6 +75,9 @@ class EventBatch:
     def from_rows(cls, rows: Sequence[Mapping[str, Any]], schema: Schema | None = None) -> EventBatch:
         """Return the events of a list of mappings: for a few, by hand or from JSON."""
         names = dict.fromkeys(name for row in rows for name in row)
+        odd = next((name for name in names if not isinstance(name, str)), None)
+        if odd is not None:
+            raise TableError(f"attribute {odd!r} is not named by a string; rename it")
         columns = {name: _column(name, [row.get(name) for row in rows]) for name in names}
         if not any(name.lower() == EVENT_ID for name in names):
             columns[EVENT_ID] = pa.array(np.arange(len(rows)))

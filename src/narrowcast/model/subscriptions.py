@@ -64,6 +64,8 @@ class SubscriptionSet:
             column = getattr(self, name).view()
             column.flags.writeable = False
             object.__setattr__(self, name, column)
+        if self.check.type != pa.string():
+            object.__setattr__(self, "check", self.check.cast(pa.string()))
         n = len(self.subscription_id)
         if not n == len(self.subscriber) == len(self.check) == self.boxes.n_owners:
             raise InputError(
@@ -139,7 +141,7 @@ class SubscriptionSet:
 
     def concat(self, other: SubscriptionSet) -> SubscriptionSet:
         """Return these subscriptions and then those of another set of the same schema."""
-        self.require(other.schema)
+        self.require(other)
         return SubscriptionSet(*_joined([self, other]))
 
     @classmethod
@@ -156,13 +158,14 @@ class SubscriptionSet:
         new.subscription_id.flags.writeable = new.subscriber.flags.writeable = False
         return new
 
-    def require(self, schema: Schema) -> None:
-        """Refuse a schema that is another than that of these subscriptions."""
-        if schema is not self.schema and schema != self.schema:
+    def require(self, other: SubscriptionSet) -> None:
+        """Refuse subscriptions of another schema, or of subscribers that are named otherwise."""
+        if other.schema is not self.schema and other.schema != self.schema:
             raise InputError(
-                f"subscriptions over {schema.to_dict()} do not go with those over "
+                f"subscriptions over {other.schema.to_dict()} do not go with those over "
                 f"{self.schema.to_dict()}; compile both with one schema"
             )
+        encode("subscriber", self.subscribers.slice(0, 1), other.subscribers.slice(0, 1))
 
     def without(self, subscription_id: npt.ArrayLike) -> SubscriptionSet:
         """Return the other subscriptions; an id that none of these has is an error."""
