@@ -68,7 +68,7 @@ class Estimate:
         Without a sample the buckets of an attribute are taken to be alike: they share the ends of boxes.
         Events are taken to have categories as often as boxes ask for them.
         """
-        kinds = Kinds.of(boxes)
+        kinds = Kinds.of(boxes, sample)
         met, sure = _shares(boxes, sample)
         asked = np.bincount(kinds.section)[kinds.section] / max(1, len(boxes))
         category = np.where(kinds.section > 0, asked, 1.0)

@@ -142,7 +142,7 @@ class BlockIndex:
     def build(cls, boxes: CodedBoxes, sample: Codes | None = None) -> BlockIndex:
         """Index boxes."""
         buckets = Buckets.of(boxes, sample)
-        groups = Groups.of(boxes)
+        groups = Groups.of(boxes, sample)
         size, width = np.diff(groups.first), np.diff(groups.column_at)
         plain = groups.plain
         rows = np.where(plain, 0, width * N_BUCKETS * -(-size // 64))

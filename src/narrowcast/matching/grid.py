@@ -13,6 +13,7 @@ from narrowcast.kernels.bits import gather
 from narrowcast.kernels.flat import count_rows, list_rows
 from narrowcast.kernels.grid import LANES, SPAN, Bounds
 from narrowcast.matching.base import MATCHERS
+from narrowcast.matching.groups import category_of, points
 from narrowcast.matching.growing import GrowingRows
 from narrowcast.matching.indexed import Indexed
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 _LEAST = 128
 #: How often a box may be there, padding included, averaged over a group. More makes finding little faster.
 _COPIES = 4.0
-#: A category is used when an event then meets at most this share of the boxes.
-_WORTH = 0.7
 #: Cells along an axis, at most, that can be asked for.
 _MOST_CELLS = 256
 
@@ -84,7 +83,7 @@ class GridIndex:
         if sample is None:
             sample = np.empty((0, boxes.n_columns), boxes.lo.dtype)
         bounds = _bounds(boxes)
-        category = _category(boxes, sample)
+        category = category_of(boxes, sample)
         slot_of, shared = _slots(boxes, category)
         slot, signature = kernels.label(bounds, _bits(boxes), category, slot_of, shared)
         order = np.lexsort((signature, slot))
@@ -252,28 +251,11 @@ class Grid(Indexed):
         return GridIndex.build(boxes, cells=self.cells, sample=sample)
 
 
-def _category(boxes: CodedBoxes, sample: Codes) -> int:
-    """Return the column by whose single codes boxes are best set apart, or -1.
-
-    What counts is the share of boxes that an event then meets. Without a sample events are taken to be spread
-    over the codes as the boxes are.
-    """
-    point = _points(boxes)
-    best, category = _WORTH * len(boxes), -1
-    for c in np.unique(boxes.column[point]).tolist():
-        counts = np.bincount(boxes.hi[point & (boxes.column == c)], minlength=int(boxes.last[c]) + 1)
-        events = np.bincount(sample[:, c], minlength=len(counts)) if len(sample) else counts
-        met = (counts * (events / events.sum())).sum() + len(boxes) - counts.sum()
-        if met < best:
-            best, category = met, c
-    return category
-
-
 def _slots(boxes: CodedBoxes, category: int) -> tuple[Numbers, NDArray[np.bool_]]:
     """Return the slot of each code of the category, and which slots several codes share."""
     if category < 0:
         return np.zeros(1, np.int32), np.zeros(1, bool)
-    chosen = _points(boxes) & (boxes.column == category)
+    chosen = points(boxes) & (boxes.column == category)
     counts = np.bincount(boxes.hi[chosen], minlength=int(boxes.last[category]) + 1)
     often, rare = counts >= _LEAST, (counts > 0) & (counts < _LEAST)
     n_often = int(often.sum())
@@ -281,13 +263,6 @@ def _slots(boxes: CodedBoxes, category: int) -> tuple[Numbers, NDArray[np.bool_]
     slot_of[often] = np.arange(1, n_often + 1)
     slot_of[rare] = n_often + 1 + np.unique(np.cumsum(counts[rare]) // _LEAST, return_inverse=True)[1]
     return slot_of, np.arange(int(slot_of.max()) + 1) > n_often
-
-
-def _points(boxes: CodedBoxes) -> NDArray[np.bool_]:
-    """Return which bounds hold a single code, and do bound something."""
-    lo, hi = boxes.lo.astype(np.int64), boxes.hi.astype(np.int64)
-    flags: NDArray[np.bool_] = (hi == lo + 1) & (boxes.last[boxes.column] > 1)
-    return flags
 
 
 def _bits(boxes: CodedBoxes) -> Words:

@@ -11,6 +11,7 @@ from narrowcast.kernels.groups import cut, describe
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from narrowcast.matching.index import Codes
     from narrowcast.matching.ranks import CodedBoxes
 
     Ints = NDArray[np.int64]
@@ -44,15 +45,14 @@ class Kinds(NamedTuple):
     of_sorted: Ints
 
     @classmethod
-    def of(cls, boxes: CodedBoxes) -> Kinds:
+    def of(cls, boxes: CodedBoxes, sample: Codes | None = None) -> Kinds:
         """Sort boxes by kind."""
         n, box = len(boxes), boxes.box
         used = np.ones(len(box), bool)
         section = np.zeros(n, np.int64)
-        point = boxes.hi.astype(np.int64) == boxes.lo.astype(np.int64) + 1
-        section_column = _category(boxes, point)
+        section_column = category_of(boxes, sample)
         if section_column >= 0:
-            entry = np.flatnonzero(point & (boxes.column == section_column))
+            entry = np.flatnonzero(points(boxes) & (boxes.column == section_column))
             section[box[entry]] = boxes.hi[entry]
             used[entry] = False
         signature = _signatures(boxes, used)
@@ -74,10 +74,10 @@ class Groups(NamedTuple):
     column: Numbers
 
     @classmethod
-    def of(cls, boxes: CodedBoxes) -> Groups:
+    def of(cls, boxes: CodedBoxes, sample: Codes | None = None) -> Groups:
         """Group boxes."""
         n = len(boxes)
-        kinds = Kinds.of(boxes)
+        kinds = Kinds.of(boxes, sample)
         section, section_column, used = kinds.section, kinds.section_column, kinds.used
         order, starts, size, of_box = kinds.order, kinds.starts, kinds.sizes, kinds.of_sorted
         # what is too rare to stand alone goes with the rest of its section
@@ -108,18 +108,29 @@ class Groups(NamedTuple):
         return flags
 
 
-def _category(boxes: CodedBoxes, point: NDArray[np.bool_]) -> int:
+def points(boxes: CodedBoxes) -> NDArray[np.bool_]:
+    """Return which bounds hold a single code, and do bound something."""
+    lo, hi = boxes.lo.astype(np.int64), boxes.hi.astype(np.int64)
+    flags: NDArray[np.bool_] = (hi == lo + 1) & (boxes.last[boxes.column] > 1)
+    return flags
+
+
+def category_of(boxes: CodedBoxes, sample: Codes | None = None) -> int:
     """Return the column by whose single codes boxes are best set apart, or -1.
 
-    What counts is the share of boxes that an event then meets, events being spread as the boxes are.
+    What counts is the share of boxes that an event then meets. Without a sample events are taken to be spread
+    over the codes as the boxes are.
     """
+    point = points(boxes)
     best, column = _WORTH * len(boxes), -1
-    for c in np.unique(boxes.column[point]):
-        counts = np.bincount(boxes.hi[point & (boxes.column == c)]).astype(np.float64)
-        pointed = counts.sum()
-        met = (counts**2).sum() / pointed + (len(boxes) - pointed)
+    for c in np.unique(boxes.column[point]).tolist():
+        counts = np.bincount(boxes.hi[point & (boxes.column == c)], minlength=int(boxes.last[c]) + 1)
+        seen = (
+            counts if sample is None or len(sample) == 0 else np.bincount(sample[:, c], minlength=len(counts))
+        )
+        met = (counts * (seen / seen.sum())).sum() + len(boxes) - counts.sum()
         if met < best:
-            best, column = met, int(c)
+            best, column = met, c
     return column
 
 
