@@ -32,9 +32,10 @@ for name in given.names or ["filters", "matching"]:
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A clone whose benchmarks take no time."""
-    (tmp_path / "benchmarks" / "results").mkdir(parents=True)
+    (tmp_path / "benchmarks").mkdir()
     for name in ("filters", "matching", "broken"):
-        (tmp_path / "benchmarks" / "results" / f"{name}.json").write_text("{}")
+        (tmp_path / "benchmarks" / f"{name}.py").write_text("X = 1\n\n\ndef run() -> None: ...\n")
+    (tmp_path / "benchmarks" / "peers.py").write_text("def brute() -> None: ...\n")
     (tmp_path / "benchmarks" / "run.py").write_text(SCRIPT)
     monkeypatch.setattr(narrowcast, "__file__", str(tmp_path / "src" / "narrowcast" / "__init__.py"))
     return tmp_path

@@ -182,7 +182,7 @@ def test_small_limits_change_nothing(
     with monkeypatch.context() as patch:
         for name, value in (("_WIDTH", 1), ("_FLAGS", 16), ("_PAIRS", 5), ("_FIRST_TILE", 2), ("_TILE", 3)):
             patch.setattr(bitmap, name, value)
-        for name, value in (("ALONE", 3), ("_PLAIN", 1), ("_MOST_BOXES", 7), ("_MOST_COLUMNS", 2)):
+        for name, value in (("ALONE", 3), ("_PLAIN", 1), ("_MOST_BOXES", 7), ("MOST_COLUMNS", 2)):
             patch.setattr(groups, name, value)
         boxes, codes = case
         agree(build(boxes, None), boxes, codes)

@@ -6,6 +6,7 @@ together: predicates that keys can express by keys, the others on the values the
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,7 +72,8 @@ class Checks:
     """
 
     def __init__(self, schema: Schema, filters: pa.Array) -> None:
-        rows = np.flatnonzero(np.asarray(filters.is_valid()))
+        # by way of Arrow: a column of booleans would bring pandas in
+        rows = pc.indices_nonzero(filters.is_valid()).to_numpy().astype(np.int64)
         groups, errors = Compiler(schema, _NO_LIMITS, boxes=False).group(
             filters.take(pa.array(rows)).to_pylist()
         )
@@ -110,6 +112,27 @@ class Checks:
         return kept
 
 
+class LaterChecks:
+    """Checks of filters that are known to be good, read when the first of them is made.
+
+    Parameters
+    ----------
+    schema, filters
+        As for `Checks`.
+    """
+
+    def __init__(self, schema: Schema, filters: pa.Array) -> None:
+        self._schema, self._filters = schema, filters
+        self._checks: Checks | None = None
+
+    def keep(self, events: EventBatch, event: Ints, subscription: Ints) -> Flags:
+        """Return which pairs are matches."""
+        checks = self._checks
+        if checks is None:  # two threads may both read them: the same comes of it
+            checks = self._checks = Checks(self._schema, self._filters)
+        return checks.keep(events, event, subscription)
+
+
 class _Check:
     """The checks of one shape."""
 
@@ -119,6 +142,7 @@ class _Check:
         self._literals = Literals(group.literals)
         self._ranges: dict[Predicate, Ranges] = {}
         self._values: dict[tuple[Slot, Domain], pa.Array] = {}
+        self._patterns: dict[Predicate, _Patterns] = {}
 
     def equalities(self) -> Iterator[tuple[int, pa.Array]]:
         """Yield the string attributes that must be equal to a literal, with the literals of all rows."""
@@ -178,11 +202,11 @@ class _Check:
                     found |= self._against("=", values, item, domain, row)
                 return found ^ negated
             case Like(_, Slot() as pattern, escape, negated):
-                patterns = np.array(self._literals.texts(pattern), object)[row]
-                escapes = np.full(len(row), "\\", object)
-                if escape is not None:
-                    escapes = np.array(self._literals.texts(escape), object)[row]
-                return _alike(values, patterns, escapes) ^ negated
+                if node not in self._patterns:
+                    patterns = self._literals.texts(pattern)
+                    escapes = self._literals.texts(escape) if escape is not None else ["\\"] * len(patterns)
+                    self._patterns[node] = _Patterns(patterns, escapes)
+                return self._patterns[node].alike(values, row) ^ negated
             case _:
                 raise AssertionError(f"keys express {node} exactly")
 
@@ -251,17 +275,49 @@ def _between_columns(op: Op, left: Attribute, right: Attribute, domain: Domain, 
     return np.asarray(found, bool) & present
 
 
-def _alike(values: pa.Array, patterns: npt.NDArray[Any], escapes: npt.NDArray[Any]) -> Flags:
-    """Match strings against patterns, those with one pattern together."""
-    pairs = np.array(
-        [f"{escape}{pattern}" for escape, pattern in zip(escapes, patterns, strict=True)], object
-    )
-    distinct, number = np.unique(pairs, return_inverse=True)
-    found = np.zeros(len(values), bool)
-    order = np.argsort(number, kind="stable")
-    for pair, rows in zip(distinct, np.split(order, np.cumsum(np.bincount(number))[:-1]), strict=True):
-        expression = rf"\A(?s:{regex(pair[1:], pair[0])})\z"
-        found[rows] = np.asarray(
-            pc.match_substring_regex(values.take(pa.array(rows)), pattern=expression), bool
-        )
-    return found
+class _Patterns:
+    """Patterns of filters of one shape, each distinct one once.
+
+    Parameters
+    ----------
+    patterns, escapes
+        For each filter its pattern and the character that makes the next one plain.
+    """
+
+    def __init__(self, patterns: list[str], escapes: list[str]) -> None:
+        pairs = np.array([e + p for p, e in zip(patterns, escapes, strict=True)], object)
+        self._distinct, self._number = np.unique(pairs, return_inverse=True)
+        # most are beginnings: those of one length are compared at once
+        heads = [_head(pair[1:], pair[0]) for pair in self._distinct]
+        self._length = np.array([-1 if head is None else len(head) for head in heads], np.int64)
+        self._heads = pa.array([b"" if head is None else head for head in heads], pa.binary())
+
+    def alike(self, values: pa.Array, row: Ints) -> Flags:
+        """Return which strings are like the patterns of the filters given beside them."""
+        found = np.zeros(len(values), bool)
+        number = self._number[row]
+        lengths = self._length[number]
+        raw = values.cast(pa.binary())
+        for length in np.unique(lengths[lengths >= 0]).tolist():
+            rows = np.flatnonzero(lengths == length)
+            beginning = pc.binary_slice(raw.take(pa.array(rows)), 0, length)
+            heads = self._heads.take(pa.array(number[rows]))
+            found[rows] = pc.equal(beginning, heads).to_numpy(zero_copy_only=False)
+        others = np.flatnonzero(lengths < 0)
+        order = others[np.argsort(number[others], kind="stable")]
+        edges = np.flatnonzero(np.diff(number[order], prepend=-1))
+        for begin, end in itertools.pairwise([*edges.tolist(), len(order)]):
+            rows = order[begin:end]
+            pair = self._distinct[number[rows[0]]]
+            expression = rf"\A(?s:{regex(pair[1:], pair[0])})\z"
+            like = pc.match_substring_regex(values.take(pa.array(rows)), pattern=expression)
+            found[rows] = like.to_numpy(zero_copy_only=False)
+        return found
+
+
+def _head(pattern: str, escape: str) -> bytes | None:
+    """Return what a string must begin with, if that is all a pattern asks for."""
+    head = pattern.removesuffix("%")
+    if head == pattern or any(c in head for c in ("%", "_", escape)):
+        return None
+    return head.encode()

@@ -1,4 +1,4 @@
-"""How every kernel is compiled, and the two machine instructions that numba does not name."""
+"""How every kernel is compiled, and two machine instructions that numba has no name for."""
 
 from __future__ import annotations
 

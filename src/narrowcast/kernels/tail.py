@@ -50,13 +50,14 @@ def put(
     attribute: NDArray[np.int16],
     lo: Ints,
     hi: Ints,
+    stale: bool,
 ) -> None:
     """Write the flags of boxes from number `at` of the chunk on; `place` is the row of an attribute.
 
-    Flags that an addition left which was not finished are set first.
+    `stale` flags, which an addition left that was not finished, are set first.
     """
     end = at + len(indptr) - 1
-    for row in range(len(words) // width):
+    for row in range(len(words) // width if stale else 0):
         for w in range(at >> 6, (end + 63) >> 6):
             low = np.uint64(max(at - w * 64, 0))
             high = np.uint64(64 - min(end - w * 64, 64))

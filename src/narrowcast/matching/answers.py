@@ -12,12 +12,12 @@ from narrowcast.errors import InputError
 from narrowcast.kernels import rows
 from narrowcast.model.events import EventBatch
 from narrowcast.model.matches import Matches
+from narrowcast.model.subscriptions import SubscriptionSet
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from narrowcast.model.schema import Schema
-    from narrowcast.model.subscriptions import SubscriptionSet
 
 
 class Answers(ABC):
@@ -60,10 +60,34 @@ class Answers(ABC):
         return flags_of(self.match(events), len(self.subscriptions_))
 
 
+def require_fitting(events: EventBatch, schema: Schema) -> None:
+    """Refuse what is no batch of events, or one of another schema than the subscriptions'."""
+    if not isinstance(events, EventBatch):
+        raise InputError(
+            f"events are a {type(events).__name__}, not an EventBatch; make one with EventBatch.from_arrow "
+            "or EventBatch.from_rows, with the subscriptions' schema"
+        )
+    if events.schema is not schema and events.schema != schema:
+        raise InputError(
+            f"events have attributes {events.schema.to_dict()} and subscriptions "
+            f"{schema.to_dict()}; read the events with the subscriptions' schema"
+        )
+
+
+def require_subscriptions(subscriptions: SubscriptionSet) -> None:
+    """Refuse what is no set of subscriptions."""
+    if not isinstance(subscriptions, SubscriptionSet):
+        raise InputError(
+            f"subscriptions are a {type(subscriptions).__name__}, not a SubscriptionSet; give "
+            "compile_filters(schema, filters).subscriptions"
+        )
+
+
 def one_event(event: Mapping[str, Any] | EventBatch, schema: Schema) -> EventBatch:
     """Return one event as a batch; a batch of any other size is an error."""
     if isinstance(event, Mapping):
         return EventBatch.from_rows([event], schema)
+    require_fitting(event, schema)
     if len(event) != 1:
         raise InputError(f"match_one takes one event, not {len(event)}; use match")
     return event

@@ -12,7 +12,7 @@ from narrowcast.matching.bitmap import BlockIndex, FlatIndex
 from narrowcast.matching.buckets import N_BUCKETS, Buckets
 from narrowcast.matching.combined import CombinedIndex
 from narrowcast.matching.grid import GridIndex
-from narrowcast.matching.groups import ALONE, Kinds
+from narrowcast.matching.groups import ALONE, MOST_COLUMNS, Kinds
 from narrowcast.matching.indexed import Indexed
 from narrowcast.matching.scan import Scan
 
@@ -42,8 +42,10 @@ _MERGED = 3.0
 _GROUP = 20.0
 #: How many times as wide as a box the part of a column is that a cell of a grid compares it in; and the axes.
 _SPREAD, _AXES = 2.7, 3
-#: Columns of a group that boxes of rare kinds are in.
-_MIXED = 10
+#: Columns of a group that boxes of rare kinds are in; and such a box where hardly any others fit its group.
+_MIXED, _LONE = 10, 120.0
+#: More columns than this take too much memory in the flat layout: 16 bytes a box for each.
+_MOST_FLAT = 32
 #: A part has at least this share of the boxes: fewer are not worth a merge.
 _LEAST_SHARE = 0.02
 #: So few pairs of subscription and event are compared sooner than compiled loops are loaded.
@@ -83,10 +85,13 @@ class Estimate:
         lead = category * np.minimum(1, _least(boxes, met) + 1 / N_BUCKETS)
         alone = group + lead * width * _FEW_WORDS / 64
         mixed = category * min(_MIXED, boxes.n_columns) * _WORD / 64
+        if boxes.n_columns > MOST_COLUMNS:  # then boxes of rare kinds hardly ever share a group
+            mixed = category * _LONE
         near = category * _narrowest(boxes, np.minimum(1, _SPREAD * met))
         gathered = found * _GATHERED
+        flat = 2 * boxes.n_columns * _WORD / 64 + (possible - certain) * _FLAT_COMPARED + found * _LISTED
         return cls(
-            flat=2 * boxes.n_columns * _WORD / 64 + (possible - certain) * _FLAT_COMPARED + found * _LISTED,
+            flat=flat if boxes.n_columns <= _MOST_FLAT else np.full(len(boxes), np.inf),
             blocks=np.where(size >= ALONE, alone, mixed) + possible * _BLOCK_COMPARED + gathered,
             grid=group + near * width * _GRID_COMPARED + gathered,
             found=found,

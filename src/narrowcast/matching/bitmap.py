@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 #: Words of flags in a row of a chunk of the flat layout: all rows of a chunk together should fit a cache.
 _WIDTH = 128
+#: The flat layout has flags for every box in every column: it may take so many bytes.
+_MOST_BYTES = 1 << 33
 #: Bytes of result flags held at a time by the flat layout.
 _FLAGS = 1 << 25
 #: Pairs of event and box gathered at a time by the blocks layout, and the events of the first tile.
@@ -63,6 +65,12 @@ class FlatIndex:
         n, k = len(boxes), boxes.n_columns
         width = min(_WIDTH, max(1, -(-n // 64)))
         n_chunks = -(-n // (width * 64))
+        size = n_chunks * k * N_BUCKETS * 2 * width * 8
+        if size > _MOST_BYTES:
+            raise ParameterError(
+                f"{n} boxes in {k} attributes take {size / 2**30:.1f} GB in the flat layout, over the limit "
+                f"of {_MOST_BYTES / 2**30:.0f}; use layout='blocks' or auto"
+            )
         buckets = Buckets.of(boxes, sample)
         words = np.full(n_chunks * k * N_BUCKETS * 2 * width, ~np.uint64(0))
         flat_kernel.fill(words, k, N_BUCKETS, width, boxes.indptr, boxes.column, *buckets.bounds(boxes))

@@ -46,6 +46,7 @@ _PROBED = 8
 _BROAD = 256
 _FLAGS = 1 << 22
 
+_FIRST = np.zeros(1, np.int32)
 _NO_PAIRS = np.empty(0, np.int32)
 _NO_COUNTS = np.empty(0, np.int64)
 _NO_FLAGS = np.empty((0, 0), np.uint64)
@@ -178,6 +179,11 @@ class GridIndex:
         flags: Words = _NO_FLAGS,
     ) -> int:
         """Meet events with the groups of their slots, and with those that concern every event."""
+        if len(codes) == 1:  # nothing to sort
+            columns = np.append(codes[0], codes.dtype.type(1))[:, None]
+            own = int(self.slot_of[codes[0, self.category]]) if self.category >= 0 else 0
+            runs = np.array([[0, 0, 1], [own, 0, 1]][: 2 if own else 1], np.int64)
+            return kernels.scan(self.grid, runs, _FIRST, columns, do, counts, *pairs, flags)
         columns, event, slot = _by_slot(codes, self.category, self.slot_of)
         edge = np.concatenate([[0], np.flatnonzero(slot[1:] != slot[:-1]) + 1, [len(slot)]])
         runs = (

@@ -23,7 +23,7 @@ ALONE = 128
 _PLAIN = 16
 #: Limits of a group.
 _MOST_BOXES = 1 << 15
-_MOST_COLUMNS = 16
+MOST_COLUMNS = 16
 #: A category is used when an event then meets at most this share of the boxes.
 _WORTH = 0.7
 
@@ -86,7 +86,7 @@ class Groups(NamedTuple):
         inner = np.lexsort((of_box, ~alone[of_box], section[order]))
         order, label = order[inner], label[inner]
         bounds = (boxes.indptr, boxes.column, used)
-        first = cut(order, label, *bounds, boxes.n_columns, _MOST_BOXES, _MOST_COLUMNS)
+        first = cut(order, label, *bounds, boxes.n_columns, _MOST_BOXES, MOST_COLUMNS)
         column_at, column, place = describe(order, first, *bounds, boxes.lo, boxes.hi, boxes.last)
         group = np.repeat(np.arange(len(first) - 1), np.diff(first))
         order = order[np.lexsort((place, group))]
@@ -121,10 +121,12 @@ def category_of(boxes: CodedBoxes, sample: Codes | None = None) -> int:
     What counts is the share of boxes that an event then meets. Without a sample events are taken to be spread
     over the codes as the boxes are.
     """
-    point = points(boxes)
+    entry = np.flatnonzero(points(boxes))
+    entry = entry[np.argsort(boxes.column[entry], kind="stable")]
+    columns, starts = np.unique(boxes.column[entry], return_index=True)
     best, column = _WORTH * len(boxes), -1
-    for c in np.unique(boxes.column[point]).tolist():
-        counts = np.bincount(boxes.hi[point & (boxes.column == c)], minlength=int(boxes.last[c]) + 1)
+    for c, own in zip(columns.tolist(), np.split(entry, starts[1:]), strict=False):  # a split has one part
+        counts = np.bincount(boxes.hi[own], minlength=int(boxes.last[c]) + 1)
         seen = (
             counts if sample is None or len(sample) == 0 else np.bincount(sample[:, c], minlength=len(counts))
         )

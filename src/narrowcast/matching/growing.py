@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+#: Entries that room is made for before any is found: 256 MB.
+_MOST_AHEAD = 1 << 26
+
+
+def room_for(found: int, done: int, all_rows: int) -> int:
+    """Return how much room to make: what has been found foretells the rest, but a few rows may mislead."""
+    return min(4 * found, found * all_rows // max(1, done) * 11 // 10 + found // 2)
+
+
 class GrowingRows:
     """Rows one after another, in one array with room ahead: memory that is not touched costs nothing.
 
@@ -26,7 +35,7 @@ class GrowingRows:
 
     def __init__(self, n_rows: int, expected: int) -> None:
         self._indptr = np.zeros(n_rows + 1, np.int64)
-        self._box = np.empty(expected + SLACK, np.int32)
+        self._box = np.empty(min(expected, _MOST_AHEAD) + SLACK, np.int32)
         self._n_rows = self._n = 0
 
     def append(self, counts: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -35,9 +44,7 @@ class GrowingRows:
         self._indptr[self._n_rows + 1 : end + 1] = begin + np.cumsum(counts)
         self._n, self._n_rows = int(self._indptr[end]), end
         if self._n + SLACK > len(self._box):
-            # what has been found so far foretells the rest
-            rest = self._n * (len(self._indptr) - 1) // max(1, end)
-            longer = np.empty(max(self._n, 3 * begin // 2, rest + rest // 10) + SLACK, np.int32)
+            longer = np.empty(room_for(self._n, end, len(self._indptr) - 1) + SLACK, np.int32)
             longer[:begin] = self._box[:begin]
             self._box = longer
         return self._box[begin:]

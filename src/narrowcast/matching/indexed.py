@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import threading
 from abc import abstractmethod
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
 from narrowcast.errors import IndexFileError, InputError, ParameterError
-from narrowcast.filters.checks import Checks
+from narrowcast.filters.checks import Checks, LaterChecks
 from narrowcast.matching import store
-from narrowcast.matching.answers import Answers, flags_of, one_event, subscribers_of
+from narrowcast.matching.answers import Answers, require_fitting, require_subscriptions
 from narrowcast.matching.base import MATCHERS
 from narrowcast.matching.ids import Ids
-from narrowcast.matching.index import Found
 from narrowcast.matching.one import EventReader
 from narrowcast.matching.ranks import Ranks
+from narrowcast.matching.reader import Reader
 from narrowcast.matching.refine import EventKeys, refined
 from narrowcast.matching.segment import Owners, Segment
 from narrowcast.matching.snapshot import Snapshot
 from narrowcast.matching.tail import Tail, some_cuts
-from narrowcast.model.matches import Matches
 from narrowcast.model.subscriptions import SubscriptionSet, ids_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Mapping
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -39,6 +35,7 @@ if TYPE_CHECKING:
     from narrowcast.matching.ranks import CodedBoxes
     from narrowcast.model.boxes import Boxes
     from narrowcast.model.events import EventBatch
+    from narrowcast.model.matches import Matches
     from narrowcast.model.schema import Schema
 
 T = TypeVar("T")
@@ -48,8 +45,6 @@ _TAIL = 8192
 _TAIL_SHARE = 8
 #: Empty slots are closed once they are more than this share.
 _EMPTY_SHARE = 2
-#: Events that a thread takes at least.
-_LEAST = 64
 
 
 class Indexed(Answers):
@@ -87,8 +82,9 @@ class Indexed(Answers):
 
     def fit(self, subscriptions: SubscriptionSet, sample: EventBatch | None = None) -> Self:
         """Take up subscriptions in place of any before; a sample of events tells where to be finer."""
-        if sample is not None and sample.schema != subscriptions.schema:
-            raise _other_schema(sample, subscriptions.schema)
+        require_subscriptions(subscriptions)
+        if sample is not None:
+            require_fitting(sample, subscriptions.schema)
         with self._lock:
             self._publish(self._whole(subscriptions, sample))
         return self
@@ -134,6 +130,7 @@ class Indexed(Answers):
 
     def add(self, subscriptions: SubscriptionSet) -> Self:
         """Take up more subscriptions behind those there are; an id that is there already is an error."""
+        require_subscriptions(subscriptions)
         with self._lock:
             now = self._snapshot
             now.sets[0].require(subscriptions)
@@ -147,7 +144,8 @@ class Indexed(Answers):
             if alive is not None:
                 alive = np.concatenate([alive, np.ones(len(ids), bool)])
             tail = now.tail.put(subscriptions)
-            then = replace(now, sets=(*now.sets, subscriptions), tail=tail, alive=alive)
+            n_slots = now.n_slots + len(ids)
+            then = replace(now, sets=(*now.sets, subscriptions), n_slots=n_slots, tail=tail, alive=alive)
             if tail.n_subscriptions > max(_TAIL, now.n_indexed // _TAIL_SHARE):
                 then = self._sealed(then)
             if then.plain:
@@ -170,7 +168,7 @@ class Indexed(Answers):
                 return self
             then = now.without(slots)
             assert then.alive is not None
-            if (~then.alive).sum() > len(then.alive) / _EMPTY_SHARE:
+            if np.count_nonzero(then.alive) < len(then.alive) / _EMPTY_SHARE:
                 self._publish(self._whole(then.subscriptions, then.sample))
             else:
                 self._now = then
@@ -256,7 +254,7 @@ class Indexed(Answers):
         except (KeyError, ValueError, TypeError, IndexError, ParameterError) as error:
             raise store.damaged(path, error) from error
         subscriptions = saved.subscriptions
-        owners = _owners(subscriptions.boxes, Checks(subscriptions.schema, subscriptions.check))
+        owners = _owners(subscriptions.boxes, LaterChecks(subscriptions.schema, subscriptions.check))
         segment = Segment(len(subscriptions), ranks, index, owners)
         matcher._publish(_snapshot(subscriptions, segment, None))
         return matcher
@@ -295,100 +293,35 @@ class Indexed(Answers):
             tail=_fresh_tail(segment, piece.schema),
         )
 
+    def snapshot(self) -> Reader:
+        """Return what there is now, to be read again and again while this matcher changes."""
+        return Reader(self._snapshot, self.threads)
+
     def match(self, events: EventBatch) -> Matches:
         """Return, for each event, the positions in `subscriptions_` of those that it matches."""
-        return Matches.trusted(*self._find(self._snapshot, events))
+        return self.snapshot().match(events)
 
     def match_one(self, event: Mapping[str, Any] | EventBatch) -> NDArray[np.int32]:
-        """Return the positions of the subscriptions that one event matches.
-
-        Parameters
-        ----------
-        event
-            A mapping from attributes to values, as in `EventBatch.from_rows`, or a batch of one.
-        """
-        now = self._snapshot
-        one = now.reader.read(event) if isinstance(event, Mapping) else None
-        if one is None:
-            return self._find(now, one_event(event, now.sets[0].schema)).box
-        return now.find(one, one.keys).box
+        """Return the positions of the subscriptions that one event matches: see Answers."""
+        return self.snapshot().match_one(event)
 
     def count(self, events: EventBatch) -> NDArray[np.int64]:
-        """Return how many subscriptions each event matches, without finding them where nothing is checked."""
-        now = self._snapshot
-        index = self._direct(now, events)
-        if index is None:
-            return np.diff(self._find(now, events).indptr)
-        parts = self._shared(
-            events, lambda part: index.count(now.segments[0].codes(EventKeys(part), len(part)))
-        )
-        return np.concatenate([np.empty(0, np.int64), *parts])
+        """Return how many subscriptions each event matches."""
+        return self.snapshot().count(events)
 
     def subscribers(self, events: EventBatch) -> Matches:
         """Return, for each event, the positions in `subscriptions_.subscribers` of those who want it."""
-        now = self._snapshot
-        return subscribers_of(Matches.trusted(*self._find(now, events)), now.subscriptions)
+        return self.snapshot().subscribers(events)
 
     def bitmaps(self, events: EventBatch) -> NDArray[np.uint64]:
         """Return a row of flags for each event: bit `i % 64` of word `i // 64` is for position i."""
-        now = self._snapshot
-        index = self._direct(now, events)
-        n = now.n_slots if now.alive is None else int(now.alive.sum())
-        flags = getattr(index, "bitmaps", None)  # some indexes have flags at hand
-        if flags is not None:
-            parts = self._shared(
-                events, lambda part: flags(now.segments[0].codes(EventKeys(part), len(part)))
-            )
-            whole = [part for part in parts if part is not None]
-            if len(whole) == len(parts):
-                return np.concatenate(whole)
-        return flags_of(Matches.trusted(*self._find(now, events)), n)
-
-    def _direct(self, now: Snapshot, events: EventBatch) -> Index | None:
-        """Return the index whose boxes are the subscriptions themselves, if all of them are in one."""
-        self._fits(now, events)
-        (segment, *more) = now.segments
-        return segment.index if now.plain and not more and segment.owners.direct else None
+        return self.snapshot().bitmaps(events)
 
     def _codes(self, events: EventBatch) -> Codes:
         """Return the codes of events in the first segment."""
         now = self._snapshot
-        self._fits(now, events)
+        require_fitting(events, now.sets[0].schema)
         return now.segments[0].codes(EventKeys(events), len(events))
-
-    def _find(self, now: Snapshot, events: EventBatch) -> Found:
-        self._fits(now, events)
-        if self._n_threads(events) == 1:
-            return now.find(events, EventKeys(events))
-        parts = self._shared(events, lambda part: now.find(part, EventKeys(part)))
-        ends = np.cumsum([0, *(len(box) for _, box in parts)]).tolist()
-        index = np.empty(ends[-1], np.int32)
-        # each thread copies its own part: fresh memory is first touched in parallel
-        with ThreadPoolExecutor(len(parts)) as pool:
-            for copied in [
-                pool.submit(np.copyto, index[i:j], box)
-                for (i, j), (_, box) in zip(itertools.pairwise(ends), parts, strict=True)
-            ]:
-                copied.result()
-        counts = np.concatenate([np.diff(indptr) for indptr, _ in parts])
-        return Found(np.concatenate([[0], np.cumsum(counts)]), index)
-
-    def _n_threads(self, events: EventBatch) -> int:
-        return max(1, min(self.threads, len(events) // _LEAST))
-
-    def _shared(self, events: EventBatch, work: Callable[[EventBatch], T]) -> list[T]:
-        """Return what some work makes of each thread's share of the events, in order."""
-        n = self._n_threads(events)
-        if n == 1:
-            return [work(events)]
-        edges = np.linspace(0, len(events), n + 1).astype(np.int64).tolist()
-        with ThreadPoolExecutor(n) as pool:
-            return list(pool.map(lambda ends: work(events.slice(*ends)), itertools.pairwise(edges)))
-
-    def _fits(self, now: Snapshot, events: EventBatch) -> None:
-        schema = now.sets[0].schema
-        if events.schema is not schema and events.schema != schema:
-            raise _other_schema(events, schema)
 
 
 def check_threads(threads: int) -> int:
@@ -402,7 +335,7 @@ def _snapshot(subscriptions: SubscriptionSet, segment: Segment, sample: EventBat
     """Return the snapshot of subscriptions that are all in one segment."""
     schema = subscriptions.schema
     tail = _fresh_tail(segment, schema)
-    return Snapshot((subscriptions,), (segment,), tail, EventReader(schema), sample)
+    return Snapshot((subscriptions,), len(subscriptions), (segment,), tail, EventReader(schema), sample)
 
 
 def _fresh_tail(segment: Segment, schema: Schema) -> Tail:
@@ -412,13 +345,6 @@ def _fresh_tail(segment: Segment, schema: Schema) -> Tail:
     return Tail(2 * len(schema), cuts)
 
 
-def _owners(boxes: Boxes, checks: Checks) -> Owners:
+def _owners(boxes: Boxes, checks: Checks | LaterChecks) -> Owners:
     """Return how boxes become subscriptions."""
     return Owners.of(boxes.owner, boxes.exact, boxes.n_owners, checks.keep)
-
-
-def _other_schema(events: EventBatch, schema: Schema) -> InputError:
-    return InputError(
-        f"events have attributes {events.schema.to_dict()} and subscriptions "
-        f"{schema.to_dict()}; read the events with the subscriptions' schema"
-    )

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from narrowcast.errors import InputError, ParameterError
+from narrowcast.errors import ParameterError
 from narrowcast.filters.checks import Checks
-from narrowcast.matching.answers import Answers
+from narrowcast.matching.answers import Answers, require_fitting, require_subscriptions
 from narrowcast.matching.base import MATCHERS
 from narrowcast.model.matches import Matches
 
@@ -41,6 +41,7 @@ class Scan(Answers):
 
     def fit(self, subscriptions: SubscriptionSet) -> Self:
         """Take up subscriptions."""
+        require_subscriptions(subscriptions)
         self._subscriptions = subscriptions
         boxes = subscriptions.boxes
         order = np.argsort(boxes.attribute, kind="stable")
@@ -73,11 +74,7 @@ class Scan(Answers):
 
     def match(self, events: EventBatch) -> Matches:
         """Return, for each event, the positions of the subscriptions that it matches."""
-        if events.schema != self.subscriptions_.schema:
-            raise InputError(
-                f"events have attributes {events.schema.to_dict()} and subscriptions "
-                f"{self.subscriptions_.schema.to_dict()}; read the events with the subscriptions' schema"
-            )
+        require_fitting(events, self.subscriptions_.schema)
         n_boxes = len(self.subscriptions_.boxes)
         step = max(1, _PAIRS // max(1, n_boxes))
         found = [

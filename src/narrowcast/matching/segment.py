@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     Keys = Callable[[int], Ints]
 
 
+#: Pairs that are checked at a time: values are taken for each.
+_CHECKED = 1 << 18
+
+
 class Keep(Protocol):
     """Decides which pairs of event and subscription are matches, where boxes alone cannot."""
 
@@ -67,11 +71,13 @@ class Owners:
         if self.exact is not None:
             unsure = np.flatnonzero(~self.exact[box])
             if len(unsure):
-                event = np.searchsorted(indptr, unsure, side="right") - 1
-                owner = box[unsure] if self.owner is None else self.owner[box[unsure]]
                 kept = np.ones(len(box), bool)
                 batch = events.batch() if isinstance(events, OneEvent) else events
-                kept[unsure] = self.check(batch, event, owner.astype(np.int64))
+                for start in range(0, len(unsure), _CHECKED):
+                    some = unsure[start : start + _CHECKED]
+                    event = np.searchsorted(indptr, some, side="right") - 1
+                    owner = box[some] if self.owner is None else self.owner[box[some]]
+                    kept[some] = self.check(batch, event, owner.astype(np.int64))
                 indptr, box = rows.keep(indptr, box, kept)
         if self.owner is not None:
             indptr, box = rows.translate(indptr, box, self.owner)

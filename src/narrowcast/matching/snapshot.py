@@ -28,6 +28,8 @@ class Snapshot:
     ----------
     sets
         The subscriptions of all slots, piece by piece: one for each segment, then those of the tail.
+    n_slots
+        How many slots there are.
     segments
         Indexes over the slots from the first on.
     tail
@@ -41,17 +43,13 @@ class Snapshot:
     """
 
     sets: tuple[SubscriptionSet, ...]
+    n_slots: int
     segments: tuple[Segment, ...]
     tail: Tail
     reader: EventReader
     sample: EventBatch | None = None
     alive: NDArray[np.bool_] | None = None
     _cache: dict[str, object] = field(default_factory=dict, init=False, repr=False)
-
-    @property
-    def n_slots(self) -> int:
-        """How many slots there are."""
-        return sum(map(len, self.sets))
 
     @property
     def n_boxes(self) -> int:
@@ -62,7 +60,7 @@ class Snapshot:
     @property
     def n_indexed(self) -> int:
         """How many slots the segments have."""
-        return sum(segment.n_subscriptions for segment in self.segments)
+        return self.n_slots - self.tail.n_subscriptions
 
     @property
     def plain(self) -> bool:

@@ -69,6 +69,8 @@ class Header(msgspec.Struct, frozen=True):
     #: Name, type, precision and scale of each attribute.
     schema: tuple[tuple[str, str, int, int], ...]
     arrays: tuple[_Place, ...] = ()
+    #: Bytes of all arrays.
+    size: int = 0
 
     @classmethod
     def of(cls, matcher: str, index: str, params: dict[str, Any], schema: Schema) -> Header:
@@ -93,14 +95,14 @@ def write(
     path: str | os.PathLike[str], header: Header, subscriptions: SubscriptionSet, arrays: Arrays
 ) -> None:
     """Write a file, aside first: whoever reads the path finds the old file or the whole new one."""
-    target = Path(path)
+    target = _target(path)
     whole = {**_unpacked(subscriptions), **{f"index.{name}": array for name, array in arrays.items()}}
     raw = {name: np.ascontiguousarray(array).reshape(-1).view(np.uint8) for name, array in whole.items()}
     at, places = 0, []
     for name, array in whole.items():
         places.append(_Place(name, array.dtype.str, array.shape, zlib.crc32(raw[name].data), at))
         at += len(raw[name]) + -len(raw[name]) % _ALIGNED
-    text = msgspec.json.encode(msgspec.structs.replace(header, arrays=tuple(places)))
+    text = msgspec.json.encode(msgspec.structs.replace(header, arrays=tuple(places), size=at))
     aside = target.with_name(f".{uuid.uuid4().hex}.index")
     try:
         with aside.open("xb") as file:
@@ -123,7 +125,8 @@ def read(path: str | os.PathLike[str], *, verify: bool = True) -> Stored:
     """Map a file into memory; `verify` reads all of it once and compares the checksums."""
     path = Path(path)
     if not path.is_file():
-        raise IndexFileError(f"there is no index file {path}; write one with save")
+        what = "is not a file" if path.exists() else "is not there"
+        raise IndexFileError(f"index file {path} {what}; write one with save")
     try:
         mapped = _mapped(path)
         if len(mapped) < _START.size or mapped[: len(_MAGIC)] != _MAGIC:
@@ -138,6 +141,8 @@ def read(path: str | os.PathLike[str], *, verify: bool = True) -> Stored:
             raise ValueError("the checksum of its header is wrong")
         header = msgspec.json.decode(text, type=Header)
         start = _START.size + length + -(_START.size + length) % _ALIGNED
+        if len(mapped) != start + header.size:
+            raise ValueError(f"it has {len(mapped)} bytes where {start + header.size} were written")
         arrays = {place.name: _array(mapped, start, place, verify) for place in header.arrays}
         own = {name.removeprefix("index."): a for name, a in arrays.items() if name.startswith("index.")}
         names, types = [a[0] for a in header.schema], [DataType(*a[1:]) for a in header.schema]
@@ -155,6 +160,17 @@ def damaged(path: str | os.PathLike[str], error: BaseException) -> IndexFileErro
     return IndexFileError(
         f"{path} is damaged or cut short: {first_line(error)}; fit and save the index again"
     )
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    """Return where to write: what a link points to, and only a file or nothing yet."""
+    try:
+        target = Path(path).resolve()
+        if target.exists() and not target.is_file():
+            raise IndexFileError(f"cannot write {path}: it is there and not a file; give the name of a file")
+    except (OSError, ValueError) as error:
+        raise IndexFileError(f"cannot write {path!r}: {first_line(error)}") from error
+    return target
 
 
 def _mapped(path: Path) -> mmap.mmap | bytes:

@@ -58,6 +58,8 @@ class Chunk:
     hi: Ints
     owner: Numbers
     exact: NDArray[np.bool_]
+    #: How many boxes the arrays have ever had: more, where an addition was not finished.
+    written: list[int]
 
     @classmethod
     def empty(cls, n_attributes: int) -> Chunk:
@@ -76,6 +78,7 @@ class Chunk:
             np.empty(room, np.int64),
             np.empty(CHUNK, np.int32),
             np.empty(CHUNK, bool),
+            [0],
         )
 
     def knowing(self, attributes: NDArray[np.int16], cuts: Mapping[int, Ints]) -> Chunk:
@@ -114,6 +117,8 @@ class Chunk:
         grown.lo[at:need] = boxes.lo[first:stop]
         grown.hi[at:need] = boxes.hi[first:stop]
         n = self.n_boxes + end - begin
+        stale = self.written[0] > self.n_boxes
+        self.written[0] = max(self.written[0], n)
         grown.owner[self.n_boxes : n] = boxes.owner[begin:end] + shift
         grown.exact[self.n_boxes : n] = boxes.exact[begin:end]
         grown.indptr[self.n_boxes + 1 : n + 1] = boxes.indptr[begin + 1 : end + 1] + (at - first)
@@ -129,6 +134,7 @@ class Chunk:
             grown.attribute,
             grown.lo,
             grown.hi,
+            stale,
         )
         return replace(grown, n_boxes=n)
 

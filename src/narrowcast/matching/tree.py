@@ -12,6 +12,7 @@ from narrowcast.kernels import tree as kernels
 from narrowcast.kernels.bits import SLACK
 from narrowcast.kernels.tree import Nodes
 from narrowcast.matching.frames import Frame
+from narrowcast.matching.growing import room_for
 from narrowcast.matching.index import Found
 from narrowcast.matching.indexed import Indexed
 
@@ -132,9 +133,8 @@ class TreeIndex:
         done = 0
         while (done := kernels.find_boxes(self.nodes, codes, done, found, indptr)) < len(codes):
             n = int(indptr[done])
-            # what has been found so far foretells the rest, and any one event has room for every box
-            rest = 1.1 * n * len(codes) / done if done else 0
-            room = max(2 * len(found), int(rest)) + len(self) + SLACK
+            # any one event has room for every box
+            room = max(2 * len(found), room_for(n, done, len(codes))) + len(self) + SLACK
             longer = np.empty(room, np.int32)
             longer[:n] = found[:n]
             found = longer

@@ -240,7 +240,7 @@ class SubscriptionSet:
 def ids_of(values: npt.ArrayLike) -> npt.NDArray[np.int64]:
     """Return subscription ids, given one or a list; what is no whole number of 64 bits is an error."""
     try:
-        found = np.atleast_1d(np.asarray(values))
+        found = np.atleast_1d(np.asarray(sorted(values) if isinstance(values, set | frozenset) else values))
     except ValueError as error:
         raise InputError(f"subscription ids are {values!r}; give whole numbers in a list") from error
     whole = found.dtype.kind in "iu" or found.size == 0

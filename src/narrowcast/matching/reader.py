@@ -1,0 +1,139 @@
+"""What a matcher holds at one moment, for readers: no lock, and no change between one answer and the next."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from narrowcast.matching.answers import Answers, flags_of, one_event, require_fitting, subscribers_of
+from narrowcast.matching.index import Found
+from narrowcast.matching.refine import EventKeys
+from narrowcast.model.matches import Matches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from narrowcast.matching.index import Index
+    from narrowcast.matching.snapshot import Snapshot
+    from narrowcast.model.events import EventBatch
+    from narrowcast.model.subscriptions import SubscriptionSet
+
+T = TypeVar("T")
+
+#: Events that a thread takes at least.
+_LEAST = 64
+
+
+class Reader(Answers):
+    """Answers from one snapshot of a matcher: positions stay what they are while the matcher changes.
+
+    Made by a matcher's `snapshot`.
+
+    Parameters
+    ----------
+    snapshot
+        What there was.
+    threads
+        How many threads share a batch of events.
+
+    Examples
+    --------
+    >>> import pyarrow as pa, narrowcast as nc
+    >>> events = nc.EventBatch.from_arrow(pa.table({"price": [80.0]}))
+    >>> matcher = nc.Auto().fit(nc.compile_filters(events.schema, ["price < 0", "price > 75"]).subscriptions)
+    >>> now = matcher.snapshot()
+    >>> matches = matcher.remove([0]).match(events), now.match(events)
+    >>> matches[0].index.tolist(), matches[1].index.tolist()
+    ([0], [1])
+    >>> now.subscriptions_.subscription_id[matches[1].index].tolist()
+    [1]
+    """
+
+    def __init__(self, snapshot: Snapshot, threads: int) -> None:
+        self._snapshot, self._threads = snapshot, threads
+
+    @property
+    def subscriptions_(self) -> SubscriptionSet:
+        """The subscriptions as they were."""
+        return self._snapshot.subscriptions
+
+    def match(self, events: EventBatch) -> Matches:
+        """Return, for each event, the positions in `subscriptions_` of those that it matches."""
+        return Matches.trusted(*self._find(events))
+
+    def match_one(self, event: Mapping[str, Any] | EventBatch) -> NDArray[np.int32]:
+        """Return the positions of the subscriptions that one event matches: see Answers."""
+        now = self._snapshot
+        one = now.reader.read(event) if isinstance(event, Mapping) else None
+        if one is None:
+            return self._find(one_event(event, now.sets[0].schema)).box
+        return now.find(one, one.keys).box
+
+    def count(self, events: EventBatch) -> NDArray[np.int64]:
+        """Return how many subscriptions each event matches, without finding them where nothing is checked."""
+        index = self._direct(events)
+        if index is None:
+            return np.diff(self._find(events).indptr)
+        parts = self._shared(events, lambda part: index.count(self._codes(part)))
+        return np.concatenate([np.empty(0, np.int64), *parts])
+
+    def subscribers(self, events: EventBatch) -> Matches:
+        """Return, for each event, the positions in `subscriptions_.subscribers` of those who want it."""
+        return subscribers_of(self.match(events), self.subscriptions_)
+
+    def bitmaps(self, events: EventBatch) -> NDArray[np.uint64]:
+        """Return a row of flags for each event: bit `i % 64` of word `i // 64` is for position i."""
+        flags = getattr(self._direct(events), "bitmaps", None)  # some indexes have flags at hand
+        if flags is not None:
+            parts = self._shared(events, lambda part: flags(self._codes(part)))
+            whole = [part for part in parts if part is not None]
+            if len(whole) == len(parts):
+                return np.concatenate(whole)
+        now = self._snapshot
+        n = now.n_slots if now.alive is None else int(now.alive.sum())
+        return flags_of(self.match(events), n)
+
+    def _direct(self, events: EventBatch) -> Index | None:
+        """Return the index whose boxes are the subscriptions themselves, if all of them are in one."""
+        now = self._snapshot
+        require_fitting(events, now.sets[0].schema)
+        return now.segments[0].index if now.plain and now.segments[0].owners.direct else None
+
+    def _codes(self, events: EventBatch) -> NDArray[Any]:
+        return self._snapshot.segments[0].codes(EventKeys(events), len(events))
+
+    def _find(self, events: EventBatch) -> Found:
+        now = self._snapshot
+        require_fitting(events, now.sets[0].schema)
+        if self._n_threads(events) == 1:
+            return now.find(events, EventKeys(events))
+        parts = self._shared(events, lambda part: now.find(part, EventKeys(part)))
+        ends = np.cumsum([0, *(len(box) for _, box in parts)]).tolist()
+        index = np.empty(ends[-1], np.int32)
+        # each thread copies its own part: fresh memory is first touched in parallel
+        with ThreadPoolExecutor(len(parts)) as pool:
+            for copied in [
+                pool.submit(np.copyto, index[i:j], box)
+                for (i, j), (_, box) in zip(itertools.pairwise(ends), parts, strict=True)
+            ]:
+                copied.result()
+        counts = np.concatenate([np.diff(indptr) for indptr, _ in parts])
+        return Found(np.concatenate([[0], np.cumsum(counts)]), index)
+
+    def _n_threads(self, events: EventBatch) -> int:
+        return max(1, min(self._threads, len(events) // _LEAST))
+
+    def _shared(self, events: EventBatch, work: Callable[[EventBatch], T]) -> list[T]:
+        """Return what some work makes of each thread's share of the events, in order."""
+        n = self._n_threads(events)
+        if n == 1:
+            return [work(events)]
+        edges = np.linspace(0, len(events), n + 1).astype(np.int64).tolist()
+        with ThreadPoolExecutor(n) as pool:
+            return list(pool.map(lambda ends: work(events.slice(*ends)), itertools.pairwise(edges)))
