@@ -15,12 +15,13 @@ from narrowcast.kernels.grid import LANES, SPAN, Bounds
 from narrowcast.matching.base import MATCHERS
 from narrowcast.matching.groups import category_of, points
 from narrowcast.matching.growing import GrowingRows
+from narrowcast.matching.index import Found
 from narrowcast.matching.indexed import Indexed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from narrowcast.matching.index import Codes, Found, Index
+    from narrowcast.matching.index import Codes, Index
     from narrowcast.matching.ranks import CodedBoxes, Ranks
     from narrowcast.model.schema import Schema
 
@@ -120,6 +121,8 @@ class GridIndex:
     def find(self, codes: Codes) -> Found:
         """Return the boxes of each event."""
         n = len(codes)
+        if n == 1:
+            return self._find_one(codes)
         expected = 0.0
         if n > _FEW:
             expected = float(self.count(codes[:: n // _PROBED]).mean())
@@ -133,6 +136,17 @@ class GridIndex:
             for at in range(0, n, tile):
                 self._add_pairs(codes[at : at + tile], rows, pairs)
         return rows.found()
+
+    def _find_one(self, codes: Codes) -> Found:
+        """Return the boxes of one event."""
+        room = max(_LEAST_PAIRS, self.n_boxes // _BROAD) + LANES
+        pairs = np.empty(room, np.int32), np.empty(room, np.int32)
+        n_pairs = self._scan(codes, kernels.PAIRS, pairs=pairs)
+        if n_pairs < 0:
+            rows = GrowingRows(1, 0)
+            self._add_broad(codes, rows)
+            return rows.found()
+        return Found(np.array([0, n_pairs]), np.sort(pairs[1][:n_pairs]))
 
     def _add_pairs(self, codes: Codes, rows: GrowingRows, pairs: tuple[Numbers, Numbers]) -> None:
         """Append the boxes of a tile of events, as pairs to be sorted unless there are too many."""

@@ -42,12 +42,11 @@ class Ids:
         there = self._first[at] == ids if len(self._first) else np.zeros(len(ids), bool)
         slots = np.where(there, at if self._order is None else self._order[at] if len(at) else at, -1)
         if self._later:
-            later = np.array([self._slot(i) for i in ids.tolist()], np.int64)
+            get = self._later.get
+            later = np.array([get(i, -1) for i in ids.tolist()], np.int64)
+            for i in np.flatnonzero(later >= 0).tolist():
+                at = later[i] - len(self._first)
+                if at >= len(self._own) or self._own[at] != ids[i]:
+                    later[i] = -1
             slots = np.where(later >= 0, later, slots)
         return slots
-
-    def _slot(self, one: int) -> int:
-        """Return the slot that an id was given later, -1 for none."""
-        slot = self._later.get(one, -1)
-        at = slot - len(self._first)
-        return slot if slot >= 0 and at < len(self._own) and self._own[at] == one else -1

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 class Found(NamedTuple):
-    """The boxes of each event as compressed rows, ascending within an event."""
+    """The boxes of each event as compressed rows, ascending within an event.
+
+    The array of boxes belongs to whom it is given to, and so does the room behind it if it has any.
+    """
 
     indptr: NDArray[np.int64]
     box: NDArray[np.int32]

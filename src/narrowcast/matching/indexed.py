@@ -27,7 +27,7 @@ from narrowcast.model.subscriptions import SubscriptionSet, ids_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Set
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -155,7 +155,7 @@ class Indexed(Answers):
                 self._now = then
         return self
 
-    def remove(self, subscription_id: ArrayLike) -> Self:
+    def remove(self, subscription_id: ArrayLike | Set[int]) -> Self:
         """Drop subscriptions by id; the others keep their order. An unknown id is an error."""
         ids = ids_of(subscription_id)
         with self._lock:

@@ -114,17 +114,28 @@ class Reader(Answers):
         if self._n_threads(events) == 1:
             return now.find(events, EventKeys(events))
         parts = self._shared(events, lambda part: now.find(part, EventKeys(part)))
-        ends = np.cumsum([0, *(len(box) for _, box in parts)]).tolist()
-        index = np.empty(ends[-1], np.int32)
-        # each thread copies its own part: fresh memory is first touched in parallel
-        with ThreadPoolExecutor(len(parts)) as pool:
-            for copied in [
-                pool.submit(np.copyto, index[i:j], box)
-                for (i, j), (_, box) in zip(itertools.pairwise(ends), parts, strict=True)
-            ]:
-                copied.result()
+        index = self._joined([box for _, box in parts])
         counts = np.concatenate([np.diff(indptr) for indptr, _ in parts])
         return Found(np.concatenate([[0], np.cumsum(counts)]), index)
+
+    def _joined(self, parts: list[NDArray[np.int32]]) -> NDArray[np.int32]:
+        """Return arrays one after another: behind the first, where there is room, else in a new one.
+
+        All threads copy a share of it, as memory costs most where it is touched first.
+        """
+        ends = np.cumsum([0, *map(len, parts)]).tolist()
+        index, done = _whole(parts[0]), 1
+        if len(index) < ends[-1]:
+            index, done = np.empty(ends[-1], np.int32), 0
+        jobs = []
+        with ThreadPoolExecutor(len(parts)) as pool:
+            for start, part in zip(ends[done:-1], parts[done:], strict=True):
+                cuts = np.linspace(0, len(part), len(parts) + 1).astype(np.int64).tolist()
+                for i, j in itertools.pairwise(cuts):
+                    jobs.append(pool.submit(np.copyto, index[start + i : start + j], part[i:j]))
+        for job in jobs:
+            job.result()
+        return index[: ends[-1]]
 
     def _n_threads(self, events: EventBatch) -> int:
         return max(1, min(self._threads, len(events) // _LEAST))
@@ -137,3 +148,11 @@ class Reader(Answers):
         edges = np.linspace(0, len(events), n + 1).astype(np.int64).tolist()
         with ThreadPoolExecutor(n) as pool:
             return list(pool.map(lambda ends: work(events.slice(*ends)), itertools.pairwise(edges)))
+
+
+def _whole(part: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return an array with the room that it has behind it."""
+    base = part.base
+    if isinstance(base, np.ndarray) and base.dtype == part.dtype and base.ctypes.data == part.ctypes.data:
+        return base
+    return part

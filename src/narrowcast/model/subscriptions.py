@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -165,9 +166,10 @@ class SubscriptionSet:
                 f"subscriptions over {other.schema.to_dict()} do not go with those over "
                 f"{self.schema.to_dict()}; compile both with one schema"
             )
-        encode("subscriber", self.subscribers.slice(0, 1), other.subscribers.slice(0, 1))
+        if other.subscribers.type != self.subscribers.type:  # numbers do not go with names
+            encode("subscriber", self.subscribers.slice(0, 1), other.subscribers.slice(0, 1))
 
-    def without(self, subscription_id: npt.ArrayLike) -> SubscriptionSet:
+    def without(self, subscription_id: npt.ArrayLike | Set[int]) -> SubscriptionSet:
         """Return the other subscriptions; an id that none of these has is an error."""
         dropped = ids_of(subscription_id)
         unknown = np.setdiff1d(dropped, self.subscription_id)
@@ -237,10 +239,10 @@ class SubscriptionSet:
         return len(self.subscription_id)
 
 
-def ids_of(values: npt.ArrayLike) -> npt.NDArray[np.int64]:
+def ids_of(values: npt.ArrayLike | Set[int]) -> npt.NDArray[np.int64]:
     """Return subscription ids, given one or a list; what is no whole number of 64 bits is an error."""
     try:
-        found = np.atleast_1d(np.asarray(sorted(values) if isinstance(values, set | frozenset) else values))
+        found = np.atleast_1d(np.asarray(sorted(values) if isinstance(values, Set) else values))
     except ValueError as error:
         raise InputError(f"subscription ids are {values!r}; give whole numbers in a list") from error
     whole = found.dtype.kind in "iu" or found.size == 0
@@ -251,8 +253,11 @@ def ids_of(values: npt.ArrayLike) -> npt.NDArray[np.int64]:
 
 def _joined(sets: Sequence[SubscriptionSet]) -> tuple[Any, ...]:
     """Return the fields of sets put one behind another."""
-    names, codes = encode("subscriber", *(s.subscribers for s in sets))
-    subscriber = [code[s.subscriber] for code, s in zip(codes, sets, strict=True)]
+    names = sets[0].subscribers
+    subscriber: list[Any] = [s.subscriber for s in sets]
+    if not all(s.subscribers is names or s.subscribers.equals(names) for s in sets):
+        names, codes = encode("subscriber", *(s.subscribers for s in sets))
+        subscriber = [code[s.subscriber] for code, s in zip(codes, sets, strict=True)]
     return (
         sets[0].schema,
         np.concatenate([s.subscription_id for s in sets]),
