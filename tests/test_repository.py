@@ -129,6 +129,20 @@ def test_the_readme_shows_the_measured_numbers() -> None:
         assert f"| {row['filters_per_s']:,} | {row['times_without_cache']} | {times_parser} |" in readme
 
 
+def test_the_readme_tells_what_matching_measured() -> None:
+    readme = (ROOT / "README.md").read_text()
+    rows = json.loads((ROOT / "benchmarks" / "results" / "matching.json").read_text())["rows"]
+    auto = {(r["workload"], r["form"], r["subscriptions"]): r for r in rows if r["matcher"] == "auto"}
+    for workload in ("S10", "C10", "R4"):
+        for form in ("int", "float"):
+            few, many = (auto[workload, form, n] for n in (100_000, 1_000_000))
+            numbers = (
+                f"{few['events_per_s']:,.0f} | {few['times_duckdb']:,.0f} | {few['times_brute']:,.1f}"
+                f" | {many['events_per_s']:,.0f} | {many['times_brute']:,.1f}"
+            )
+            assert f"{workload}, {form} | {numbers} |" in readme
+
+
 def test_ci_runs_the_tests() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)

@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 #: Events that a thread takes at least.
 _LEAST = 64
+#: So few entries are copied sooner than threads are started.
+_FEW = 1 << 18
 
 
 class Reader(Answers):
@@ -124,6 +126,8 @@ class Reader(Answers):
         All threads copy a share of it, as memory costs most where it is touched first.
         """
         ends = np.cumsum([0, *map(len, parts)]).tolist()
+        if ends[-1] < _FEW:
+            return np.concatenate(parts)
         index, done = _whole(parts[0]), 1
         if len(index) < ends[-1]:
             index, done = np.empty(ends[-1], np.int32), 0
