@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -112,6 +114,19 @@ def test_the_flat_layout_has_a_limit_and_auto_keeps_away_from_it(monkeypatch: py
     monkeypatch.setattr("narrowcast.matching.bitmap._MOST_BYTES", 1000)
     with pytest.raises(ParameterError, match=r"600 boxes in 60 attributes take .* GB in the flat layout"):
         nc.Bitmap(layout="flat").fit(some)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_a_copy_goes_its_own_way(copied: Any) -> None:
+    matcher = nc.Auto().fit(subscriptions(20)).add(subscriptions(5, 100))
+    other = copied(matcher)
+    matcher.add(subscriptions(3, 200))
+    other.remove([100]).add(subscriptions(4, 300))
+    for one in (matcher, other):
+        assert one.match(EVENTS) == nc.Scan().fit(one.subscriptions_).match(EVENTS)
+    assert len(matcher.subscriptions_) == 28
+    assert len(other.subscriptions_) == 28
+    assert other.subscriptions_.subscription_id[-1] == 303
 
 
 def test_additions_one_by_one_do_not_slow_down() -> None:

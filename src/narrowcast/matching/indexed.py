@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import threading
 from abc import abstractmethod
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from narrowcast.model.events import EventBatch
     from narrowcast.model.matches import Matches
     from narrowcast.model.schema import Schema
-
-T = TypeVar("T")
 
 #: Added subscriptions are indexed once there are so many, or this share of those that are.
 _TAIL = 8192
@@ -72,6 +71,10 @@ class Indexed(Answers):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=threading.Lock())
+
+    def __copy__(self) -> Self:
+        # two matchers that share a tail would write over one another
+        return copy.deepcopy(self)
 
     #: The kinds of index it may have, for `load`.
     _indexes: ClassVar[tuple[type[Index], ...]]

@@ -86,6 +86,9 @@ class EventReader:
             for i, (name, dtype) in enumerate(zip(schema.names, schema.types, strict=True))
         }
 
+    def __reduce__(self) -> tuple[type[EventReader], tuple[Schema]]:
+        return EventReader, (self._schema,)  # functions made here cannot be pickled
+
     def read(self, event: Mapping[str, Any]) -> OneEvent | None:
         """Return the event, or None where it takes a batch to tell what its values are, or what is wrong."""
         if not self._plain:
