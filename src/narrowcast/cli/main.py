@@ -5,16 +5,45 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+from typing import Any
+
+#: The signals that asked for the end.
+_stopped: list[int] = []
 
 
 def main() -> None:
     """Run a command."""
     # Ended from outside, a command still cleans up behind itself, as it does when interrupted.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
+    sys.unraisablehook = _stop_again
     try:
         sys.exit(_run())
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+    except Exception:
+        if _stopped:  # an interruption that was swallowed makes its own errors
+            sys.exit(128 + _stopped[0])
+        raise
+
+
+def _stop(number: int, _frame: object) -> None:
+    """End the command, by way of all that cleans up."""
+    _stopped.append(number)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    sys.exit(128 + number)
+
+
+def _stop_again(unraisable: Any) -> None:
+    """Send a signal again that fell where nothing can be raised, as it may while kernels are compiled."""
+    if _stopped and isinstance(unraisable.exc_value, KeyboardInterrupt | SystemExit):
+        again = threading.Timer(0.05, os.kill, (os.getpid(), _stopped[0]))
+        again.daemon = True
+        again.start()
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def _run() -> int:
