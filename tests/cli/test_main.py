@@ -72,3 +72,41 @@ def test_a_run_that_is_ended_leaves_nothing(how: signal.Signals, tmp_path: Path)
     assert started.returncode == 128 + how
     assert said == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interruption_that_was_swallowed_is_sent_again() -> None:
+    """Kernels are compiled in callbacks, where nothing can be raised; so are these."""
+    program = (
+        "import ctypes, signal, sys, time\n"
+        "from narrowcast.cli import main\n"
+        "def swallow():\n"
+        "    signal.raise_signal(signal.SIGTERM)\n"
+        "    time.sleep(0)\n"
+        "    return 0\n"
+        "def work():\n"
+        "    ctypes.CFUNCTYPE(ctypes.c_int)(swallow)()\n"
+        "    time.sleep(30)\n"
+        "    return 0\n"
+        "main._run = work\n"
+        "main.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=False
+    )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, "")
+
+
+def test_what_fails_after_an_interruption_is_the_interruption() -> None:
+    program = (
+        "import signal\n"
+        "from narrowcast.cli import main\n"
+        "def work():\n"
+        "    try:\n"
+        "        signal.raise_signal(signal.SIGTERM)\n"
+        "    except SystemExit:\n"
+        "        raise RuntimeError('no compiled object yet')\n"
+        "main._run = work\n"
+        "main.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, "")
