@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from narrowcast.matching.answers import Answers, flags_of, one_event, require_fitting, subscribers_of
 from narrowcast.matching.index import Found
 from narrowcast.matching.refine import EventKeys
+from narrowcast.matching.threads import share
 from narrowcast.model.matches import Matches
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from narrowcast.matching.index import Index
+    from narrowcast.matching.segment import Keys
     from narrowcast.matching.snapshot import Snapshot
     from narrowcast.model.events import EventBatch
     from narrowcast.model.subscriptions import SubscriptionSet
@@ -28,8 +29,6 @@ T = TypeVar("T")
 
 #: Events that a thread takes at least.
 _LEAST = 64
-#: So few entries are copied sooner than threads are started.
-_FEW = 1 << 18
 
 
 class Reader(Answers):
@@ -82,7 +81,7 @@ class Reader(Answers):
         index = self._direct(events)
         if index is None:
             return np.diff(self._find(events).indptr)
-        parts = self._shared(events, lambda part: index.count(self._codes(part)))
+        parts = self._shared(events, lambda part, keys: index.count(self._codes(part, keys)))
         return np.concatenate([np.empty(0, np.int64), *parts])
 
     def subscribers(self, events: EventBatch) -> Matches:
@@ -93,7 +92,7 @@ class Reader(Answers):
         """Return a row of flags for each event: bit `i % 64` of word `i // 64` is for position i."""
         flags = getattr(self._direct(events), "bitmaps", None)  # some indexes have flags at hand
         if flags is not None:
-            parts = self._shared(events, lambda part: flags(self._codes(part)))
+            parts = self._shared(events, lambda part, keys: flags(self._codes(part, keys)))
             whole = [part for part in parts if part is not None]
             if len(whole) == len(parts):
                 return np.concatenate(whole)
@@ -107,15 +106,15 @@ class Reader(Answers):
         require_fitting(events, now.sets[0].schema)
         return now.segments[0].index if now.plain and now.segments[0].owners.direct else None
 
-    def _codes(self, events: EventBatch) -> NDArray[Any]:
-        return self._snapshot.segments[0].codes(EventKeys(events), len(events))
+    def _codes(self, events: EventBatch, keys: Keys) -> NDArray[Any]:
+        return self._snapshot.segments[0].codes(keys, len(events))
 
     def _find(self, events: EventBatch) -> Found:
         now = self._snapshot
         require_fitting(events, now.sets[0].schema)
-        if self._n_threads(events) == 1:
-            return now.find(events, EventKeys(events))
-        parts = self._shared(events, lambda part: now.find(part, EventKeys(part)))
+        parts = self._shared(events, now.find)
+        if len(parts) == 1:
+            return parts[0]
         index = self._joined([box for _, box in parts])
         counts = np.concatenate([np.diff(indptr) for indptr, _ in parts])
         return Found(np.concatenate([[0], np.cumsum(counts)]), index)
@@ -126,32 +125,28 @@ class Reader(Answers):
         All threads copy a share of it, as memory costs most where it is touched first.
         """
         ends = np.cumsum([0, *map(len, parts)]).tolist()
-        if ends[-1] < _FEW:
-            return np.concatenate(parts)
         index, done = _whole(parts[0]), 1
         if len(index) < ends[-1]:
             index, done = np.empty(ends[-1], np.int32), 0
-        jobs = []
-        with ThreadPoolExecutor(len(parts)) as pool:
-            for start, part in zip(ends[done:-1], parts[done:], strict=True):
-                cuts = np.linspace(0, len(part), len(parts) + 1).astype(np.int64).tolist()
-                for i, j in itertools.pairwise(cuts):
-                    jobs.append(pool.submit(np.copyto, index[start + i : start + j], part[i:j]))
-        for job in jobs:
-            job.result()
+        for at, part in zip(ends[done:-1], parts[done:], strict=True):
+            room = index[at : at + len(part)]
+            share(partial(_copy, part, room), len(part), len(parts))
         return index[: ends[-1]]
 
-    def _n_threads(self, events: EventBatch) -> int:
-        return max(1, min(self._threads, len(events) // _LEAST))
-
-    def _shared(self, events: EventBatch, work: Callable[[EventBatch], T]) -> list[T]:
-        """Return what some work makes of each thread's share of the events, in order."""
-        n = self._n_threads(events)
+    def _shared(self, events: EventBatch, work: Callable[[EventBatch, Keys], T]) -> list[T]:
+        """Return what some work makes of each thread's share of the events and their keys, in order."""
+        keys = EventKeys(events)
+        n = max(1, min(self._threads, len(events) // _LEAST))
         if n == 1:
-            return [work(events)]
-        edges = np.linspace(0, len(events), n + 1).astype(np.int64).tolist()
-        with ThreadPoolExecutor(n) as pool:
-            return list(pool.map(lambda ends: work(events.slice(*ends)), itertools.pairwise(edges)))
+            return [work(events, keys)]
+        # beforehand: Arrow and numpy make keys under Python's lock, where threads hinder one another
+        for attribute in self._snapshot.attributes:
+            keys(attribute)
+        return share(lambda i, j: work(events.slice(i, j), lambda a: keys(a)[i:j]), len(events), n)
+
+
+def _copy(source: NDArray[np.int32], target: NDArray[np.int32], start: int, stop: int) -> None:
+    np.copyto(target[start:stop], source[start:stop])
 
 
 def _whole(part: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -63,6 +63,12 @@ class Snapshot:
         return self.n_slots - self.tail.n_subscriptions
 
     @property
+    def attributes(self) -> set[int]:
+        """The attributes whose keys are asked for."""
+        parts = [*(s.ranks.attribute for s in self.segments), *(c.attributes for c in self.tail.chunks)]
+        return set().union(*parts)
+
+    @property
     def plain(self) -> bool:
         """Whether slots are positions and all of them are in one segment."""
         return (
