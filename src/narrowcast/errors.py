@@ -10,6 +10,7 @@
     │   ├── IndexFileError    a file that is no index, is damaged, or of another version
     │   └── ParameterError    a parameter outside its range
     ├── PlanError             a plan that breaks its invariant, or an artefact that cannot be read
+    ├── JobError              a Spark job that could not be done, with the cause
     ├── TransportError        a transport that can no longer do what was asked of it
     └── MissingError          something is not installed; the message holds the line that installs it
 
@@ -50,6 +51,10 @@ class ParameterError(InputError):
 
 class PlanError(NarrowcastError):
     """A plan that breaks its invariant, or an artefact that cannot be read."""
+
+
+class JobError(NarrowcastError):
+    """A Spark job that could not be done, with the cause."""
 
 
 class TransportError(NarrowcastError):

@@ -120,20 +120,25 @@ def new_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
         yield aside
         _refuse_existing(path, replace)  # another may have written it in the meantime
         aside.chmod(0o755)
-        if path.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{path.name}-old-", dir=path.parent))
-            path.rename(old / path.name)
-            try:
-                aside.rename(path)
-            except BaseException:
-                (old / path.name).rename(path)
-                old.rmdir()
-                raise
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            aside.rename(path)
+        swap(aside, path)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def swap(aside: Path, path: Path) -> None:
+    """Put a folder in the place of another, or where there is none; one of the two is there in the end."""
+    if not path.exists():
+        aside.rename(path)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{path.name}-old-", dir=path.parent))
+    path.rename(old / path.name)
+    try:
+        aside.rename(path)
+    except BaseException:
+        (old / path.name).rename(path)
+        old.rmdir()
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _refuse_existing(path: Path, replace: bool) -> None:

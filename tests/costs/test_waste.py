@@ -9,6 +9,7 @@ from hypothesis.extra.numpy import arrays
 from narrowcast.costs import COSTS, Waste
 from narrowcast.model.interest import Interest
 from narrowcast.model.plan import ChannelPlan
+from narrowcast.planning import PLANNERS
 
 INTEREST = Interest([[1, 1, 0], [0, 1, 1]], rate=[1, 10, 100])
 
@@ -71,3 +72,48 @@ def test_disjoint_channels_waste_the_sum_of_p_times_ew(
         if p > 0:
             total += p * (members - (rate * wants.sum(axis=0))[inside].sum() / p)
     assert terms(plan, Interest(wants, rate))["wasted"] == pytest.approx(total, abs=1e-9)
+
+
+def test_the_ideal_brings_what_is_wanted_and_nothing_else() -> None:
+    cost = Waste().ideal(INTEREST)
+    assert cost.total == 0
+    assert cost.terms == {"deliveries": 121, "wanted": 121, "wasted": 0, "unicast": 0}
+    nobody = Waste().ideal(Interest(np.zeros((0, 2)), rate=[1, 2]))
+    assert nobody.terms == {"deliveries": 0, "wanted": 0, "wasted": 0, "unicast": 0}
+
+
+@pytest.mark.parametrize("name", list(COSTS))
+def test_the_ideal_has_the_terms_of_a_plan_and_costs_no_more(name: str) -> None:
+    model = COSTS[name]()
+    ideal = model.ideal(INTEREST)
+    for method in PLANNERS:
+        cost = model.score(INTEREST, PLANNERS[method](channels=2).fit(INTEREST).plan_)
+        assert ideal.total <= cost.total
+        assert ideal.terms.keys() == cost.terms.keys()
+
+
+@pytest.mark.parametrize("name", [name for name in COSTS if COSTS[name]().additive])
+@settings(deadline=None)
+@given(data=st.data())
+def test_an_additive_cost_adds_up_over_disjoint_sets_of_flows(name: str, data: st.DataObject) -> None:
+    subscribers, flows, sessions = (data.draw(st.integers(0, 5)) for _ in range(3))
+    wants = data.draw(arrays(np.bool_, (subscribers, flows)))
+    rate = data.draw(arrays(np.float64, flows, elements=st.sampled_from([0, 0.5, 1, 3])))
+    # The last channel is a group; the plan knows one flow and one subscriber more than the interest.
+    parent = [data.draw(st.sampled_from([-1, sessions])) for _ in range(sessions)]
+    shape = (flows + 1, sessions), (subscribers + 1, sessions), (subscribers + 1, flows + 1)
+    carries, listens, unicast = (data.draw(arrays(np.bool_, each)) for each in shape)
+    carries, listens = (np.pad(each, ((0, 0), (0, 1))) for each in (carries, listens))
+    plan = ChannelPlan(carries, listens, [*parent, -1], unicast)
+    part = data.draw(arrays(np.int64, flows, elements=st.integers(0, 2)))
+    model = COSTS[name]()
+    whole = model.score(Interest(wants, rate), plan)
+    costs = []
+    for each in range(3):
+        inside = np.flatnonzero(part == each)
+        somebody = np.flatnonzero(wants[:, inside].any(axis=1))
+        there = wants[np.ix_(somebody, inside)]
+        costs.append(model.score(Interest(there, rate[inside], somebody, inside), plan))
+    assert sum(cost.total for cost in costs) == pytest.approx(whole.total)
+    for term, value in whole.terms.items():
+        assert sum(cost.terms[term] for cost in costs) == pytest.approx(value), term

@@ -67,7 +67,7 @@ def test_java_passed_over_is_told(
 @pytest.mark.spark
 def test_settings(spark: SparkSession) -> None:
     assert spark.conf.get(ZONE) == "UTC"
-    assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == "262144"
+    assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == "65536"
     assert spark.conf.get("spark.sql.parquet.filterPushdown") == "false"
     assert spark.sparkContext.uiWebUrl is None
     assert spark.sparkContext.master == "local[2,4]"
@@ -84,7 +84,7 @@ def test_arrow_batches_are_large(spark: SparkSession) -> None:
             yield pa.RecordBatch.from_pydict({"rows": pa.array([batch.num_rows], pa.int64())})
 
     rows = spark.range(0, 300_000, numPartitions=1).mapInArrow(sizes, "rows bigint").collect()
-    assert [row.rows for row in rows] == [262_144, 37_856]
+    assert [row.rows for row in rows] == [65_536] * 4 + [37_856]
 
 
 @pytest.mark.spark

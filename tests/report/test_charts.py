@@ -17,15 +17,19 @@ from numpy.typing import NDArray
 
 from narrowcast.costs import COSTS
 from narrowcast.errors import MissingError, ParameterError
+from narrowcast.model.cost import Cost
 from narrowcast.model.interest import Interest
-from narrowcast.model.matches import Matches
+from narrowcast.model.plan import ChannelPlan
 from narrowcast.planning import PLANNERS
+from narrowcast.planning.base import plan_of_flows
 from narrowcast.report import charts
 from narrowcast.report.charts import (
+    BARS,
     CHARTS,
     GROUPS,
     SHOWN,
     Records,
+    channel_load,
     cost_bars,
     interest_matrix,
     matches_per_event,
@@ -34,7 +38,7 @@ from narrowcast.report.charts import (
 from narrowcast.report.page import html_page
 
 INTEREST = Interest([[1, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1], [0, 0, 0, 0]])
-MATCHES = Matches.from_pairs([0, 0, 2, 2, 2], [1, 4, 0, 1, 2], n_events=5)
+SIZES = {0: 3, 2: 1, 3: 1}
 
 
 def scored(interest: Interest, *methods: str) -> Records:
@@ -47,7 +51,8 @@ def scored(interest: Interest, *methods: str) -> Records:
 DATA = {
     "cost-bars": scored(INTEREST, "unicast", "broadcast"),
     "interest-matrix": interest_matrix(INTEREST),
-    "matches-per-event": matches_per_event(MATCHES),
+    "load-per-channel": channel_load([3.0, 1.0, 2.0], [5, 8, 5]),
+    "matches-per-event": matches_per_event(SIZES),
 }
 
 
@@ -68,12 +73,10 @@ def pixels(png: bytes) -> bytes:
 # ------------------------------------------------------------------------------------------------ records
 
 
-@given(st.lists(st.integers(0, 9), max_size=30))
-def test_matches_are_counted(counts: list[int]) -> None:
-    event = np.repeat(np.arange(len(counts)), counts)
-    index = np.concatenate([np.arange(n) for n in [0, *counts]])
-    found = matches_per_event(Matches.from_pairs(event, index, n_events=len(counts)))
-    assert {row["matches"]: row["events"] for row in found} == Counter(counts)
+def test_sizes_are_put_in_order() -> None:
+    found = matches_per_event({7: 2, 0: 5, 3: 0, 1: 4})
+    assert found == [{"matches": m, "events": n} for m, n in ((0, 5), (1, 4), (7, 2))]
+    assert matches_per_event({}) == []
 
 
 def test_bars_tell_what_becomes_of_each_message() -> None:
@@ -91,6 +94,57 @@ def test_bars_tell_what_becomes_of_each_message() -> None:
         ("per-flow\n2 channels", "wanted, sent directly"): 2 / 4,
         ("per-flow\n2 channels", "wasted"): 0,
     }
+
+
+def test_bars_keep_their_order_and_show_the_ideal() -> None:
+    ideal = COSTS["waste"]().ideal(INTEREST)
+    nothing = Cost(0.0, dict.fromkeys(("deliveries", "wanted", "wasted", "unicast"), 0.0))
+    bars = cost_bars({"zeta": (nothing, 1200), "ideal": (ideal, None), "alpha": (nothing, 1)}, events=0.5)
+    assert [(bar["method"], bar["order"], bar["messages"]) for bar in bars[::3]] == [
+        ("zeta\n1,200 channels", 0, 0.0),
+        ("ideal\nthe least there can be", 1, 10.0),
+        ("alpha\n1 channel", 2, 0.0),
+    ]
+    assert [bar["messages"] for bar in bars[4:6]] == [0.0, 0.0]
+    assert cost_bars({"none": (nothing, 0)}, events=0)[0]["messages"] == 0.0
+
+
+def test_each_channel_is_a_bar_the_busiest_first() -> None:
+    bars = channel_load([1.0, 3.0, 1.0, 0.0], [2, 4, 9, 0])
+    assert [(bar["first"], bar["channels"], bar["rate"], bar["listeners"]) for bar in bars] == [
+        (0, 1, 3.0, 4.0),
+        (1, 1, 1.0, 9.0),
+        (2, 1, 1.0, 2.0),
+        (3, 1, 0.0, 0.0),
+    ]
+    assert all(bar["rate_most"] == bar["rate"] for bar in bars)
+    assert all(bar["listeners_most"] == bar["listeners"] for bar in bars)
+    assert channel_load([], []) == []
+
+
+@pytest.mark.parametrize("n_channels", [BARS, BARS + 1, 5003])
+def test_many_channels_share_bars(n_channels: int) -> None:
+    rng = np.random.default_rng(n_channels)
+    rates, members = rng.random(n_channels), rng.integers(0, 1000, n_channels)
+    bars = channel_load(rates, members)
+    assert len(bars) == BARS
+    widths = [bar["channels"] for bar in bars]
+    assert [bar["first"] for bar in bars] == np.cumsum([0, *widths[:-1]]).tolist()
+    assert sum(widths) == n_channels
+    assert max(widths) - min(widths) <= 1
+    for name, given_values in (("rate", rates), ("listeners", members)):
+        assert max(bar[f"{name}_most"] for bar in bars) == given_values.max()
+        total = sum(bar[name] * bar["channels"] for bar in bars)
+        assert total == pytest.approx(given_values.sum())
+    if n_channels > BARS:
+        assert [bar["listeners"] for bar in bars] == sorted((bar["listeners"] for bar in bars), reverse=True)
+
+
+def test_loads_must_be_of_the_same_channels() -> None:
+    with pytest.raises(ParameterError, match=r"rates has shape \(2,\) and members \(3,\); give one of each"):
+        channel_load([1.0, 2.0], [1, 2, 3])
+    with pytest.raises(ParameterError, match="per channel"):
+        channel_load([[1.0]], [[1]])
 
 
 @settings(deadline=None, max_examples=60)
@@ -128,6 +182,87 @@ def test_what_is_wanted_besides_is_grey() -> None:
     assert Counter(cell["group"] for cell in after) == {-1: 1} | dict.fromkeys(range(1, GROUPS + 1), 28)
 
 
+def by_channel(interest: Interest, plan: ChannelPlan) -> list[tuple[int, int, int]]:
+    cells = interest_matrix(interest, plan)
+    return [(c["subscriber"], c["flow"], c["group"]) for c in cells if c["panel"] == "by channel"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    arrays(np.bool_, st.tuples(st.integers(0, 8), st.integers(0, 9))),
+    st.lists(st.integers(-1, 8), min_size=9, max_size=9),
+)
+def test_a_plan_keeps_the_wants(wants: NDArray[np.bool_], channels: list[int]) -> None:
+    interest = Interest(wants)
+    channel = np.array(channels)[: interest.n_flows]
+    cells = interest_matrix(interest, plan_of_flows(interest, channel, 9))
+    names = {cell["panel"] for cell in cells}
+    assert names in (set(), {"before", "by channel"}, {"before", "directly"})
+    assert ("directly" in names) == (wants.any() and not wants[:, channel >= 0].any())
+    after = [cell for cell in cells if cell["panel"] != "before"]
+    for axis, side in ((1, "subscriber"), (0, "flow")):
+        sizes = Counter(cell[side] for cell in after)
+        assert sorted(sizes.values()) == sorted(n for n in wants.sum(axis=axis).tolist() if n)
+    # Each coloured cell is one that its subscriber gets from the channel it gets most from.
+    most = 0
+    for row in wants:
+        most += np.bincount(channel[row & (channel >= 0)], minlength=1).max()
+    assert sum(cell["group"] > 0 for cell in after) == most
+
+
+def test_flows_and_subscribers_stand_with_their_channel() -> None:
+    # Channel 2 carries flows 0 and 3 (five wants), channel 0 flow 1 (two); flow 2 is sent directly.
+    interest = Interest([[0, 1, 1, 0], [1, 0, 0, 1], [1, 1, 0, 1], [1, 0, 0, 0], [0, 0, 1, 0]])
+    plan = plan_of_flows(interest, np.array([2, 0, -1, 2]), 3)
+    found = by_channel(interest, plan)
+    # Subscribers: 1 and 3 get all from channel 2, 2 most; 0 half from channel 0; 4 nothing from any.
+    coloured = {(row, column): group for row, column, group in found}
+    assert Counter(coloured.values()) == {1: 5, 2: 1, -1: 3}
+    assert {cell for cell, group in coloured.items() if group == 2} == {(3, 2)}
+    assert {cell for cell, group in coloured.items() if group == -1} == {(2, 2), (3, 3), (4, 3)}
+    assert {row for (row, _), group in coloured.items() if group == 1} == {0, 1, 2}
+
+
+def test_plan_and_interest_meet_by_label() -> None:
+    interest = Interest([[1, 1, 0], [0, 1, 1]], subscribers=["a", "b"], flows=["x", "y", "z"])
+    carries, listens = [[0, 1], [1, 0], [1, 0]], [[1, 1], [1, 0]]
+    plan = ChannelPlan(carries, listens, subscribers=["b", "a"], flows=["z", "y", "x"])
+    found = by_channel(interest, plan)
+    # Both get most from channel 0, of equals the one that serves more; b has z from channel 1.
+    assert Counter(group for _, _, group in found) == {1: 3, -1: 1}
+    assert (1, 2, -1) in found
+    unknown = ChannelPlan([[1]], [[1]], subscribers=["else"], flows=["other"])
+    assert {cell["panel"] for cell in interest_matrix(interest, unknown)} == {"before", "directly"}
+
+
+def test_sessions_stand_for_their_group() -> None:
+    interest = Interest([[1, 1, 0], [1, 1, 0], [0, 0, 1]])
+    # Channels 0 and 1 are sent in group 2; flow 0 is in both sessions and counts once.
+    plan = ChannelPlan(
+        carries=[[1, 1, 0, 0], [0, 1, 0, 0], [0, 0, 0, 1]],
+        listens=[[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 0, 1]],
+        parent=[2, 2, -1, -1],
+    )
+    assert sorted(by_channel(interest, plan)) == [(0, 0, 1), (0, 1, 1), (1, 0, 1), (1, 1, 1), (2, 2, 2)]
+
+
+def test_colours_are_taken_in_turn() -> None:
+    n_channels = GROUPS + 3
+    # Ever fewer flows in a channel, and one subscriber for each.
+    channel = np.repeat(np.arange(n_channels), np.arange(n_channels, 0, -1))
+    interest = Interest(np.arange(n_channels)[:, None] == channel[None, :])
+    found = by_channel(interest, plan_of_flows(interest, channel, n_channels))
+    assert [(row, column) for row, column, _ in found] == [(c, i) for i, c in enumerate(channel.tolist())]
+    assert [group for _, _, group in found] == (channel % GROUPS + 1).tolist()
+
+
+def test_a_flow_of_two_channels_stands_with_the_one_that_serves_more() -> None:
+    interest = Interest([[1], [1], [1]])
+    plan = ChannelPlan(carries=[[1, 1]], listens=[[1, 0], [0, 1], [1, 1]])
+    # Each channel has two listeners: the first one wins, and who is only in the second is served there.
+    assert sorted(group for _, _, group in by_channel(interest, plan)) == [1, 1, 2]
+
+
 def test_large_matrices_are_sampled() -> None:
     wants = np.random.default_rng(0).random((500, 700)) < 0.1
     cells = interest_matrix(Interest(wants))
@@ -136,6 +271,12 @@ def test_large_matrices_are_sampled() -> None:
         assert (shown.max(axis=0) + 1).tolist() == list(SHOWN)
     assert cells == interest_matrix(Interest(wants))
     assert cells != interest_matrix(Interest(wants), seed=1)
+    plan = PLANNERS["hash"](channels=9).fit(Interest(wants)).plan_
+    ordered = interest_matrix(Interest(wants), plan)
+    assert [cell for cell in ordered if cell["panel"] == "before"] == [
+        cell for cell in cells if cell["panel"] == "before"
+    ]
+    assert {cell["group"] for cell in ordered} == {-1, 0, *range(1, GROUPS + 1)}
 
 
 # ------------------------------------------------------------------------------------------------- drawing
@@ -145,7 +286,7 @@ def test_every_spec_is_a_chart() -> None:
     files = {
         Path(file.name).stem for file in resources.files("narrowcast.report").joinpath("specs").iterdir()
     }
-    assert files == {*CHARTS, "theme"}
+    assert files == {*CHARTS, "empty", "theme"}
     assert set(DATA) == set(CHARTS)
 
 
@@ -166,28 +307,75 @@ def test_charts_are_drawn(name: str, tmp_path: Path) -> None:
     assert again[0].read_bytes() == data
 
 
+def texts_of(name: str, data: Records, folder: Path) -> list[str | None]:
+    _, svg = save_chart(name, data, folder)
+    return [element.text for element in ET.parse(svg).iter() if element.tag.endswith(("text", "tspan"))]
+
+
 def test_marks_are_those_of_the_records(tmp_path: Path) -> None:
     _, svg = save_chart("interest-matrix", DATA["interest-matrix"], tmp_path)
     assert svg.read_text().count('fill="#3e4c59"') == INTEREST.n_wants
-    _, svg = save_chart("cost-bars", DATA["cost-bars"], tmp_path)
-    texts = re.findall(r"<text[^>]*>([^<]*)</text>", svg.read_text())
+    texts = texts_of("cost-bars", DATA["cost-bars"], tmp_path)
     assert "1.25, none wasted" in texts
     assert "4, 69 % wasted" in texts
-    _, svg = save_chart("matches-per-event", DATA["matches-per-event"], tmp_path)
-    assert "mean 1.0" in svg.read_text()
+    assert "mean 1.0" in texts_of("matches-per-event", DATA["matches-per-event"], tmp_path)
+
+
+def test_long_names_are_not_cut(tmp_path: Path) -> None:
+    name = "hierarchical-top-down, on a sample, as planned"
+    ideal = COSTS["waste"]().ideal(INTEREST)
+    texts = texts_of("cost-bars", cost_bars({name: (ideal, 3), "ideal": (ideal, None)}), tmp_path)
+    assert {name, "3 channels", "ideal", "the least there can be", "5, none wasted"} <= set(texts)
+
+
+def test_the_load_says_how_uneven_it_is(tmp_path: Path) -> None:
+    texts = texts_of("load-per-channel", DATA["load-per-channel"], tmp_path)
+    assert {"messages a second", "mean 2, the largest 1.5 times that"} <= set(texts)
+    assert {"listeners", "mean 6, the largest 1.33 times that"} <= set(texts)
+    assert "channels, the one that sends most first" in texts
+    many = texts_of("load-per-channel", channel_load(np.ones(1000), np.arange(1000)), tmp_path)
+    assert {"mean 1, all the same", "mean 500, the largest 2 times that"} <= set(many)
+    assert any(text and "a bar is several" in text for text in many)
+    assert "mean 0, all the same" in texts_of("load-per-channel", channel_load([0.0], [0]), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("method", "title", "head"),
+    [
+        (None, "Interest looks like noise until what is alike stands side by side", "ordered: a colour is"),
+        ("broadcast", "Who wants what, as it comes and by channel", "by channel: a colour is a channel"),
+        ("unicast", "Who wants what, as it comes and by channel", "no channels: all of it is sent directly"),
+    ],
+)
+def test_words_fit_the_order(method: str | None, title: str, head: str, tmp_path: Path) -> None:
+    plan = PLANNERS[method]().fit(INTEREST).plan_ if method else None
+    texts = texts_of("interest-matrix", interest_matrix(INTEREST, plan), tmp_path)
+    assert title in texts
+    assert any(text and text.startswith(head) for text in texts)
+    assert texts.count("events" if plan is None else "flows") == 2
 
 
 @pytest.mark.parametrize("name", CHARTS)
 def test_nothing_is_drawn_too(name: str, tmp_path: Path) -> None:
-    png, svg = save_chart(name, [], tmp_path)
-    assert png.stat().st_size > 100
-    ET.parse(svg)
+    png, svg = save_chart(name, [], tmp_path, subtitle="Of nothing")
+    assert png.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    texts = [element.text for element in ET.parse(svg).iter() if element.tag.endswith("text")]
+    assert {"nothing to show", "Of nothing"} <= set(texts)
+    title = {"interest-matrix": "Who wants what", "load-per-channel": "There are no channels"}
+    assert title.get(name) in {*texts, None}
+
+
+@pytest.mark.parametrize("sizes", [{0: 4}, {5: 10}, {0: 1, 99_000: 20, 100_000: 30}])
+def test_few_sizes_are_drawn(sizes: dict[int, int], tmp_path: Path) -> None:
+    texts = texts_of("matches-per-event", matches_per_event(sizes), tmp_path)
+    mean = sum(m * n for m, n in sizes.items()) / sum(sizes.values())
+    assert f"mean {mean:,.1f}" in texts
+    # The axis counts in whole matches.
+    assert not any(text and re.fullmatch(r"\d+\.\d+", text) for text in texts)
 
 
 def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(
-        ParameterError, match=r"unknown chart 'pie'; known: cost-bars, interest-matrix, matches"
-    ):
+    with pytest.raises(ParameterError, match=r"unknown chart 'pie'; known: cost-bars, interest-matrix, load"):
         save_chart("pie", [], tmp_path)
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     with pytest.raises(MissingError, match="pip install vl-convert-python"):
@@ -203,7 +391,7 @@ def test_page_holds_everything_itself(tmp_path: Path) -> None:
     assert "<h1>Who &lt;wants&gt; what</h1>" in page
     assert "<tr><th></th><th>rows</th></tr>" in page
     assert "<tr><th>a &amp; b</th><td>&lt;5&gt;</td></tr>" in page
-    assert page.count("<svg") == page.count("</svg>") == 3
+    assert page.count("<svg") == page.count("</svg>") == len(CHARTS)
     assert not re.search(r"<(?:script|img|link|iframe)\b|(?:src|href)=", page)
     names = re.findall(r'\bid="([^"]+)"', page)
     assert len(names) == len(set(names))

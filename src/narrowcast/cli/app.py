@@ -11,7 +11,10 @@ from narrowcast.cli.bench import bench
 from narrowcast.cli.check import check
 from narrowcast.cli.diff import diff
 from narrowcast.cli.doctor import doctor
+from narrowcast.cli.evaluate import evaluate
 from narrowcast.cli.generate import generate
+from narrowcast.cli.match import match
+from narrowcast.cli.plan import plan
 from narrowcast.cli.run import run
 
 app = typer.Typer(
@@ -21,7 +24,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-for command in (run, generate, check, diff, bench, doctor):
+for command in (run, match, plan, evaluate, generate, check, diff, bench, doctor):
     app.command()(command)
 
 

@@ -36,7 +36,12 @@ class Waste:
     >>> interest = Interest([[1, 1], [0, 1]], rate=[3.0, 10.0])
     >>> Waste().score(interest, ChannelPlan(carries=[[1], [1]], listens=[[1], [1]])).total
     3.0
+    >>> Waste().ideal(interest).terms["deliveries"]
+    23.0
     """
+
+    #: Each term is a sum over flows, and a flow that the interest does not know has rate 0.
+    additive = True
 
     def score(self, interest: Interest, plan: ChannelPlan) -> Cost:
         """Return the waste of a plan; its flows that the interest does not know have rate 0."""
@@ -55,3 +60,8 @@ class Waste:
                 "unicast": float(plan.rate_of_flows(interest)[plan.unicast.indices].sum()),
             },
         )
+
+    def ideal(self, interest: Interest) -> Cost:
+        """Return the cost of channels that bring everybody what they want and nothing else."""
+        wanted = float(interest.rate @ interest.audience())
+        return Cost(0.0, {"deliveries": wanted, "wanted": wanted, "wasted": 0.0, "unicast": 0.0})

@@ -71,6 +71,7 @@ def write_plan(
     costs: Mapping[str, float] | None = None,
     inputs: Mapping[str, str] | None = None,
     interest: Interest | None = None,
+    cells: pa.Table | None = None,
     replace: bool = False,
 ) -> PlanInfo:
     """Write a plan artefact; the folder appears whole or not at all.
@@ -86,6 +87,8 @@ def write_plan(
         What `plan.json` says of the plan's making; see `PlanInfo`.
     interest
         Where the rate of each channel is taken from; without it the column `rate` is null.
+    cells
+        For flows that are cells: `flow`, `lo` and `hi`, the ends of each.
     replace
         Whether a folder that exists is replaced.
     """
@@ -118,6 +121,8 @@ def write_plan(
         for name, table in tables.items():
             if name != "unicast" or table.num_rows:
                 pq.write_table(table, aside / f"{name}.parquet")
+        if cells is not None:
+            pq.write_table(cells, aside / "cells.parquet")
         (aside / "plan.json").write_bytes(text + b"\n")
     return info
 

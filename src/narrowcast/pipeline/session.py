@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from narrowcast.errors import MissingError, ParameterError
 from narrowcast.pipeline.java import java_home
+from narrowcast.pipeline.problems import plainly
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -31,15 +32,23 @@ _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 _DEFAULTS = {
     _ZONE: "UTC",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "262144",
-    "spark.ui.enabled": "false",
+    # Measured: larger batches fall out of the processor's cache, smaller ones cost more calls.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.ui.showConsoleProgress": "false",
 }
+_HEAP = "spark.driver.memory"
+_SHUFFLE = "spark.sql.shuffle.partitions"
+#: Bytes of input that make one partition of a shuffle: they grow several times when they are unpacked.
+_PARTITION = 32 << 20
 
 
 @contextmanager
 def session(
-    master: str = MASTER, conf: Mapping[str, str] | None = None, app_name: str = "narrowcast"
+    master: str = MASTER,
+    conf: Mapping[str, str] | None = None,
+    app_name: str = "narrowcast",
+    *,
+    ui: bool = False,
 ) -> Iterator[SparkSession]:
     """Give a Spark session for the length of a block.
 
@@ -54,9 +63,13 @@ def session(
         Settings of Spark's that add to the ones made here, or override them.
     app_name
         What Spark's own pages and logs call this run.
+    ui
+        Whether Spark serves its own pages while it runs, at `spark.sparkContext.uiWebUrl`.
 
     Raises
     ------
+    JobError
+        When Spark does not start.
     MissingError
         When pyspark or Java is missing, with the line that installs it.
     ParameterError
@@ -70,7 +83,9 @@ def session(
     if running is not None:
         yield use(running, conf)
         return
-    settings = {**_DEFAULTS, **(conf or {})}
+    settings = {**_DEFAULTS, "spark.ui.enabled": str(ui).lower(), **(conf or {})}
+    if master.startswith("local"):  # there all of Spark's own work is done in this one heap
+        settings.setdefault(_HEAP, _heap())
     # Spark takes the last of two equal options, so a caller's own logging wins.
     settings[_JAVA_OPTIONS] = (
         f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} {settings.get(_JAVA_OPTIONS, '')}"
@@ -78,7 +93,7 @@ def session(
     builder = SparkSession.builder.master(master).appName(app_name)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with _environment(_launch(master)):
+    with _environment(_launch(master)), plainly(f"start Spark on {master}"):
         spark = builder.getOrCreate()
     try:
         yield use(spark)
@@ -108,6 +123,48 @@ def use(spark: SparkSession, conf: Mapping[str, str] | None = None) -> SparkSess
                 "stop it, or leave the setting out"
             )
     return spark
+
+
+@contextmanager
+def sized(spark: SparkSession, n_bytes: int) -> Iterator[None]:
+    """Let shuffles within a block have as many partitions as data of this size needs.
+
+    At least two for each core; Spark itself joins those that turn out small. What the session was started
+    with goes first.
+    """
+    if spark.sparkContext.getConf().contains(_SHUFFLE):
+        yield
+        return
+    before = spark.conf.get(_SHUFFLE, "200")
+    wanted = max(2 * spark.sparkContext.defaultParallelism, -(-n_bytes // _PARTITION))
+    spark.conf.set(_SHUFFLE, str(wanted))
+    try:
+        yield
+    finally:
+        spark.conf.set(_SHUFFLE, before or "200")
+
+
+def settings_of(words: Iterable[str]) -> dict[str, str]:
+    """Return settings given as `key=value`.
+
+    Examples
+    --------
+    >>> settings_of(["spark.driver.memory=4g", "spark.sql.ansi.enabled=true"])
+    {'spark.driver.memory': '4g', 'spark.sql.ansi.enabled': 'true'}
+    """
+    found: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key.strip():
+            raise ParameterError(f"--conf is {word!r}; give it as key=value, such as spark.driver.memory=4g")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def _heap() -> str:
+    """Return the heap of a Spark that runs here: a quarter of the memory, from 1 to 8 GB."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return f"{min(max(memory >> 32, 1), 8)}g"
 
 
 def _launch(master: str) -> dict[str, str]:

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from narrowcast.report.charts import CHARTS, cost_bars, interest_matrix, matches_per_event, save_chart
+from narrowcast.report.charts import (
+    CHARTS,
+    channel_load,
+    cost_bars,
+    interest_matrix,
+    matches_per_event,
+    save_chart,
+)
 from narrowcast.report.page import html_page
 
-__all__ = ["CHARTS", "cost_bars", "html_page", "interest_matrix", "matches_per_event", "save_chart"]
+__all__ = [
+    "CHARTS",
+    "channel_load",
+    "cost_bars",
+    "html_page",
+    "interest_matrix",
+    "matches_per_event",
+    "save_chart",
+]

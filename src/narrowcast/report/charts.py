@@ -12,21 +12,23 @@ from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
 from scipy.spatial.distance import pdist
 
 from narrowcast.errors import MissingError, ParameterError
+from narrowcast.model.labels import positions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from narrowcast.model.cost import Cost
     from narrowcast.model.interest import Interest
-    from narrowcast.model.matches import Matches
+    from narrowcast.model.plan import ChannelPlan
+    from narrowcast.model.relation import Positions
 
 #: What a chart is filled with: a dict for each mark or for what marks are made of.
 Records: TypeAlias = list[dict[str, Any]]
 
 #: The charts there are; each is a file of that name among the specs.
-CHARTS = ("cost-bars", "interest-matrix", "matches-per-event")
+CHARTS = ("cost-bars", "interest-matrix", "load-per-channel", "matches-per-event")
 
 #: Version of the grammar that the files are written in.
 VEGA_LITE = "6.4"
@@ -37,6 +39,8 @@ SCALE = 2
 SHOWN = (160, 240)
 #: As many groups as there are colours in the matrix.
 GROUPS = 6
+#: The most bars of a load; of more channels, each bar is several.
+BARS = 200
 
 
 def save_chart(
@@ -56,7 +60,10 @@ def save_chart(
         A line below the title: what the numbers are of.
     """
     spec = _spec(name)
-    spec["data"] = {"values": list(data)}
+    if not data:
+        spec = _read("empty") | {"title": spec["title"]}
+    # The name lets a file choose its words by what it is filled with.
+    spec["data"] = {"name": "records", "values": list(data)}
     spec["title"]["subtitle"] = subtitle
     spec["config"] = _read("theme")
     try:
@@ -83,28 +90,32 @@ def _read(name: str) -> dict[str, Any]:
     return msgspec.json.decode(text, type=dict[str, Any])
 
 
-def matches_per_event(matches: Matches) -> Records:
-    """Return how many events have each number of matches.
+def matches_per_event(sizes: Mapping[int, int]) -> Records:
+    """Return how many events have each number of matches, fewest matches first.
+
+    Parameters
+    ----------
+    sizes
+        By number of matches, how many events have it; those without a match are under 0.
 
     Examples
     --------
-    >>> from narrowcast.model.matches import Matches
-    >>> matches_per_event(Matches.from_pairs([0, 0, 2], [1, 4, 0], n_events=4))
-    [{'matches': 0, 'events': 2}, {'matches': 1, 'events': 1}, {'matches': 2, 'events': 1}]
+    >>> matches_per_event({2: 1, 0: 4})
+    [{'matches': 0, 'events': 4}, {'matches': 2, 'events': 1}]
     """
-    value, events = np.unique(matches.counts(), return_counts=True)
-    return [{"matches": m, "events": e} for m, e in zip(value.tolist(), events.tolist(), strict=True)]
+    return [{"matches": int(m), "events": int(n)} for m, n in sorted(sizes.items()) if n]
 
 
-def cost_bars(costs: Mapping[str, tuple[Cost, int]], *, events: int = 1) -> Records:
-    """Return the messages that each method delivers per event, by what becomes of them.
+def cost_bars(costs: Mapping[str, tuple[Cost, int | None]], *, events: float = 1) -> Records:
+    """Return the messages that each method delivers per event, by what becomes of them, in the order given.
 
     Parameters
     ----------
     costs
-        For each method the cost by the model `waste`, and how many channels it takes.
+        For each method the cost by the model `waste`, and how many channels it takes; None for the ideal,
+        which is no plan.
     events
-        How many events the costs are of.
+        How many events the costs are of; of costs per second, the rate of all flows together.
 
     Examples
     --------
@@ -121,56 +132,171 @@ def cost_bars(costs: Mapping[str, tuple[Cost, int]], *, events: int = 1) -> Reco
             "wanted, sent directly": terms["unicast"],
             "wasted": terms["wasted"],
         }
-        label = f"{name}\n{channels:,} channel{'s' * (channels != 1)}"
+        takes = "the least there can be"
+        if channels is not None:
+            takes = f"{channels:,} channel{'s' * (channels != 1)}"
         for place, (kind, messages) in enumerate(kinds.items()):
-            bar = {"method": label, "order": order, "kind": kind, "place": place}
-            bars.append(bar | {"messages": messages / max(1, events)})
+            bar = {"method": f"{name}\n{takes}", "order": order, "kind": kind, "place": place}
+            bars.append(bar | {"messages": messages / (events if events > 0 else 1)})
     return bars
 
 
-def interest_matrix(interest: Interest, *, seed: int = 0) -> Records:
-    """Return a sample of who wants what twice: as it comes, and ordered so that what is alike is together.
+def channel_load(rates: ArrayLike, members: ArrayLike) -> Records:
+    """Return what each channel sends and how many listen to it, the busiest channel first.
 
-    Flows are grouped by their audiences (Ward's method on their directions), and each subscriber stands
-    with the group that holds the largest part of what it wants. `group` is the colour of a cell: 0 before
-    ordering, -1 for a subscriber's wants outside its group.
+    Of more than 200 channels, each record is of a run of neighbours: their mean and the largest. Rates and
+    listeners are then sorted each on their own, because means of what is not sorted would tell nothing.
+
+    Parameters
+    ----------
+    rates
+        Messages per second sent in each channel, `ChannelPlan.rates`; of a plan of two levels, give those
+        of its groups alone.
+    members
+        Listeners of each channel, `ChannelPlan.members`.
+
+    Examples
+    --------
+    >>> for bar in channel_load([0.5, 2.0], [7, 3]):
+    ...     print(bar["first"], bar["channels"], bar["rate"], bar["listeners"])
+    0 1 2.0 3.0
+    1 1 0.5 7.0
     """
-    wants = _sample(interest, seed)
-    n_subscribers, n_flows = wants.shape
-    if not n_subscribers:
+    rate, listeners = np.asarray(rates, np.float64), np.asarray(members, np.float64)
+    if rate.ndim != 1 or rate.shape != listeners.shape:
+        raise ParameterError(
+            f"rates has shape {rate.shape} and members {listeners.shape}; give one of each per channel"
+        )
+    order = np.lexsort((-listeners, -rate))
+    few = len(rate) <= BARS
+    rate, listeners = rate[order], listeners[order] if few else -np.sort(-listeners)
+    n_bars = min(len(rate), BARS)
+    ends = np.arange(n_bars + 1) * len(rate) // max(1, n_bars)
+    bars: Records = []
+    for first, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+        bar: dict[str, Any] = {"first": first, "channels": end - first}
+        for name, values in (("rate", rate), ("listeners", listeners)):
+            part = values[first:end]
+            bar |= {name: float(part.mean()), f"{name}_most": float(part.max())}
+        bars.append(bar)
+    return bars
+
+
+def interest_matrix(interest: Interest, plan: ChannelPlan | None = None, *, seed: int = 0) -> Records:
+    """Return a sample of who wants what twice: as it comes, and ordered.
+
+    Without a plan, what is alike is together: flows are grouped by their audiences (Ward's method on their
+    directions), and each subscriber stands with the group that holds the largest part of what it wants.
+
+    With a plan, flows stand with the channel that brings them to most of the sample, channels that bring
+    more come first, and what is sent directly comes last; each subscriber stands with the channel from
+    which it gets most. A session stands for its group.
+
+    `group` is the colour of a cell: 0 before ordering, -1 for a subscriber's wants from outside its group
+    or channel. There are six colours, and channels take them in turn.
+
+    Parameters
+    ----------
+    interest
+        Who wants what, all of it or a sample.
+    plan
+        Brought together with the interest by label.
+    seed
+        Of the sample.
+
+    Examples
+    --------
+    >>> from narrowcast.model.interest import Interest
+    >>> from narrowcast.model.plan import ChannelPlan
+    >>> plan = ChannelPlan(carries=[[1, 0], [0, 1], [1, 0]], listens=[[1, 1], [1, 0]])
+    >>> cells = interest_matrix(Interest([[0, 1, 0], [1, 0, 1]]), plan)
+    >>> [(c["subscriber"], c["flow"], c["group"]) for c in cells if c["panel"] == "by channel"]
+    [(0, 0, 1), (0, 1, 1), (1, 2, 2)]
+    """
+    wants, subscriber, flow = _sample(interest, seed)
+    if not wants.size:
         return []
     group, flows = _grouped(wants)
-    share = np.stack([wants[:, group == g].sum(axis=1) for g in range(group.max() + 1)], axis=1)
-    home = share.argmax(axis=1)
-    # Groups in the order in which their flows stand, and in each the most devoted subscribers first.
-    rank = np.argsort(np.argsort([np.flatnonzero(group[flows] == g)[0] for g in range(share.shape[1])]))
-    devoted = share.max(axis=1) / share.sum(axis=1)
-    subscribers = np.lexsort((-devoted, rank[home]))
-    own = home[:, None] == group[None, :]
-    colour = np.where(own, rank[home][:, None] + 1, -1)
+    if plan is None:
+        panel, via = "after", np.where(wants, group, -1)
+        # Groups in the order in which their flows stand.
+        shown = group[flows[np.sort(np.unique(group[flows], return_index=True)[1])]]
+    else:
+        via = _via(wants, interest, plan, subscriber, flow)
+        group, shown = _carriers(via)
+        panel = "by channel" if len(shown) else "directly"
+    none = len(shown)
+    rank = np.full(shown.max(initial=-1) + 2, none)  # at -1, which is no group, it holds `none`
+    rank[shown] = np.arange(none)
+    via, group = rank[via], rank[group]
+    # Half a message from nobody: less than one from anybody, more than none at all.
+    share = [*((via == g).sum(axis=1) for g in range(none)), np.full(len(wants), 0.5)]
+    home = np.argmax(share, axis=0)
+    own = (via == home[:, None]) & (via < none)
+    # In each group the most devoted subscribers first.
+    rows = np.lexsort((-own.sum(axis=1) / wants.sum(axis=1), home))
+    columns = flows[np.argsort(group[flows], kind="stable")]
+    colour = np.where(own, via % GROUPS + 1, -1)
     cells: Records = []
-    for panel, rows, columns, colours in (
-        ("before", np.arange(n_subscribers), np.arange(n_flows), np.zeros_like(colour)),
-        ("after", subscribers, flows, colour),
+    for name, ys, xs, colours in (
+        ("before", np.arange(wants.shape[0]), np.arange(wants.shape[1]), np.zeros_like(colour)),
+        (panel, rows, columns, colour),
     ):
-        y, x = np.nonzero(wants[np.ix_(rows, columns)])
-        shade = colours[rows[y], columns[x]]
+        y, x = np.nonzero(wants[np.ix_(ys, xs)])
+        shade = colours[ys[y], xs[x]]
         cells += [
-            {"panel": panel, "subscriber": r, "flow": c, "group": g}
+            {"panel": name, "subscriber": r, "flow": c, "group": g}
             for r, c, g in zip(y.tolist(), x.tolist(), shade.tolist(), strict=True)
         ]
     return cells
 
 
-def _sample(interest: Interest, seed: int) -> NDArray[np.bool_]:
-    """Return some rows and columns of the wants, in their order, each with something in it."""
+def _via(
+    wants: NDArray[np.bool_], interest: Interest, plan: ChannelPlan, subscriber: Positions, flow: Positions
+) -> Positions:
+    """Return for each cell of a sample the group that serves it, -1 where none does or nothing is wanted.
+
+    Of several, it is the one that brings the flow to the most of the sample; of equals, the first.
+    """
+    row, column = np.nonzero(wants)
+    knows_subscriber = positions("subscriber", interest.subscribers.take(subscriber), plan.subscribers)
+    knows_flow = positions("flow", interest.flows.take(flow), plan.flows)
+    heard = [(np.empty(0, np.intp), np.empty(0, np.intp))]
+    heard += list(plan.heard(knows_subscriber[row], knows_flow[column]))
+    pair = np.concatenate([pairs for pairs, _ in heard])
+    channel = plan.groups()[np.concatenate([channels for _, channels in heard])]
+    # A subscriber in two sessions of a group still gets its messages in one group.
+    pair, channel = np.unique(np.stack([pair, channel]), axis=1)
+    _, kind, brings = np.unique(
+        np.stack([column[pair], channel]), axis=1, return_inverse=True, return_counts=True
+    )
+    best = np.lexsort((channel, -brings[kind], pair))
+    first = best[np.unique(pair[best], return_index=True)[1]]
+    via = np.full(wants.shape, -1, np.intp)
+    via[row[pair[first]], column[pair[first]]] = channel[first]
+    return via
+
+
+def _carriers(via: Positions) -> tuple[Positions, Positions]:
+    """Return the channel that each flow stands with, -1 for none, and the channels in their order."""
+    known, carried = np.unique(via[via >= 0], return_counts=True)
+    if not len(known):
+        return np.full(via.shape[1], -1), known
+    to = np.stack([(via == channel).sum(axis=0) for channel in known])
+    carrier = np.where(to.any(axis=0), known[to.argmax(axis=0)], -1)
+    # Channels with flows of their own first: the colours of neighbours in the picture then differ.
+    return carrier, known[np.lexsort((known, -carried, ~np.isin(known, carrier)))]
+
+
+def _sample(interest: Interest, seed: int) -> tuple[NDArray[np.bool_], Positions, Positions]:
+    """Return some rows and columns of the wants, in their order, each with something in it, and which."""
     rng = np.random.default_rng(seed)
     flows = _some(rng, np.flatnonzero(interest.audience()), SHOWN[1])
     part = interest.wants[:, flows]
     subscribers = _some(rng, np.flatnonzero(np.diff(part.indptr)), SHOWN[0])
     wants = part[subscribers].toarray()
-    kept: NDArray[np.bool_] = wants[:, wants.any(axis=0)]
-    return kept
+    wanted = wants.any(axis=0)
+    return wants[:, wanted], subscribers, flows[wanted]
 
 
 def _some(rng: np.random.Generator, of: NDArray[np.intp], most: int) -> NDArray[np.intp]:

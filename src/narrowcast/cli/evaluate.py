@@ -1,0 +1,113 @@
+"""`narrowcast evaluate`: what a plan costs on given data, beside the plans that need no planning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from narrowcast.cli import inputs, options
+from narrowcast.cli.plan import RECENT
+from narrowcast.errors import PlanError
+from narrowcast.model.artefact import read_plan
+from narrowcast.model.schema import Schema
+from narrowcast.pipeline.evaluate import evaluate as evaluate_plan
+from narrowcast.pipeline.inputs import Inputs, take
+from narrowcast.pipeline.match import STRATEGIES
+from narrowcast.pipeline.problems import plainly
+from narrowcast.pipeline.progress import watched
+from narrowcast.pipeline.session import sized
+
+if TYPE_CHECKING:
+    from narrowcast.model.artefact import PlanInfo
+
+
+def evaluate(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan: a folder.")],
+    interests: inputs.Interests = None,
+    rates: inputs.Rates = None,
+    subscriptions: inputs.Subscriptions = None,
+    events: inputs.Events = None,
+    recent: inputs.Recent = None,
+    last: inputs.Last = None,
+    window: inputs.Window = None,
+    top: inputs.Top = None,
+    channels: Annotated[
+        int | None, typer.Option("--channels", metavar="K", help="Of the baseline hash; else as the plan.")
+    ] = None,
+    seed: options.Seed = 0,
+    schema: options.SchemaFile = None,
+    strategy: options.Strategy = "auto",
+    memory: options.Memory = None,
+    strict: options.Strict = False,
+    master: options.Master = options.LOCAL,
+    conf: options.Conf = None,
+    ui: options.Ui = False,
+    as_json: options.Json = False,
+) -> None:
+    """Say what a plan costs against unicast, broadcast, a channel for each flow, hashing and the ideal.
+
+    First it makes sure that the plan serves everybody; costs of one that does not are not reported.
+
+    Examples:
+
+        narrowcast evaluate plan --interests i.parquet --rates r.csv
+
+        narrowcast evaluate plan --subscriptions s.jsonl --events e.csv --json
+    """
+    made, info = read_plan(plan)
+    options.one_of("--strategy", strategy, STRATEGIES)
+    some = None if last or window else RECENT
+    types = None if schema is None else Schema.read(schema)
+    given = Inputs(
+        interests=interests,
+        rates=rates,
+        subscriptions=subscriptions,
+        events=events,
+        flows="cells" if info.flow_space == "cells" else "events",
+        recent=recent or some,
+        last=last,
+        window=window,
+        top=info.params.get("top") if top is None else top,
+        grid=info.params.get("grid"),
+        schema=types,
+        strict=strict,
+        strategy=strategy,
+        memory=options.memory_of(memory),
+        seed=seed,
+    )
+    _require_fitting(info, given)
+    with options.spark_at(master, conf, ui=ui) as at, sized(at.spark, given.size(at.spark)):
+        taken = take(at.spark, given, at.progress, at.tell)
+        with watched(at.spark, at.progress, "evaluate"), plainly("evaluate the plan"):
+            found = evaluate_plan(taken.frames, made, name=info.method, channels=channels)
+    facts: dict[str, Any] = {"command": "evaluate", "plan": str(plan), **taken.facts, **found.to_dict()}
+    if taken.fingerprints != info.inputs:
+        typer.echo("these are not the inputs that the plan was made from", err=True)
+    options.show(facts, {f"What {plan} costs": _rows(facts)}, as_json=as_json)
+
+
+def _require_fitting(info: PlanInfo, given: Inputs) -> None:
+    """Refuse inputs whose flows are not of the kind that the plan carries."""
+    if (info.flow_space == "topics") != (given.interests is not None):
+        needs = "--interests" if info.flow_space == "topics" else "--subscriptions and --events"
+        raise PlanError(f"the plan's flows are {info.flow_space}; give {needs} to evaluate it")
+
+
+def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return costs as rows of text: a method each, a column for each cost and each of its terms."""
+    methods: dict[str, Any] = facts["methods"]
+    first = next(iter(methods.values()))["costs"]
+    heads = [(cost, term) for cost, each in first.items() for term in (None, *each["terms"])]
+    rows: list[tuple[str, ...]] = [
+        ("messages a second", "channels", *(cost if term is None else term for cost, term in heads))
+    ]
+    for name, each in methods.items():
+        values = (
+            each["costs"][cost]["total"] if term is None else each["costs"][cost]["terms"][term]
+            for cost, term in heads
+        )
+        shown = "" if each["channels"] is None else f"{each['channels']:,}"
+        rows.append((name, shown, *(f"{value:,.6g}" for value in values)))
+    return rows

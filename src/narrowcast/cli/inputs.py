@@ -1,0 +1,39 @@
+"""The options that say what a plan is made from, or evaluated on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from narrowcast.pipeline.inputs import FLOWS
+
+Interests = Annotated[
+    str | None,
+    typer.Option("--interests", metavar="I", help="Table: subscriber, flow: who wants which topic"),
+]
+Rates = Annotated[
+    str | None, typer.Option("--rates", metavar="R", help="Table: flow, rate (events a second; else 1 each).")
+]
+Subscriptions = Annotated[
+    str | None,
+    typer.Option("--subscriptions", metavar="S", help="Table: subscription_id, subscriber, filter."),
+]
+Events = Annotated[
+    str | None,
+    typer.Option("--events", metavar="E", help="Table: event_id, and a column per attribute."),
+]
+Flows = Annotated[
+    str, typer.Option("--flows", metavar="NAME", help=f"Of filters and events make: {' or '.join(FLOWS)}.")
+]
+Recent = Annotated[
+    int | None, typer.Option("--recent", metavar="N", help="The last N events that somebody wanted.")
+]
+Last = Annotated[
+    int | None, typer.Option("--last", metavar="N", help="The last N events that each subscription matched.")
+]
+Window = Annotated[
+    float | None, typer.Option("--window", metavar="SECONDS", help="The events of the last so many seconds.")
+]
+Cells = Annotated[int, typer.Option("--cells", metavar="C", help="Cells along each attribute.")]
+Top = Annotated[int | None, typer.Option("--top", metavar="T", help="Keep the T heaviest cells; else all.")]

@@ -1,0 +1,116 @@
+"""`narrowcast match`: who wants which event, on Spark."""
+
+from __future__ import annotations
+
+import time
+from pathlib import PurePosixPath
+from typing import Annotated, Any
+
+import typer
+
+from narrowcast.cli import options
+from narrowcast.errors import TableError
+from narrowcast.model.schema import Schema
+from narrowcast.pipeline.match import STRATEGIES
+from narrowcast.pipeline.session import sized
+from narrowcast.pipeline.storage import exists, size_of
+
+
+def match(
+    subscriptions: Annotated[
+        str, typer.Option("--subscriptions", metavar="S", help="Table: subscription_id, subscriber, filter.")
+    ],
+    events: Annotated[
+        str, typer.Option("--events", metavar="E", help="Table: event_id, and a column for each attribute.")
+    ],
+    out: Annotated[
+        str, typer.Option("--out", metavar="M", help="The matches: a folder or URI, not there yet.")
+    ],
+    strategy: options.Strategy = "auto",
+    counts: Annotated[
+        bool, typer.Option("--counts", help="Write event_id and how many match, instead of which.")
+    ] = False,
+    rejected: Annotated[
+        str | None,
+        typer.Option("--rejected", metavar="R", help="Where bad rows go; by default beside M: M-rejected."),
+    ] = None,
+    schema: options.SchemaFile = None,
+    memory: options.Memory = None,
+    parts: Annotated[
+        int | None, typer.Option("--parts", metavar="P", help="Of the partitioned strategy: how many.")
+    ] = None,
+    copies: Annotated[
+        int | None, typer.Option("--copies", metavar="C", help="To how many parts an event goes; divides P.")
+    ] = None,
+    seed: options.Seed = 0,
+    strict: options.Strict = False,
+    master: options.Master = options.LOCAL,
+    conf: options.Conf = None,
+    ui: options.Ui = False,
+    as_json: options.Json = False,
+) -> None:
+    """Match events with subscriptions: one row for each event that matches anything, its ids ascending.
+
+    Before it starts it says what each strategy would cost. `broadcast` has the whole index in every worker;
+    `partitioned` spreads subscriptions, so that no worker holds them all; `auto` takes the cheaper that fits.
+
+    Examples:
+
+        narrowcast match --subscriptions s.parquet --events e.parquet --out m.parquet
+
+        narrowcast match --subscriptions s.csv --events s3a://bucket/events --out s3a://bucket/sizes --counts
+    """
+    from narrowcast.pipeline.content import Content
+
+    options.one_of("--strategy", strategy, STRATEGIES)
+    types = None if schema is None else Schema.read(schema)
+    limit = options.memory_of(memory)
+    aside = rejected or _beside(out)
+    with options.spark_at(master, conf, ui=ui) as at:
+        for path in (out, aside):
+            if exists(at.spark, path):
+                raise TableError(f"{path} exists already; name another or remove it")
+        n_bytes = size_of(at.spark, subscriptions) + size_of(at.spark, events)
+        with sized(at.spark, n_bytes):
+            content = Content(
+                at.spark, subscriptions, events, schema=types, strict=strict, progress=at.progress
+            )
+            start = time.perf_counter()
+            facts: dict[str, Any] = {"command": "match", "out": out, **content.facts}
+            found = content.match(
+                strategy=strategy,
+                counts=counts,
+                memory=limit,
+                parts=parts,
+                copies=copies,
+                seed=seed,
+                tell=at.tell,
+            )
+            facts |= content.write(found, out, counts=counts)
+            if facts["rejected"]:
+                content.write_rejected(aside)
+                facts["rejected_table"] = aside
+            facts["seconds"] = time.perf_counter() - start
+    options.show(facts, {"What came out": _rows(facts)}, as_json=as_json)
+
+
+def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return what came out as rows of text."""
+    rows: list[tuple[str, ...]] = [("", "number")]
+    rows += [(name, f"{facts[name]:,}") for name in ("subscriptions", "events", "rejected")]
+    rows += [(f"  {reason}", f"{count:,}") for reason, count in facts["reasons"].items()]
+    rows.append(("matches", f"{facts['matches']:,}"))
+    rows.append(("events that match nobody", f"{facts['unmatched']:,}"))
+    rows.append(("seconds", f"{facts['seconds']:.1f}"))
+    return rows
+
+
+def _beside(out: str) -> str:
+    """Return the name of the rejected table that goes with a table of matches.
+
+    >>> _beside("s3a://bucket/m.parquet"), _beside("matches")
+    ('s3a://bucket/m-rejected.parquet', 'matches-rejected')
+    """
+    head, slash, name = out.rstrip("/").rpartition("/")
+    plain = PurePosixPath(name)
+    return f"{head}{slash}{plain.stem}-rejected{plain.suffix}"

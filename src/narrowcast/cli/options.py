@@ -1,0 +1,104 @@
+"""What the commands that run on Spark have in common: their options, and Spark itself with a progress bar."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from narrowcast.errors import ParameterError
+from narrowcast.pipeline.match import STRATEGIES, bytes_of
+from narrowcast.pipeline.session import MASTER, session, settings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from narrowcast.pipeline.estimate import Estimate
+
+Master = Annotated[
+    str,
+    typer.Option("--master", metavar="URL", help="Where Spark runs: local[*,4], spark://host:7077."),
+]
+Conf = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="K=V", help="A setting of Spark's; can be repeated.")
+]
+Ui = Annotated[bool, typer.Option("--ui", help="Serve Spark's own pages while it runs.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Stop when a row is bad instead of setting it aside.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="What all random choices come from.")]
+SchemaFile = Annotated[
+    str | None,
+    typer.Option("--schema", metavar="FILE", help="The types of events: JSON of names to types, or a table."),
+]
+Strategy = Annotated[
+    str, typer.Option("--strategy", metavar="NAME", help=f"How to match: {', '.join(STRATEGIES)}.")
+]
+Memory = Annotated[
+    str | None,
+    typer.Option("--memory", metavar="SIZE", help="What a Python worker may take, such as 512m; default 1g."),
+]
+
+#: The default of `--master`.
+LOCAL = MASTER
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """Spark at work, and where to show how far it is."""
+
+    spark: Any
+    progress: Progress
+
+    def tell(self, estimate: Estimate, chosen: str) -> None:
+        """Print what matching will cost, before it starts."""
+        for line in estimate.lines(chosen):
+            self.progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def spark_at(master: str, conf: list[str] | None, *, ui: bool) -> Iterator[At]:
+    """Start Spark for the length of a block."""
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    settings = settings_of(conf or [])
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        starting = progress.add_task("start Spark", total=None)
+        with session(master, settings, ui=ui) as spark:
+            progress.update(starting, total=1, completed=1)
+            if ui:
+                console.print(f"Spark's pages: {spark.sparkContext.uiWebUrl}", highlight=False)
+            yield At(spark, progress)
+
+
+def memory_of(text: str | None) -> int | None:
+    """Return the bytes that a size stands for."""
+    return None if text is None else bytes_of(text)
+
+
+def show(facts: Mapping[str, Any], tables: Mapping[str, Sequence[Sequence[str]]], *, as_json: bool) -> None:
+    """Print what came out: as one JSON document, or as tables of which the first row is the head."""
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(facts), indent=2).decode())
+        return
+    console = Console()
+    for title, (head, *rows) in tables.items():
+        table = Table(title=title, title_justify="left", title_style="bold")
+        for i, name in enumerate(head):
+            table.add_column(name, justify="right" if i else "left")
+        for row in rows:
+            table.add_row(*map(escape, row))
+        console.print(table)
+
+
+def one_of(option: str, value: str, known: Sequence[str]) -> str:
+    """Return a value if it is one of those known."""
+    if value not in known:
+        raise ParameterError(f"{option} is {value!r}; use one of {', '.join(known)}")
+    return value

@@ -1,0 +1,145 @@
+"""`narrowcast plan`: channels for an interest, as a plan artefact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from narrowcast.cli import inputs, options
+from narrowcast.costs import COSTS
+from narrowcast.errors import ParameterError, TableError
+from narrowcast.model.artefact import write_plan
+from narrowcast.model.schema import Schema
+from narrowcast.pipeline.inputs import Inputs, take
+from narrowcast.pipeline.match import STRATEGIES
+from narrowcast.pipeline.plan import make_plan
+from narrowcast.pipeline.problems import plainly
+from narrowcast.pipeline.progress import watched
+from narrowcast.pipeline.session import sized
+from narrowcast.planning import PLANNERS
+
+#: The events that a plan is made from where nothing else is said: the last ones that somebody wanted.
+RECENT = 10_000
+
+
+def plan(
+    out: Annotated[Path, typer.Option("--out", metavar="PLAN", help="A folder that does not exist yet.")],
+    method: Annotated[str, typer.Option("--method", metavar="M", help=f"How: {', '.join(PLANNERS)}.")],
+    channels: Annotated[
+        int | None,
+        typer.Option("--channels", metavar="K", help="The most channels; else all it takes."),
+    ] = None,
+    interests: inputs.Interests = None,
+    rates: inputs.Rates = None,
+    subscriptions: inputs.Subscriptions = None,
+    events: inputs.Events = None,
+    flows: inputs.Flows = "events",
+    recent: inputs.Recent = None,
+    last: inputs.Last = None,
+    window: inputs.Window = None,
+    cells: inputs.Cells = 5,
+    top: inputs.Top = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the method; can be repeated."),
+    ] = None,
+    seed: options.Seed = 0,
+    schema: options.SchemaFile = None,
+    strategy: options.Strategy = "auto",
+    memory: options.Memory = None,
+    strict: options.Strict = False,
+    master: options.Master = options.LOCAL,
+    conf: options.Conf = None,
+    ui: options.Ui = False,
+    as_json: options.Json = False,
+) -> None:
+    """Plan channels, from topics or from filters and events, and write the plan.
+
+    Out of filters and events flows are made: the last events that somebody wanted (10,000 unless --recent,
+    --last or --window says otherwise), or the cells of a grid over the event space.
+
+    Examples:
+
+        narrowcast plan --interests i.parquet --rates r.csv --method hash --channels 16 --out plan
+
+        narrowcast plan --subscriptions s.jsonl --events e.csv --flows cells --method per-flow --out plan
+    """
+    PLANNERS[method]
+    options.one_of("--strategy", strategy, STRATEGIES)
+    if out.exists() or out.is_symlink():
+        raise TableError(f"{out} exists already; name another folder or remove it")
+    params = parameters(settings or [])
+    some = None if last or window else RECENT
+    given = Inputs(
+        interests=interests,
+        rates=rates,
+        subscriptions=subscriptions,
+        events=events,
+        flows=flows,
+        recent=recent or some,
+        last=last,
+        window=window,
+        cells=cells,
+        top=top,
+        schema=None if schema is None else Schema.read(schema),
+        strict=strict,
+        strategy=strategy,
+        memory=options.memory_of(memory),
+        seed=seed,
+    )
+    with options.spark_at(master, conf, ui=ui) as at, sized(at.spark, given.size(at.spark)):
+        taken = take(at.spark, given, at.progress, at.tell)
+        with watched(at.spark, at.progress, "plan"), plainly("plan"):
+            made, interest = make_plan(taken.frames, method, channels=channels, seed=seed, params=params)
+            bounds = None if taken.frames.cells is None else taken.frames.cells.toArrow().sort_by("flow")
+        said: dict[str, Any] = {"channels": channels, **params}
+        if taken.grid is not None:
+            edges = (each.tolist() for each in taken.grid.edges)
+            said |= {"top": top, "grid": dict(zip(taken.grid.attributes, edges, strict=True))}
+        costs = {name: COSTS[name]().score(interest, made).total for name in COSTS}
+        write_plan(
+            made,
+            out,
+            method=method,
+            params=said,
+            seed=seed,
+            flow_space=taken.frames.flow_space,
+            costs=costs,
+            inputs=taken.fingerprints,
+            interest=interest,
+            cells=bounds,
+        )
+    facts = {
+        "command": "plan",
+        "out": str(out),
+        "method": method,
+        **taken.facts,
+        "subscribers": interest.n_subscribers,
+        "channels": made.n_groups,
+        "costs": costs,
+    }
+    names = ("rejected", "subscribers", "flows", "wants", "channels")
+    rows: list[tuple[str, ...]] = [("", "number"), *((name, f"{facts[name]:,}") for name in names)]
+    rows += [(f"cost: {name}", f"{value:,.6g}") for name, value in costs.items()]
+    options.show(facts, {f"The plan in {out}": rows}, as_json=as_json)
+
+
+def parameters(settings: list[str]) -> dict[str, Any]:
+    """Return parameters given as `key=value`; a value that reads as JSON is that, any other is text.
+
+    >>> parameters(["distance=total", "moves=10"])
+    {'distance': 'total', 'moves': 10}
+    """
+    found: dict[str, Any] = {}
+    for word in settings:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise ParameterError(f"--set is {word!r}; give it as key=value")
+        try:
+            found[key] = msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            found[key] = value
+    return found

@@ -1,0 +1,71 @@
+"""Matching with the whole index in every worker: events stay where they are."""
+
+from __future__ import annotations
+
+import uuid
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from narrowcast.matching import Auto
+from narrowcast.model.schema import EVENT_ID
+from narrowcast.pipeline.compile import unpack_all
+from narrowcast.pipeline.worker import COUNTS, IDS, match_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from narrowcast.matching.indexed import Indexed
+    from narrowcast.model.schema import Schema
+
+
+def match_broadcast(
+    events: DataFrame, compiled: DataFrame, schema: Schema, *, counts: bool = False
+) -> DataFrame:
+    """Return the matches of events, found by an index that every worker maps into memory.
+
+    The index is built here, on the driver, so what it holds must fit there and in each worker once.
+
+    Parameters
+    ----------
+    events
+        As `ingest` gives them.
+    compiled
+        As `compile_subscriptions` gives them.
+    schema
+        The attributes of the events.
+    counts
+        How many subscriptions match an event instead of which.
+    """
+    from pyspark.sql import functions as sf
+
+    rows = compiled.where(sf.col("payload").isNotNull())
+    whole = unpack_all([row.payload for row in rows.select("payload").toLocalIterator()], schema)
+    columns = [name for row in rows.select("columns").distinct().toLocalIterator() for name in row.columns]
+    file = ship(compiled.sparkSession, Auto().fit(whole))
+    work = partial(match_batches, file=file, schema=schema, counts=counts)
+    return needed(events, columns).mapInArrow(work, COUNTS if counts else IDS)
+
+
+def needed(events: DataFrame, columns: Iterable[str]) -> DataFrame:
+    """Return events with only the columns that filters look at: the others need not travel."""
+    from pyspark.sql import functions as sf
+
+    wanted = {EVENT_ID, *(name.lower() for name in columns)}
+    kept = [name for name in events.columns if name.lower().partition(".")[0] in wanted]
+    return events.select(*(sf.col(f"`{name.replace('`', '``')}`") for name in kept))
+
+
+def ship(spark: SparkSession, matcher: Indexed) -> str:
+    """Send an index to all workers, and return the name under which they find it."""
+    from pyspark import SparkFiles
+
+    # Below Spark's own folder: it is served from there for as long as Spark runs, and goes with it.
+    name = f"{uuid.uuid4().hex}.index"
+    folder = Path(SparkFiles.getRootDirectory()) / "indexes"
+    folder.mkdir(exist_ok=True)
+    matcher.save(folder / name)
+    spark.sparkContext.addFile(str(folder / name))
+    return name

@@ -1,0 +1,202 @@
+"""What a plan is made from, or evaluated on: an interest, out of whatever tables are given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from narrowcast.errors import ParameterError
+from narrowcast.model.cells import NUMBERS, CellGrid
+from narrowcast.pipeline.cells import cell_rates, from_cells
+from narrowcast.pipeline.content import Content, reasons_of
+from narrowcast.pipeline.estimate import sample_events
+from narrowcast.pipeline.interest import InterestFrames, from_matches, from_topics
+from narrowcast.pipeline.problems import plainly
+from narrowcast.pipeline.progress import watched
+from narrowcast.pipeline.storage import size_of
+from narrowcast.pipeline.tables import fingerprint, ingest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+    from rich.progress import Progress
+
+    from narrowcast.model.schema import Schema
+    from narrowcast.pipeline.estimate import Estimate
+
+#: What flows can be made of events and subscriptions.
+FLOWS = ("events", "cells")
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Tables, and what flows to make of them.
+
+    Parameters
+    ----------
+    interests, rates
+        Who wants which topic, and how often each sends.
+    subscriptions, events
+        Filters and events instead.
+    flows
+        Of those: `events` that were matched, or `cells` of a grid over the event space.
+    recent, last, window
+        Which events: see `from_matches`.
+    cells, top, grid
+        How many cells to cut each attribute in, by how many events fall in them, and how many of them to
+        keep; or the edges of a grid by attribute, as keys.
+    schema, strict, strategy, memory, seed
+        How to read and to match.
+    """
+
+    interests: str | None = None
+    rates: str | None = None
+    subscriptions: str | None = None
+    events: str | None = None
+    flows: str = "events"
+    recent: int | None = None
+    last: int | None = None
+    window: float | None = None
+    cells: int = 5
+    top: int | None = None
+    grid: Mapping[str, Sequence[int]] | None = None
+    schema: Schema | None = None
+    strict: bool = False
+    strategy: str = "auto"
+    memory: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.interests is not None:
+            if self.subscriptions is not None or self.events is not None:
+                raise ParameterError("--interests goes without --subscriptions and --events; give one or two")
+        elif self.subscriptions is None or self.events is None:
+            raise ParameterError("give --interests, or both --subscriptions and --events")
+        elif self.rates is not None:
+            raise ParameterError("--rates goes with --interests; rates of events are taken from the events")
+        if self.flows not in FLOWS:
+            raise ParameterError(f"--flows is {self.flows!r}; use one of {', '.join(FLOWS)}")
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """The tables that are given, by name."""
+        named = {name: getattr(self, name) for name in ("interests", "rates", "subscriptions", "events")}
+        return {name: path for name, path in named.items() if path is not None}
+
+    def size(self, spark: SparkSession) -> int:
+        """Return how many bytes the tables have."""
+        return sum(size_of(spark, path) for path in self.paths.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """An interest, what was found on the way, and what it was made from."""
+
+    frames: InterestFrames
+    facts: dict[str, Any]
+    fingerprints: dict[str, str]
+    grid: CellGrid | None = None
+    rejected: DataFrame | None = field(default=None, repr=False)
+
+
+def take(
+    spark: SparkSession, inputs: Inputs, progress: Progress, tell: Callable[[Estimate, str], None]
+) -> Taken:
+    """Make an interest out of the tables given; it is kept on disk for as long as Spark runs.
+
+    Parameters
+    ----------
+    spark
+        Where to.
+    inputs
+        From what.
+    progress
+        Where to show how far it is.
+    tell
+        Called with the estimate of matching before that starts.
+    """
+    taken = _topics(spark, inputs, progress) if inputs.interests else _content(spark, inputs, progress, tell)
+    with watched(spark, progress, "interest"), plainly("make the interest"):
+        facts = {"wants": taken.frames.interests.count(), "flows": taken.frames.rates.count()}
+    return Taken(taken.frames, {**taken.facts, **facts}, taken.fingerprints, taken.grid, taken.rejected)
+
+
+def _topics(spark: SparkSession, inputs: Inputs, progress: Progress) -> Taken:
+    """Read an interest in topics."""
+    with watched(spark, progress, "read"), plainly("read the tables"):
+        read = {name: ingest(spark, name, path) for name, path in inputs.paths.items()}
+        bad = read["interests"].rejected
+        if "rates" in read:
+            bad = bad.unionByName(read["rates"].rejected)
+        facts = reasons_of(bad, strict=inputs.strict)
+        rates = read["rates"].rows if "rates" in read else None
+        frames = from_topics(read["interests"].rows, rates)
+        prints = {name: fingerprint(each.rows) for name, each in read.items()}
+    return Taken(_kept(frames), facts, prints, rejected=bad)
+
+
+def _content(
+    spark: SparkSession, inputs: Inputs, progress: Progress, tell: Callable[[Estimate, str], None]
+) -> Taken:
+    """Make an interest out of filters and events."""
+    from pyspark import StorageLevel
+
+    assert inputs.subscriptions is not None
+    assert inputs.events is not None
+    content = Content(
+        spark,
+        inputs.subscriptions,
+        inputs.events,
+        progress=progress,
+        schema=inputs.schema,
+        strict=inputs.strict,
+    )
+    prints = content.fingerprints()
+    if inputs.flows == "cells":
+        with watched(spark, progress, "cells"), plainly("make the cells"):
+            grid = _grid(content, inputs)
+            rates = cell_rates(content.events, grid).persist(StorageLevel.DISK_ONLY)
+            frames = from_cells(None, content.compiled, grid, top=inputs.top, density=rates)
+        return Taken(_kept(frames), content.facts, prints, grid, content.rejected)
+    matches = content.match(strategy=inputs.strategy, memory=inputs.memory, seed=inputs.seed, tell=tell)
+    frames = from_matches(
+        matches.persist(StorageLevel.DISK_ONLY),
+        content.owners,
+        content.events,
+        recent=inputs.recent,
+        last=inputs.last,
+        window=inputs.window,
+    )
+    return Taken(_kept(frames), content.facts, prints, rejected=content.rejected)
+
+
+def _grid(content: Content, inputs: Inputs) -> CellGrid:
+    """Return the grid given, or one over the numbers that filters bound, cut by a sample of events."""
+    schema = content.schema
+    if inputs.grid is not None:
+        edges = tuple(np.array(each, np.int64) for each in inputs.grid.values())
+        return CellGrid(schema, tuple(inputs.grid), edges)
+    used = set(content.columns())
+    names = [
+        name
+        for name, kind in zip(schema.names, schema.types, strict=True)
+        if kind.family in NUMBERS and name.partition(".")[0] in used
+    ]
+    if not names:
+        raise ParameterError("no filter bounds an attribute that is a number; use --flows events instead")
+    sample = sample_events(content.events, content.facts["events"], schema, inputs.seed)
+    return CellGrid.quantiles(schema, sample, inputs.cells, attributes=names)
+
+
+def _kept(frames: InterestFrames) -> InterestFrames:
+    """Return an interest that is computed once."""
+    from pyspark import StorageLevel
+
+    level = StorageLevel.DISK_ONLY
+    cells = None if frames.cells is None else frames.cells.persist(level)
+    return InterestFrames(
+        frames.interests.persist(level), frames.rates.persist(level), frames.flow_space, cells
+    )

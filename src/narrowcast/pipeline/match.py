@@ -1,0 +1,105 @@
+"""Which subscriptions each event matches: the stage, and the choice between its strategies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from narrowcast.errors import ParameterError
+from narrowcast.pipeline.broadcast import match_broadcast
+from narrowcast.pipeline.estimate import Estimate, estimate
+from narrowcast.pipeline.partitioned import match_partitioned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from narrowcast.model.schema import Schema
+
+STRATEGIES = ("auto", "broadcast", "partitioned")
+
+#: How Spark writes a table of matches: ids rise within an event, and their differences are small.
+PARQUET = {"parquet.writer.version": "PARQUET_2_0", "parquet.enable.dictionary": "false"}
+
+_MEMORY = "spark.executor.pyspark.memory"
+_UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def match(
+    events: DataFrame,
+    compiled: DataFrame,
+    schema: Schema,
+    *,
+    strategy: str = "auto",
+    counts: bool = False,
+    memory: int | None = None,
+    parts: int | None = None,
+    copies: int | None = None,
+    seed: int = 0,
+    tell: Callable[[Estimate, str], None] | None = None,
+) -> DataFrame:
+    """Return the matches of events: `event_id`, and `subscription_ids` ascending or how many `matches`.
+
+    An event that matches nothing has no row. All strategies give the same rows.
+
+    Parameters
+    ----------
+    events
+        As `ingest` gives them.
+    compiled
+        As `compile_subscriptions` gives them, best read from where they were written.
+    schema
+        The attributes of the events.
+    strategy
+        `broadcast` has the whole index in every worker, `partitioned` spreads subscriptions over parts and
+        sends each event to those that can match it, `auto` takes what costs less and fits in memory.
+    counts
+        How many subscriptions match an event instead of which.
+    memory
+        Bytes that a Python worker may take; by default what `spark.executor.pyspark.memory` says, or 1 GB.
+    parts, copies, seed
+        Of the partitioned strategy: how many parts, to how many of them an event goes, and of the samples
+        that they are chosen by. Left out, they are chosen.
+    tell
+        Called with the estimate and the name of the strategy before the work starts.
+    """
+    if strategy not in STRATEGIES:
+        raise ParameterError(f"strategy is {strategy!r}; use one of {', '.join(STRATEGIES)}")
+    limit = worker_memory(events.sparkSession) if memory is None else memory
+    if limit <= 0:
+        raise ParameterError(f"memory is {limit} bytes; give a worker at least some hundred million")
+    if strategy == "broadcast" and tell is None:
+        return match_broadcast(events, compiled, schema, counts=counts)
+    found = estimate(
+        events, compiled, schema, counts=counts, memory=limit, parts=parts, copies=copies, seed=seed
+    )
+    chosen = found.best.strategy if strategy == "auto" else strategy
+    if tell is not None:
+        tell(found, chosen)
+    if chosen == "broadcast":
+        return match_broadcast(events, compiled, schema, counts=counts)
+    slices = found.forecasts["partitioned"].slices
+    assert slices is not None
+    return match_partitioned(events, compiled, schema, slices, found.columns, counts=counts)
+
+
+def worker_memory(spark: SparkSession) -> int:
+    """Return the bytes that a Python worker may take: what Spark was told, or 1 GB.
+
+    Examples
+    --------
+    >>> bytes_of("512m"), bytes_of("2g"), bytes_of("1024")
+    (536870912, 2147483648, 1073741824)
+    """
+    said = spark.sparkContext.getConf().get(_MEMORY)
+    return bytes_of(said) if said else 1 << 30
+
+
+def bytes_of(text: str) -> int:
+    """Return a size as Spark writes it, in MB where it has no unit."""
+    number = text.strip().lower().removesuffix("b") or "0"
+    unit = number[-1] if number[-1] in _UNITS else ""
+    digits = number.removesuffix(unit)
+    if not digits.isdigit():
+        raise ParameterError(f"size {text!r} is none; write it as 512m or 2g")
+    return int(digits) * _UNITS[unit or "m"]

@@ -1,0 +1,183 @@
+"""Planning on the driver: the interest is brought over, within a stated limit, and handed to a planner."""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from narrowcast.errors import ParameterError
+from narrowcast.model.interest import Interest
+from narrowcast.model.labels import encode, labels_in
+from narrowcast.model.relation import relation_of
+from narrowcast.pipeline.problems import plainly
+from narrowcast.planning.base import PLANNERS, check_channels, check_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark import Broadcast
+
+    from narrowcast.model.labels import Labels
+    from narrowcast.model.plan import ChannelPlan
+    from narrowcast.pipeline.interest import InterestFrames
+
+#: Wanted pairs that the driver takes: at about 32 bytes each while they are brought over (measured with
+#: 5 million), 1.6 GB; what a planner needs for itself comes on top.
+LIMIT = 50_000_000
+#: Pairs that a worker looks at in one go: finding labels among all costs once per go, not once per batch.
+CHUNK = 1 << 20
+
+
+def to_interest(frames: InterestFrames, *, limit: int = LIMIT) -> Interest:
+    """Bring an interest to the driver.
+
+    Labels travel once and pairs as two numbers of four bytes each, so that neither Spark's limit on
+    results nor the driver's memory is met early. However the tables are cut, the same interest comes out.
+
+    Parameters
+    ----------
+    frames
+        Who wants what, and the rates.
+    limit
+        The most wanted pairs, and the most flows, to take.
+
+    Raises
+    ------
+    ParameterError
+        When there are more, before any is brought over.
+    """
+    from pyspark.sql import functions as sf
+
+    with plainly("bring the interest to the driver"):
+        pairs = frames.interests.agg(sf.count("*").alias("pairs"))
+        [counts] = pairs.crossJoin(frames.rates.agg(sf.count("*").alias("flows"))).collect()
+        for what, count in (("wanted pairs", counts.pairs), ("flows", counts.flows)):
+            if count > limit:
+                raise ParameterError(
+                    f"the interest has {count:,} {what} and the driver takes {limit:,}; keep fewer flows "
+                    "(the heaviest cells, the last events), or raise the limit on a driver with more memory"
+                )
+        interests = frames.interests.select("subscriber", "flow")
+        rates = frames.rates.select("flow", "rate").toArrow()
+        column = labels_in(interests.select("subscriber").distinct().toArrow(), "subscriber", "interests")
+        wanted = labels_in(interests.select("flow").distinct().toArrow(), "flow", "interests")
+        subscribers, _ = encode("subscriber", column)
+        # Nobody's interest yet: it checks the rates, and numbers the flows as every interest does.
+        empty = pa.table({"subscriber": column.slice(0, 0), "flow": wanted.slice(0, 0)})
+        rated = Interest.from_tables(empty, rates)
+        flows, [known, _] = encode("flow", rated.flows, wanted)
+        rate = np.ones(len(flows))
+        rate[known] = rated.rate
+        shipped = interests.sparkSession.sparkContext.broadcast((subscribers, flows))
+        try:
+            codes = interests.mapInArrow(partial(_coded, labels=shipped), "row int, column int").toArrow()
+        finally:
+            shipped.destroy()
+    row, place = codes["row"].to_numpy(), codes["column"].to_numpy()
+    return Interest(relation_of(row, place, (len(subscribers), len(flows))), rate, subscribers, flows)
+
+
+def make_plan(
+    frames: InterestFrames,
+    method: str,
+    *,
+    channels: int | None,
+    seed: int = 0,
+    params: Mapping[str, Any] | None = None,
+    limit: int = LIMIT,
+) -> tuple[ChannelPlan, Interest]:
+    """Make a plan by any registered method, on the driver, and check that it serves everybody.
+
+    Parameters
+    ----------
+    frames
+        Who wants what, and the rates.
+    method
+        One of `PLANNERS`.
+    channels
+        The most channels; None for as many as the method likes.
+    seed
+        Of what the method leaves to chance.
+    params
+        The method's other parameters.
+    limit
+        The most wanted pairs to bring to the driver.
+
+    Returns
+    -------
+    tuple of ChannelPlan and Interest
+        The plan, and the interest that it was made from.
+
+    Raises
+    ------
+    ParameterError
+        When the method or a parameter is unknown or out of range, or the interest is over the limit.
+    PlanError
+        When the method leaves a wanted pair without service.
+    """
+    make = PLANNERS[method]
+    params = dict(params or {})
+    check_channels(channels)
+    check_seed(seed)
+    _check_params(method, params)
+    planner = make(channels=channels, seed=seed, **params)
+    interest = to_interest(frames, limit=limit)
+    plan = planner.fit(interest).plan_
+    plan.validate(interest)
+    return plan, interest
+
+
+def _check_params(method: str, params: Mapping[str, Any]) -> None:
+    """Refuse parameters that a method does not have, and miss those that it needs."""
+    taken = inspect.signature(PLANNERS[method]).parameters
+    own = {name: each for name, each in taken.items() if name not in ("channels", "seed")}
+    known = ", ".join(own) or "none besides channels and seed"
+    open_ended = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in own.values())
+    for name in params:
+        if name in ("channels", "seed"):
+            raise ParameterError(f"{name} is among the parameters of {method!r}; give it as {name} itself")
+        if name not in own and not open_ended:
+            raise ParameterError(f"method {method!r} has no parameter {name!r}; it has: {known}")
+    for name, each in own.items():
+        needed = each.kind is inspect.Parameter.KEYWORD_ONLY and each.default is inspect.Parameter.empty
+        if needed and name not in params:
+            raise ParameterError(f"method {method!r} needs the parameter {name!r}; set it")
+
+
+def chunks(batches: Iterator[pa.RecordBatch], size: int = CHUNK) -> Iterator[pa.Table]:
+    """Yield the rows of many batches in tables of at least `size` rows, the last one excepted.
+
+    Examples
+    --------
+    >>> batches = pa.table({"flow": range(5)}).to_batches(max_chunksize=1)
+    >>> [table.num_rows for table in chunks(iter(batches), 2)]
+    [2, 2, 1]
+    """
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        if rows >= size:
+            yield pa.Table.from_batches(held)
+            held, rows = [], 0
+    if rows:
+        yield pa.Table.from_batches(held)
+
+
+def _coded(
+    batches: Iterator[pa.RecordBatch], labels: Broadcast[tuple[Labels, Labels]]
+) -> Iterator[pa.RecordBatch]:
+    """Yield wanted pairs as positions among all subscribers and all flows."""
+    subscribers, flows = labels.value
+    for table in chunks(batches):
+        row, column = (
+            pc.index_in(labels_in(table, name, "interests").cast(known.type), value_set=known)
+            for name, known in (("subscriber", subscribers), ("flow", flows))
+        )
+        yield pa.RecordBatch.from_arrays([row, column], names=["row", "column"])

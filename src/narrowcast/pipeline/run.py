@@ -1,0 +1,323 @@
+"""The whole job, stage by stage: from raw tables to matches, an interest, a plan, its costs and a report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+
+from narrowcast import __version__
+from narrowcast.costs import COSTS
+from narrowcast.model.artefact import read_plan, write_plan
+from narrowcast.model.interest import Interest
+from narrowcast.pipeline.checkpoint import Checkpoints, Record, key_of
+from narrowcast.pipeline.compile import compile_subscriptions, owners
+from narrowcast.pipeline.content import reasons_of, rejected_of
+from narrowcast.pipeline.evaluate import evaluate
+from narrowcast.pipeline.interest import InterestFrames, from_matches
+from narrowcast.pipeline.match import PARQUET, match
+from narrowcast.pipeline.plan import make_plan
+from narrowcast.pipeline.problems import plainly
+from narrowcast.pipeline.progress import watched
+from narrowcast.pipeline.session import sized
+from narrowcast.pipeline.storage import size_of
+from narrowcast.pipeline.tables import fingerprint, ingest, schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from rich.progress import Progress
+
+    from narrowcast.model.schema import Schema
+    from narrowcast.pipeline.estimate import Estimate
+
+    Work = Callable[[Path], dict[str, Any]]
+
+#: The events that a plan is made from: the last ones that somebody wanted.
+RECENT = 10_000
+_INTEREST = ("interests", "rates")
+#: What the stages write.
+TABLES = (
+    *(f"{name}.parquet" for name in ("subscriptions", "events", "unreadable", "compiled", "rejected")),
+    *(f"{name}.parquet" for name in ("matches", *_INTEREST)),
+    "plan",
+)
+#: Sizes of matches that are told apart in the picture.
+_SIZES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Tables that are made here instead of read: what makes them, and all that they depend on."""
+
+    tables: Callable[[], dict[str, pa.Table]]
+    said: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to do.
+
+    Parameters
+    ----------
+    source
+        Where `subscriptions` and `events` are read from, or what makes them.
+    method, channels
+        How to plan, and with how many channels at most.
+    seed
+        Of the plan and of samples.
+    strategy, counts, memory
+        How to match: see `match`.
+    recent
+        Of how many events the plan is made.
+    schema
+        The types of events, where their files do not tell them.
+    strict
+        End at the first bad row instead of setting it aside.
+    """
+
+    source: Made | dict[str, str]
+    method: str = "hash"
+    channels: int = 16
+    seed: int = 0
+    strategy: str = "auto"
+    memory: int | None = None
+    recent: int = RECENT
+    schema: Schema | None = None
+    strict: bool = False
+
+
+@dataclass(slots=True)
+class Run:
+    """A job at work in a folder that has the stages it has finished.
+
+    Parameters
+    ----------
+    spark
+        Where it runs.
+    stages
+        What is done already.
+    job
+        What to do.
+    progress
+        Where to show how far it is.
+    tell
+        Called with the estimate of matching before it starts.
+    """
+
+    spark: SparkSession
+    stages: Checkpoints
+    job: Job
+    progress: Progress
+    tell: Callable[[Estimate, str], None]
+    records: dict[str, Record] = field(default_factory=dict)
+
+    def do(self) -> dict[str, Record]:
+        """Do all stages but those that are done, and return their records in order."""
+        source = self.job.source
+        n_bytes = (
+            0 if isinstance(source, Made) else sum(size_of(self.spark, path) for path in source.values())
+        )
+        with sized(self.spark, n_bytes):
+            self._read()
+            self._compile()
+            self._match()
+            self._interest()
+            self._plan()
+            self._evaluate()
+        return self.records
+
+    def table(self, name: str) -> DataFrame:
+        """Return a table that a stage has written."""
+        return self.spark.read.parquet(str(self.stages.folder / f"{name}.parquet"))
+
+    @property
+    def schema(self) -> Schema:
+        """The attributes of the events."""
+        return schema_of(self.table("events"))
+
+    def frames(self) -> InterestFrames:
+        """Return the interest that the plan is made from."""
+        return InterestFrames(self.table("interests"), self.table("rates"), "events")
+
+    def sample(self, flows: int = 240, subscribers: int = 160) -> Interest:
+        """Return a sample of the interest that a picture can show; the same for the same tables."""
+        from pyspark.sql import functions as sf
+
+        frames = self.frames()
+        order = sf.xxhash64("flow", sf.lit(self.job.seed))
+        some = frames.rates.orderBy(order, "flow").limit(flows)
+        pairs = frames.interests.join(sf.broadcast(some.select("flow")), "flow")
+        order = sf.xxhash64("subscriber", sf.lit(self.job.seed))
+        people = pairs.select("subscriber").distinct().orderBy(order, "subscriber").limit(subscribers)
+        shown = pairs.join(sf.broadcast(people), "subscriber").select("subscriber", "flow")
+        return Interest.from_tables(shown.toArrow())
+
+    def _stage(
+        self,
+        name: str,
+        after: str,
+        outputs: tuple[str, ...],
+        work: Callable[[Path], dict[str, Any]],
+        **of: Any,
+    ) -> None:
+        """Do a stage that depends on the one before and on some parameters."""
+        key = key_of(name, after=self.records[after].key if after else None, version=__version__, **of)
+        with watched(self.spark, self.progress, name), plainly(f"do the stage {name!r}"):
+            self.records[name] = self.stages.run(name, key, outputs, work)
+
+    def _read(self) -> None:
+        """Take in the tables: typed, bad rows set aside."""
+        job, source = self.job, self.job.source
+        said = source.said if isinstance(source, Made) else {}
+        if not isinstance(source, Made):
+            with watched(self.spark, self.progress, "look at the inputs"), plainly("read the inputs"):
+                for name, path in source.items():
+                    found = ingest(self.spark, name, path, schema=self._types(name))
+                    said[name] = [fingerprint(found.rows), fingerprint(found.rejected)]
+
+        def work(aside: Path) -> dict[str, Any]:
+            paths = source
+            if isinstance(source, Made):
+                (aside / "made").mkdir()
+                paths = {
+                    name: str(aside / "made" / f"{name}.parquet") for name in ("subscriptions", "events")
+                }
+                for name, table in source.tables().items():
+                    if name in paths:
+                        pq.write_table(table, paths[name])
+            assert isinstance(paths, dict)
+            counts: dict[str, Any] = {}
+            bad: DataFrame | None = None
+            for name, path in paths.items():
+                found = ingest(self.spark, name, path, schema=self._types(name))
+                found.rows.write.parquet(str(aside / f"{name}.parquet"))
+                bad = found.rejected if bad is None else bad.unionByName(found.rejected)
+                counts[name] = self.spark.read.parquet(str(aside / f"{name}.parquet")).count()
+            assert bad is not None
+            bad.write.parquet(str(aside / "unreadable.parquet"))
+            reasons_of(self.spark.read.parquet(str(aside / "unreadable.parquet")), strict=job.strict)
+            return counts
+
+        outputs = ("subscriptions.parquet", "events.parquet", "unreadable.parquet")
+        types = job.schema.to_dict() if job.schema else None
+        self._stage("read", "", outputs, work, source=said, types=types, strict=job.strict)
+
+    def _types(self, name: str) -> Schema | None:
+        return self.job.schema if name == "events" else None
+
+    def _compile(self) -> None:
+        """Turn filters into boxes."""
+        from pyspark.sql import functions as sf
+
+        def work(aside: Path) -> dict[str, Any]:
+            subscriptions, schema = self.table("subscriptions"), self.schema
+            compile_subscriptions(subscriptions, schema).write.parquet(str(aside / "compiled.parquet"))
+            compiled = self.spark.read.parquet(str(aside / "compiled.parquet"))
+            rejected = self.table("unreadable").unionByName(rejected_of(compiled))
+            reasons = reasons_of(rejected, strict=self.job.strict)
+            if reasons["rejected"]:
+                rejected.write.parquet(str(aside / "rejected.parquet"))
+            sums = compiled.agg(sf.sum("subscriptions"), sf.sum("boxes")).head()
+            assert sums is not None
+            return {
+                "subscriptions": sums[0] or 0,
+                "boxes": sums[1] or 0,
+                "subscribers": owners(compiled, schema).select("subscriber").distinct().count(),
+                **reasons,
+            }
+
+        self._stage("compile", "read", ("compiled.parquet", "rejected.parquet"), work, strict=self.job.strict)
+
+    def _match(self) -> None:
+        """Find who wants which event."""
+        from pyspark.sql import functions as sf
+
+        job = self.job
+
+        def work(aside: Path) -> dict[str, Any]:
+            events, compiled = self.table("events"), self.table("compiled")
+            found = match(
+                events,
+                compiled,
+                self.schema,
+                strategy=job.strategy,
+                memory=job.memory,
+                seed=job.seed,
+                tell=self.tell,
+            )
+            found.write.options(**PARQUET).parquet(str(aside / "matches.parquet"))
+            sizes = self.spark.read.parquet(str(aside / "matches.parquet")).select(
+                sf.size("subscription_ids").alias("matches")
+            )
+            seen = sizes.agg(sf.count("*"), sf.sum("matches"), sf.max("matches")).head()
+            assert seen is not None
+            matched, pairs, most = (value or 0 for value in seen)
+            step = max(1, -(-most // _SIZES))
+            low = (sf.floor(sf.col("matches") / step) * step).cast("bigint").alias("matches")
+            counted = sizes.groupBy(low).agg(sf.count("*").alias("events")).orderBy("matches").collect()
+            n_events = self.records["read"].facts["events"]
+            by_size = {0: n_events - matched} | {row.matches: row.events for row in counted if row.matches}
+            if counted and counted[0].matches == 0:  # sizes that share a bin with none
+                by_size[0] += counted[0].events
+            return {
+                "events": n_events,
+                "matches": pairs,
+                "matched": matched,
+                "unmatched": n_events - matched,
+                "most": most,
+                "sizes": sorted(by_size.items()),
+            }
+
+        self._stage("match", "compile", ("matches.parquet",), work)
+
+    def _interest(self) -> None:
+        """Make an interest out of what events matched."""
+
+        def work(aside: Path) -> dict[str, Any]:
+            events = self.table("events")
+            people = owners(self.table("compiled"), self.schema)
+            frames = from_matches(self.table("matches"), people, events, recent=self.job.recent)
+            frames.interests.write.parquet(str(aside / "interests.parquet"))
+            frames.rates.write.parquet(str(aside / "rates.parquet"))
+            written = {name: self.spark.read.parquet(str(aside / f"{name}.parquet")) for name in _INTEREST}
+            return {"wants": written["interests"].count(), "flows": written["rates"].count()}
+
+        outputs = tuple(f"{name}.parquet" for name in _INTEREST)
+        self._stage("interest", "match", outputs, work, recent=self.job.recent)
+
+    def _plan(self) -> None:
+        """Plan channels, on the driver."""
+        job = self.job
+
+        def work(aside: Path) -> dict[str, Any]:
+            plan, interest = make_plan(self.frames(), job.method, channels=job.channels, seed=job.seed)
+            write_plan(
+                plan,
+                aside / "plan",
+                method=job.method,
+                params={"channels": job.channels},
+                seed=job.seed,
+                flow_space="events",
+                costs={name: COSTS[name]().score(interest, plan).total for name in COSTS},
+                inputs={name: record.key for name, record in self.records.items()},
+                interest=interest,
+            )
+            return {"channels": plan.n_groups}
+
+        self._stage(
+            "plan", "interest", ("plan",), work, method=job.method, channels=job.channels, seed=job.seed
+        )
+
+    def _evaluate(self) -> None:
+        """Say what the plan costs."""
+
+        def work(_: Path) -> dict[str, Any]:
+            plan, _info = read_plan(self.stages.folder / "plan")
+            return evaluate(self.frames(), plan, name=self.job.method, channels=self.job.channels).to_dict()
+
+        self._stage("evaluate", "plan", (), work)

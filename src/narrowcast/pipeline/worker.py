@@ -1,0 +1,70 @@
+"""What runs in Spark's Python workers: batches of events in, batches of matches out."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from narrowcast.matching import load_matcher
+from narrowcast.model.events import EventBatch
+from narrowcast.model.schema import EVENT_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from narrowcast.matching.answers import Answers
+    from narrowcast.matching.indexed import Indexed
+    from narrowcast.model.schema import Schema
+
+#: The columns of the tables of matches: ids, or how many there are.
+IDS = "event_id bigint, subscription_ids array<bigint>"
+COUNTS = "event_id bigint, matches bigint"
+#: Ids in a batch of matches, about: it bounds a worker's memory whatever the events match.
+_IDS = 1 << 22
+#: Events that are matched first, to see how much they match.
+_FIRST = 1 << 10
+
+
+def matches_of(matcher: Answers, events: EventBatch, *, counts: bool) -> Iterator[pa.RecordBatch]:
+    """Yield the matches of events in batches of bounded size; no row where nothing matches."""
+    if counts:
+        yield _counts(matcher, events)
+        return
+    ids = matcher.subscriptions_.subscription_id
+    start, step = 0, _FIRST
+    while start < len(events):
+        part = events.slice(start, start + step)
+        table = matcher.match(part).to_arrow(part.event_id, ids)
+        yield from table.to_batches()
+        start += len(part)
+        listed = table["subscription_ids"].nbytes // 8
+        step = max(1, min(_IDS * len(part) // max(1, listed), 8 * step))
+
+
+def _counts(matcher: Answers, events: EventBatch) -> pa.RecordBatch:
+    found = matcher.count(events)
+    some = np.flatnonzero(found)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(events.event_id[some]), pa.array(found[some])], names=[EVENT_ID, "matches"]
+    )
+
+
+def match_batches(
+    batches: Iterator[pa.RecordBatch], file: str, schema: Schema, *, counts: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield the matches of batches of events, found by the index that was shipped as a file."""
+    matcher = _matcher(file)
+    for batch in batches:
+        yield from matches_of(matcher, EventBatch.from_arrow(batch, schema), counts=counts)
+
+
+@lru_cache(maxsize=2)
+def _matcher(file: str) -> Indexed:
+    """Return the matcher of a shipped file, mapped into memory once for all tasks of this worker."""
+    from pyspark import SparkFiles
+
+    # Spark has just copied it: what it holds need not be read to be trusted.
+    return load_matcher(SparkFiles.get(file), verify=False)
