@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -394,7 +393,7 @@ def draw(points: list[dict[str, Any]], folder: Path) -> None:
     """Draw the growth as matching-growth.svg and .png."""
     import vl_convert
 
-    from narrowcast.report.charts import SCALE, VEGA_LITE
+    from narrowcast.report.charts import SCALE, VEGA_LITE, theme
 
     series = {
         "auto": "events_per_s",
@@ -403,8 +402,7 @@ def draw(points: list[dict[str, Any]], folder: Path) -> None:
         "reading all bounds once": "scan_limit_events_per_s",
     }
     spec = json.loads((HERE / "matching-growth.json").read_text())
-    theme = resources.files("narrowcast.report").joinpath("specs", "theme.json").read_text()
-    spec["config"] |= json.loads(theme)
+    spec["config"] |= theme()
     spec["data"] = {
         "values": [
             {key: p[key] for key in ("workload", "subscriptions")} | {"series": label, "rate": p[column]}

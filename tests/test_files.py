@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from narrowcast.errors import TableError
-from narrowcast.files import first_line, new_folder, read_table
+from narrowcast.files import first_line, new_folder, read_table, swap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -286,3 +286,23 @@ def test_a_place_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with pytest.raises(TableError, match="link"), new_folder(tmp_path / "link"):
         pass
+
+
+def test_swap_puts_a_folder_where_there_is_none_and_in_place_of_another(tmp_path: Path) -> None:
+    for text in ("one", "two"):
+        (tmp_path / "aside").mkdir()
+        (tmp_path / "aside" / "a.txt").write_text(text)
+        (tmp_path / "aside" / f"{text}.txt").write_text(text)
+        swap(tmp_path / "aside", tmp_path / "out")
+        assert names(tmp_path) == ["out"]
+        assert names(tmp_path / "out") == sorted(["a.txt", f"{text}.txt"])
+        assert (tmp_path / "out" / "a.txt").read_text() == text
+
+
+def test_swap_puts_the_old_back_when_there_is_nothing_new(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "old.txt").write_text("old")
+    with pytest.raises(FileNotFoundError):
+        swap(tmp_path / "nothing", tmp_path / "out")
+    assert names(tmp_path) == ["out"]
+    assert names(tmp_path / "out") == ["old.txt"]

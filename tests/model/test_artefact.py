@@ -211,3 +211,13 @@ def test_not_a_folder(tmp_path: Path) -> None:
 def test_rows_in_any_order(folder: Path) -> None:
     channels(folder, channel=[1, 0], parent=[None, 1])
     assert read_plan(folder)[0] == PLAN
+
+
+def test_cells_are_written_where_given_and_need_not_be_read(tmp_path: Path) -> None:
+    cells = pa.table({"flow": [10, 20], "lo": [[0.0, 1.0], [2.0, 1.0]], "hi": [[2.0, 5.0], [4.0, 5.0]]})
+    write_plan(PLAN, tmp_path / "plan", method="hash", flow_space="cells", cells=cells)
+    assert pq.read_table(tmp_path / "plan" / "cells.parquet").equals(cells)
+    plan, info = read_plan(tmp_path / "plan")
+    assert (info.flow_space, plan.n_groups) == ("cells", PLAN.n_groups)
+    write_plan(PLAN, tmp_path / "topics", method="hash")
+    assert not (tmp_path / "topics" / "cells.parquet").exists()

@@ -109,3 +109,17 @@ def test_the_table_has_ids_ascending_and_no_row_without_any(
     ]
     assert table.to_pylist() == expected
     assert table.schema == pa.schema([("event_id", pa.int64()), ("subscription_ids", pa.list_(pa.int64()))])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5))))
+def test_ids_that_ascend_and_those_that_do_not_give_one_table(pairs: list[tuple[int, int]]) -> None:
+    """Where ids ascend with positions nothing is sorted; turned round, the same subscriptions are."""
+    ids = np.array([-7, -7 + 2**40, 2**41, 2**62, 2**62 + 1, 2**63 - 1])
+    plain = Matches.from_pairs([e for e, _ in pairs], [i for _, i in pairs], 4)
+    turned = Matches.from_pairs([e for e, _ in pairs], [5 - i for _, i in pairs], 4)
+    events = np.array([3, 1, 2, 0])
+    table = plain.to_arrow(events, ids)
+    assert table.equals(turned.to_arrow(events, ids[::-1].copy()))
+    for row in table.to_pylist():
+        assert row["subscription_ids"] == sorted(row["subscription_ids"])

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import pytest
 
 from narrowcast.errors import MissingError, ParameterError
 from narrowcast.pipeline import session, use
-from narrowcast.pipeline.session import _environment, _launch
+from narrowcast.pipeline.session import _MASTER, _environment, _launch, settings_of, sized
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ZONE = "spark.sql.session.timeZone"
+MODULE = sys.modules[use.__module__]
 
 
 def test_pyspark_missing_names_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,6 +115,74 @@ def test_other_time_zone_is_refused(spark: SparkSession) -> None:
         assert use(spark) is spark
     finally:
         spark.conf.set(ZONE, "UTC")
+
+
+@pytest.mark.spark
+def test_running_session_of_another_thread_is_used_and_left_running(spark: SparkSession) -> None:
+    seen: list[object] = []
+
+    def work() -> None:
+        with session() as same:
+            seen.append(same.sparkContext is spark.sparkContext)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [True]
+    assert spark.range(3).count() == 3
+
+
+@pytest.mark.parametrize("master", ["nowhere", "", "local[x]", "local[2", "spark:", "http://host", "yarn-x"])
+def test_master_that_is_none(master: str) -> None:
+    assert not _MASTER.fullmatch(master)
+
+
+@pytest.mark.parametrize(
+    "master", ["local", "local[*]", "local[3]", "local[*,4]", "local[2, 4]", "spark://a:7077,b:7077", "yarn"]
+)
+def test_master_that_is_one(master: str) -> None:
+    assert _MASTER.fullmatch(master)
+
+
+def test_master_is_looked_at_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MODULE, "_running", lambda: None)
+    with (
+        pytest.raises(ParameterError, match=r"master is 'nowhere'; use one like local\[\*,4\], spark://host"),
+        session("nowhere"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [([], {}), (["a=1", "b = x = y", "c="], {"a": "1", "b": "x = y", "c": ""}), (["a=1", "a=2"], {"a": "2"})],
+)
+def test_settings_as_words(words: list[str], found: dict[str, str]) -> None:
+    assert settings_of(words) == found
+
+
+@pytest.mark.parametrize("word", ["spark.x", "=1", " = 2", ""])
+def test_settings_that_are_none(word: str) -> None:
+    with pytest.raises(ParameterError, match=r"give it as key=value, such as spark\.driver\.memory=4g"):
+        settings_of([word])
+
+
+@pytest.mark.spark
+def test_shuffles_have_as_many_partitions_as_data_need(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = "spark.sql.shuffle.partitions"
+    with sized(spark, 1 << 40):  # what the session was started with goes first
+        assert spark.conf.get(key) == "2"
+    other = "spark.sql.cbo.joinReorder.dp.threshold"  # one that it was not started with
+    monkeypatch.setattr(MODULE, "_SHUFFLE", other)
+    spark.conf.set(other, "12")
+    for n_bytes, partitions in ((0, "4"), (5 << 25, "5"), ((5 << 25) + 1, "6")):
+        with suppress(KeyError), sized(spark, n_bytes):
+            assert spark.conf.get(other) == partitions
+            raise KeyError
+        assert spark.conf.get(other) == "12"
+    spark.conf.unset(other)
 
 
 @pytest.mark.spark

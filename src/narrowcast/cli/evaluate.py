@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from narrowcast.cli import inputs, options
-from narrowcast.cli.plan import RECENT
 from narrowcast.errors import PlanError
 from narrowcast.model.artefact import read_plan
 from narrowcast.model.schema import Schema
@@ -17,6 +16,7 @@ from narrowcast.pipeline.inputs import Inputs, take
 from narrowcast.pipeline.match import STRATEGIES
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.progress import watched
+from narrowcast.pipeline.run import RECENT
 from narrowcast.pipeline.session import sized
 
 if TYPE_CHECKING:
@@ -58,7 +58,9 @@ def evaluate(
     """
     made, info = read_plan(plan)
     options.one_of("--strategy", strategy, STRATEGIES)
-    some = None if last or window else RECENT
+    if recent is last is window is None:  # then the events that the plan says it was made from
+        recent, last, window = (info.params.get(name) for name in ("recent", "last", "window"))
+        recent = RECENT if recent is last is window is None else recent
     types = None if schema is None else Schema.read(schema)
     given = Inputs(
         interests=interests,
@@ -66,7 +68,7 @@ def evaluate(
         subscriptions=subscriptions,
         events=events,
         flows="cells" if info.flow_space == "cells" else "events",
-        recent=recent or some,
+        recent=recent,
         last=last,
         window=window,
         top=info.params.get("top") if top is None else top,
@@ -85,7 +87,9 @@ def evaluate(
     facts: dict[str, Any] = {"command": "evaluate", "plan": str(plan), **taken.facts, **found.to_dict()}
     if taken.fingerprints != info.inputs:
         typer.echo("these are not the inputs that the plan was made from", err=True)
-    options.show(facts, {f"What {plan} costs": _rows(facts)}, as_json=as_json)
+    # Only topics have a rate in time; else it is what the events given make in all, or one does.
+    unit = "messages a second" if info.flow_space == "topics" else "messages"
+    options.show(facts, {f"What {plan} costs": _rows(facts, unit)}, as_json=as_json)
 
 
 def _require_fitting(info: PlanInfo, given: Inputs) -> None:
@@ -95,13 +99,13 @@ def _require_fitting(info: PlanInfo, given: Inputs) -> None:
         raise PlanError(f"the plan's flows are {info.flow_space}; give {needs} to evaluate it")
 
 
-def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
+def _rows(facts: dict[str, Any], unit: str) -> list[tuple[str, ...]]:
     """Return costs as rows of text: a method each, a column for each cost and each of its terms."""
     methods: dict[str, Any] = facts["methods"]
     first = next(iter(methods.values()))["costs"]
     heads = [(cost, term) for cost, each in first.items() for term in (None, *each["terms"])]
     rows: list[tuple[str, ...]] = [
-        ("messages a second", "channels", *(cost if term is None else term for cost, term in heads))
+        (unit, "channels", *(cost if term is None else term for cost, term in heads))
     ]
     for name, each in methods.items():
         values = (

@@ -10,7 +10,7 @@ from narrowcast.pipeline.inputs import FLOWS
 
 Interests = Annotated[
     str | None,
-    typer.Option("--interests", metavar="I", help="Table: subscriber, flow: who wants which topic"),
+    typer.Option("--interests", metavar="I", help="Table: subscriber, flow: who wants which topic."),
 ]
 Rates = Annotated[
     str | None, typer.Option("--rates", metavar="R", help="Table: flow, rate (events a second; else 1 each).")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from narrowcast.cli import options
-from narrowcast.errors import TableError
+from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.schema import Schema
 from narrowcast.pipeline.match import STRATEGIES
 from narrowcast.pipeline.session import sized
@@ -66,6 +66,8 @@ def match(
     types = None if schema is None else Schema.read(schema)
     limit = options.memory_of(memory)
     aside = rejected or _beside(out)
+    if aside == out:
+        raise ParameterError(f"--out and --rejected are both {out}; give each its own")
     with options.spark_at(master, conf, ui=ui) as at:
         for path in (out, aside):
             if exists(at.spark, path):

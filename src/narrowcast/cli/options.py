@@ -89,7 +89,9 @@ def show(facts: Mapping[str, Any], tables: Mapping[str, Sequence[Sequence[str]]]
         return
     console = Console()
     for title, (head, *rows) in tables.items():
-        table = Table(title=title, title_justify="left", title_style="bold")
+        # Not as the table's own, which would be cut to its width.
+        console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
+        table = Table()
         for i, name in enumerate(head):
             table.add_column(name, justify="right" if i else "left")
         for row in rows:

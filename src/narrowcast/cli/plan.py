@@ -18,11 +18,9 @@ from narrowcast.pipeline.match import STRATEGIES
 from narrowcast.pipeline.plan import make_plan
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.progress import watched
+from narrowcast.pipeline.run import RECENT
 from narrowcast.pipeline.session import sized
 from narrowcast.planning import PLANNERS
-
-#: The events that a plan is made from where nothing else is said: the last ones that somebody wanted.
-RECENT = 10_000
 
 
 def plan(
@@ -72,14 +70,15 @@ def plan(
     if out.exists() or out.is_symlink():
         raise TableError(f"{out} exists already; name another folder or remove it")
     params = parameters(settings or [])
-    some = None if last or window else RECENT
+    if recent is last is window is None:
+        recent = RECENT
     given = Inputs(
         interests=interests,
         rates=rates,
         subscriptions=subscriptions,
         events=events,
         flows=flows,
-        recent=recent or some,
+        recent=recent,
         last=last,
         window=window,
         cells=cells,
@@ -99,6 +98,8 @@ def plan(
         if taken.grid is not None:
             edges = (each.tolist() for each in taken.grid.edges)
             said |= {"top": top, "grid": dict(zip(taken.grid.attributes, edges, strict=True))}
+        elif taken.frames.flow_space == "events":
+            said |= {name: value for name, value in given.chosen.items() if value is not None}
         costs = {name: COSTS[name]().score(interest, made).total for name in COSTS}
         write_plan(
             made,

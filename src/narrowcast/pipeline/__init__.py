@@ -2,7 +2,41 @@
 
 from __future__ import annotations
 
+from narrowcast.pipeline.cells import cell_rates, from_cells
+from narrowcast.pipeline.compile import compile_subscriptions, owners
+from narrowcast.pipeline.estimate import Estimate, Forecast, estimate
+from narrowcast.pipeline.evaluate import Evaluation, evaluate, false_exclusions
+from narrowcast.pipeline.interest import InterestFrames, from_matches, from_topics, rates_of
 from narrowcast.pipeline.java import JavaHome, java_home
+from narrowcast.pipeline.match import match
+from narrowcast.pipeline.plan import make_plan, to_interest
 from narrowcast.pipeline.session import session, use
+from narrowcast.pipeline.tables import Ingested, fingerprint, ingest, schema_of
 
-__all__ = ["JavaHome", "java_home", "session", "use"]
+__all__ = [
+    "Estimate",
+    "Evaluation",
+    "Forecast",
+    "Ingested",
+    "InterestFrames",
+    "JavaHome",
+    "cell_rates",
+    "compile_subscriptions",
+    "estimate",
+    "evaluate",
+    "false_exclusions",
+    "fingerprint",
+    "from_cells",
+    "from_matches",
+    "from_topics",
+    "ingest",
+    "java_home",
+    "make_plan",
+    "match",
+    "owners",
+    "rates_of",
+    "schema_of",
+    "session",
+    "to_interest",
+    "use",
+]

@@ -45,17 +45,22 @@ def match_broadcast(
     whole = unpack_all([row.payload for row in rows.select("payload").toLocalIterator()], schema)
     columns = [name for row in rows.select("columns").distinct().toLocalIterator() for name in row.columns]
     file = ship(compiled.sparkSession, Auto().fit(whole))
-    work = partial(match_batches, file=file, schema=schema, counts=counts)
-    return needed(events, columns).mapInArrow(work, COUNTS if counts else IDS)
+    sent, names = needed(events, columns)
+    work = partial(match_batches, file=file, schema=schema, names=names, counts=counts)
+    return sent.mapInArrow(work, COUNTS if counts else IDS)
 
 
-def needed(events: DataFrame, columns: Iterable[str]) -> DataFrame:
-    """Return events with only the columns that filters look at: the others need not travel."""
+def needed(events: DataFrame, columns: Iterable[str]) -> tuple[DataFrame, list[str]]:
+    """Return events with only the columns that filters look at, under numbers, and the names of these.
+
+    The other columns need not travel, and a name with a dot or a backtick cannot.
+    """
     from pyspark.sql import functions as sf
 
-    wanted = {EVENT_ID, *(name.lower() for name in columns)}
-    kept = [name for name in events.columns if name.lower().partition(".")[0] in wanted]
-    return events.select(*(sf.col(f"`{name.replace('`', '``')}`") for name in kept))
+    wanted = {EVENT_ID, *(name.lower().partition(".")[0] for name in columns)}
+    names = [name for name in events.columns if name.lower().partition(".")[0] in wanted]
+    numbered = (sf.col(f"`{name.replace('`', '``')}`").alias(f"c{i}") for i, name in enumerate(names))
+    return events.select(*numbered), names
 
 
 def ship(spark: SparkSession, matcher: Indexed) -> str:

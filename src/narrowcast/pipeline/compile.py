@@ -48,14 +48,15 @@ def compile_subscriptions(rows: DataFrame, schema: Schema) -> DataFrame:
         for batch in batches:
             yield packed(pa.Table.from_batches([batch]), schema)
 
-    return rows.mapInArrow(work, PACKED)
+    # No other column travels: Spark does not see which of them are used there.
+    return rows.select(*COLUMNS).mapInArrow(work, PACKED)
 
 
 def packed(table: pa.Table, schema: Schema) -> pa.RecordBatch:
     """Return the packed row of a table of subscriptions, and a row for each that is bad."""
     done = compile_filters(schema, table.select(COLUMNS))
     good, bad = done.subscriptions, done.rejected
-    texts = [json.dumps(row, default=str) for row in bad.drop_columns("reason").to_pylist()]
+    texts = [_json(row) for row in bad.drop_columns("reason").to_pylist()]
     nulls = [None] * bad.num_rows
     columns = {
         "payload": pa.array([pack(good), *nulls], pa.binary()),
@@ -66,6 +67,11 @@ def packed(table: pa.Table, schema: Schema) -> pa.RecordBatch:
         "row": pa.array([None, *texts], pa.string()),
     }
     return pa.RecordBatch.from_pydict(columns)
+
+
+def _json(row: dict[str, object]) -> str:
+    """Return a row as Spark writes it."""
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":"))
 
 
 def pack(subscriptions: SubscriptionSet) -> bytes:

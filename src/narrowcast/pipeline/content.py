@@ -10,7 +10,7 @@ from narrowcast.pipeline.compile import compile_subscriptions, owners
 from narrowcast.pipeline.match import PARQUET, match
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.progress import watched
-from narrowcast.pipeline.storage import write_table
+from narrowcast.pipeline.storage import read_back, write_table
 from narrowcast.pipeline.tables import fingerprint, ingest, schema_of
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Content:
             write_table(matches, path, doing=f"write {path}", options=PARQUET)
         sizes = sf.sum("matches") if counts else sf.sum(sf.size("subscription_ids"))
         with plainly(f"read {path} back"):
-            found = self.spark.read.parquet(str(path)).agg(sf.count("*"), sizes).head()
+            found = read_back(self.spark, path).agg(sf.count("*"), sizes).head()
         assert found is not None
         matched = found[0]
         return {"matches": found[1] or 0, "matched": matched, "unmatched": self.facts["events"] - matched}
@@ -137,8 +137,9 @@ def reasons_of(rejected: DataFrame, *, strict: bool) -> dict[str, Any]:
     count = sum(row.rows for row in top) if len(top) < REASONS else rejected.count()
     if top and strict:
         worst = top[0]
+        many = "there is a bad row" if count == 1 else f"there are {count:,} bad rows, one of them"
         raise TableError(
-            f"{count:,} bad rows; in {worst.table}, {worst.reason}: {worst.first}; mend them, or leave "
-            "--strict out to set them aside"
+            f"{many} in {worst.table}: {worst.reason}: {worst.first}; mend it, or leave --strict out to set "
+            "such rows aside"
         )
     return {"rejected": count, "reasons": {f"{row.table}: {row.reason}": row.rows for row in top}}

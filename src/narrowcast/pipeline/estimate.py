@@ -16,9 +16,10 @@ from narrowcast.model.events import EventBatch
 from narrowcast.pipeline.broadcast import needed
 from narrowcast.pipeline.compile import pack, unpack, unpack_all
 from narrowcast.pipeline.partitioned import Slices
+from narrowcast.pipeline.worker import spread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from pyspark.sql import DataFrame
 
@@ -36,8 +37,10 @@ _SHUFFLE, _SLICE = 1.0, 0.05
 _GROWTH = 0.8
 #: A worker without anything in it, and how often it holds what it works on.
 _WORKER, _HELD = 200 << 20, 3
-#: The most parts.
-_MOST_PARTS = 4096
+#: What it works on may take so much, however little memory is allowed: smaller slices are not worth it.
+_LEAST = 32 << 20
+#: The most parts that are tried by themselves: the sample is too small for more.
+_MOST_PARTS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +154,8 @@ def estimate(
     ).head()
     n, n_bytes, names = (seen[0] or 0, seen[1] or 0, seen[2] or []) if seen else (0, 0, [])
     columns = tuple(sorted(set(names)))
-    sent = needed(events, columns)
     n_events = events.count()
-    some = sample_events(sent, n_events, schema, seed)
+    some = sample_events(events, n_events, schema, seed, columns)
     held = _subscriptions(payloads, n, schema, seed)
     sample = _Sample(n, n_bytes, n_events, some, held, events.sparkSession.sparkContext.defaultParallelism)
     measured = sample.measure(counts=counts)
@@ -212,17 +214,18 @@ class _Sample:
         self, seen: _Measured, memory: int, parts: int | None, copies: int | None, seed: int
     ) -> Forecast:
         """Foresee parts: as many as memory asks for, with as many copies as cost least."""
-        wanted = parts or 1 << (4 * self.cores - 1).bit_length()
+        wanted = (copies or 1) << (4 * self.cores - 1).bit_length() if parts is None else parts
+        limit = max(memory, _WORKER + _LEAST)
         best: Forecast | None = None
-        while best is None or (parts is None and best.memory > memory and wanted < _MOST_PARTS):
+        while best is None or (parts is None and best.memory > limit and wanted < _MOST_PARTS):
             if best is not None:
                 wanted *= 2
-            choices = [copies] if copies else [c for c in (1, 2, 4, 8) if 2 * c <= wanted]
+            choices = [copies] if copies is not None else [1, *_divisors(wanted)]
             found = []
             for each in choices:
                 cut = Partitioner(parts=wanted, copies=each, seed=seed).fit(self.subscriptions, self.events)
-                found.append(self._spread(cut, seen, memory))
-            best = min(found, key=lambda each: (each.memory > memory, each.seconds))
+                found.append(self._spread(cut, seen, limit))
+            best = min(found, key=lambda each: (each.memory > limit, each.seconds))
         return best
 
     def _spread(self, cut: Partitioning, seen: _Measured, memory: int) -> Forecast:
@@ -233,7 +236,7 @@ class _Sample:
         arrive = (np.bincount(part, minlength=cut.parts) + 0.5) * self.n_events / max(1, len(self.events))
         held = np.bincount(home, minlength=cut.parts) * self.times
         work = arrive * held
-        room = max(memory - _WORKER, 32 << 20) / _HELD
+        room = (memory - _WORKER) / _HELD
         size = held * self.n_bytes / max(1, self.n)
         out = 8 * seen.matches / cut.copies
         fits = np.ceil(arrive * (seen.event + out) / np.maximum(room - size, room / 4))
@@ -258,12 +261,19 @@ class _Sample:
         )
 
 
-def sample_events(events: DataFrame, n: int, schema: Schema, seed: int) -> EventBatch:
-    """Return a sample of n events, all where they are few."""
-    most = SAMPLE[1]
-    if n > most:
-        events = events.sample(fraction=min(1.0, 1.2 * most / n), seed=seed).limit(most)
-    return EventBatch.from_arrow(events.toArrow(), schema)
+def sample_events(
+    events: DataFrame, n: int, schema: Schema, seed: int, columns: Iterable[str] | None = None
+) -> EventBatch:
+    """Return a sample of n events, all where they are few; only some columns, where those are given."""
+    sent, names = needed(events, schema.names if columns is None else columns)
+    if n > SAMPLE[1]:  # from everywhere alike: no limit, which would leave the last ones out
+        sent = sent.sample(fraction=SAMPLE[1] / n, seed=seed)
+    return EventBatch.from_arrow(sent.toArrow().rename_columns(names), schema)
+
+
+def _divisors(parts: int) -> list[int]:
+    """Return the numbers of copies to look at besides one."""
+    return [copies for copies in (2, 4, 8) if parts % copies == 0 and 2 * copies <= parts]
 
 
 def _subscriptions(payloads: DataFrame, n: int, schema: Schema, seed: int) -> SubscriptionSet:
@@ -281,6 +291,6 @@ def _some(
     """Yield a share of the subscriptions of each payload."""
     for payload in (each for batch in batches for each in batch.column("payload")):
         whole = unpack(payload.as_buffer(), schema)
-        rng = np.random.default_rng([seed, len(whole)])
-        kept = np.flatnonzero(rng.random(len(whole)) < share)
+        # By their ids: however few there are in a payload, as many are kept in all.
+        kept = np.flatnonzero(spread(whole.subscription_id, seed) <= np.uint64(share * (2**64 - 2**11)))
         yield pa.RecordBatch.from_arrays([pa.array([pack(whole.take(kept))], pa.binary())], names=["payload"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,17 @@ class Inputs:
             raise ParameterError("--rates goes with --interests; rates of events are taken from the events")
         if self.flows not in FLOWS:
             raise ParameterError(f"--flows is {self.flows!r}; use one of {', '.join(FLOWS)}")
+        for name in ("recent", "last", "cells", "top"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ParameterError(f"--{name} is {value}; give a whole number of at least 1")
+        if self.window is not None and not 0 < self.window < math.inf:
+            raise ParameterError(f"--window is {self.window}; give a positive number of seconds")
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """Which events flows are made of, as `from_matches` takes it."""
+        return {"recent": self.recent, "last": self.last, "window": self.window}
 
     @property
     def paths(self) -> dict[str, str]:
@@ -162,14 +174,10 @@ def _content(
             frames = from_cells(None, content.compiled, grid, top=inputs.top, density=rates)
         return Taken(_kept(frames), content.facts, prints, grid, content.rejected)
     matches = content.match(strategy=inputs.strategy, memory=inputs.memory, seed=inputs.seed, tell=tell)
-    frames = from_matches(
-        matches.persist(StorageLevel.DISK_ONLY),
-        content.owners,
-        content.events,
-        recent=inputs.recent,
-        last=inputs.last,
-        window=inputs.window,
-    )
+    with plainly("find the last events"):
+        frames = from_matches(
+            matches.persist(StorageLevel.DISK_ONLY), content.owners, content.events, **inputs.chosen
+        )
     return Taken(_kept(frames), content.facts, prints, rejected=content.rejected)
 
 

@@ -8,6 +8,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.pipeline.broadcast import match_broadcast
 from narrowcast.pipeline.estimate import Estimate, estimate
 from narrowcast.pipeline.partitioned import match_partitioned
+from narrowcast.pipeline.session import use
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +66,8 @@ def match(
     """
     if strategy not in STRATEGIES:
         raise ParameterError(f"strategy is {strategy!r}; use one of {', '.join(STRATEGIES)}")
-    limit = worker_memory(events.sparkSession) if memory is None else memory
+    spark = use(events.sparkSession)
+    limit = worker_memory(spark) if memory is None else memory
     if limit <= 0:
         raise ParameterError(f"memory is {limit} bytes; give a worker at least some hundred million")
     if strategy == "broadcast" and tell is None:
@@ -100,6 +102,6 @@ def bytes_of(text: str) -> int:
     number = text.strip().lower().removesuffix("b") or "0"
     unit = number[-1] if number[-1] in _UNITS else ""
     digits = number.removesuffix(unit)
-    if not digits.isdigit():
+    if not (digits.isascii() and digits.isdigit()):
         raise ParameterError(f"size {text!r} is none; write it as 512m or 2g")
     return int(digits) * _UNITS[unit or "m"]

@@ -19,7 +19,7 @@ from narrowcast.model.events import EventBatch
 from narrowcast.model.schema import EVENT_ID
 from narrowcast.pipeline.broadcast import needed
 from narrowcast.pipeline.compile import pack, unpack, unpack_all
-from narrowcast.pipeline.worker import COUNTS, IDS, matches_of
+from narrowcast.pipeline.worker import COUNTS, IDS, matches_of, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -66,8 +66,10 @@ class Slices:
     def of_events(self, events: EventBatch) -> tuple[Ints, Ints]:
         """Return pairs of an event's position and its slice; an event has as many as it has copies."""
         position, part = self.partitioning.parts_of_events(events)
-        # By its id and nothing else, so that a task that is run again puts it in the same slice.
-        return position, self.first[part] + events.event_id[position] % self.cuts[part]
+        # By its id and nothing else, so that a task that is run again puts it in the same slice; spread,
+        # so that ids that are all even, say, fill all of them.
+        place = spread(events.event_id)[position] % self.cuts[part].astype(np.uint64)
+        return position, self.first[part] + place.astype(np.int64)
 
     def of_subscriptions(self, subscriptions: SubscriptionSet) -> tuple[Ints, Ints]:
         """Return pairs of a subscription's position and slice: it is in every slice of its parts."""
@@ -108,7 +110,8 @@ def match_partitioned(
     shared = compiled.sparkSession.sparkContext.broadcast(slices)
     payloads = compiled.where(sf.col("payload").isNotNull()).select("payload")
     held = payloads.mapInArrow(partial(_cut_subscriptions, schema=schema, slices=shared), _PIECE)
-    sent = needed(events, columns).mapInArrow(partial(_cut_events, schema=schema, slices=shared), _PIECE)
+    named, names = needed(events, columns)
+    sent = named.mapInArrow(partial(_cut_events, schema=schema, slices=shared, names=names), _PIECE)
     met = sent.groupBy("slice").cogroup(held.groupBy("slice"))
     found = met.applyInArrow(partial(_match, schema=schema, counts=counts), COUNTS if counts else IDS)
     if slices.partitioning.copies == 1:
@@ -132,10 +135,10 @@ def _cut_subscriptions(
 
 
 def _cut_events(
-    batches: Iterator[pa.RecordBatch], schema: Schema, slices: Broadcast[Slices]
+    batches: Iterator[pa.RecordBatch], schema: Schema, slices: Broadcast[Slices], names: list[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the events of each slice, as Arrow writes them."""
-    for batch in batches:
+    for batch in (each.rename_columns(names) for each in batches):
         position, number = slices.value.of_events(EventBatch.from_arrow(batch, schema))
         yield _pieces(number, position, partial(_written, batch))
 
@@ -167,12 +170,11 @@ def _match(sent: pa.Table, held: pa.Table, schema: Schema, *, counts: bool) -> p
     """Return the matches of a slice's events with its subscriptions."""
     subscriptions = unpack_all(_buffers(held), schema)
     pieces = [pa.ipc.open_stream(piece).read_all() for piece in _buffers(sent)]
-    n_events = sum(piece.num_rows for piece in pieces)
     found: list[pa.RecordBatch] = []
-    if n_events and len(subscriptions):
-        matcher = matcher_for(len(subscriptions), n_events).fit(subscriptions)
-        for piece in pieces:
-            found += matches_of(matcher, EventBatch.from_arrow(piece, schema), counts=counts)
+    if pieces and len(subscriptions):
+        events = EventBatch.from_arrow(pa.concat_tables(pieces), schema)
+        matcher = matcher_for(len(subscriptions), len(events)).fit(subscriptions)
+        found += matches_of(matcher, [events], counts=counts)
     return pa.Table.from_batches(found, _ARROW[counts])
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 #: An error of ours at the end of a worker's traceback.
 _OURS = re.compile(r"^narrowcast\.errors\.(\w+): (.*)$", re.MULTILINE)
 #: What Java says at the beginning of each error in a chain of causes.
-_CAUSE = re.compile(r"^(?:Caused by: )?(?:[a-z]\w*\.)+([A-Z]\w*(?:Exception|Error)): ?(.*)$", re.MULTILINE)
+_CAUSE = re.compile(r"^(?:Caused by: |: )?(?:[a-z]\w*\.)+([A-Z]\w*(?:Exception|Error)): ?(.*)$", re.MULTILINE)
 #: Wrappers that say nothing of the cause.
 _EMPTY = {"SparkException", "RuntimeException", "ExecutionException", "SparkRuntimeException"}
 #: Known causes, and what mends them.
@@ -27,6 +27,11 @@ _FIXES = (
     (r"OutOfMemoryError|Java heap space|GC overhead", "give Spark more: --conf spark.driver.memory=8g"),
     (r"is not a Parquet file|expected magic number|Could not read footer", "it is damaged; write it again"),
     (r"Python worker exited unexpectedly", "a worker was ended, perhaps for its memory; see --memory"),
+    (
+        r"FILE_NOT_EXIST|FileNotFoundException",
+        "it went while it was read; see that it stays, and try again",
+    ),
+    (r"FAILED_READ_FILE", "it is damaged; write it again"),
 )
 
 

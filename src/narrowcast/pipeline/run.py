@@ -21,7 +21,7 @@ from narrowcast.pipeline.plan import make_plan
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.progress import watched
 from narrowcast.pipeline.session import sized
-from narrowcast.pipeline.storage import size_of
+from narrowcast.pipeline.storage import read_back, size_of
 from narrowcast.pipeline.tables import fingerprint, ingest, schema_of
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Job:
         How to plan, and with how many channels at most.
     seed
         Of the plan and of samples.
-    strategy, counts, memory
+    strategy, memory
         How to match: see `match`.
     recent
         Of how many events the plan is made.
@@ -133,7 +133,7 @@ class Run:
 
     def table(self, name: str) -> DataFrame:
         """Return a table that a stage has written."""
-        return self.spark.read.parquet(str(self.stages.folder / f"{name}.parquet"))
+        return read_back(self.spark, self.stages.folder / f"{name}.parquet")
 
     @property
     def schema(self) -> Schema:
@@ -191,17 +191,19 @@ class Run:
                     if name in paths:
                         pq.write_table(table, paths[name])
             assert isinstance(paths, dict)
-            counts: dict[str, Any] = {}
+            facts: dict[str, Any] = {"fingerprints": {}}
             bad: DataFrame | None = None
             for name, path in paths.items():
                 found = ingest(self.spark, name, path, schema=self._types(name))
                 found.rows.write.parquet(str(aside / f"{name}.parquet"))
                 bad = found.rejected if bad is None else bad.unionByName(found.rejected)
-                counts[name] = self.spark.read.parquet(str(aside / f"{name}.parquet")).count()
+                written = read_back(self.spark, aside / f"{name}.parquet")
+                facts[name] = written.count()
+                facts["fingerprints"][name] = fingerprint(written)
             assert bad is not None
             bad.write.parquet(str(aside / "unreadable.parquet"))
-            reasons_of(self.spark.read.parquet(str(aside / "unreadable.parquet")), strict=job.strict)
-            return counts
+            reasons_of(read_back(self.spark, aside / "unreadable.parquet"), strict=job.strict)
+            return facts
 
         outputs = ("subscriptions.parquet", "events.parquet", "unreadable.parquet")
         types = job.schema.to_dict() if job.schema else None
@@ -217,7 +219,7 @@ class Run:
         def work(aside: Path) -> dict[str, Any]:
             subscriptions, schema = self.table("subscriptions"), self.schema
             compile_subscriptions(subscriptions, schema).write.parquet(str(aside / "compiled.parquet"))
-            compiled = self.spark.read.parquet(str(aside / "compiled.parquet"))
+            compiled = read_back(self.spark, aside / "compiled.parquet")
             rejected = self.table("unreadable").unionByName(rejected_of(compiled))
             reasons = reasons_of(rejected, strict=self.job.strict)
             if reasons["rejected"]:
@@ -251,7 +253,7 @@ class Run:
                 tell=self.tell,
             )
             found.write.options(**PARQUET).parquet(str(aside / "matches.parquet"))
-            sizes = self.spark.read.parquet(str(aside / "matches.parquet")).select(
+            sizes = read_back(self.spark, aside / "matches.parquet").select(
                 sf.size("subscription_ids").alias("matches")
             )
             seen = sizes.agg(sf.count("*"), sf.sum("matches"), sf.max("matches")).head()
@@ -284,7 +286,7 @@ class Run:
             frames = from_matches(self.table("matches"), people, events, recent=self.job.recent)
             frames.interests.write.parquet(str(aside / "interests.parquet"))
             frames.rates.write.parquet(str(aside / "rates.parquet"))
-            written = {name: self.spark.read.parquet(str(aside / f"{name}.parquet")) for name in _INTEREST}
+            written = {name: read_back(self.spark, aside / f"{name}.parquet") for name in _INTEREST}
             return {"wants": written["interests"].count(), "flows": written["rates"].count()}
 
         outputs = tuple(f"{name}.parquet" for name in _INTEREST)
@@ -300,11 +302,11 @@ class Run:
                 plan,
                 aside / "plan",
                 method=job.method,
-                params={"channels": job.channels},
+                params={"channels": job.channels, "recent": job.recent},
                 seed=job.seed,
                 flow_space="events",
                 costs={name: COSTS[name]().score(interest, plan).total for name in COSTS},
-                inputs={name: record.key for name, record in self.records.items()},
+                inputs=self.records["read"].facts["fingerprints"],
                 interest=interest,
             )
             return {"channels": plan.n_groups}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,8 @@ MASTER = "local[*,4]"
 #: How Spark spells the one zone in which dates and timestamps mean the same everywhere.
 UTC = ("UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z", "+00:00", "UTC+00:00")
 
+#: What Spark takes for a master.
+_MASTER = re.compile(r"local(\[(\*|\d+)(,\s*\d+)?\])?|local-cluster\[.+\]|(spark|k8s)://.+|yarn")
 _ZONE = "spark.sql.session.timeZone"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -35,6 +38,8 @@ _DEFAULTS = {
     # Measured: larger batches fall out of the processor's cache, smaller ones cost more calls.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.ui.showConsoleProgress": "false",
+    # Between Java and its Python workers: faster than the network, and nobody else can listen.
+    "spark.python.unix.domain.socket.enabled": "true",
 }
 _HEAP = "spark.driver.memory"
 _SHUFFLE = "spark.sql.shuffle.partitions"
@@ -79,10 +84,15 @@ def session(
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise MissingError("pyspark is not installed; run: pip install 'narrowcast[spark]'") from error
-    running = SparkSession.getActiveSession()
+    running = _running()
     if running is not None:
         yield use(running, conf)
         return
+    if not _MASTER.fullmatch(master):
+        # Spark itself would tell it in many lines, and not through us.
+        raise ParameterError(
+            f"master is {master!r}; use one like local[*,4], spark://host:7077, yarn or k8s://https://host:443"
+        )
     settings = {**_DEFAULTS, "spark.ui.enabled": str(ui).lower(), **(conf or {})}
     if master.startswith("local"):  # there all of Spark's own work is done in this one heap
         settings.setdefault(_HEAP, _heap())
@@ -98,7 +108,20 @@ def session(
     try:
         yield use(spark)
     finally:
-        spark.stop()
+        # A block that was never left ends with the process; Spark goes with it, and would wait forever here.
+        if not sys.is_finalizing():
+            spark.stop()
+
+
+def _running() -> SparkSession | None:
+    """Return the session that runs in this process, whichever thread has started it."""
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:
+        return None
 
 
 def use(spark: SparkSession, conf: Mapping[str, str] | None = None) -> SparkSession:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,31 +17,43 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+#: The beginning of a URI.
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
 
 def place_of(path: str | Path) -> str:
     """Return a path as Spark takes it: a URI as it is, a path of this machine from its root on.
 
     Examples
     --------
-    >>> place_of("s3a://bucket/events"), place_of("/data/../data/a b")
-    ('s3a://bucket/events', '/data/a b')
+    >>> place_of("s3a://bucket/events"), place_of("dbfs:/events"), place_of("/data/../data/a b")
+    ('s3a://bucket/events', 'dbfs:/events', '/data/a b')
     """
     text = str(path)
-    if "://" in text or text.startswith("file:/"):
+    if _URI.match(text):
         return text
-    return str(Path(text).expanduser().resolve())
+    with suppress(RuntimeError):  # no such user, whose home it would be
+        text = str(Path(text).expanduser())
+    return os.path.realpath(text)  # a Path would fail where links go in circles
 
 
 def size_of(spark: SparkSession, path: str | Path) -> int:
     """Return how many bytes the files below a path have; 0 where there are none."""
-    files, place = _files(spark, place_of(path))
-    return int(files.getContentSummary(place).getLength()) if files.exists(place) else 0
+    with plainly(f"look at {path}"):
+        files, place = _files(spark, place_of(path))
+        return int(files.getContentSummary(place).getLength()) if files.exists(place) else 0
 
 
 def exists(spark: SparkSession, path: str | Path) -> bool:
     """Return whether there is anything at a path."""
-    files, place = _files(spark, place_of(path))
-    return bool(files.exists(place))
+    with plainly(f"look at {path}"):
+        files, place = _files(spark, place_of(path))
+        return bool(files.exists(place))
+
+
+def read_back(spark: SparkSession, path: str | Path) -> DataFrame:
+    """Return a table that was written as Parquet, from that very path: it is no pattern."""
+    return spark.read.option("__globPaths__", "false").parquet(place_of(path))
 
 
 def write_table(
@@ -67,15 +82,18 @@ def write_table(
         files, place = _files(spark, target)
         if files.exists(place):
             raise TableError(f"{path} exists already; name another or remove it")
-        aside = f"{target.rstrip('/')}-{uuid.uuid4().hex[:8]}"
-        head, _, tail = aside.rpartition("/")
-        aside = f"{head}/.{tail}"
+        head, _, tail = target.rstrip("/").rpartition("/")
+        aside = f"{head}/.{tail}-{uuid.uuid4().hex[:8]}"
+        folder = _files(spark, aside)[1]
+        files.mkdirs(folder)
+        # Also when this process is ended: Spark may write for a moment after anything else was removed.
+        files.deleteOnExit(folder)
         try:
-            frame.write.options(**(options or {})).parquet(aside)
-            if files.exists(place) or not files.rename(_files(spark, aside)[1], place):
+            frame.write.options(**(options or {})).parquet(f"{aside}/table")
+            if files.exists(place) or not files.rename(_files(spark, f"{aside}/table")[1], place):
                 raise TableError(f"{path} could not be put in place: something is there now; try again")
         finally:
-            files.delete(_files(spark, aside)[1], True)
+            files.delete(folder, True)
 
 
 def _files(spark: SparkSession, place: str) -> tuple[Any, Any]:

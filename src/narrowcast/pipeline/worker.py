@@ -13,7 +13,9 @@ from narrowcast.model.events import EventBatch
 from narrowcast.model.schema import EVENT_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
 
     from narrowcast.matching.answers import Answers
     from narrowcast.matching.indexed import Indexed
@@ -28,20 +30,24 @@ _IDS = 1 << 22
 _FIRST = 1 << 10
 
 
-def matches_of(matcher: Answers, events: EventBatch, *, counts: bool) -> Iterator[pa.RecordBatch]:
+def matches_of(
+    matcher: Answers, batches: Iterable[EventBatch], *, counts: bool = False
+) -> Iterator[pa.RecordBatch]:
     """Yield the matches of events in batches of bounded size; no row where nothing matches."""
-    if counts:
-        yield _counts(matcher, events)
-        return
     ids = matcher.subscriptions_.subscription_id
-    start, step = 0, _FIRST
-    while start < len(events):
-        part = events.slice(start, start + step)
-        table = matcher.match(part).to_arrow(part.event_id, ids)
-        yield from table.to_batches()
-        start += len(part)
-        listed = table["subscription_ids"].nbytes // 8
-        step = max(1, min(_IDS * len(part) // max(1, listed), 8 * step))
+    # However much the first events match, they stay within the bound; then what was seen tells the size.
+    step = max(1, min(_FIRST, _IDS // max(1, len(ids))))
+    for events in batches:
+        if counts:
+            yield _counts(matcher, events)
+            continue
+        start = 0
+        while start < len(events):
+            part = events.slice(start, start + step)
+            found = matcher.match(part)
+            yield from found.to_arrow(part.event_id, ids).to_batches()
+            start += len(part)
+            step = max(1, min(_IDS * len(part) // max(1, found.n_pairs), 8 * step))
 
 
 def _counts(matcher: Answers, events: EventBatch) -> pa.RecordBatch:
@@ -53,12 +59,19 @@ def _counts(matcher: Answers, events: EventBatch) -> pa.RecordBatch:
 
 
 def match_batches(
-    batches: Iterator[pa.RecordBatch], file: str, schema: Schema, *, counts: bool
+    batches: Iterator[pa.RecordBatch], file: str, schema: Schema, names: list[str], *, counts: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yield the matches of batches of events, found by the index that was shipped as a file."""
-    matcher = _matcher(file)
-    for batch in batches:
-        yield from matches_of(matcher, EventBatch.from_arrow(batch, schema), counts=counts)
+    events = (EventBatch.from_arrow(batch.rename_columns(names), schema) for batch in batches)
+    yield from matches_of(_matcher(file), events, counts=counts)
+
+
+def spread(ids: NDArray[np.int64], seed: int = 0) -> NDArray[np.uint64]:
+    """Return a number for each id that looks like chance: its bits spread over all 64 (splitmix64)."""
+    x = ids.view(np.uint64) + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % 2**64)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
 
 
 @lru_cache(maxsize=2)

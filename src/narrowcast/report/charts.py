@@ -65,7 +65,7 @@ def save_chart(
     # The name lets a file choose its words by what it is filled with.
     spec["data"] = {"name": "records", "values": list(data)}
     spec["title"]["subtitle"] = subtitle
-    spec["config"] = _read("theme")
+    spec["config"] = theme()
     try:
         import vl_convert
     except ImportError as error:
@@ -83,6 +83,11 @@ def _spec(name: str) -> dict[str, Any]:
     if name not in CHARTS:
         raise ParameterError(f"unknown chart {name!r}; known: {', '.join(CHARTS)}")
     return _read(name)
+
+
+def theme() -> dict[str, Any]:
+    """Return what all charts look like."""
+    return _read("theme")
 
 
 def _read(name: str) -> dict[str, Any]:

@@ -1,0 +1,248 @@
+"""Planning as a command, from every kind of input, and the evaluation of what it wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+import pytest
+
+import narrowcast as nc
+from narrowcast.cli.plan import parameters
+from narrowcast.errors import ParameterError
+from support.command import call, document, refusal, table_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+PAIRS = pa.table(
+    {"subscriber": ["ann", "ann", "bob", "bob", "eve", "eve"], "flow": ["x", "y", "y", "z", "z", "z"]}
+)
+RATES = pa.table({"flow": ["x", "y", "unused"], "rate": [2.0, 0.5, 7.0]})
+TEXTS = ["price > 10", "price > 20 AND price < 50", "price <= 12 OR volume > 6", "volume BETWEEN 2 AND 4"]
+TEXTS += ["price >"]
+N = 40
+EVENTS = pa.table(
+    {
+        "event_id": range(N),
+        "time": pa.array([i * 500_000 for i in range(N)], pa.timestamp("us", "UTC")),
+        "price": pa.array([(i * 7) % 60 / 1.0 for i in range(N)]),
+        "volume": pa.array([i % 9 for i in range(N)]),
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def topics(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("topics")
+    pq.write_table(PAIRS, folder / "i.parquet")
+    pc.write_csv(RATES, folder / "r.csv")
+    return ["--interests", str(folder / "i.parquet"), "--rates", str(folder / "r.csv")]
+
+
+@pytest.fixture(scope="module")
+def content(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("content")
+    rows = [{"subscription_id": i, "subscriber": f"s{i % 3}", "filter": text} for i, text in enumerate(TEXTS)]
+    (folder / "s.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pq.write_table(EVENTS, folder / "e.parquet")
+    return ["--subscriptions", str(folder / "s.jsonl"), "--events", str(folder / "e.parquet")]
+
+
+def history(last: int | None = None) -> nc.Interest:
+    """The interest in the events, computed in this process."""
+    schema = nc.Schema.from_arrow(EVENTS.schema)
+    rows = {"subscription_id": range(4), "subscriber": [f"s{i % 3}" for i in range(4)], "filter": TEXTS[:4]}
+    subscriptions = nc.compile_filters(schema, pa.table(rows), strict=True).subscriptions
+    events = nc.EventBatch.from_arrow(EVENTS, schema)
+    return nc.Interest.of_events(
+        nc.Scan().fit(subscriptions).match(events), events.event_id, subscriptions, last=last
+    )
+
+
+def waste(found: dict[str, Any], method: str) -> float:
+    total: float = found["methods"][method]["costs"]["waste"]["total"]
+    return total
+
+
+# ------------------------------------------------------------------------------------------------- topics
+
+
+def test_topics(topics: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "plan"
+    words = ("--method", "hash", "--channels", "2", "--seed", "4", "--out", out)
+    facts, said = document("plan", *topics, *words)
+    interest = nc.Interest.from_tables(PAIRS, RATES)
+    plan, info = nc.read_plan(out)
+    plan.validate(interest)
+    cost = nc.Waste().score(interest, plan)
+    assert facts == {
+        "command": "plan",
+        "out": str(out),
+        "method": "hash",
+        "rejected": 0,
+        "reasons": {},
+        "wants": 5,
+        "flows": 4,
+        "subscribers": 3,
+        "channels": plan.n_groups,
+        "costs": {"waste": cost.total},
+    }
+    assert (info.method, info.seed, info.flow_space, info.params) == ("hash", 4, "topics", {"channels": 2})
+    assert info.costs == {"waste": cost.total}
+    assert set(info.inputs) == {"interests", "rates"}
+    assert said == ""
+
+    found, said = document("evaluate", out, *topics)
+    assert said == ""
+    assert (found["name"], found["pairs"], found["command"]) == ("hash", 5, "evaluate")
+    assert waste(found, "hash") == pytest.approx(cost.total)
+    assert waste(found, "ideal") == waste(found, "per-flow") == waste(found, "unicast") == 0
+    table = call("evaluate", out, *topics)
+    rows = table_of(table.stdout)
+    [mine] = (row for row in rows if row[0] == "hash")
+    assert mine[1:3] == [f"{plan.n_groups}", f"{cost.total:,.6g}"]
+    assert table.stdout.startswith(f"What {out} costs\n")
+
+    # Other rates are other inputs: that is said, and the costs are those of what is given.
+    found, said = document("evaluate", out, *topics[:2])
+    assert said == "these are not the inputs that the plan was made from\n"
+    assert waste(found, "hash") == pytest.approx(nc.Waste().score(nc.Interest.from_tables(PAIRS), plan).total)
+
+
+def test_a_plan_that_leaves_somebody_out_is_refused(topics: list[str], tmp_path: Path) -> None:
+    few = PAIRS.slice(0, 3)
+    interest = nc.Interest.from_tables(few)
+    plan = nc.PerFlow().fit(interest).plan_
+    nc.write_plan(plan, tmp_path / "plan", method="per-flow")
+    said = refusal("evaluate", tmp_path / "plan", *topics)
+    assert said.startswith("2 of 5 wanted pairs are not served: subscriber 'bob' wants flow 'z', ")
+
+
+def test_the_wrong_kind_of_input(topics: list[str], content: list[str], tmp_path: Path) -> None:
+    plan = nc.PerFlow().fit(nc.Interest.from_tables(PAIRS)).plan_
+    nc.write_plan(plan, tmp_path / "topics", method="per-flow")
+    nc.write_plan(plan, tmp_path / "events", method="per-flow", flow_space="events")
+    said = refusal("evaluate", tmp_path / "topics", *content)
+    assert said == "the plan's flows are topics; give --interests to evaluate it"
+    said = refusal("evaluate", tmp_path / "events", *topics)
+    assert said == "the plan's flows are events; give --subscriptions and --events to evaluate it"
+    assert "is not a folder; give the one that a plan" in refusal("evaluate", tmp_path / "none", *topics)
+
+
+# ------------------------------------------------------------------------------------- filters and events
+
+
+def test_events(content: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "plan"
+    words = ("--method", "hash", "--channels", "3", "--recent", "12", "--out", out)
+    facts, said = document("plan", *content, *words)
+    interest = history(last=12)
+    plan, info = nc.read_plan(out)
+    plan.validate(interest)
+    assert sorted(plan.flows.to_pylist()) == interest.flows.to_pylist()
+    cost = nc.Waste().score(interest, plan).total
+    assert (facts["flows"], facts["wants"], facts["rejected"]) == (12, interest.wants.nnz, 1)
+    assert facts["costs"] == info.costs == {"waste": cost}
+    assert (info.flow_space, info.params) == ("events", {"channels": 3, "recent": 12})
+    assert said.startswith("40 events against 4 subscriptions: about ")
+
+    found, said = document("evaluate", out, *content)  # of the same events, without being told
+    assert "not the inputs" not in said
+    assert waste(found, "hash") == pytest.approx(cost)
+    assert found["flows"] == 12
+    said = refusal("evaluate", out, *content, "--recent", "30")
+    assert "wanted pairs are not served" in said
+
+
+def test_cells(content: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "plan"
+    words = ("--flows", "cells", "--cells", "3", "--method", "per-flow", "--out", out)
+    facts, said = document("plan", *content, *words)
+    assert said == ""
+    plan, info = nc.read_plan(out)
+    assert info.flow_space == "cells"
+    assert set(info.params["grid"]) == {"price", "volume"}
+    assert [len(edges) for edges in info.params["grid"].values()] == [2, 2]
+    assert (facts["flows"], facts["channels"]) == (plan.n_flows, plan.n_channels)
+    assert facts["flows"] <= 9
+    cells = pq.read_table(out / "cells.parquet")
+    assert cells["flow"].to_pylist() == sorted(plan.flows.to_pylist())
+    assert {len(ends) for name in ("lo", "hi") for ends in cells[name].to_pylist()} == {2}
+    # Every wanted event lies in a cell that its subscribers listen to.
+    listens, carries = plan.listens.toarray(), plan.carries.toarray()
+    who, what = plan.subscribers.to_pylist(), plan.flows.to_pylist()
+    wanted = history()
+    for s, f in zip(*wanted.wants.nonzero(), strict=True):
+        event = EVENTS.slice(wanted.flows[f].as_py(), 1).to_pylist()[0]
+        point = [event[name] for name in info.params["grid"]]
+        [cell] = (
+            row["flow"]
+            for row in cells.to_pylist()
+            if all(lo < x <= hi for x, lo, hi in zip(point, row["lo"], row["hi"], strict=True))
+        )
+        name = wanted.subscribers[s].as_py()
+        assert (listens[who.index(name)] & carries[what.index(cell)]).any()
+    found, said = document("evaluate", out, *content)
+    assert said == ""
+    assert (found["flows"], waste(found, "per-flow")) == (facts["flows"], 0)
+
+    top, _ = document("plan", *content, *words[:-1], tmp_path / "top", "--top", "2")
+    assert top["flows"] == 2
+    found, _ = document("evaluate", tmp_path / "top", *content)
+    assert found["flows"] == 2
+
+
+# ---------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "give --interests, or both --subscriptions and --events"),
+        (["--events", "e"], "give --interests, or both --subscriptions and --events"),
+        (["--interests", "i", "--events", "e"], "--interests goes without --subscriptions and --events"),
+        (["--subscriptions", "s", "--events", "e", "--rates", "r"], "--rates goes with --interests"),
+        (["--subscriptions", "s", "--events", "e", "--flows", "x"], "--flows is 'x'; use one of"),
+        (["--interests", "i", "--recent", "0"], "--recent is 0; give a whole number of at least 1"),
+        (["--interests", "i", "--last", "-1"], "--last is -1; give a whole number of at least 1"),
+        (["--interests", "i", "--cells", "0"], "--cells is 0; give a whole number of at least 1"),
+        (["--interests", "i", "--window", "0"], "--window is 0.0; give a positive number of seconds"),
+        (["--interests", "i", "--window", "nan"], "--window is nan; give a positive number of seconds"),
+        (["--interests", "i", "--set", "moves"], "--set is 'moves'; give it as key=value"),
+        (["--interests", "i", "--strategy", "x"], "--strategy is 'x'; use one of"),
+        (["--interests", "i", "--method", "hsh"], "unknown method 'hsh'; did you mean 'hash'?"),
+    ],
+)
+def test_bad_options(words: list[str], message: str, tmp_path: Path) -> None:
+    if "--method" not in words:
+        words = [*words, "--method", "hash"]
+    assert message in refusal("plan", *words, "--out", tmp_path / "plan")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_found_out_on_spark(topics: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "plan"
+    for words, message in (
+        (["--channels", "0"], "channels is 0; give a whole number of at least 1"),
+        (["--set", "moves=3"], "method 'hash' has no parameter 'moves'"),
+        (["--interests", "nothing.parquet"], "nothing.parquet does not exist"),
+    ):
+        assert message in refusal("plan", *topics, "--method", "hash", "--out", out, *words)
+    assert not out.exists()
+    out.mkdir()
+    assert "plan exists already; name another" in refusal("plan", *topics, "--method", "hash", "--out", out)
+    assert list(out.iterdir()) == []
+
+
+def test_parameters() -> None:
+    read = parameters(["a=1", "b=0.5", "c=x", "d=true", "e=[1]", "f=", "g=a=b"])
+    assert read == {"a": 1, "b": 0.5, "c": "x", "d": True, "e": [1], "f": "", "g": "a=b"}
+    with pytest.raises(ParameterError, match="--set is '=3'"):
+        parameters(["=3"])

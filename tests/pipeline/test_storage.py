@@ -1,0 +1,64 @@
+"""Tables are whole at their place or not there, whatever the place is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from narrowcast.errors import NarrowcastError, TableError
+from narrowcast.pipeline.storage import exists, place_of, read_back, size_of, write_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.parametrize(
+    "uri", ["s3a://b/x", "hdfs:///x", "file:/x y", "file:///x", "dbfs:/x", "abfss://c@a/x"]
+)
+def test_a_uri_stays_as_it_is(uri: str) -> None:
+    assert place_of(uri) == uri
+
+
+def test_a_path_starts_at_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert place_of("a b/../c") == place_of(Path("c")) == str(tmp_path / "c")
+    assert place_of("~/x") == str(tmp_path / "home" / "x")
+    assert place_of("12:30/x") == str(tmp_path / "12:30" / "x")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", ["t.parquet", "a b", "t [1] {x,y}*?", "é=1", "10% #"])
+def test_written_and_read_back(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "deep" / name
+    frame = spark.range(5)
+    write_table(frame, path, doing="write it", options={"compression": "none"})
+    assert sorted(row.id for row in read_back(spark, path).collect()) == [0, 1, 2, 3, 4]
+    assert [each.name for each in path.parent.iterdir()] == [name]
+    assert exists(spark, path)
+    data = [file for file in path.iterdir() if file.suffix == ".parquet"]
+    assert data
+    sizes = (file.stat().st_size for file in path.iterdir() if file.suffix != ".crc")
+    assert size_of(spark, path) == sum(sizes) > 0
+    with pytest.raises(TableError, match="exists already; name another or remove it"):
+        write_table(frame, path, doing="write it")
+
+
+@pytest.mark.spark
+def test_a_failure_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    bad = spark.range(5).selectExpr("raise_error('on purpose') AS x")
+    with pytest.raises(NarrowcastError, match=r"^cannot write it: .*on purpose") as error:
+        write_table(bad, tmp_path / "t", doing="write it")
+    assert "\n" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+    assert not exists(spark, tmp_path / "t")
+    assert size_of(spark, tmp_path / "t") == 0
+
+
+@pytest.mark.spark
+def test_a_file_system_that_is_none(spark: SparkSession) -> None:
+    with pytest.raises(NarrowcastError, match=r"^cannot look at s4://bucket/x: .*s4") as error:
+        exists(spark, "s4://bucket/x")
+    assert "\n" not in str(error.value)

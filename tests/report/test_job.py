@@ -1,0 +1,103 @@
+"""What a run tells of itself: the same numbers in the summary, the tables and the page."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import narrowcast as nc
+from narrowcast.report.charts import CHARTS
+from narrowcast.report.job import FILES, rows_of, summary_of, write_report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+INTEREST = nc.Interest([[1, 1, 0], [0, 1, 1]], subscribers=["ann", "bob"], flows=[10, 20, 30])
+
+REASONS = {"reasons": {"x<y": 3}}
+
+
+def scored(channels: int | None, wasted: float, unicast: float = 0.0) -> dict[str, Any]:
+    terms = {"deliveries": 4.0 + wasted - unicast, "wanted": 4.0, "wasted": wasted, "unicast": unicast}
+    return {"channels": channels, "costs": {"waste": {"total": wasted, "terms": terms}}}
+
+
+def facts(**changes: Any) -> dict[str, dict[str, Any]]:
+    return {
+        "job": {"source": {"workload": "stocks"}, "seed": 1, "method": "hash"},
+        "compile": {"subscriptions": 1234, "boxes": 2000, "subscribers": 2, "rejected": 3, **REASONS},
+        "match": {"events": 8, "matches": 20, "unmatched": 2, **changes},
+        "interest": {"flows": 3, "wants": 4},
+        "plan": {"channels": 1},
+        "evaluate": {
+            "name": "hash",
+            "methods": {"hash": scored(1, 2.0), "unicast": scored(0, 0.0, 4.0), "ideal": scored(None, 0.0)},
+        },
+    }
+
+
+def test_the_summary() -> None:
+    found = summary_of(facts(), {"read": 0.5, "match": 1.25})
+    assert (found["matches_per_event"], found["unmatched_share"]) == (2.5, 0.25)
+    assert found["costs"]["hash"] == {
+        "channels": 1,
+        "deliveries": 6.0,
+        "wanted": 4.0,
+        "wasted": 2.0,
+        "unicast": 0.0,
+        "waste": 2.0,
+    }
+    assert found["stages"] == {"read": {"seconds": 0.5}, "match": {"seconds": 1.25}}
+    assert (found["version"], found["plan"], found["seed"]) == (nc.__version__, "hash", 1)
+
+
+def test_no_events_are_no_division() -> None:
+    found = summary_of(facts(events=0, matches=0, unmatched=0), {})
+    assert (found["matches_per_event"], found["unmatched_share"]) == (0, 0)
+
+
+def test_the_tables() -> None:
+    tables = rows_of(summary_of(facts(), {"read": 0.5, "match": 1.254}))
+    assert tables["What came out"] == [
+        ("", "number"),
+        ("subscriptions", "1,234"),
+        ("subscribers", "2"),
+        ("boxes", "2,000"),
+        ("rejected", "3"),
+        ("  x<y", "3"),
+        ("events", "8"),
+        ("matches", "20"),
+        ("matches per event", "2.5"),
+        ("events that match nobody", "2 (25.0 %)"),
+    ]
+    assert tables["Time"] == [("stage", "seconds"), ("read", "0.50"), ("match", "1.25")]
+    assert tables["What it costs"] == [
+        ("messages per event sent", "channels", "wanted", "wasted", "sent directly"),
+        ("hash", "1", "1.3", "0.7", "0.0"),
+        ("unicast", "0", "1.3", "0.0", "1.3"),
+        ("ideal", "", "1.3", "0.0", "0.0"),
+    ]
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_the_page_and_the_pictures(empty: bool, tmp_path: Path) -> None:
+    nothing = nc.Interest(np.zeros((0, 0)), subscribers=[], flows=[])
+    interest = nothing if empty else INTEREST
+    plan = nc.Broadcast().fit(interest).plan_
+    nc.write_plan(plan, tmp_path / "plan", method="broadcast", interest=interest)
+    out = tmp_path / "out"
+    out.mkdir()
+    summary = summary_of(facts(), {"read": 0.5})
+    sizes = {} if empty else {0: 2, 3: 5, 5: 1}
+    write_report(summary, sizes, interest, plan, out, channels=tmp_path / "plan" / "channels.parquet")
+    assert {path.name for path in out.iterdir()} == set(FILES)
+    assert len([name for name in FILES if name.endswith(".png")]) == len(CHARTS) == 4
+    assert json.loads((out / "summary.json").read_text()) == summary
+    page = (out / "report.html").read_text()
+    assert page.count("<svg") == 4
+    assert "x&lt;y" in page
+    assert "x<y" not in page
+    assert "8 events against 1,234 subscriptions; 25 % of the events match none" in page

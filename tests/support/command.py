@@ -1,0 +1,42 @@
+"""Commands called within the test's own process, so that they use its running Spark."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from typer.testing import CliRunner, Result
+
+from narrowcast.cli.app import app
+from narrowcast.errors import NarrowcastError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def call(*words: str | Path) -> Result:
+    """Run a command and return what it printed; what it raised is in `exception`."""
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def document(*words: str | Path) -> tuple[dict[str, Any], str]:
+    """Run a command with --json, and return its document and what it said on standard error."""
+    found = call(*words, "--json")
+    assert found.exit_code == 0, found.exception
+    read: dict[str, Any] = json.loads(found.stdout)
+    return read, found.stderr
+
+
+def refusal(*words: str | Path) -> str:
+    """Run a command that is to be refused, and return the one line that says why."""
+    found = call(*words)
+    assert isinstance(found.exception, NarrowcastError), (found.exception, found.stdout)
+    assert found.stdout == ""
+    assert "\n" not in str(found.exception)
+    return str(found.exception)
+
+
+def table_of(text: str) -> list[list[str]]:
+    """Return the rows of the tables in what a command printed."""
+    lines = (line.strip("│").split("│") for line in text.splitlines() if "│" in line)
+    return [[cell.strip() for cell in line] for line in lines]
