@@ -68,9 +68,11 @@ def test_a_run_that_is_ended_leaves_nothing(how: signal.Signals, tmp_path: Path)
     )
     time.sleep(2.5)
     started.send_signal(how)
-    _, said = started.communicate(timeout=60)
+    _, said = started.communicate(timeout=120)
     assert started.returncode == 128 + how
-    assert said == ""
+    # Java, when it is met while it starts, has its own last words.
+    assert "narrowcast" not in said
+    assert "Traceback" not in said
     assert list(tmp_path.iterdir()) == []
 
 

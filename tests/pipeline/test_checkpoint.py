@@ -146,8 +146,8 @@ def test_a_failure_is_gone_on_with_and_a_fresh_start_is_not(tmp_path: Path) -> N
 
     def fail(**options: bool) -> list[str]:
         with pytest.raises(ValueError, match="no"), workshop(out, **options) as folder:  # noqa: PT012
-            seen = names(folder)
-            (folder / f"{len(seen)}.txt").write_text("x")
+            seen = [name for name in names(folder) if name != RECORDS]
+            Checkpoints(folder).run(str(len(seen)), "k", (f"{len(seen)}.txt",), writes(f"{len(seen)}.txt"))
             raise ValueError("no")
         assert not out.exists()
         return seen
@@ -156,8 +156,30 @@ def test_a_failure_is_gone_on_with_and_a_fresh_start_is_not(tmp_path: Path) -> N
     assert fail() == ["0.txt"]
     assert fail(fresh=True) == []
     with workshop(out) as folder:
-        assert names(folder) == ["0.txt"]
+        assert names(folder) == [RECORDS, "0.txt"]
     assert names(tmp_path) == ["out"]
+
+
+def test_a_failure_before_any_stage_leaves_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(ValueError, match="no"), workshop(out) as folder:  # noqa: PT012
+        (folder / "half").mkdir()
+        raise ValueError("no")
+    assert names(tmp_path) == []
+    with workshop(out) as folder:
+        Checkpoints(folder).run("one", "k", ("a.txt",), writes("a.txt"))
+    with pytest.raises(ValueError, match="no"), workshop(out):
+        raise ValueError("no")
+    assert names(tmp_path) == ["out"]
+
+
+def test_an_output_that_was_removed_is_made_again(tmp_path: Path) -> None:
+    work = writes("a.txt")
+    Checkpoints(tmp_path).run("one", "k", ("a.txt",), work)
+    (tmp_path / "a.txt").unlink()
+    stages = Checkpoints(tmp_path)
+    stages.run("one", "k", ("a.txt",), work)
+    assert (stages.resumed, (tmp_path / "a.txt").exists()) == ([], True)
 
 
 def test_an_earlier_output_stays_whole_until_it_is_replaced(tmp_path: Path) -> None:

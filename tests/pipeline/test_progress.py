@@ -35,11 +35,11 @@ def test_tasks_are_counted(spark: SparkSession, monkeypatch: pytest.MonkeyPatch)
             sleep = "java_method('java.lang.Thread', 'sleep', 150L)"
             slow = spark.range(0, 4, numPartitions=4).selectExpr(sleep)
             slow.write.format("noop").mode("append").save()
-        assert progress.tasks[0].description == "count"
-        assert progress.tasks[0].finished
-    assert seen[-1] == (1, 1)
+        task = progress.tasks[0]
+    assert (task.description, task.finished) == ("count", True)
     assert any(total == 4 for _, total in seen)
     assert all(done <= total for done, total in seen)
+    assert seen.pop() == (1, 1)
     assert all(not thread.name.endswith("(_look)") for thread in threading.enumerate())
 
 

@@ -57,6 +57,7 @@ def evaluate(
         narrowcast evaluate plan --subscriptions s.jsonl --events e.csv --json
     """
     made, info = read_plan(plan)
+    _require_fitting(info, interests)
     options.one_of("--strategy", strategy, STRATEGIES)
     if recent is last is window is None:  # then the events that the plan says it was made from
         recent, last, window = (info.params.get(name) for name in ("recent", "last", "window"))
@@ -79,7 +80,6 @@ def evaluate(
         memory=options.memory_of(memory),
         seed=seed,
     )
-    _require_fitting(info, given)
     with options.spark_at(master, conf, ui=ui) as at, sized(at.spark, given.size(at.spark)):
         taken = take(at.spark, given, at.progress, at.tell)
         with watched(at.spark, at.progress, "evaluate"), plainly("evaluate the plan"):
@@ -92,9 +92,11 @@ def evaluate(
     options.show(facts, {f"What {plan} costs": _rows(facts, unit)}, as_json=as_json)
 
 
-def _require_fitting(info: PlanInfo, given: Inputs) -> None:
+def _require_fitting(info: PlanInfo, interests: str | None) -> None:
     """Refuse inputs whose flows are not of the kind that the plan carries."""
-    if (info.flow_space == "topics") != (given.interests is not None):
+    if info.flow_space == "ranges":
+        raise PlanError("the plan's flows are ranges of a partitioner, which have no cost; give another plan")
+    if (info.flow_space == "topics") != (interests is not None):
         needs = "--interests" if info.flow_space == "topics" else "--subscriptions and --events"
         raise PlanError(f"the plan's flows are {info.flow_space}; give {needs} to evaluate it")
 

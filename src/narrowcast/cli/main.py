@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -19,9 +20,10 @@ def main() -> None:
         signal.signal(number, _stop)
     sys.unraisablehook = _stop_again
     try:
-        sys.exit(_run())
+        code = _run()  # for an interruption that the parser of options met, it is always the same
+        sys.exit(128 + _stopped[0] if _stopped else code)
     except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
+        sys.exit(128 + (_stopped[0] if _stopped else signal.SIGINT))
     except Exception:
         if _stopped:  # an interruption that was swallowed makes its own errors
             sys.exit(128 + _stopped[0])
@@ -31,9 +33,9 @@ def main() -> None:
 def _stop(number: int, _frame: object) -> None:
     """End the command, by way of all that cleans up."""
     _stopped.append(number)
-    if number == signal.SIGINT:
-        raise KeyboardInterrupt
-    sys.exit(128 + number)
+    logging.disable()  # what is logged from here on are traces of the interruption
+    # For all of them: the bridge to Spark gives up a call for this, and waits for its answer with any other.
+    raise KeyboardInterrupt
 
 
 def _stop_again(unraisable: Any) -> None:
@@ -74,5 +76,6 @@ def _run() -> int:
 
 def _fail(message: str) -> int:
     """Say what is wrong in one line, and return the code for it."""
-    print(f"narrowcast: {' '.join(message.split())}", file=sys.stderr)
+    if not _stopped:  # an interruption makes its own errors
+        print(f"narrowcast: {' '.join(message.split())}", file=sys.stderr)
     return 2

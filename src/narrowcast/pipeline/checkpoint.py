@@ -30,10 +30,11 @@ RECORDS = ".stages.json"
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A stage that is done: its key, how long it took, and what it found."""
+    """A stage that is done: its key, how long it took, what it wrote, and what it found."""
 
     key: str
     seconds: float
+    outputs: tuple[str, ...]
     facts: dict[str, Any]
 
 
@@ -96,7 +97,7 @@ class Checkpoints:
             Writes them into the folder it is given, and returns what it found: plain numbers and texts.
         """
         done = self._records.get(name)
-        if done is not None and done.key == key:
+        if done is not None and done.key == key and all((self.folder / o).exists() for o in done.outputs):
             self.resumed.append(name)
             return done
         if self._records.pop(name, None) is not None:
@@ -108,14 +109,14 @@ class Checkpoints:
         try:
             facts = work(aside)
             seconds = time.perf_counter() - start
-            for output in outputs:
-                if (aside / output).exists():
-                    (aside / output).rename(self.folder / output)
+            written = tuple(output for output in outputs if (aside / output).exists())
+            for output in written:
+                (aside / output).rename(self.folder / output)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
         # As they will be read back, so that a run and a resumed one see the same.
         facts = msgspec.json.decode(msgspec.json.encode(facts))
-        self._records[name] = Record(key, seconds, facts)
+        self._records[name] = Record(key, seconds, written, facts)
         self._write()
         return self._records[name]
 
@@ -133,7 +134,8 @@ class Checkpoints:
 def workshop(out: Path, *, fresh: bool = False) -> Iterator[Path]:
     """Give the folder in which a run's output is made, and put it in place when the block ends well.
 
-    It stands beside the output under a hidden name and stays there when the block fails, to be gone on with.
+    It stands beside the output under a hidden name. When the block fails after a stage was finished it stays
+    there, to be gone on with.
     It starts with all that an earlier, finished output has. One run at a time works on an output.
 
     Parameters
@@ -153,8 +155,20 @@ def workshop(out: Path, *, fresh: bool = False) -> Iterator[Path]:
         yield work
         work.chmod(0o755)
         swap(work, out)
+    except BaseException:
+        if _records(work) == _records(out):  # nothing came of it
+            shutil.rmtree(work, ignore_errors=True)
+        raise
     finally:
         os.close(handle)
+
+
+def _records(folder: Path) -> bytes:
+    """Return the records of a folder as they are written, none where there are none."""
+    try:
+        return (folder / RECORDS).read_bytes()
+    except OSError:
+        return b""
 
 
 def _locked(work: Path, out: Path, *, fresh: bool) -> int:

@@ -72,6 +72,8 @@ class Inputs:
 
     def __post_init__(self) -> None:
         if self.interests is not None:
+            if self.flows != "events" or self.top is not None:
+                raise ParameterError("--flows and --top go with --subscriptions and --events; leave them out")
             if self.subscriptions is not None or self.events is not None:
                 raise ParameterError("--interests goes without --subscriptions and --events; give one or two")
         elif self.subscriptions is None or self.events is None:

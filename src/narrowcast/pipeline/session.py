@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,7 +104,7 @@ def session(
     builder = SparkSession.builder.master(master).appName(app_name)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with _environment(_launch(master)), plainly(f"start Spark on {master}"):
+    with _environment(_launch(master)), plainly(f"start Spark on {master}"), _started_or_ended():
         spark = builder.getOrCreate()
     try:
         yield use(spark)
@@ -201,6 +202,31 @@ def _launch(master: str) -> dict[str, str]:
         return {"SPARK_LOCAL_IP": "127.0.0.1", **python, "JAVA_HOME": str(java.home)}
     # On a cluster the workers' Python may be in another place, which only the caller knows.
     return {**python, **{k: os.environ[k] for k in python if k in os.environ}, "JAVA_HOME": str(java.home)}
+
+
+@contextmanager
+def _started_or_ended() -> Iterator[None]:
+    """End the Java that is started within a block when the block is interrupted: it would stay forever."""
+    before = _children()
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        from pyspark import SparkContext
+
+        for pid in _children() - before:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        SparkContext._gateway = SparkContext._jvm = None
+        raise
+
+
+def _children() -> set[int]:
+    """Return the processes that this one has started, where the system tells."""
+    found: set[int] = set()
+    for path in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # a thread that has ended
+            found.update(map(int, path.read_text().split()))
+    return found
 
 
 @contextmanager

@@ -36,8 +36,9 @@ def matches_of(
     """Yield the matches of events in batches of bounded size; no row where nothing matches."""
     ids = matcher.subscriptions_.subscription_id
     # However much the first events match, they stay within the bound; then what was seen tells the size.
-    step = max(1, min(_FIRST, _IDS // max(1, len(ids))))
+    least = step = max(1, min(_FIRST, _IDS // max(1, len(ids))))
     for events in batches:
+        step = max(least, step // 8)  # a new batch may be of another kind
         if counts:
             yield _counts(matcher, events)
             continue
