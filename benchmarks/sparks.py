@@ -82,10 +82,9 @@ def filters_of(work: Work) -> pa.Array:
     """Return boxes as the filters that a user would write."""
     terms = []
     for i, name in enumerate(work.attributes):
-        lo, hi = work.lo[:, i].astype(np.int64), work.hi[:, i]
-        bound = np.isfinite(hi)
-        ends = np.where(bound, hi, 0).astype(np.int64)
-        low, high = (pa.array(end).cast(pa.string()) for end in (lo, ends))
+        bound = np.isfinite(work.hi[:, i])
+        ends = (np.where(bound, end[:, i], 0).astype(np.int64) for end in (work.lo, work.hi))
+        low, high = (pa.array(end).cast(pa.string()) for end in ends)
         text = pc.binary_join_element_wise(f"{name} > ", low, f" AND {name} <= ", high, "")
         terms.append(pc.if_else(pa.array(bound), text, pa.scalar(None, pa.string())))
     return pc.binary_join_element_wise(*terms, " AND ", null_handling="skip")
