@@ -43,7 +43,7 @@ def test_the_lines() -> None:
     first, *others = lines.lines("partitioned")
     assert first == "1,000,000 events against 2,000 subscriptions: about 1,234,568 matches, 10 MB of ids"
     copies = "2.0 copies of an event, 3.5 of a subscription"
-    over = "600 MB in a worker, over the limit of 500"
+    over = "600 MB in a worker (over the limit of 500 MB)"
     assert others == [
         f"   broadcast: {copies}, {over}, 7 MB shuffled, about 2.0 s",
         f"-> partitioned: {copies}, 9 MB in a worker, 7 MB shuffled, about 3.0 s",

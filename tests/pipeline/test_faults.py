@@ -427,7 +427,7 @@ def test_unreadable_inputs(tmp_path: Path) -> None:
         assert str(bad / file) in line
         assert line.endswith(ending)
         assert len(part.splitlines()) <= 5, part
-    assert [path.name for path in to.iterdir()] == [".run-work"]
+    assert [path.name for path in to.iterdir()] == []
 
 
 # ------------------------------------------------------------------------------------- what is said of faults

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from narrowcast.cli import options
 from narrowcast.model.artefact import read_plan
 from narrowcast.model.diff import Count, diff_plans, renumbered
 
@@ -68,7 +69,7 @@ def _print(found: PlanDiff, title: str) -> None:
             change_pct = "" if cost.change_pct is None else f"{cost.change_pct:+.1f} %"
             costs.add_row(
                 name,
-                *("" if each is None else _number(each) for each in (cost.before, cost.after)),
+                *("" if each is None else options.number(each) for each in (cost.before, cost.after)),
                 change_pct,
             )
         console.print(costs)
@@ -79,8 +80,3 @@ def _table(title: str, *head: str) -> Table:
     for i, name in enumerate(head):
         table.add_column(name, justify="right" if i else "left")
     return table
-
-
-def _number(value: float) -> str:
-    """Return a number with as many digits as are read."""
-    return f"{value:,.0f}" if abs(value) >= 1e5 else f"{value:,.6g}"

@@ -18,9 +18,14 @@ from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.progress import watched
 from narrowcast.pipeline.run import RECENT
 from narrowcast.pipeline.session import sized
+from narrowcast.pipeline.storage import write_table
+from narrowcast.planning.base import check_channels
 
 if TYPE_CHECKING:
     from narrowcast.model.artefact import PlanInfo
+
+#: Terms that are the total of a cost under another name.
+_SAME = {"waste": "wasted"}
 
 
 def evaluate(
@@ -36,6 +41,7 @@ def evaluate(
     channels: Annotated[
         int | None, typer.Option("--channels", metavar="K", help="Of the baseline hash; else as the plan.")
     ] = None,
+    rejected: options.Rejected = None,
     seed: options.Seed = 0,
     schema: options.SchemaFile = None,
     strategy: options.Strategy = "auto",
@@ -59,9 +65,11 @@ def evaluate(
     made, info = read_plan(plan)
     _require_fitting(info, interests)
     options.one_of("--strategy", strategy, STRATEGIES)
+    check_channels(channels)
     if recent is last is window is None:  # then the events that the plan says it was made from
         recent, last, window = (info.params.get(name) for name in ("recent", "last", "window"))
-        recent = RECENT if recent is last is window is None else recent
+        if recent is last is window is None and info.flow_space == "events":
+            recent = RECENT
     types = None if schema is None else Schema.read(schema)
     given = Inputs(
         interests=interests,
@@ -82,6 +90,8 @@ def evaluate(
     )
     with options.spark_at(master, conf, ui=ui) as at, sized(at.spark, given.size(at.spark)):
         taken = take(at.spark, given, at.progress, at.tell)
+        if rejected is not None and taken.rejected is not None:
+            write_table(taken.rejected, rejected, doing=f"write {rejected}")
         with watched(at.spark, at.progress, "evaluate"), plainly("evaluate the plan"):
             found = evaluate_plan(taken.frames, made, name=info.method, channels=channels)
     facts: dict[str, Any] = {"command": "evaluate", "plan": str(plan), **taken.facts, **found.to_dict()}
@@ -89,7 +99,10 @@ def evaluate(
         typer.echo("these are not the inputs that the plan was made from", err=True)
     # Only topics have a rate in time; else it is what the events given make in all, or one does.
     unit = "messages a second" if info.flow_space == "topics" else "messages"
-    options.show(facts, {f"What {plan} costs": _rows(facts, unit)}, as_json=as_json)
+    tables = {f"What {plan} costs": _rows(facts, unit)}
+    if facts["rejected"]:
+        tables = {"Rows that were set aside": options.reasons(facts), **tables}
+    options.show(facts, tables, as_json=as_json)
 
 
 def _require_fitting(info: PlanInfo, interests: str | None) -> None:
@@ -105,7 +118,12 @@ def _rows(facts: dict[str, Any], unit: str) -> list[tuple[str, ...]]:
     """Return costs as rows of text: a method each, a column for each cost and each of its terms."""
     methods: dict[str, Any] = facts["methods"]
     first = next(iter(methods.values()))["costs"]
-    heads = [(cost, term) for cost, each in first.items() for term in (None, *each["terms"])]
+    heads = [
+        (cost, term)
+        for cost, each in first.items()
+        for term in (None, *each["terms"])
+        if term != _SAME.get(cost)
+    ]
     rows: list[tuple[str, ...]] = [
         (unit, "channels", *(cost if term is None else term for cost, term in heads))
     ]
@@ -115,5 +133,5 @@ def _rows(facts: dict[str, Any], unit: str) -> list[tuple[str, ...]]:
             for cost, term in heads
         )
         shown = "" if each["channels"] is None else f"{each['channels']:,}"
-        rows.append((name, shown, *(f"{value:,.6g}" for value in values)))
+        rows.append((name, shown, *map(options.number, values)))
     return rows

@@ -10,6 +10,7 @@ import typer
 
 from narrowcast.cli import options
 from narrowcast.errors import ParameterError, TableError
+from narrowcast.matching.partition import Partitioner
 from narrowcast.model.schema import Schema
 from narrowcast.pipeline.match import STRATEGIES
 from narrowcast.pipeline.session import sized
@@ -65,8 +66,13 @@ def match(
     options.one_of("--strategy", strategy, STRATEGIES)
     types = None if schema is None else Schema.read(schema)
     limit = options.memory_of(memory)
+    if not out.strip("/"):
+        raise ParameterError(f"--out is {out!r}; name a folder that is not there yet")
+    if strategy == "broadcast" and (parts is not None or copies is not None):
+        raise ParameterError("--parts and --copies are of the strategy partitioned; leave them out")
+    Partitioner(parts=(copies or 1) if parts is None else parts, copies=1 if copies is None else copies)
     aside = rejected or _beside(out)
-    if aside == out:
+    if aside.rstrip("/") == out.rstrip("/"):
         raise ParameterError(f"--out and --rejected are both {out}; give each its own")
     with options.spark_at(master, conf, ui=ui) as at:
         for path in (out, aside):

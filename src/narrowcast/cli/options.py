@@ -47,6 +47,12 @@ Memory = Annotated[
     typer.Option("--memory", metavar="SIZE", help="What a Python worker may take, such as 512m; default 1g."),
 ]
 
+Rejected = Annotated[
+    str | None, typer.Option("--rejected", metavar="R", help="Write the rows that were set aside there.")
+]
+
+#: The least that a Python worker can do with: with nothing to match it has about 200 MB.
+_LEAST = 256 << 20
 #: The default of `--master`.
 LOCAL = MASTER
 
@@ -84,8 +90,25 @@ def spark_at(master: str, conf: list[str] | None, *, ui: bool) -> Iterator[At]:
 
 
 def memory_of(text: str | None) -> int | None:
-    """Return the bytes that a size stands for."""
-    return None if text is None else bytes_of(text)
+    """Return the bytes that a size stands for; too few for any worker are an error."""
+    found = None if text is None else bytes_of(text)
+    if found is not None and found < _LEAST:
+        raise ParameterError(f"--memory is {text}; a Python worker takes 256m at least")
+    return found
+
+
+def number(value: float) -> str:
+    """Return a number with as many digits as are read.
+
+    >>> number(36851234.25), number(21.28533333)
+    ('36,851,234', '21.2853')
+    """
+    return f"{value:,.0f}" if abs(value) >= 1e5 else f"{value:,.6g}"
+
+
+def reasons(facts: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return why rows were set aside as rows of text."""
+    return [("", "rows"), *((reason, f"{count:,}") for reason, count in facts["reasons"].items())]
 
 
 def show(facts: Mapping[str, Any], tables: Mapping[str, Sequence[Sequence[str]]], *, as_json: bool) -> None:

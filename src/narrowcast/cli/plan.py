@@ -20,6 +20,7 @@ from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.progress import watched
 from narrowcast.pipeline.run import RECENT
 from narrowcast.pipeline.session import sized
+from narrowcast.pipeline.storage import write_table
 from narrowcast.planning import PLANNERS
 
 
@@ -28,7 +29,7 @@ def plan(
     method: Annotated[str, typer.Option("--method", metavar="M", help=f"How: {', '.join(PLANNERS)}.")],
     channels: Annotated[
         int | None,
-        typer.Option("--channels", metavar="K", help="The most channels; else all it takes."),
+        typer.Option("--channels", metavar="K", help="The most channels; hash needs it."),
     ] = None,
     interests: inputs.Interests = None,
     rates: inputs.Rates = None,
@@ -44,6 +45,7 @@ def plan(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the method; can be repeated."),
     ] = None,
+    rejected: options.Rejected = None,
     seed: options.Seed = 0,
     schema: options.SchemaFile = None,
     strategy: options.Strategy = "auto",
@@ -70,7 +72,7 @@ def plan(
     if out.exists() or out.is_symlink():
         raise TableError(f"{out} exists already; name another folder or remove it")
     params = parameters(settings or [])
-    if recent is last is window is None:
+    if recent is last is window is None and interests is None and flows == "events":
         recent = RECENT
     given = Inputs(
         interests=interests,
@@ -91,6 +93,8 @@ def plan(
     )
     with options.spark_at(master, conf, ui=ui) as at, sized(at.spark, given.size(at.spark)):
         taken = take(at.spark, given, at.progress, at.tell)
+        if rejected is not None and taken.rejected is not None:
+            write_table(taken.rejected, rejected, doing=f"write {rejected}")
         with watched(at.spark, at.progress, "plan"), plainly("plan"):
             made, interest = make_plan(taken.frames, method, channels=channels, seed=seed, params=params)
             bounds = None if taken.frames.cells is None else taken.frames.cells.toArrow().sort_by("flow")
@@ -124,8 +128,11 @@ def plan(
     }
     names = ("rejected", "subscribers", "flows", "wants", "channels")
     rows: list[tuple[str, ...]] = [("", "number"), *((name, f"{facts[name]:,}") for name in names)]
-    rows += [(f"cost: {name}", f"{value:,.6g}") for name, value in costs.items()]
-    options.show(facts, {f"The plan in {out}": rows}, as_json=as_json)
+    rows += [(f"cost: {name}", options.number(value)) for name, value in costs.items()]
+    tables = {f"The plan in {out}": rows}
+    if facts["rejected"]:
+        tables = {"Rows that were set aside": options.reasons(facts), **tables}
+    options.show(facts, tables, as_json=as_json)
 
 
 def parameters(settings: list[str]) -> dict[str, Any]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Reasons against rows that are told apart in a summary.
 REASONS = 10
+#: Values in a reason: texts in quotes, and numbers.
+_VALUES = r"'[^']*'|\b\d+(\.\d+)?\b"
 
 
 class Content:
@@ -130,10 +132,15 @@ def reasons_of(rejected: DataFrame, *, strict: bool) -> dict[str, Any]:
     """Return how many rows were set aside, and the reasons met most; with `strict` one is an error."""
     from pyspark.sql import functions as sf
 
-    grouped = rejected.groupBy("table", "reason").agg(
-        sf.count("*").alias("rows"), sf.min("row").alias("first")
+    # Reasons that differ only in the value they name are of one kind.
+    kind = sf.regexp_replace("reason", _VALUES, "...")
+    grouped = rejected.groupBy("table", kind.alias("kind")).agg(
+        sf.count("*").alias("rows"),
+        sf.min("row").alias("first"),
+        sf.min("reason").alias("reason"),
+        (sf.min("reason") == sf.max("reason")).alias("same"),
     )
-    top = grouped.orderBy(sf.desc("rows"), "table", "reason").limit(REASONS).collect()
+    top = grouped.orderBy(sf.desc("rows"), "table", "kind").limit(REASONS).collect()
     count = sum(row.rows for row in top) if len(top) < REASONS else rejected.count()
     if top and strict:
         worst = top[0]
@@ -142,4 +149,7 @@ def reasons_of(rejected: DataFrame, *, strict: bool) -> dict[str, Any]:
             f"{many} in {worst.table}: {worst.reason}: {worst.first}; mend it, or leave --strict out to set "
             "such rows aside"
         )
-    return {"rejected": count, "reasons": {f"{row.table}: {row.reason}": row.rows for row in top}}
+    reasons = {f"{row.table}: {row.reason if row.same else row.kind}": row.rows for row in top}
+    if others := count - sum(reasons.values()):
+        reasons["other reasons"] = others
+    return {"rejected": count, "reasons": reasons}

@@ -113,7 +113,7 @@ class Estimate:
         said = [f"{sizes}: about {self.matches:,.0f} matches, {8 * self.matches / 1e6:,.0f} MB of ids"]
         for each in self.forecasts.values():
             mark = "->" if each.strategy == chosen else "  "
-            over = "" if each.memory <= self.memory else f", over the limit of {self.memory / 1e6:,.0f}"
+            over = "" if each.memory <= self.memory else f" (over the limit of {self.memory / 1e6:,.0f} MB)"
             said.append(
                 f"{mark} {each.strategy}: {each.copies:.1f} copies of an event, {each.replication:.1f} of a "
                 f"subscription, {each.memory / 1e6:,.0f} MB in a worker{over}, "

@@ -71,9 +71,17 @@ class Inputs:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("recent", "last", "cells", "top"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ParameterError(f"--{name} is {value}; give a whole number of at least 1")
+        if self.window is not None and not 0 < self.window < math.inf:
+            raise ParameterError(f"--window is {self.window}; give a positive number of seconds")
+        events = [name for name, value in self.chosen.items() if value is not None]
         if self.interests is not None:
-            if self.flows != "events" or self.top is not None:
-                raise ParameterError("--flows and --top go with --subscriptions and --events; leave them out")
+            if self.flows != "events" or self.top is not None or events:
+                odd = f"--{events[0]}" if events else "--flows and --top"
+                raise ParameterError(f"{odd} goes with --subscriptions and --events, not with --interests")
             if self.subscriptions is not None or self.events is not None:
                 raise ParameterError("--interests goes without --subscriptions and --events; give one or two")
         elif self.subscriptions is None or self.events is None:
@@ -82,12 +90,10 @@ class Inputs:
             raise ParameterError("--rates goes with --interests; rates of events are taken from the events")
         if self.flows not in FLOWS:
             raise ParameterError(f"--flows is {self.flows!r}; use one of {', '.join(FLOWS)}")
-        for name in ("recent", "last", "cells", "top"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ParameterError(f"--{name} is {value}; give a whole number of at least 1")
-        if self.window is not None and not 0 < self.window < math.inf:
-            raise ParameterError(f"--window is {self.window}; give a positive number of seconds")
+        if self.flows == "cells" and events:
+            raise ParameterError(f"--{events[0]} chooses among events; leave it out with --flows cells")
+        if self.flows == "events" and self.top is not None:
+            raise ParameterError("--top chooses among cells; leave it out, or say --flows cells")
 
     @property
     def chosen(self) -> dict[str, Any]:

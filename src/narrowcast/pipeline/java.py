@@ -102,6 +102,16 @@ def java_home() -> JavaHome:
     raise MissingError(f"Spark needs Java {MINIMUM} or later{tried}; run: pip install 'narrowcast[spark]'")
 
 
+def quiet_home(java: JavaHome) -> Path:
+    """Return a home for Spark's driver whose java does not warn of the module that nothing here uses."""
+    if java.source == "bundled":  # its java lacks the module and is never asked for it
+        return java.home
+    try:
+        return _wrapped(_Runtime(java.home, java.version, vector=False))
+    except MissingError:
+        return java.home
+
+
 def _candidates() -> Iterator[tuple[Source, str, Path]]:
     """Yield where a Java may be, best first: its source, how to name it to the user, and its program."""
     if home := os.environ.get("JAVA_HOME"):

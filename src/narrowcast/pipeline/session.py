@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from narrowcast.errors import MissingError, ParameterError
-from narrowcast.pipeline.java import java_home
+from narrowcast.pipeline.java import java_home, quiet_home
 from narrowcast.pipeline.problems import plainly
 
 if TYPE_CHECKING:
@@ -107,7 +107,9 @@ def session(
     with _environment(_launch(master)), plainly(f"start Spark on {master}"), _started_or_ended():
         spark = builder.getOrCreate()
     try:
-        yield use(spark)
+        with plainly("use Spark with these settings"):
+            use(spark)
+        yield spark
     finally:
         # A block that was never left ends with the process; Spark goes with it, and would wait forever here.
         if not sys.is_finalizing():
@@ -199,9 +201,10 @@ def _launch(master: str) -> dict[str, str]:
     python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     if master.startswith("local"):
         # Nobody else talks to a local Spark, so it need not listen to the network.
-        return {"SPARK_LOCAL_IP": "127.0.0.1", **python, "JAVA_HOME": str(java.home)}
+        return {"SPARK_LOCAL_IP": "127.0.0.1", **python, "JAVA_HOME": str(quiet_home(java))}
     # On a cluster the workers' Python may be in another place, which only the caller knows.
-    return {**python, **{k: os.environ[k] for k in python if k in os.environ}, "JAVA_HOME": str(java.home)}
+    given = {name: os.environ[name] for name in python if name in os.environ}
+    return {**python, **given, "JAVA_HOME": str(quiet_home(java))}
 
 
 @contextmanager

@@ -131,7 +131,7 @@ def write_report(
         (
             "load-per-channel",
             channel_load(groups["rate"].to_numpy(), groups["members"].to_numpy()),
-            f"the plan {summary['plan']!r}, {sent}",
+            f"the plan {summary['plan']!r}, {sent}; each event counts as one a second",
         ),
         (
             "interest-matrix",
