@@ -241,7 +241,11 @@ def spread(scale: float) -> dict[str, Any]:
                     copies=copies,
                     tell=lambda *said, told=told: told.append(said[0]),
                 )
-                sums = ("count(*)", "sum(matches)", "sum(xxhash64(event_id, matches))")
+                sums = (
+                    "count(*)",
+                    "sum(matches)",
+                    "sum(CAST(xxhash64(event_id, matches) AS DECIMAL(20, 0)))",
+                )
                 [total] = found.selectExpr(*sums).collect()
                 seconds = time.perf_counter() - start
             forecast = told[0].forecasts[strategy]

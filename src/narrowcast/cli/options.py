@@ -51,8 +51,8 @@ Rejected = Annotated[
     str | None, typer.Option("--rejected", metavar="R", help="Write the rows that were set aside there.")
 ]
 
-#: The least that a Python worker can do with: with nothing to match it has about 200 MB.
-_LEAST = 256 << 20
+#: The least that a Python worker can do with: with nothing to match it has about 330 MB.
+_LEAST = 384 << 20
 #: The default of `--master`.
 LOCAL = MASTER
 
@@ -93,7 +93,7 @@ def memory_of(text: str | None) -> int | None:
     """Return the bytes that a size stands for; too few for any worker are an error."""
     found = None if text is None else bytes_of(text)
     if found is not None and found < _LEAST:
-        raise ParameterError(f"--memory is {text}; a Python worker takes 256m at least")
+        raise ParameterError(f"--memory is {text}; a Python worker takes 384m at least")
     return found
 
 

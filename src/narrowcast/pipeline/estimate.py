@@ -36,7 +36,7 @@ _SHUFFLE, _SLICE = 1.0, 0.05
 #: How the time of an event grows with the number of subscriptions, as a power of it.
 _GROWTH = 0.8
 #: A worker without anything in it, and how often it holds what it works on.
-_WORKER, _HELD = 200 << 20, 3
+_WORKER, _HELD = 320 << 20, 3
 #: What it works on may take so much, however little memory is allowed: smaller slices are not worth it.
 _LEAST = 32 << 20
 #: The most parts that are tried by themselves: the sample is too small for more.
