@@ -244,7 +244,7 @@ def spread(scale: float) -> dict[str, Any]:
                 sums = (
                     "count(*)",
                     "sum(matches)",
-                    "sum(CAST(xxhash64(event_id, matches) AS DECIMAL(20, 0)))",
+                    "sum(CAST(xxhash64(event_id, matches) AS DECIMAL(20)))",
                 )
                 [total] = found.selectExpr(*sums).collect()
                 seconds = time.perf_counter() - start
