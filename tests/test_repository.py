@@ -147,3 +147,17 @@ def test_ci_runs_the_tests() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     assert "make test" in script.read_text()
+
+
+def test_the_readme_tells_what_the_pipeline_measured() -> None:
+    readme = (ROOT / "README.md").read_text()
+    found = json.loads((ROOT / "benchmarks" / "results" / "pipeline.json").read_text())
+    for row in found["match"]:
+        ids = row["ids"]
+        numbers = (
+            f"{row['events']:,} | {ids['spark_events_per_s']:,} | {ids['spark_to_cores']:.2f}"
+            f" | {ids['parquet_events_per_s']:,} | {ids['parquet_to_cores']:.2f} | {row['times_join']:,.0f}"
+        )
+        assert f"| {row['workload']} | {numbers} |" in readme
+    interest = found["interest"]
+    assert f"{interest['pairs']:,} pairs of subscriber and flow in {interest['seconds']:.0f} s" in readme
