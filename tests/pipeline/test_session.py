@@ -5,17 +5,17 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from narrowcast.errors import MissingError, ParameterError
-from narrowcast.pipeline import session, use
+from narrowcast.pipeline import java_home, session, use
+from narrowcast.pipeline.java import VECTOR
 from narrowcast.pipeline.session import _MASTER, _environment, _launch, settings_of, sized
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
 ZONE = "spark.sql.session.timeZone"
@@ -60,10 +60,18 @@ def test_java_passed_over_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    home = _launch("local")["JAVA_HOME"]
-    assert home != str(tmp_path)
+    started = _launch("local")["JAVA_HOME"]
+    found = java_home().home
+    assert str(tmp_path) not in (started, str(found))
     assert f"JAVA_HOME={tmp_path} cannot be run" in caplog.text
-    assert home in caplog.text
+    assert str(found) in caplog.text
+
+
+def test_java_is_started_without_the_module_that_it_would_warn_of() -> None:
+    script = Path(_launch("local")["JAVA_HOME"]) / "bin" / "java"
+    assert "jdk.incubator.vector" in script.read_text()
+    done = subprocess.run([script, VECTOR, "-version"], capture_output=True, text=True, check=True)
+    assert "incubator" not in done.stderr
 
 
 @pytest.mark.spark
