@@ -43,7 +43,7 @@ def read_table(path: str | Path, columns: tuple[str, ...] = (), *, limit: int | 
     csv = ds.CsvFileFormat(convert_options=empty)
 
     path = Path(path)
-    kind, files = _files_of(path)
+    kind, files = files_of(path)
     tables: list[pa.Table] = []
     left = limit
     try:
@@ -69,7 +69,7 @@ def read_table(path: str | Path, columns: tuple[str, ...] = (), *, limit: int | 
     return table
 
 
-def _files_of(path: Path) -> tuple[str, list[Path]]:
+def files_of(path: Path) -> tuple[str, list[Path]]:
     """Return the format that a path's ending, or those of the files in it, name, and the files."""
     if not path.exists():
         raise TableError(f"{path} does not exist; give a Parquet, CSV or JSON-lines file or folder")

@@ -16,7 +16,8 @@ from narrowcast.errors import ParameterError, PlanError, TableError
 from narrowcast.model.cost import Cost
 from narrowcast.model.interest import Interest
 from narrowcast.model.plan import ChannelPlan
-from narrowcast.pipeline.evaluate import BASELINES, BLOCK, Blocks, Scored, evaluate, false_exclusions
+from narrowcast.pipeline.blocks import Blocks
+from narrowcast.pipeline.evaluate import BASELINES, BLOCK, Scored, evaluate, false_exclusions
 from narrowcast.pipeline.interest import InterestFrames
 from narrowcast.planning import PLANNERS, Broadcast, Hash, PerFlow, Unicast
 from narrowcast.planning.baselines import stable_hash

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from narrowcast import EventBatch, Scan, Schema, SubscriptionSet, compile_filters
-from narrowcast.matching.partition import Partitioner
+from narrowcast.matching.partition import Partitioner, spread
 from narrowcast.pipeline import worker
 from narrowcast.pipeline.partitioned import Slices
-from narrowcast.pipeline.worker import matches_of, spread
+from narrowcast.pipeline.worker import matches_of
 
 SCHEMA = Schema.of({"x": "bigint"})
 

@@ -301,11 +301,16 @@ class Partitioner:
 
 
 def _row_of(subscription_id: Ints, rows: int) -> Ints:
-    """Return the row of each subscription: its id with the bits spread (splitmix64), modulo the rows."""
-    x = subscription_id.view(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    """Return the row of each subscription: its id spread, modulo the rows."""
+    return (spread(subscription_id) % np.uint64(rows)).astype(np.int64)
+
+
+def spread(ids: NDArray[np.int64], seed: int = 0) -> NDArray[np.uint64]:
+    """Return a number for each id that looks like chance: its bits spread over all 64 (splitmix64)."""
+    x = ids.view(np.uint64) + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % 2**64)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return ((x ^ (x >> np.uint64(31))) % np.uint64(rows)).astype(np.int64)
+    return x ^ (x >> np.uint64(31))
 
 
 def _tree_of(lo: Ints, hi: Ints) -> tuple[Numbers, Ints, Numbers, Numbers]:

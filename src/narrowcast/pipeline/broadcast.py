@@ -30,14 +30,8 @@ def match_broadcast(
 
     Parameters
     ----------
-    events
-        As `ingest` gives them.
-    compiled
-        As `compile_subscriptions` gives them.
-    schema
-        The attributes of the events.
-    counts
-        How many subscriptions match an event instead of which.
+    events, compiled, schema, counts
+        As for `match`.
     """
     from pyspark.sql import functions as sf
 

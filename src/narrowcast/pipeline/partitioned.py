@@ -15,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from narrowcast.matching import matcher_for
+from narrowcast.matching.partition import spread
 from narrowcast.model.events import EventBatch
 from narrowcast.model.schema import EVENT_ID
 from narrowcast.pipeline.broadcast import needed
 from narrowcast.pipeline.compile import pack, unpack, unpack_all
-from narrowcast.pipeline.worker import COUNTS, IDS, matches_of, spread
+from narrowcast.pipeline.worker import COUNTS, IDS, matches_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -94,18 +95,12 @@ def match_partitioned(
 
     Parameters
     ----------
-    events
-        As `ingest` gives them.
-    compiled
-        As `compile_subscriptions` gives them.
-    schema
-        The attributes of the events.
+    events, compiled, schema, counts
+        As for `match`.
     slices
         What goes where.
     columns
         The columns of events that filters look at.
-    counts
-        How many subscriptions match an event instead of which.
     """
     from pyspark.sql import functions as sf
 

@@ -49,7 +49,7 @@ def plainly(doing: str) -> Iterator[None]:
     except NarrowcastError:
         raise
     except Exception as error:
-        if not _is_sparks(error):
+        if not is_sparks(error):
             raise
         raise told(error, doing) from error
 
@@ -75,6 +75,6 @@ def _cause(text: str) -> str:
     return f"{name}: {said}"[:400]
 
 
-def _is_sparks(error: BaseException) -> bool:
+def is_sparks(error: BaseException) -> bool:
     """Return whether an error comes from Spark, or from the bridge to it."""
     return any(kind.__module__.split(".")[0] in ("pyspark", "py4j") for kind in type(error).__mro__)

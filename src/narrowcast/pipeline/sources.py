@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from narrowcast.errors import TableError
-from narrowcast.files import FORMATS, _files_of
+from narrowcast.files import FORMATS, files_of
 from narrowcast.pipeline.columns import texts
-from narrowcast.pipeline.problems import _is_sparks, told
+from narrowcast.pipeline.problems import is_sparks, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -95,7 +95,7 @@ def reading(where: str | Path, kind: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not _is_sparks(error):
+        if not is_sparks(error):
             raise
         text = str(error)
         if "PATH_NOT_FOUND" in text:
@@ -120,7 +120,7 @@ def _place(spark: SparkSession, given: str | Path) -> tuple[str, str, dict[str, 
     path = Path(given).expanduser().absolute()
     if isinstance(given, Path) or path.exists():
         try:
-            kind, files = _files_of(path)
+            kind, files = files_of(path)
         except TableError as error:  # say it of the path as it was given
             raise TableError(str(error).replace(str(path), str(given), 1)) from None
         except OSError as error:

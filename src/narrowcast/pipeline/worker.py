@@ -15,8 +15,6 @@ from narrowcast.model.schema import EVENT_ID
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from numpy.typing import NDArray
-
     from narrowcast.matching.answers import Answers
     from narrowcast.matching.indexed import Indexed
     from narrowcast.model.schema import Schema
@@ -65,14 +63,6 @@ def match_batches(
     """Yield the matches of batches of events, found by the index that was shipped as a file."""
     events = (EventBatch.from_arrow(batch.rename_columns(names), schema) for batch in batches)
     yield from matches_of(_matcher(file), events, counts=counts)
-
-
-def spread(ids: NDArray[np.int64], seed: int = 0) -> NDArray[np.uint64]:
-    """Return a number for each id that looks like chance: its bits spread over all 64 (splitmix64)."""
-    x = ids.view(np.uint64) + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % 2**64)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 @lru_cache(maxsize=2)
