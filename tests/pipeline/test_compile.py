@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from narrowcast import EventBatch, Scan, Schema, SubscriptionSet, compile_filters
-from narrowcast.pipeline.broadcast import needed
 from narrowcast.pipeline.compile import compile_subscriptions, owners, pack, packed, unpack, unpack_all
+from narrowcast.pipeline.scan import needed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

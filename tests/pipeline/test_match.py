@@ -17,7 +17,8 @@ from narrowcast import EventBatch, Scan, Schema, compile_filters
 from narrowcast.errors import ParameterError
 from narrowcast.pipeline.compile import compile_subscriptions
 from narrowcast.pipeline.estimate import estimate
-from narrowcast.pipeline.match import bytes_of, match, worker_memory
+from narrowcast.pipeline.match import match, worker_memory
+from narrowcast.pipeline.session import bytes_of
 from narrowcast.pipeline.tables import ingest, schema_of
 from support.filters import events, filters, schemas
 
@@ -326,6 +327,7 @@ def test_bad_options(odd: Case, options: dict[str, Any], message: str) -> None:
         (" 7k ", 7 << 10),
         ("3", 3 << 20),
         ("1t", 1 << 40),
+        ("9b", 9),
     ],
 )
 def test_sizes(text: str, expected: int) -> None:

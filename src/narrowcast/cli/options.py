@@ -16,8 +16,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from narrowcast.errors import ParameterError
-from narrowcast.pipeline.match import STRATEGIES, bytes_of
-from narrowcast.pipeline.session import MASTER, session, settings_of
+from narrowcast.pipeline.match import STRATEGIES
+from narrowcast.pipeline.session import MASTER, bytes_of, session, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

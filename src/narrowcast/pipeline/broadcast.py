@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from narrowcast.matching import Auto
-from narrowcast.model.schema import EVENT_ID
 from narrowcast.pipeline.compile import unpack_all
+from narrowcast.pipeline.scan import over_events
 from narrowcast.pipeline.worker import COUNTS, IDS, match_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from pyspark.sql import DataFrame, SparkSession
 
     from narrowcast.matching.indexed import Indexed
@@ -39,22 +37,8 @@ def match_broadcast(
     whole = unpack_all([row.payload for row in rows.select("payload").toLocalIterator()], schema)
     columns = [name for row in rows.select("columns").distinct().toLocalIterator() for name in row.columns]
     file = ship(compiled.sparkSession, Auto().fit(whole))
-    sent, names = needed(events, columns)
-    work = partial(match_batches, file=file, schema=schema, names=names, counts=counts)
-    return sent.mapInArrow(work, COUNTS if counts else IDS)
-
-
-def needed(events: DataFrame, columns: Iterable[str]) -> tuple[DataFrame, list[str]]:
-    """Return events with only the columns that filters look at, under numbers, and the names of these.
-
-    The other columns need not travel, and a name with a dot or a backtick cannot.
-    """
-    from pyspark.sql import functions as sf
-
-    wanted = {EVENT_ID, *(name.lower().partition(".")[0] for name in columns)}
-    names = [name for name in events.columns if name.lower().partition(".")[0] in wanted]
-    numbered = (sf.col(f"`{name.replace('`', '``')}`").alias(f"c{i}") for i, name in enumerate(names))
-    return events.select(*numbered), names
+    work = partial(match_batches, file=file, schema=schema, counts=counts)
+    return over_events(events, columns, work, COUNTS if counts else IDS)
 
 
 def ship(spark: SparkSession, matcher: Indexed) -> str:

@@ -13,9 +13,9 @@ import pyarrow as pa
 from narrowcast.matching import Auto
 from narrowcast.matching.partition import Partitioner, spread
 from narrowcast.model.events import EventBatch
-from narrowcast.pipeline.broadcast import needed
 from narrowcast.pipeline.compile import pack, unpack, unpack_all
 from narrowcast.pipeline.partitioned import Slices
+from narrowcast.pipeline.scan import needed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -8,7 +8,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.pipeline.broadcast import match_broadcast
 from narrowcast.pipeline.estimate import Estimate, estimate
 from narrowcast.pipeline.partitioned import match_partitioned
-from narrowcast.pipeline.session import use
+from narrowcast.pipeline.session import bytes_of, use
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,6 @@ STRATEGIES = ("auto", "broadcast", "partitioned")
 PARQUET = {"parquet.writer.version": "PARQUET_2_0", "parquet.enable.dictionary": "false"}
 
 _MEMORY = "spark.executor.pyspark.memory"
-_UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def match(
@@ -86,22 +85,6 @@ def match(
 
 
 def worker_memory(spark: SparkSession) -> int:
-    """Return the bytes that a Python worker may take: what Spark was told, or 1 GB.
-
-    Examples
-    --------
-    >>> bytes_of("512m"), bytes_of("2g"), bytes_of("1024")
-    (536870912, 2147483648, 1073741824)
-    """
+    """Return the bytes that a Python worker may take: what Spark was told, or 1 GB."""
     said = spark.sparkContext.getConf().get(_MEMORY)
     return bytes_of(said) if said else 1 << 30
-
-
-def bytes_of(text: str) -> int:
-    """Return a size as Spark writes it, in MB where it has no unit."""
-    number = text.strip().lower().removesuffix("b") or "0"
-    unit = number[-1] if number[-1] in _UNITS else ""
-    digits = number.removesuffix(unit)
-    if not (digits.isascii() and digits.isdigit()):
-        raise ParameterError(f"size {text!r} is none; write it as 512m or 2g")
-    return int(digits) * _UNITS[unit or "m"]

@@ -18,8 +18,8 @@ from narrowcast.matching import matcher_for
 from narrowcast.matching.partition import spread
 from narrowcast.model.events import EventBatch
 from narrowcast.model.schema import EVENT_ID
-from narrowcast.pipeline.broadcast import needed
 from narrowcast.pipeline.compile import pack, unpack, unpack_all
+from narrowcast.pipeline.scan import over_events
 from narrowcast.pipeline.worker import COUNTS, IDS, matches_of
 
 if TYPE_CHECKING:
@@ -107,8 +107,7 @@ def match_partitioned(
     shared = compiled.sparkSession.sparkContext.broadcast(slices)
     payloads = compiled.where(sf.col("payload").isNotNull()).select("payload")
     held = payloads.mapInArrow(partial(_cut_subscriptions, schema=schema, slices=shared), _PIECE)
-    named, names = needed(events, columns)
-    sent = named.mapInArrow(partial(_cut_events, schema=schema, slices=shared, names=names), _PIECE)
+    sent = over_events(events, columns, partial(_cut_events, schema=schema, slices=shared), _PIECE)
     met = sent.groupBy("slice").cogroup(held.groupBy("slice"))
     found = met.applyInArrow(partial(_match, schema=schema, counts=counts), COUNTS if counts else IDS)
     if slices.partitioning.copies == 1:
@@ -134,10 +133,10 @@ def _cut_subscriptions(
 
 
 def _cut_events(
-    batches: Iterator[pa.RecordBatch], schema: Schema, slices: Broadcast[Slices], names: list[str]
+    batches: Iterator[pa.RecordBatch], schema: Schema, slices: Broadcast[Slices]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the events of each slice, as Arrow writes them."""
-    for batch in (each.rename_columns(names) for each in batches):
+    for batch in batches:
         position, number = slices.value.of_events(EventBatch.from_arrow(batch, schema))
         yield _pieces(number, position, partial(_written, batch))
 

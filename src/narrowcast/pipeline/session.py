@@ -46,6 +46,8 @@ _HEAP = "spark.driver.memory"
 _SHUFFLE = "spark.sql.shuffle.partitions"
 #: Bytes of input that make one partition of a shuffle: they grow several times when they are unpacked.
 _PARTITION = 32 << 20
+_SIZE = re.compile(r"([0-9]+)(?:([kmgt])b?|(b))?")
+_UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 @contextmanager
@@ -185,6 +187,20 @@ def settings_of(words: Iterable[str]) -> dict[str, str]:
             raise ParameterError(f"--conf is {word!r}; give it as key=value, such as spark.driver.memory=4g")
         found[key.strip()] = value.strip()
     return found
+
+
+def bytes_of(text: str, unit: str = "m") -> int:
+    """Return a size as Spark writes it, in this unit where it has none.
+
+    Examples
+    --------
+    >>> bytes_of("512m"), bytes_of("2g"), bytes_of("1024"), bytes_of("128b")
+    (536870912, 2147483648, 1073741824, 128)
+    """
+    found = _SIZE.fullmatch(text.strip().lower())
+    if not found:
+        raise ParameterError(f"size {text!r} is none; write it as 512m or 2g")
+    return int(found[1]) * _UNITS[found[2] or found[3] or unit]
 
 
 def _heap() -> str:

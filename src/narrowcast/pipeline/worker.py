@@ -58,10 +58,10 @@ def _counts(matcher: Answers, events: EventBatch) -> pa.RecordBatch:
 
 
 def match_batches(
-    batches: Iterator[pa.RecordBatch], file: str, schema: Schema, names: list[str], *, counts: bool
+    batches: Iterator[pa.RecordBatch], file: str, schema: Schema, *, counts: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yield the matches of batches of events, found by the index that was shipped as a file."""
-    events = (EventBatch.from_arrow(batch.rename_columns(names), schema) for batch in batches)
+    events = (EventBatch.from_arrow(batch, schema) for batch in batches)
     yield from matches_of(_matcher(file), events, counts=counts)
 
 
