@@ -50,11 +50,15 @@ $(READY): requirements.txt requirements-dev.txt pyproject.toml
 run: $(READY)
 	$(BIN)/narrowcast run --out out/
 
-test: lint
-	$(BIN)/python -m pytest -m "not slow"
+# Side by side: as many processes as cores and memory permit, and all tests of a file in one of them.
+SPREAD := -n auto --dist loadfile
 
-test-all: lint
-	$(BIN)/python -m pytest
+test: lint
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow"
+
+# The slow ones start clusters and kill processes: one at a time.
+test-all: test
+	$(BIN)/python -m pytest -m slow
 
 # Each Python keeps an environment of its own; pyenv's are found even when they are not switched on.
 test-pythons:

@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-from narrowcast.pipeline import session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
+#: Memory for a process that runs tests: itself, its Spark, and another one that a command starts.
+ROOM = 6 << 30
+
+# Numba numbers what it has compiled of a kernel without a lock: two processes that compile it for different
+# types at once can swap the files. So each has its own, which has to be said before numba is imported.
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+    os.environ["NUMBA_CACHE_DIR"] = str(Path(__file__).parents[1] / ".cache" / "numba" / worker)
+
+
+@pytest.hookimpl(optionalhook=True)  # without xdist nobody asks
+def pytest_xdist_auto_num_workers() -> int:
+    """Return how many processes run tests side by side with `-n auto`: what cores and memory permit."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(cores, memory // ROOM))
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Give the one Spark of a test run: starting it costs seconds."""
+    """Give the one Spark of a process that runs tests: starting it costs seconds."""
+    from narrowcast.pipeline import session
+
     folder = tmp_path_factory.mktemp("spark")
     conf = {
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.memory": "2g",
         "spark.local.dir": str(folder / "local"),
+        # Tests repeat their queries: what was compiled for them is kept, and not only the last 100.
+        "spark.sql.codegen.cache.maxEntries": "2000",
         # With pushdown Spark loses rows for comparisons with NaN and infinity.
         "spark.sql.parquet.filterPushdown": "false",
         "spark.sql.shuffle.partitions": "2",

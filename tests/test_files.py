@@ -299,6 +299,16 @@ def test_swap_puts_a_folder_where_there_is_none_and_in_place_of_another(tmp_path
         assert (tmp_path / "out" / "a.txt").read_text() == text
 
 
+def test_a_folder_that_cannot_be_moved_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "aside").mkdir()
+    monkeypatch.chdir(tmp_path / "in")
+    with pytest.raises(TableError, match=r"cannot replace \.: Device or resource busy; name another folder"):
+        swap(tmp_path / "aside", Path())
+    assert names(tmp_path) == ["aside", "in"]
+    assert names(tmp_path / "in") == []
+
+
 def test_swap_puts_the_old_back_when_there_is_nothing_new(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "old.txt").write_text("old")

@@ -101,6 +101,16 @@ def first_line(error: BaseException) -> str:
 
 
 @contextmanager
+def writing(path: str | Path) -> Iterator[None]:
+    """Turn what goes wrong while a file is written within a block into one line that names it."""
+    try:
+        yield
+    except OSError as error:
+        said = error.strerror or first_line(error)
+        raise TableError(f"cannot write {path}: {said}; free some space, or name another place") from error
+
+
+@contextmanager
 def new_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
     """Write a folder aside and put it in place only when the block ends well.
 
@@ -131,7 +141,11 @@ def swap(aside: Path, path: Path) -> None:
         aside.rename(path)
         return
     old = Path(tempfile.mkdtemp(prefix=f".{path.name}-old-", dir=path.parent))
-    path.rename(old / path.name)
+    try:
+        path.rename(old / path.name)
+    except OSError as error:  # one that is mounted cannot be moved
+        old.rmdir()
+        raise TableError(f"cannot replace {path}: {error.strerror}; name another folder") from error
     try:
         aside.rename(path)
     except BaseException:

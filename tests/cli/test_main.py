@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from support.cluster import until
+
 MAIN = [
     sys.executable,
     "-c",
@@ -66,7 +68,9 @@ def test_a_run_that_is_ended_leaves_nothing(how: signal.Signals, tmp_path: Path)
     started = subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    time.sleep(2.5)
+    # From here on it is at work; a second later Spark is on its way, or there.
+    until(lambda: (tmp_path / ".out-work").exists() or started.poll() is not None, "start of the run")
+    time.sleep(1)
     started.send_signal(how)
     _, said = started.communicate(timeout=120)
     assert started.returncode == 128 + how

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from support.cluster import SHORT
 from support.command import call, document, refusal, table_of
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ def test_as_a_command_of_its_own(given: list[str], tmp_path: Path) -> None:
     """One line and exit code 2; what Java says before any setting is read cannot be helped."""
     code = "import sys; sys.argv[0] = 'narrowcast'; from narrowcast.cli.main import main; main()"
     words = [*given, "--out", str(tmp_path / "m"), "--strict", "--master", "local[1,4]"]
+    words += ["--conf", f"spark.driver.extraJavaOptions={SHORT}"]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
     lines = [line for line in done.stderr.splitlines() if not line.startswith("WARNING: ")]
     assert (done.returncode, done.stdout, len(lines)) == (2, "", 1), done.stderr

@@ -14,6 +14,8 @@ import pytest
 import narrowcast as nc
 from narrowcast.cli.plan import parameters
 from narrowcast.errors import ParameterError
+from narrowcast.pipeline.plan import to_interest
+from narrowcast.pipeline.streaming.state import State
 from support.command import call, document, refusal, table_of
 
 if TYPE_CHECKING:
@@ -199,6 +201,65 @@ def test_cells(content: list[str], tmp_path: Path) -> None:
     assert found["flows"] == 2
 
 
+# ------------------------------------------------------------------------------------- a stream's state
+
+
+SEEN = [("x", ["ann"]), ("y", ["ann", "bob"]), ("z", ["bob", "eve"]), ("quiet", [])]
+DELIVERIES = "flow string, subscribers array<string>"
+
+
+def test_state(spark: SparkSession, tmp_path: Path) -> None:
+    folder, out = str(tmp_path / "state"), tmp_path / "plan"
+    state = State(spark, folder, half_life=60, every=2)
+    words = ("--state", folder, "--method", "hash", "--channels", "2")
+    said = refusal("plan", *words, "--out", out)
+    assert said == f"the state in {folder} has no flows yet; let the stream go on first"
+    for batch in range(3):
+        state.add(spark.createDataFrame(SEEN, DELIVERIES), batch)
+    facts, said = document("plan", *words, "--out", out)
+    assert said == ""
+    assert (facts["flows"], facts["wants"], facts["subscribers"], facts["rejected"]) == (4, 5, 3, 0)
+    plan, info = nc.read_plan(out)
+    plan.validate(to_interest(state.frames()))
+    assert sorted(plan.flows.to_pylist()) == ["quiet", "x", "y", "z"]
+    assert (info.flow_space, info.params, set(info.inputs)) == ("topics", {"channels": 2}, {"state"})
+    # Folding changes the files, not what the plan was made from.
+    state.fold()
+    found, said = document("evaluate", out, "--state", folder)
+    assert said == ""
+    assert waste(found, "hash") == pytest.approx(info.costs["waste"])
+    state.add(spark.createDataFrame([("x", ["ann"])], DELIVERIES), 3)
+    _, said = document("evaluate", out, "--state", folder)
+    assert said == "these are not the inputs that the plan was made from\n"
+
+
+def test_state_of_cells(spark: SparkSession, tmp_path: Path) -> None:
+    schema, edges = nc.Schema.of({"price": "int"}), {"price": [10, 20]}
+    for name, types in (("typed", schema), ("plain", None)):
+        folder, out = str(tmp_path / name), tmp_path / f"{name}-plan"
+        state = State(spark, folder, space="cells", grid=edges, schema=types)
+        rows = [("0", ["ann"]), ("2", ["ann", "bob"])]
+        state.add(spark.createDataFrame(rows, DELIVERIES), 0)
+        document("plan", "--state", folder, "--method", "per-flow", "--out", out)
+        plan, info = nc.read_plan(out)
+        assert (info.flow_space, plan.flows.to_pylist()) == ("cells", [0, 2])
+        assert info.params == {"channels": None, "top": None, "grid": edges}
+        assert (out / "cells.parquet").exists() == (types is not None)
+        found, said = document("evaluate", out, "--state", folder)
+        assert (said, waste(found, "per-flow")) == ("", 0)
+    other = str(tmp_path / "other")
+    State(spark, other, space="cells", grid={"price": [10]})
+    assert "are of another grid, over price" in refusal("evaluate", out, "--state", other)
+    topics = State(spark, str(tmp_path / "topics"))
+    topics.add(spark.createDataFrame(SEEN, DELIVERIES), 0)
+    said = refusal("evaluate", out, "--state", topics.folder)
+    assert said.startswith("the plan's flows are cells, and those of the inputs topics; ")
+    nc.write_plan(plan, tmp_path / "events", method="per-flow", flow_space="events")
+    assert "a state has none" in refusal("evaluate", tmp_path / "events", "--state", other)
+    said = refusal("plan", "--state", tmp_path / "no", "--method", "hash", "--out", tmp_path / "p")
+    assert "holds no state of a stream" in said
+
+
 # ---------------------------------------------------------------------------------------------- bad input
 
 
@@ -210,6 +271,13 @@ def test_cells(content: list[str], tmp_path: Path) -> None:
         (["--interests", "i", "--events", "e"], "--interests goes without --subscriptions and --events"),
         (["--subscriptions", "s", "--events", "e", "--rates", "r"], "--rates goes with --interests"),
         (["--subscriptions", "s", "--events", "e", "--flows", "x"], "--flows is 'x'; use one of"),
+        (["--state", "s", "--interests", "i"], "--interests goes without --state; give the tables, or the"),
+        (["--state", "s", "--events", "e"], "--events goes without --state"),
+        (
+            ["--state", "s", "--recent", "3"],
+            "--recent goes with --subscriptions and --events, not with",
+        ),
+        (["--state", "s", "--flows", "cells"], "--flows and --top goes with --subscriptions and --events"),
         (["--interests", "i", "--recent", "0"], "--recent is 0; give a whole number of at least 1"),
         (["--interests", "i", "--last", "-1"], "--last is -1; give a whole number of at least 1"),
         (["--interests", "i", "--cells", "0"], "--cells is 0; give a whole number of at least 1"),

@@ -140,6 +140,8 @@ def test_everything_is_what_one_process_computes(first: tuple[Path, dict[str, An
     assert set(info.inputs) == {"subscriptions", "events"}
 
     page = (out / "report.html").read_text()
+    assert "<tr><th>workload</th><td>stocks</td></tr>" in page
+    assert "<tr><th>seed</th><td>0</td></tr>" in page
     assert page.count("<svg") == 4
     assert f"<tr><th>matches</th><td>{matches.n_pairs:,}</td></tr>" in page
     assert all((out / name).stat().st_size > 1000 for name in PICTURES)
@@ -349,6 +351,14 @@ def test_anything_else_stays(content: str | None, tmp_path: Path) -> None:
 def test_bad_options(arguments: list[str], message: str, tmp_path: Path) -> None:
     assert message in refusal("run", "--out", tmp_path / "out", *arguments)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folder_one_is_in_cannot_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    monkeypatch.chdir(tmp_path / "in")
+    for out in (".", "..", tmp_path / "in", "../in"):
+        assert "which is or holds the folder you are in; name one below it" in refusal("run", "--out", out)
+    assert [path.name for path in tmp_path.rglob("*")] == ["in"]
 
 
 @pytest.mark.spark

@@ -46,6 +46,10 @@ narrowcast.errors.FilterError: cannot read this; mend it
         ("a\nb", "cannot write: a"),
         ("", "cannot write: SparkError"),
         (
+            "Python worker:\nTraceback (most recent call last):\n  File 'a.py', line 1\nValueError: odd",
+            "cannot write: ValueError: odd",
+        ),
+        (
             "x\njava.lang.OutOfMemoryError: Java heap space",
             "Java heap space; give Spark more",
         ),
@@ -94,3 +98,43 @@ def test_in_a_real_worker(spark: SparkSession) -> None:
     with pytest.raises(JobError, match=r"^cannot read: .*nowhere") as job, plainly("read"):
         spark.read.parquet("/nowhere/at/all")
     assert "\n" not in str(job.value)
+
+
+HEADER = """Job aborted.
+Caused by: org.apache.spark.SparkIllegalArgumentException: CSV header does not conform to the schema.
+ Header: x, event_id
+ Schema: event_id, x
+Expected: event_id but found: x
+CSV file: file:///data/b c.csv
+\tat org.apache.spark.Some.where(Some.scala:1)
+"""
+WIDTH = """[FAILED_READ_FILE.NO_HINT] Encountered error while reading file
+Caused by: x: Number of column in CSV header is not equal to number of fields in the schema:
+ Header length: 1, schema size: 2
+CSV file: file:///data/b.csv
+"""
+KEYS = """[CONFLICTING_PARTITION_COLUMN_NAMES] Conflicting partition column names detected:
+
+\tPartition column name list #0: day, hour
+\tPartition column name list #1: day
+
+For partitioned table directories, data files should only live in leaf directories.
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            HEADER,
+            "the header of file:///data/b c.csv is x, event_id, where event_id, x is expected; give all",
+        ),
+        (WIDTH, "the header of file:///data/b.csv has 1 columns, where 2 are expected; give all files the"),
+        (KEYS, "some files are below folders that name day, hour, others below day; put every file below"),
+    ],
+)
+def test_what_takes_spark_several_lines(text: str, said: str) -> None:
+    message = str(told(SparkError(text), "read"))
+    assert message.startswith(f"cannot read: {said}")
+    assert "\n" not in message
+    assert "damaged" not in message

@@ -126,6 +126,16 @@ def test_other_time_zone_is_refused(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
+def test_a_session_that_tells_names_by_case_is_refused(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        with pytest.raises(ParameterError, match=r"by their case, .* run: spark\.conf\.set"):
+            use(spark)
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
+@pytest.mark.spark
 def test_running_session_of_another_thread_is_used_and_left_running(spark: SparkSession) -> None:
     seen: list[object] = []
 

@@ -47,6 +47,14 @@ def test_written_and_read_back(spark: SparkSession, tmp_path: Path, name: str) -
 
 
 @pytest.mark.spark
+def test_a_place_where_nothing_can_be_made(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NarrowcastError, match="cannot write") as error:
+        write_table(spark.range(5), tmp_path / "file" / "t", doing="write it")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.spark
 def test_a_failure_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
     bad = spark.range(5).selectExpr("raise_error('on purpose') AS x")
     with pytest.raises(NarrowcastError, match=r"^cannot write it: .*on purpose") as error:

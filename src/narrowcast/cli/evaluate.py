@@ -34,6 +34,7 @@ def evaluate(
     rates: inputs.Rates = None,
     subscriptions: inputs.Subscriptions = None,
     events: inputs.Events = None,
+    state: inputs.State = None,
     recent: inputs.Recent = None,
     last: inputs.Last = None,
     window: inputs.Window = None,
@@ -61,9 +62,11 @@ def evaluate(
         narrowcast evaluate plan --interests i.parquet --rates r.csv
 
         narrowcast evaluate plan --subscriptions s.jsonl --events e.csv --json
+
+        narrowcast evaluate plan --state out/state
     """
     made, info = read_plan(plan)
-    _require_fitting(info, interests)
+    _require_fitting(info, interests, state)
     options.one_of("--strategy", strategy, STRATEGIES)
     check_channels(channels)
     if recent is last is window is None:  # then the events that the plan says it was made from
@@ -76,11 +79,12 @@ def evaluate(
         rates=rates,
         subscriptions=subscriptions,
         events=events,
-        flows="cells" if info.flow_space == "cells" else "events",
+        state=state,
+        flows="cells" if info.flow_space == "cells" and state is None else "events",
         recent=recent,
         last=last,
         window=window,
-        top=info.params.get("top") if top is None else top,
+        top=info.params.get("top") if top is None and state is None else top,
         grid=info.params.get("grid"),
         schema=types,
         strict=strict,
@@ -90,6 +94,11 @@ def evaluate(
     )
     with options.spark_at(master, conf, ui=ui) as at, sized(at.spark, given.size(at.spark)):
         taken = take(at.spark, given, at.progress, at.tell)
+        if taken.frames.flow_space != info.flow_space:
+            raise PlanError(
+                f"the plan's flows are {info.flow_space}, and those of the inputs {taken.frames.flow_space}; "
+                "give inputs like those that it was made from"
+            )
         if rejected is not None and taken.rejected is not None:
             write_table(taken.rejected, rejected, doing=f"write {rejected}")
         with watched(at.spark, at.progress, "evaluate"), plainly("evaluate the plan"):
@@ -97,19 +106,23 @@ def evaluate(
     facts: dict[str, Any] = {"command": "evaluate", "plan": str(plan), **taken.facts, **found.to_dict()}
     if taken.fingerprints != info.inputs:
         typer.echo("these are not the inputs that the plan was made from", err=True)
-    # Only topics have a rate in time; else it is what the events given make in all, or one does.
-    unit = "messages a second" if info.flow_space == "topics" else "messages"
+    # Only topics, and flows of a stream, have a rate in time; else it is what all events given make, or one.
+    unit = "messages a second" if info.flow_space == "topics" or state is not None else "messages"
     tables = {f"What {plan} costs": _rows(facts, unit)}
     if facts["rejected"]:
         tables = {"Rows that were set aside": options.reasons(facts), **tables}
     options.show(facts, tables, as_json=as_json)
 
 
-def _require_fitting(info: PlanInfo, interests: str | None) -> None:
+def _require_fitting(info: PlanInfo, interests: str | None, state: str | None) -> None:
     """Refuse inputs whose flows are not of the kind that the plan carries."""
     if info.flow_space == "ranges":
         raise PlanError("the plan's flows are ranges of a partitioner, which have no cost; give another plan")
-    if (info.flow_space == "topics") != (interests is not None):
+    if state is not None and info.flow_space == "events":
+        raise PlanError(
+            "the plan's flows are events; a state has none; give --subscriptions and --events to evaluate it"
+        )
+    if state is None and (info.flow_space == "topics") != (interests is not None):
         needs = "--interests" if info.flow_space == "topics" else "--subscriptions and --events"
         raise PlanError(f"the plan's flows are {info.flow_space}; give {needs} to evaluate it")
 

@@ -23,6 +23,10 @@ Events = Annotated[
     str | None,
     typer.Option("--events", metavar="E", help="Table: event_id, and a column per attribute."),
 ]
+State = Annotated[
+    str | None,
+    typer.Option("--state", metavar="DIR", help="What narrowcast stream keeps: rates and interests."),
+]
 Flows = Annotated[
     str, typer.Option("--flows", metavar="NAME", help=f"Of filters and events make: {' or '.join(FLOWS)}.")
 ]

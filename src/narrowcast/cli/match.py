@@ -74,6 +74,7 @@ def match(
     aside = rejected or _beside(out)
     if aside.rstrip("/") == out.rstrip("/"):
         raise ParameterError(f"--out and --rejected are both {out}; give each its own")
+    start = time.perf_counter()
     with options.spark_at(master, conf, ui=ui) as at:
         for path in (out, aside):
             if exists(at.spark, path):
@@ -83,7 +84,6 @@ def match(
             content = Content(
                 at.spark, subscriptions, events, schema=types, strict=strict, progress=at.progress
             )
-            start = time.perf_counter()
             facts: dict[str, Any] = {"command": "match", "out": out, **content.facts}
             found = content.match(
                 strategy=strategy,
@@ -94,10 +94,10 @@ def match(
                 seed=seed,
                 tell=at.tell,
             )
-            facts |= content.write(found, out, counts=counts)
-            if facts["rejected"]:
+            if facts["rejected"]:  # first: once matches are there, so is all that belongs to them
                 content.write_rejected(aside)
                 facts["rejected_table"] = aside
+            facts |= content.write(found, out, counts=counts)
             facts["seconds"] = time.perf_counter() - start
     options.show(facts, {"What came out": _rows(facts)}, as_json=as_json)
 

@@ -35,6 +35,7 @@ def plan(
     rates: inputs.Rates = None,
     subscriptions: inputs.Subscriptions = None,
     events: inputs.Events = None,
+    state: inputs.State = None,
     flows: inputs.Flows = "events",
     recent: inputs.Recent = None,
     last: inputs.Last = None,
@@ -56,29 +57,33 @@ def plan(
     ui: options.Ui = False,
     as_json: options.Json = False,
 ) -> None:
-    """Plan channels, from topics or from filters and events, and write the plan.
+    """Plan channels, from topics, from filters and events or from a stream's state, and write the plan.
 
     Out of filters and events flows are made: the last events that somebody wanted (10,000 unless --recent,
-    --last or --window says otherwise), or the cells of a grid over the event space.
+    --last or --window says otherwise), or the cells of a grid over the event space. The state of a stream has
+    its flows and their rates, as they are at this moment: the stream may go on meanwhile.
 
     Examples:
 
         narrowcast plan --interests i.parquet --rates r.csv --method hash --channels 16 --out plan
 
         narrowcast plan --subscriptions s.jsonl --events e.csv --flows cells --method per-flow --out plan
+
+        narrowcast plan --state out/state --method hash --channels 16 --out plan
     """
     PLANNERS[method]
     options.one_of("--strategy", strategy, STRATEGIES)
     if out.exists() or out.is_symlink():
         raise TableError(f"{out} exists already; name another folder or remove it")
     params = parameters(settings or [])
-    if recent is last is window is None and interests is None and flows == "events":
+    if recent is last is window is None and interests is state is None and flows == "events":
         recent = RECENT
     given = Inputs(
         interests=interests,
         rates=rates,
         subscriptions=subscriptions,
         events=events,
+        state=state,
         flows=flows,
         recent=recent,
         last=last,
@@ -99,9 +104,8 @@ def plan(
             made, interest = make_plan(taken.frames, method, channels=channels, seed=seed, params=params)
             bounds = None if taken.frames.cells is None else taken.frames.cells.toArrow().sort_by("flow")
         said: dict[str, Any] = {"channels": channels, **params}
-        if taken.grid is not None:
-            edges = (each.tolist() for each in taken.grid.edges)
-            said |= {"top": top, "grid": dict(zip(taken.grid.attributes, edges, strict=True))}
+        if taken.edges is not None:
+            said |= {"top": top, "grid": taken.edges}
         elif taken.frames.flow_space == "events":
             said |= {name: value for name, value in given.chosen.items() if value is not None}
         costs = {name: COSTS[name]().score(interest, made).total for name in COSTS}

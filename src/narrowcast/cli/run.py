@@ -76,7 +76,9 @@ def run(
         narrowcast run --out out --subscriptions s.parquet --events e.parquet --master spark://host:7077
     """
     source, said = _source(workload, settings or [], subscriptions, events, seed)
-    out = out.resolve() if out.is_symlink() else out
+    out = out.resolve() if out.is_symlink() or out.name in ("", "..") else out
+    if out.resolve() in (Path.cwd(), *Path.cwd().parents):
+        raise ParameterError(f"--out is {out}, which is or holds the folder you are in; name one below it")
     _require_replaceable(out)
     check_channels(channels)
     PLANNERS[method]

@@ -109,11 +109,23 @@ class Matches:
         """Return the event number of each match, parallel to `index`."""
         return np.repeat(np.arange(self.n_events), self.counts())
 
+    def ids(self, subscription_id: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the id of each match instead of its position, ascending within an event."""
+        ids: NDArray[np.int64] = subscription_id[self.index]
+        if (subscription_id[1:] >= subscription_id[:-1]).all():
+            return ids
+        # Positions rise; ids need not, and mostly do: only events where one falls are sorted.
+        rows = self.rows()
+        falls = (ids[1:] < ids[:-1]) & (rows[1:] == rows[:-1])
+        odd = np.zeros(self.n_events, np.bool_)
+        odd[rows[1:][falls]] = True
+        some = np.flatnonzero(odd[rows])
+        ids[some] = ids[some][np.lexsort((ids[some], rows[some]))]
+        return ids
+
     def to_arrow(self, event_id: NDArray[np.int64], subscription_id: NDArray[np.int64]) -> pa.Table:
         """Return the `matches` table: ids instead of positions, ascending; no row where nothing matches."""
-        ids = subscription_id[self.index]
-        if (subscription_id[1:] < subscription_id[:-1]).any():
-            ids = ids[np.lexsort((ids, self.rows()))]
+        ids = self.ids(subscription_id)
         some = np.flatnonzero(self.counts())
         offsets = np.append(0, np.cumsum(self.counts()[some]))
         if len(ids) < 2**31:

@@ -11,15 +11,20 @@ from narrowcast.pipeline.java import JavaHome, java_home
 from narrowcast.pipeline.match import match
 from narrowcast.pipeline.plan import make_plan, to_interest
 from narrowcast.pipeline.session import session, use
+from narrowcast.pipeline.streaming.state import State
+from narrowcast.pipeline.streaming.stream import Batch, Stream
 from narrowcast.pipeline.tables import Ingested, fingerprint, ingest, schema_of
 
 __all__ = [
+    "Batch",
     "Estimate",
     "Evaluation",
     "Forecast",
     "Ingested",
     "InterestFrames",
     "JavaHome",
+    "State",
+    "Stream",
     "cell_rates",
     "compile_subscriptions",
     "estimate",

@@ -83,7 +83,7 @@ def from_cells(
     if top is not None:
         rates = _heaviest(rates, _pairs(compiled, rates, grid), top)
     bounds = rates.select("flow").mapInArrow(
-        partial(_bounds, grid=grid), "flow bigint, lo array<double>, hi array<double>"
+        partial(cell_bounds, grid=grid), "flow bigint, lo array<double>, hi array<double>"
     )
     return InterestFrames(_pairs(compiled, rates, grid), rates, "cells", bounds)
 
@@ -184,7 +184,7 @@ def _heaviest(rates: DataFrame, pairs: DataFrame, top: int) -> DataFrame:
     return rates.sparkSession.createDataFrame(found, "flow bigint, rate double")
 
 
-def _bounds(batches: Iterator[pa.RecordBatch], grid: CellGrid) -> Iterator[pa.RecordBatch]:
+def cell_bounds(batches: Iterator[pa.RecordBatch], grid: CellGrid) -> Iterator[pa.RecordBatch]:
     """Yield cells with the ends of each."""
     for batch in batches:
         offsets = pa.array(np.arange(batch.num_rows + 1) * len(grid.attributes), pa.int32())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from narrowcast.errors import SchemaError
+from narrowcast.errors import SchemaError, TableError
 from narrowcast.model.schema import EVENT_ID, Schema
 from narrowcast.model.types import DataType
 
@@ -20,6 +20,10 @@ SHOWN = 60
 
 #: A time of day alone would be read as a time of today.
 _HAS_DATE = r"^\s*[+-]?\d{4,7}(-|\s*$)"
+#: A date and nothing behind it: Spark itself passes over what follows a blank.
+_DAY = r"^\s*[+-]?\d{4,7}(-\d{1,2}){0,2}\s*$"
+#: A number with a power of ten.
+_POWER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+\s*$"
 
 
 def spark_type(kind: DataType) -> SparkType:
@@ -77,10 +81,25 @@ def _flatten(name: str, kind: SparkType) -> Iterator[tuple[str, DataType]]:
     """Yield a column and, below a struct, each of its fields under its dotted path."""
     from pyspark.sql.types import StructType
 
+    refuse_collated(name, kind)
     yield name, data_type(kind)
     if isinstance(kind, StructType):
         for part in kind.fields:
             yield from _flatten(f"{name}.{part.name}", part.dataType)
+
+
+def refuse_collated(name: str, kind: SparkType, where: str = "the events") -> None:
+    """Refuse a column of text that Spark compares by other rules than byte for byte, as filters do."""
+    from pyspark.sql import types as st
+
+    if isinstance(kind, st.StringType) and kind.collation != "UTF8_BINARY":
+        raise TableError(
+            f"column {name!r} of {where} has the collation {kind.collation}, and filters know only the "
+            f"plain order of text; cast it first: CAST({name} AS STRING)"
+        )
+    if isinstance(kind, st.StructType):
+        for part in kind.fields:
+            refuse_collated(f"{name}.{part.name}", part.dataType, where)
 
 
 def data_type(kind: SparkType) -> DataType:
@@ -193,34 +212,83 @@ def shown(value: Column, kind: SparkType) -> Column:
     return cut if isinstance(kind, st.NumericType) else sf.concat(sf.lit("'"), cut, sf.lit("'"))
 
 
+def whole(value: Column, found: SparkType, name: str) -> tuple[Column, Column | None]:
+    """Return a value as an integer of 64 bits, and the reason against it: null where it is one.
+
+    A number with a point is fine when nothing stands behind it, and one of floating point up to where it
+    still tells neighbours apart.
+    """
+    from pyspark.sql import functions as sf
+    from pyspark.sql import types as st
+
+    if isinstance(found, st.IntegralType):
+        return value.cast("bigint"), None
+    if isinstance(found, st.FractionalType):
+        cast = _unbroken(value, found, st.LongType())
+        if not isinstance(found, st.DecimalType):
+            exact = 2.0**24 if isinstance(found, st.FloatType) else 2.0**53
+            cast = sf.when(sf.abs(value) <= exact, cast)
+    else:
+        text = value.cast("string")
+        plain = sf.when(text.rlike(r"^\s*[+-]?\d+\s*$"), text.try_cast("bigint"))
+        cast = sf.coalesce(plain, _without_point(text).try_cast("bigint"))
+    reason = sf.concat(sf.lit(f"{name} "), shown(value, found), sf.lit(" is no whole number of 64 bits"))
+    return cast, sf.when(value.isNotNull() & cast.isNull(), reason)
+
+
 def fit(
     frame: DataFrame, value: Column, found: SparkType, wanted: SparkType, name: str
 ) -> tuple[Column, Column | None]:
     """Return a value in the type that is wanted, and the reason against it: null where it fits.
 
-    Values are cast as Spark casts them, and what does not fit is never turned into null in silence. A
-    number with a fraction fits no integer type.
+    Values are cast as Spark casts them, but nothing is lost in silence: what does not fit is no null, a
+    number with a fraction fits no integer type, one with more digits no decimal, and a time with a zone
+    means what it means in UTC. An object of JSON in a text fits a struct.
     """
     from pyspark.sql import functions as sf
     from pyspark.sql import types as st
 
     if _same(found, wanted):
         return value, None
-    if isinstance(found, st.StructType) and isinstance(wanted, st.StructType):
-        parts, reasons = [], []
-        old = {part.name: part.dataType for part in found.fields}
-        for part in wanted.fields:
-            cast, reason = fit(
-                frame, value.getField(part.name), old[part.name], part.dataType, f"{name}.{part.name}"
-            )
-            parts.append(cast.alias(part.name))
-            reasons += [] if reason is None else [reason]
-        return sf.when(value.isNotNull(), sf.struct(*parts)), sf.coalesce(*reasons) if reasons else None
-    cast = _cast(frame, value, found, wanted)
-    reason = sf.concat(
+    no = sf.concat(
         sf.lit(f"{name} "), shown(value, found), sf.lit(f" is no {data_type(wanted)}; give another value")
     )
-    return cast, sf.when(value.isNotNull() & cast.isNull(), reason)
+    if isinstance(wanted, st.StructType) and (isinstance(found, st.StructType) or _is_text(found)):
+        parts, reasons = [], []
+        there = value
+        if _is_text(found):
+            there = sf.from_json(sf.when(sf.ltrim(value).startswith("{"), value), "map<string,string>")
+            reasons.append(sf.when(value.isNotNull() & there.isNull(), no))
+        for part in wanted.fields:
+            below = f"{name}.{part.name}"
+            if isinstance(found, st.StructType):
+                inner, kind = value.getField(part.name), found[part.name].dataType
+            else:
+                inner, kind, twice = _spelled(there, part.name, below)
+                reasons.append(twice)
+            cast, reason = fit(frame, inner, kind, part.dataType, below)
+            parts.append(cast.alias(part.name))
+            reasons += [] if reason is None else [reason]
+        return sf.when(there.isNotNull(), sf.struct(*parts)), sf.coalesce(*reasons) if reasons else None
+    cast = _cast(value, found, wanted)
+    return cast, sf.when(value.isNotNull() & cast.isNull(), no)
+
+
+def _spelled(fields: Column, name: str, path: str) -> tuple[Column, SparkType, Column]:
+    """Return the field of an object however it is spelled, as text, and the reason against two of them."""
+    from pyspark.sql import functions as sf
+    from pyspark.sql import types as st
+
+    same = sf.map_filter(fields, lambda key, _: sf.lower(key) == name.lower())
+    said = f"{path} is there in several spellings: names ignore case; rename one"
+    return sf.get(sf.map_values(same), sf.lit(0)), st.StringType(), sf.when(sf.size(same) > 1, sf.lit(said))
+
+
+def _is_text(kind: SparkType) -> bool:
+    """Return whether a type is one of Spark's for text."""
+    from pyspark.sql import types as st
+
+    return isinstance(kind, st.StringType | st.CharType | st.VarcharType)
 
 
 def _same(one: SparkType, other: SparkType) -> bool:
@@ -228,21 +296,75 @@ def _same(one: SparkType, other: SparkType) -> bool:
     return one.simpleString() == other.simpleString()
 
 
-def _cast(frame: DataFrame, value: Column, found: SparkType, wanted: SparkType) -> Column:
-    """Return a value cast to a type, null where that cannot be."""
-    from pyspark.errors import AnalysisException
+def castable(found: SparkType, wanted: SparkType) -> bool:
+    """Return whether Spark knows a way from one type to another; asked, it would write to its log.
+
+    Examples
+    --------
+    >>> from pyspark.sql import types as st
+    >>> castable(st.DateType(), st.TimestampType()), castable(st.DateType(), st.LongType())
+    (True, False)
+    """
+    from pyspark.sql import types as st
+
+    if is_nested(found) or is_nested(wanted):
+        return False
+    if _is_text(found) or _is_text(wanted) or isinstance(found, st.NullType | st.VariantType):
+        return True
+    ways: list[tuple[type[SparkType], tuple[type[SparkType], ...]]] = [
+        (st.NumericType, (st.NumericType, st.BooleanType, st.TimestampType)),
+        (st.BooleanType, (st.BooleanType, st.NumericType)),
+        (st.DateType, (st.DateType, st.TimestampType, st.TimestampNTZType)),
+        (st.TimestampType, (st.TimestampType, st.DateType, st.TimestampNTZType, st.NumericType)),
+        (st.TimestampNTZType, (st.TimestampNTZType, st.DateType, st.TimestampType)),
+    ]
+    return any(isinstance(found, kind) and isinstance(wanted, to) for kind, to in ways)
+
+
+def _cast(value: Column, found: SparkType, wanted: SparkType) -> Column:
+    """Return a value cast to a type, null where that cannot be or would lose something."""
     from pyspark.sql import functions as sf
     from pyspark.sql import types as st
 
     if is_nested(found) and isinstance(wanted, st.StringType):
         return sf.to_json(value)
-    cast = value.try_cast(wanted)
-    try:
-        frame.select(cast)
-    except AnalysisException:  # Spark knows no way from the one type to the other
+    if not castable(found, wanted):
         return sf.lit(None).cast(wanted)
-    if isinstance(found, st.FractionalType) and isinstance(wanted, st.IntegralType):
-        return sf.when(cast.cast(found) == value, cast)
-    if isinstance(found, st.StringType) and isinstance(wanted, st.DatetimeType):
+    cast = value.try_cast(wanted)
+    if isinstance(found, st.FractionalType) and isinstance(wanted, st.IntegralType | st.DecimalType):
+        return _unbroken(value, found, wanted)
+    if not _is_text(found):
+        return cast
+    if isinstance(wanted, st.IntegralType):
+        return sf.coalesce(cast, _without_point(value).try_cast(wanted))
+    if isinstance(wanted, st.DecimalType):
+        plain = value.rlike(rf"^\s*[+-]?\d*(\.\d{{0,{wanted.scale}}}0*)?\s*$")
+        power = value.rlike(_POWER) & (cast.cast("double") == value.try_cast("double"))
+        return sf.when(plain | power, cast)
+    if isinstance(wanted, st.DateType):
+        time = sf.when(value.rlike(_HAS_DATE), value.try_cast("timestamp"))
+        return sf.when(value.rlike(_DAY), cast).otherwise(time.cast(wanted))
+    if isinstance(wanted, st.TimestampNTZType):  # Spark itself would leave the zone out
+        return sf.when(value.rlike(_HAS_DATE), value.try_cast("timestamp").cast(wanted))
+    if isinstance(wanted, st.TimestampType):
         return sf.when(value.rlike(_HAS_DATE), cast)
     return cast
+
+
+def _unbroken(value: Column, found: SparkType, wanted: SparkType) -> Column:
+    """Return a number in another type, null where digits would be lost."""
+    from pyspark.sql import functions as sf
+
+    cast = value.try_cast(wanted)
+    return sf.when(cast.try_cast(found) == value, cast)
+
+
+def _without_point(text: Column) -> Column:
+    """Return a whole number that is written with a point or a power of ten as digits, null for all else."""
+    from pyspark.sql import functions as sf
+
+    number = text.try_cast("double")
+    power = text.rlike(_POWER) & (sf.abs(number) <= 2.0**53) & (sf.rint(number) == number)
+    return sf.when(text.rlike(r"^\s*[+-]?\d+\.0*\s*$"), sf.regexp_replace(text, r"\.0*\s*$", "")).when(
+        power, number.try_cast("bigint").cast("string")
+    )

@@ -56,20 +56,20 @@ def packed(table: pa.Table, schema: Schema) -> pa.RecordBatch:
     """Return the packed row of a table of subscriptions, and a row for each that is bad."""
     done = compile_filters(schema, table.select(COLUMNS))
     good, bad = done.subscriptions, done.rejected
-    texts = [_json(row) for row in bad.drop_columns("reason").to_pylist()]
+    texts = [json_of(row) for row in bad.drop_columns("reason").to_pylist()]
     nulls = [None] * bad.num_rows
     columns = {
         "payload": pa.array([pack(good), *nulls], pa.binary()),
         "subscriptions": pa.array([len(good), *nulls], pa.int64()),
         "boxes": pa.array([len(good.boxes), *nulls], pa.int64()),
-        "columns": pa.array([_columns(good), *nulls], pa.list_(pa.string())),
+        "columns": pa.array([columns_of(good), *nulls], pa.list_(pa.string())),
         "reason": pa.array([None, *bad["reason"].to_pylist()], pa.string()),
         "row": pa.array([None, *texts], pa.string()),
     }
     return pa.RecordBatch.from_pydict(columns)
 
 
-def _json(row: dict[str, object]) -> str:
+def json_of(row: dict[str, object]) -> str:
     """Return a row as Spark writes it."""
     return json.dumps(row, ensure_ascii=False, separators=(",", ":"))
 
@@ -118,7 +118,7 @@ def _compact(subscriptions: SubscriptionSet) -> SubscriptionSet:
     return replace(subscriptions, subscriber=place, subscribers=subscriptions.subscribers.take(used))
 
 
-def _columns(subscriptions: SubscriptionSet) -> list[str]:
+def columns_of(subscriptions: SubscriptionSet) -> list[str]:
     """Return the columns of events that these subscriptions look at, perhaps with some that they do not."""
     schema, checks = subscriptions.schema, subscriptions.check.drop_null()
     used = set(np.unique(subscriptions.boxes.attribute).tolist())

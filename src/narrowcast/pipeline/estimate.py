@@ -14,8 +14,9 @@ from narrowcast.matching import Auto
 from narrowcast.matching.partition import Partitioner, spread
 from narrowcast.model.events import EventBatch
 from narrowcast.pipeline.compile import pack, unpack, unpack_all
-from narrowcast.pipeline.partitioned import Slices
+from narrowcast.pipeline.partitioned import CHUNK, Slices
 from narrowcast.pipeline.scan import needed
+from narrowcast.pipeline.session import BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -243,6 +244,8 @@ class _Sample:
         cuts = np.maximum(np.maximum(fits, even), 1).astype(np.int64)
         replication = len(home) / max(1, len(self.subscriptions))
         worst = (size + arrive / cuts * (seen.event + out)).max(initial=0)
+        # Before that, each worker cuts subscriptions: some at a time, with all their copies.
+        cutting = 2 * BATCH + _HELD * CHUNK * replication * self.n_bytes / max(1, self.n)
         shuffled = self.n_events * cut.copies * seen.event + (size * cuts).sum()
         if cut.copies > 1:
             shuffled += self.n_events * seen.matches * 8
@@ -253,7 +256,7 @@ class _Sample:
             "partitioned",
             cut.copies,
             replication,
-            _WORKER + int(_HELD * worst),
+            _WORKER + int(max(_HELD * worst, cutting)),
             int(shuffled),
             (1 + (cut.copies > 1)) * _SHUFFLE + busy / self.cores,
             Slices(cut, cuts),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from narrowcast.errors import ParameterError
+from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.cells import NUMBERS, CellGrid
 from narrowcast.pipeline.cells import cell_rates, from_cells
 from narrowcast.pipeline.content import Content, reasons_of
@@ -17,6 +17,7 @@ from narrowcast.pipeline.interest import InterestFrames, from_matches, from_topi
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.progress import watched
 from narrowcast.pipeline.storage import size_of
+from narrowcast.pipeline.streaming.state import State
 from narrowcast.pipeline.tables import fingerprint, ingest
 
 if TYPE_CHECKING:
@@ -42,13 +43,15 @@ class Inputs:
         Who wants which topic, and how often each sends.
     subscriptions, events
         Filters and events instead.
+    state
+        The state of a stream instead of all tables: see `State`.
     flows
         Of those: `events` that were matched, or `cells` of a grid over the event space.
     recent, last, window
         Which events: see `from_matches`.
     cells, top, grid
         How many cells to cut each attribute in, by how many events fall in them, and how many of them to
-        keep; or the edges of a grid by attribute, as keys.
+        keep; or the edges of a grid by attribute, as keys, which those of a state have to be.
     schema, strict, strategy, memory, seed
         How to read and to match.
     """
@@ -57,6 +60,7 @@ class Inputs:
     rates: str | None = None
     subscriptions: str | None = None
     events: str | None = None
+    state: str | None = None
     flows: str = "events"
     recent: int | None = None
     last: int | None = None
@@ -78,14 +82,16 @@ class Inputs:
         if self.window is not None and not 0 < self.window < math.inf:
             raise ParameterError(f"--window is {self.window}; give a positive number of seconds")
         events = [name for name, value in self.chosen.items() if value is not None]
-        if self.interests is not None:
+        if self.state is not None:
+            self._check_state(events)
+        elif self.interests is not None:
             if self.flows != "events" or self.top is not None or events:
                 odd = f"--{events[0]}" if events else "--flows and --top"
                 raise ParameterError(f"{odd} goes with --subscriptions and --events, not with --interests")
             if self.subscriptions is not None or self.events is not None:
                 raise ParameterError("--interests goes without --subscriptions and --events; give one or two")
         elif self.subscriptions is None or self.events is None:
-            raise ParameterError("give --interests, or both --subscriptions and --events")
+            raise ParameterError("give --interests, or both --subscriptions and --events, or --state")
         elif self.rates is not None:
             raise ParameterError("--rates goes with --interests; rates of events are taken from the events")
         if self.flows not in FLOWS:
@@ -95,6 +101,15 @@ class Inputs:
         if self.flows == "events" and self.top is not None:
             raise ParameterError("--top chooses among cells; leave it out, or say --flows cells")
 
+    def _check_state(self, events: list[str]) -> None:
+        """Refuse what does not go with the state of a stream, which says all itself."""
+        tables = [name for name in self.paths if name != "state"]
+        if tables:
+            raise ParameterError(f"--{tables[0]} goes without --state; give the tables, or the state")
+        if self.flows != "events" or self.top is not None or events:
+            odd = f"--{events[0]}" if events else "--flows and --top"
+            raise ParameterError(f"{odd} goes with --subscriptions and --events, not with --state")
+
     @property
     def chosen(self) -> dict[str, Any]:
         """Which events flows are made of, as `from_matches` takes it."""
@@ -103,7 +118,8 @@ class Inputs:
     @property
     def paths(self) -> dict[str, str]:
         """The tables that are given, by name."""
-        named = {name: getattr(self, name) for name in ("interests", "rates", "subscriptions", "events")}
+        names = ("interests", "rates", "subscriptions", "events", "state")
+        named = {name: getattr(self, name) for name in names}
         return {name: path for name, path in named.items() if path is not None}
 
     def size(self, spark: SparkSession) -> int:
@@ -113,13 +129,17 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """An interest, what was found on the way, and what it was made from."""
+    """An interest, what was found on the way, and what it was made from.
+
+    For cells there are the edges of their grid by attribute, and the grid itself where it was made here.
+    """
 
     frames: InterestFrames
     facts: dict[str, Any]
     fingerprints: dict[str, str]
     grid: CellGrid | None = None
     rejected: DataFrame | None = field(default=None, repr=False)
+    edges: dict[str, list[int]] | None = None
 
 
 def take(
@@ -138,10 +158,15 @@ def take(
     tell
         Called with the estimate of matching before that starts.
     """
-    taken = _topics(spark, inputs, progress) if inputs.interests else _content(spark, inputs, progress, tell)
+    if inputs.state is not None:
+        taken = _state(spark, inputs, inputs.state, progress)
+    elif inputs.interests is not None:
+        taken = _topics(spark, inputs, progress)
+    else:
+        taken = _content(spark, inputs, progress, tell)
     with watched(spark, progress, "interest"), plainly("make the interest"):
         facts = {"wants": taken.frames.interests.count(), "flows": taken.frames.rates.count()}
-    return Taken(taken.frames, {**taken.facts, **facts}, taken.fingerprints, taken.grid, taken.rejected)
+    return replace(taken, facts={**taken.facts, **facts})
 
 
 def _topics(spark: SparkSession, inputs: Inputs, progress: Progress) -> Taken:
@@ -156,6 +181,24 @@ def _topics(spark: SparkSession, inputs: Inputs, progress: Progress) -> Taken:
         frames = from_topics(read["interests"].rows, rates)
         prints = {name: fingerprint(each.rows) for name, each in read.items()}
     return Taken(_kept(frames), facts, prints, rejected=bad)
+
+
+def _state(spark: SparkSession, inputs: Inputs, folder: str, progress: Progress) -> Taken:
+    """Read an interest as a stream has left it, or has it now."""
+    with watched(spark, progress, "read"), plainly(f"read the state in {folder}"):
+        state = State.read(spark, folder)
+        if inputs.grid is not None and state.grid is not None and inputs.grid != state.grid:
+            raise ParameterError(
+                f"the cells of {folder} are of another grid, over {', '.join(state.grid)}; "
+                "give a plan that was made from this state"
+            )
+        totals = state.totals()
+        if totals.isEmpty():
+            raise TableError(f"the state in {folder} has no flows yet; let the stream go on first")
+        # Weights are rounded one way or another while tables are folded; what they are made from is not.
+        prints = {"state": fingerprint(totals.drop("weight"))}
+    frames = state.interest(totals)
+    return Taken(_kept(frames), {"rejected": 0, "reasons": {}}, prints, edges=state.grid)
 
 
 def _content(
@@ -180,7 +223,8 @@ def _content(
             grid = _grid(content, inputs)
             rates = cell_rates(content.events, grid).persist(StorageLevel.DISK_ONLY)
             frames = from_cells(None, content.compiled, grid, top=inputs.top, density=rates)
-        return Taken(_kept(frames), content.facts, prints, grid, content.rejected)
+        edges = dict(zip(grid.attributes, (each.tolist() for each in grid.edges), strict=True))
+        return Taken(_kept(frames), content.facts, prints, grid, content.rejected, edges)
     matches = content.match(strategy=inputs.strategy, memory=inputs.memory, seed=inputs.seed, tell=tell)
     with plainly("find the last events"):
         frames = from_matches(

@@ -257,8 +257,16 @@ def require(frame: DataFrame, where: str, name: str, *, of: tuple[str, ...]) -> 
         raise TableError(f"{where} has no column {name!r}; its columns: {found}")
     kind: str = frame.select(name).schema[0].dataType.simpleString()
     if kind.partition("(")[0] not in of:
-        raise TableError(f"column {name!r} of {where} is {kind}; it has to be one of {', '.join(of)}")
+        raise TableError(
+            f"column {name!r} of {where} is {kind}; it has to be one of {', '.join(of)}; cast it first"
+        )
     return kind
+
+
+def check_time(events: DataFrame, where: str) -> None:
+    """Refuse events whose `time` is none, before any work is done with them."""
+    if has(events, "time"):
+        microseconds(events, where)
 
 
 def label(frame: DataFrame, name: str, where: str) -> Column:

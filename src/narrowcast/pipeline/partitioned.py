@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 #: A piece of a slice: what is shuffled.
 _PIECE = "slice int, payload binary"
 #: Subscriptions that are cut in one go: they may go to every part, and all pieces are in memory at once.
-_CHUNK = 1 << 13
+CHUNK = 1 << 13
 #: What a slice gives, by whether it only counts.
 _ARROW = {
     False: pa.schema([(EVENT_ID, pa.int64()), ("subscription_ids", pa.list_(pa.int64()))]),
@@ -126,8 +126,8 @@ def _cut_subscriptions(
     cut = slices.value
     for payload in (each for batch in batches for each in batch.column("payload")):
         whole = unpack(payload.as_buffer(), schema)
-        for start in range(0, len(whole), _CHUNK):
-            some = whole.take(np.arange(start, min(start + _CHUNK, len(whole))))
+        for start in range(0, len(whole), CHUNK):
+            some = whole.take(np.arange(start, min(start + CHUNK, len(whole))))
             position, number = cut.of_subscriptions(some)
             yield _pieces(number, position, partial(_packed, some))
 

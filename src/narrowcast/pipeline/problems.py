@@ -34,6 +34,22 @@ _FIXES = (
     (r"FAILED_READ_FILE", "it is damaged; write it again"),
 )
 
+#: What Spark says over several lines, and one line for it.
+_LONG = (
+    (
+        r"CSV header does not conform.*?Header: ([^\n]*)\n.*?Schema: ([^\n]*)\n.*?CSV file: ([^\n]*)",
+        "the header of {2} is {0}, where {1} is expected; give all files the same columns in the same order",
+    ),
+    (
+        r"in CSV header is not.*?length: (\d+), schema size: (\d+).*?CSV file: ([^\n]*)",
+        "the header of {2} has {0} columns, where {1} are expected; give all files the same columns",
+    ),
+    (
+        r"CONFLICTING_PARTITION_COLUMN_NAMES.*?list #0: ([^\n]*)\n.*?list #1: ([^\n]*)",
+        "some files are below folders that name {0}, others below {1}; put every file below the same keys",
+    ),
+)
+
 
 @contextmanager
 def plainly(doing: str) -> Iterator[None]:
@@ -60,9 +76,19 @@ def told(error: BaseException, doing: str) -> NarrowcastError:
     if ours := list(_OURS.finditer(text)):
         name, message = ours[-1].groups()
         return getattr(errors, name, JobError)(message)
-    said = _cause(text) or first_line(error)
+    for pattern, message in _LONG:
+        if found := re.search(pattern, text, re.DOTALL):
+            return JobError(f"cannot {doing}: {message.format(*map(str.strip, found.groups()))}")
+    said = _raised(text) or _cause(text) or first_line(error)
     fix = next((fix for pattern, fix in _FIXES if re.search(pattern, text)), None)
     return JobError(f"cannot {doing}: {said}" + (f"; {fix}" if fix else ""))
+
+
+def _raised(text: str) -> str:
+    """Return what a Python worker raised: the last line of its traceback."""
+    _, found, after = text.partition("Traceback (most recent call last):\n")
+    lines = [line for line in after.splitlines() if line and not line[0].isspace()]
+    return lines[0][:400] if found and lines else ""
 
 
 def _cause(text: str) -> str:

@@ -53,7 +53,12 @@ def one_each(good: DataFrame, keys: list[str], names: list[str]) -> tuple[DataFr
 
 
 def fingerprint(frame: DataFrame) -> str:
-    """Return a text that is the same for the same columns and rows, in whatever order and partitions.
+    """Return a text that is the same for the same columns and rows, in whatever order and partitions."""
+    return fingerprinted(frame)[0]
+
+
+def fingerprinted(frame: DataFrame) -> tuple[str, int]:
+    """Return the fingerprint of a table, and how many rows it has.
 
     One job. It is made of the names and types, the number of rows and sums of two hashes of each, so files
     and times of writing have no part in it.
@@ -73,4 +78,4 @@ def fingerprint(frame: DataFrame) -> str:
     hashes = [sf.xxhash64(sf.lit(salt), *parts).cast("decimal(20,0)") for salt in (1, 2)]
     counts = plain.agg(sf.count(sf.lit(1)), *(sf.sum(h) for h in hashes)).collect()[0]
     columns = [(part.name, part.dataType.simpleString()) for part in frame.schema.fields]
-    return hashlib.sha256(repr((columns, *map(str, counts))).encode()).hexdigest()[:32]
+    return hashlib.sha256(repr((columns, *map(str, counts))).encode()).hexdigest()[:32], int(counts[0])

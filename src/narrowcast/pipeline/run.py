@@ -9,20 +9,22 @@ import pyarrow.parquet as pq
 
 from narrowcast import __version__
 from narrowcast.costs import COSTS
+from narrowcast.files import writing
 from narrowcast.model.artefact import read_plan, write_plan
 from narrowcast.model.interest import Interest
 from narrowcast.pipeline.checkpoint import Checkpoints, Record, key_of
 from narrowcast.pipeline.compile import compile_subscriptions, owners
 from narrowcast.pipeline.content import reasons_of, rejected_of
 from narrowcast.pipeline.evaluate import evaluate
-from narrowcast.pipeline.interest import InterestFrames, from_matches
+from narrowcast.pipeline.interest import InterestFrames, check_time, from_matches
 from narrowcast.pipeline.match import PARQUET, match
 from narrowcast.pipeline.plan import make_plan
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.progress import watched
+from narrowcast.pipeline.rows import fingerprint, fingerprinted
 from narrowcast.pipeline.session import sized
 from narrowcast.pipeline.storage import read_back, size_of
-from narrowcast.pipeline.tables import fingerprint, ingest, schema_of
+from narrowcast.pipeline.tables import ingest, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,10 +32,12 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
     from rich.progress import Progress
 
     from narrowcast.model.schema import Schema
     from narrowcast.pipeline.estimate import Estimate
+    from narrowcast.pipeline.tables import Ingested
 
     Work = Callable[[Path], dict[str, Any]]
 
@@ -115,6 +119,7 @@ class Run:
     progress: Progress
     tell: Callable[[Estimate, str], None]
     records: dict[str, Record] = field(default_factory=dict)
+    _shapes: dict[str, StructType] = field(default_factory=dict, repr=False)
 
     def do(self) -> dict[str, Record]:
         """Do all stages but those that are done, and return their records in order."""
@@ -133,7 +138,15 @@ class Run:
 
     def table(self, name: str) -> DataFrame:
         """Return a table that a stage has written."""
-        return read_back(self.spark, self.stages.folder / f"{name}.parquet")
+        found = read_back(self.spark, self.stages.folder / f"{name}.parquet", self._shapes.get(name))
+        self._shapes[name] = found.schema
+        return found
+
+    def _keep(self, frame: DataFrame, folder: Path, name: str, **options: str) -> DataFrame:
+        """Write a table of a stage, and return it as it was written."""
+        frame.write.options(**options).parquet(str(folder / f"{name}.parquet"))
+        self._shapes[name] = frame.schema
+        return read_back(self.spark, folder / f"{name}.parquet", frame.schema)
 
     @property
     def schema(self) -> Schema:
@@ -173,44 +186,44 @@ class Run:
     def _read(self) -> None:
         """Take in the tables: typed, bad rows set aside."""
         job, source = self.job, self.job.source
-        said = source.said if isinstance(source, Made) else {}
-        if not isinstance(source, Made):
+        said: dict[str, Any] = {}
+        looked: dict[str, Ingested] = {}
+        if isinstance(source, Made):
+            said = source.said
+        else:
             with watched(self.spark, self.progress, "look at the inputs"), plainly("read the inputs"):
                 for name, path in source.items():
-                    found = ingest(self.spark, name, path, schema=self._types(name))
-                    said[name] = [fingerprint(found.rows), fingerprint(found.rejected)]
+                    looked[name] = self._ingest(name, path)
+                    said[name] = [fingerprint(looked[name].rows), fingerprint(looked[name].rejected)]
 
         def work(aside: Path) -> dict[str, Any]:
-            paths = source
             if isinstance(source, Made):
                 (aside / "made").mkdir()
-                paths = {
-                    name: str(aside / "made" / f"{name}.parquet") for name in ("subscriptions", "events")
-                }
                 for name, table in source.tables().items():
-                    if name in paths:
-                        pq.write_table(table, paths[name])
-            assert isinstance(paths, dict)
+                    if name in ("subscriptions", "events"):
+                        path = str(aside / "made" / f"{name}.parquet")
+                        with writing(path):
+                            pq.write_table(table, path)
+                        looked[name] = self._ingest(name, path)
             facts: dict[str, Any] = {"fingerprints": {}}
-            bad: DataFrame | None = None
-            for name, path in paths.items():
-                found = ingest(self.spark, name, path, schema=self._types(name))
-                found.rows.write.parquet(str(aside / f"{name}.parquet"))
-                bad = found.rejected if bad is None else bad.unionByName(found.rejected)
-                written = read_back(self.spark, aside / f"{name}.parquet")
-                facts[name] = written.count()
-                facts["fingerprints"][name] = fingerprint(written)
-            assert bad is not None
-            bad.write.parquet(str(aside / "unreadable.parquet"))
-            reasons_of(read_back(self.spark, aside / "unreadable.parquet"), strict=job.strict)
+            for name, found in looked.items():
+                written = self._keep(found.rows, aside, name)
+                facts["fingerprints"][name], facts[name] = fingerprinted(written)
+            bad = looked["subscriptions"].rejected.unionByName(looked["events"].rejected)
+            reasons_of(self._keep(bad, aside, "unreadable"), strict=job.strict)
             return facts
 
         outputs = ("subscriptions.parquet", "events.parquet", "unreadable.parquet")
         types = job.schema.to_dict() if job.schema else None
         self._stage("read", "", outputs, work, source=said, types=types, strict=job.strict)
 
-    def _types(self, name: str) -> Schema | None:
-        return self.job.schema if name == "events" else None
+    def _ingest(self, name: str, path: str) -> Ingested:
+        """Read a table; events with a time that is none are an error."""
+        if name != "events":
+            return ingest(self.spark, name, path)
+        found = ingest(self.spark, name, path, schema=self.job.schema)
+        check_time(found.rows, path)
+        return found
 
     def _compile(self) -> None:
         """Turn filters into boxes."""
@@ -218,8 +231,7 @@ class Run:
 
         def work(aside: Path) -> dict[str, Any]:
             subscriptions, schema = self.table("subscriptions"), self.schema
-            compile_subscriptions(subscriptions, schema).write.parquet(str(aside / "compiled.parquet"))
-            compiled = read_back(self.spark, aside / "compiled.parquet")
+            compiled = self._keep(compile_subscriptions(subscriptions, schema), aside, "compiled")
             rejected = self.table("unreadable").unionByName(rejected_of(compiled))
             reasons = reasons_of(rejected, strict=self.job.strict)
             if reasons["rejected"]:
@@ -252,10 +264,8 @@ class Run:
                 seed=job.seed,
                 tell=self.tell,
             )
-            found.write.options(**PARQUET).parquet(str(aside / "matches.parquet"))
-            sizes = read_back(self.spark, aside / "matches.parquet").select(
-                sf.size("subscription_ids").alias("matches")
-            )
+            kept = self._keep(found, aside, "matches", **PARQUET)
+            sizes = kept.select(sf.size("subscription_ids").alias("matches"))
             seen = sizes.agg(sf.count("*"), sf.sum("matches"), sf.max("matches")).head()
             assert seen is not None
             matched, pairs, most = (value or 0 for value in seen)
@@ -284,10 +294,8 @@ class Run:
             events = self.table("events")
             people = owners(self.table("compiled"), self.schema)
             frames = from_matches(self.table("matches"), people, events, recent=self.job.recent)
-            frames.interests.write.parquet(str(aside / "interests.parquet"))
-            frames.rates.write.parquet(str(aside / "rates.parquet"))
-            written = {name: read_back(self.spark, aside / f"{name}.parquet") for name in _INTEREST}
-            return {"wants": written["interests"].count(), "flows": written["rates"].count()}
+            wants = self._keep(frames.interests, aside, "interests").count()
+            return {"wants": wants, "flows": self._keep(frames.rates, aside, "rates").count()}
 
         outputs = tuple(f"{name}.parquet" for name in _INTEREST)
         self._stage("interest", "match", outputs, work, recent=self.job.recent)

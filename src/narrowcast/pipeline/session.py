@@ -31,13 +31,18 @@ UTC = ("UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z", "+00:00", "UTC+00:00")
 #: What Spark takes for a master.
 _MASTER = re.compile(r"local(\[(\*|\d+)(,\s*\d+)?\])?|local-cluster\[.+\]|(spark|k8s)://.+|yarn")
 _ZONE = "spark.sql.session.timeZone"
+_CASE = "spark.sql.caseSensitive"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
+
+#: Bytes that are handed to a Python worker at once, about: packed subscriptions are large rows.
+BATCH = 16 << 20
 
 _DEFAULTS = {
     _ZONE: "UTC",
     # Measured: larger batches fall out of the processor's cache, smaller ones cost more calls.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.execution.arrow.maxBytesPerBatch": f"{BATCH}b",
     "spark.ui.showConsoleProgress": "false",
     # Between Java and its Python workers: faster than the network, and nobody else can listen.
     "spark.python.unix.domain.socket.enabled": "true",
@@ -135,13 +140,19 @@ def use(spark: SparkSession, conf: Mapping[str, str] | None = None) -> SparkSess
     Raises
     ------
     ParameterError
-        When its time zone is not UTC, or a setting of `conf` has another value in it.
+        When its time zone is not UTC, it tells names by their case, or a setting of `conf` has another value
+        in it.
     """
     zone = spark.conf.get(_ZONE)
     if zone not in UTC:
         raise ParameterError(
             f"the Spark session's time zone is {zone!r} and has to be UTC, or timestamps would match other "
             f"events than the filters say; run: spark.conf.set({_ZONE!r}, 'UTC')"
+        )
+    if spark.conf.get(_CASE, "false") == "true":
+        raise ParameterError(
+            "the Spark session tells names apart by their case, which filters do not; "
+            f"run: spark.conf.set({_CASE!r}, 'false')"
         )
     for key, value in (conf or {}).items():
         there = spark.conf.get(key, None)

@@ -15,10 +15,12 @@ from narrowcast.pipeline.columns import (
     shown,
     spark_type,
     wanted_type,
+    whole,
 )
+from narrowcast.pipeline.places import reading
 from narrowcast.pipeline.rows import JSON, fingerprint, one_each
 from narrowcast.pipeline.session import use
-from narrowcast.pipeline.sources import BROKEN, LINE, Source, reading, source_of
+from narrowcast.pipeline.sources import BROKEN, LINE, Source, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,10 +94,10 @@ def ingest(
 
     CSV has a header and follows RFC 4180; an empty field is null. Without `schema` a column gets the
     narrowest type that holds all of its values: boolean, int, bigint, decimal(38,0), double, date, timestamp
-    or string. JSON has one object a line; numbers and booleans have their own types, nested objects are
-    structs, and texts stay texts, except that the `time` of events is a timestamp. A column that mixes types
-    is text. With `schema` values of any format are cast to its types, and a row with a value that does not
-    fit is set aside.
+    or string; labels are integers only when none has a leading zero or a plus sign. JSON has one object a
+    line; numbers and booleans have their own types, nested objects are structs, and texts stay texts, except
+    that the `time` of events is a timestamp. A column that mixes types is text. With `schema` values of any
+    format are cast to its types, and a row with a value that does not fit is set aside.
 
     Where several rows have one id, or one flow and time in `rates`, the first of them in the order of their
     JSON stays, wherever it was read from. Looking for them runs a job; all else runs when it is asked for.
@@ -148,8 +150,8 @@ def ingest(
     return Ingested(good.select(*out), aside[0] if len(aside) == 1 else aside[0].unionAll(aside[1]))
 
 
-#: A column to be: its name, its type, and what the table wants of it.
-_Planned = tuple[str, "SparkType", "Kind | None"]
+#: A column to be: its name, its type, and what the table wants of it, or that its values have been seen.
+_Planned = tuple[str, "SparkType", "Kind | Literal['seen'] | None"]
 
 
 def _plan(table: str, shape: Table, found: Source, schema: Schema | None) -> list[_Planned]:
@@ -166,7 +168,7 @@ def _plan(table: str, shape: Table, found: Source, schema: Schema | None) -> lis
         for i, name in enumerate(names)
         if kinds.get(name, "label") == "label" and _settling(attributes.get(name.lower())) is None
     ]
-    held = found.held(loose)
+    held = found.held(loose, [i for i in loose if kinds.get(names[i]) == "label"])
     plan: list[_Planned] = []
     for name, kind in zip(names, held, strict=True):
         if name in kinds:
@@ -176,7 +178,7 @@ def _plan(table: str, shape: Table, found: Source, schema: Schema | None) -> lis
         elif table == "events" and name.lower() == "time" and _is_text(kind, found):
             plan.append((name, st.TimestampType(), None))
         else:
-            plan.append((name, kind, None))
+            plan.append((name, kind, "seen" if found.kind == "csv" else None))
     there = {name.lower() for name in names}
     absent = [attribute for name, attribute in attributes.items() if name not in there]
     if absent and found.kind != "json":
@@ -277,7 +279,10 @@ def _same_nodes(plan: list[_Planned], found: Source) -> list[_Planned]:
 
 
 def _checked(table: str, shape: Table, found: Source, frame: DataFrame, plan: list[_Planned]) -> DataFrame:
-    """Return typed columns `v0`, `v1`, ..., the `row` as text and a `reason`, null for good rows."""
+    """Return typed columns `v0`, `v1`, ..., the `row` as text and a `reason`, null for good rows.
+
+    Columns whose types were found by looking at all their values are not looked at again.
+    """
     from pyspark.sql import functions as sf
 
     raw = {part.name: part.dataType for part in frame.schema.fields}
@@ -286,8 +291,11 @@ def _checked(table: str, shape: Table, found: Source, frame: DataFrame, plan: li
     wrong: list[Column] = []
     for i, (name, wanted, kind) in enumerate(plan):
         value, was = sf.col(f"c{i}"), raw[f"c{i}"]
+        reason: Column | None = None
         if kind in ("id", "label") and wanted.typeName() == "long":
-            values[name], reason = _whole(value, was, name)
+            values[name], reason = whole(value, was, name)
+        elif kind == "seen":  # a reason for each of hundreds of columns would take minutes to compile
+            values[name] = value.try_cast(wanted)
         else:
             values[name], reason = fit(frame, value, was, wanted, name)
         unfit |= {} if reason is None else {name: reason}
@@ -300,19 +308,21 @@ def _checked(table: str, shape: Table, found: Source, frame: DataFrame, plan: li
     first = [name for name in (*shape.columns, *shape.optional) if name in unfit]
     reasons = [unfit[name] for name in (*first, *(name for name in unfit if name not in first))]
     wrong += _across(table, shape, values, {name: kind for name, kind, _ in plan})
-    typed = sf.to_json(sf.struct(*(value.alias(name) for name, value in values.items())), JSON)
-    plain = sf.to_json(sf.struct(*(sf.col(f"c{i}").alias(name) for i, (name, _, _) in enumerate(plan))), JSON)
-    row = sf.when(sf.coalesce(*reasons, _none()).isNotNull(), plain).otherwise(typed)
     if found.kind in ("csv", "json"):
-        row = sf.coalesce(sf.col(LINE), row)
-        said = (
-            "is no JSON object of its own line; mend or drop it"
-            if found.kind == "json"
-            else f"has too few or too many fields: there are {len(found.names)} columns; mend or drop it"
-        )
-        reasons.insert(0, sf.when(sf.col(BROKEN), sf.lit(said)))
+        reasons.insert(0, sf.col(BROKEN))
+    row = sf.col(LINE) if found.kind == "json" else _as_json(plan, values, reasons)
+    row = sf.coalesce(LINE, row) if found.kind == "csv" else row
     out = [value.alias(f"v{i}") for i, value in enumerate(values.values())]
     return frame.select(*out, row.alias("row"), sf.coalesce(*reasons, *wrong, _none()).alias("reason"))
+
+
+def _as_json(plan: list[_Planned], values: dict[str, Column], reasons: list[Column]) -> Column:
+    """Return a row with its types, or as it was read where it does not fit them."""
+    from pyspark.sql import functions as sf
+
+    typed = sf.to_json(sf.struct(*(value.alias(name) for name, value in values.items())), JSON)
+    plain = sf.to_json(sf.struct(*(sf.col(f"c{i}").alias(name) for i, (name, _, _) in enumerate(plan))), JSON)
+    return sf.when(sf.coalesce(*reasons, _none()).isNotNull(), plain).otherwise(typed)
 
 
 def _none() -> Column:
@@ -322,20 +332,7 @@ def _none() -> Column:
     return sf.lit(None).cast("string")
 
 
-def _whole(value: Column, found: SparkType, name: str) -> tuple[Column, Column | None]:
-    """Return a value as an integer of 64 bits, and the reason against it."""
-    from pyspark.sql import functions as sf
-    from pyspark.sql import types as st
-
-    if isinstance(found, st.IntegralType):
-        return value.cast("bigint"), None
-    text = value.cast("string")
-    whole = sf.when(text.rlike(r"^\s*[+-]?\d+\s*$"), text.try_cast("bigint"))
-    reason = sf.concat(sf.lit(f"{name} "), shown(value, found), sf.lit(" is no whole number of 64 bits"))
-    return whole, sf.when(value.isNotNull() & whole.isNull(), reason)
-
-
-def _beyond(kind: Kind | None, value: Column, name: str) -> Column:
+def _beyond(kind: str, value: Column, name: str) -> Column:
     """Return the reason against a value of the right type that the table cannot use."""
     from pyspark.sql import functions as sf
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from narrowcast.matching.answers import Answers
     from narrowcast.matching.indexed import Indexed
+    from narrowcast.model.matches import Matches
     from narrowcast.model.schema import Schema
 
 #: The columns of the tables of matches: ids, or how many there are.
@@ -28,25 +29,44 @@ _IDS = 1 << 22
 _FIRST = 1 << 10
 
 
+class Steps:
+    """Matches batches of events in steps, so that what comes out of one is bounded whatever events match.
+
+    Parameters
+    ----------
+    matcher
+        Finds the matches.
+    """
+
+    def __init__(self, matcher: Answers) -> None:
+        self.matcher = matcher
+        # However much the first events match, they stay within the bound; then what was seen tells the size.
+        self._least = self._step = max(1, min(_FIRST, _IDS // max(1, len(matcher.subscriptions_))))
+
+    def over(self, events: EventBatch) -> Iterator[tuple[int, EventBatch, Matches]]:
+        """Yield where a step starts, its events, and their matches."""
+        self._step = max(self._least, self._step // 8)  # a new batch may be of another kind
+        start = 0
+        while start < len(events):
+            part = events.slice(start, start + self._step)
+            found = self.matcher.match(part)
+            yield start, part, found
+            start += len(part)
+            self._step = max(1, min(_IDS * len(part) // max(1, found.n_pairs), 8 * self._step))
+
+
 def matches_of(
     matcher: Answers, batches: Iterable[EventBatch], *, counts: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """Yield the matches of events in batches of bounded size; no row where nothing matches."""
     ids = matcher.subscriptions_.subscription_id
-    # However much the first events match, they stay within the bound; then what was seen tells the size.
-    least = step = max(1, min(_FIRST, _IDS // max(1, len(ids))))
+    steps = Steps(matcher)
     for events in batches:
-        step = max(least, step // 8)  # a new batch may be of another kind
         if counts:
             yield _counts(matcher, events)
             continue
-        start = 0
-        while start < len(events):
-            part = events.slice(start, start + step)
-            found = matcher.match(part)
+        for _, part, found in steps.over(events):
             yield from found.to_arrow(part.event_id, ids).to_batches()
-            start += len(part)
-            step = max(1, min(_IDS * len(part) // max(1, found.n_pairs), 8 * step))
 
 
 def _counts(matcher: Answers, events: EventBatch) -> pa.RecordBatch:

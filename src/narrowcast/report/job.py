@@ -93,6 +93,19 @@ def rows_of(summary: Mapping[str, Any]) -> Rows:
     return {"What came out": counts, "Time": times, "What it costs": costs}
 
 
+def _made(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return what the run was made from, and how."""
+    source = summary["source"]
+    rows: list[tuple[str, ...]] = [("", "")]
+    if "workload" in source:
+        settings = ", ".join(f"{name}={value}" for name, value in source["parameters"].items())
+        rows += [("workload", source["workload"]), ("parameters", settings)]
+    else:
+        rows += [(name, str(path)) for name, path in source.items()]
+    rows += [("method", summary["method"]), ("channels", f"{summary['channels']:,}")]
+    return [*rows, ("seed", str(summary["seed"])), ("narrowcast", summary["version"])]
+
+
 def write_report(
     summary: Mapping[str, Any],
     sizes: Mapping[int, int],
@@ -140,6 +153,7 @@ def write_report(
         ),
     )
     drawn = [save_chart(name, data, folder, subtitle=said)[1] for name, data, said in charts]
-    (folder / "report.html").write_text(html_page("narrowcast run", rows_of(summary), drawn), "utf-8")
+    tables = {"What was done": _made(summary), **rows_of(summary)}
+    (folder / "report.html").write_text(html_page("narrowcast run", tables, drawn), "utf-8")
     text = msgspec.json.format(msgspec.json.encode(summary), indent=2).decode()
     (folder / "summary.json").write_text(text + "\n", "utf-8")

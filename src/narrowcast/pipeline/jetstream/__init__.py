@@ -1,0 +1,24 @@
+"""NATS JetStream and Spark: a stream as a source, and tables sent as messages.
+
+Imported on use only: it needs pyspark and nats-py.
+"""
+
+from __future__ import annotations
+
+from narrowcast.pipeline.jetstream.connection import Address
+from narrowcast.pipeline.jetstream.sink import Published, publish, write_messages
+from narrowcast.pipeline.jetstream.source import JetStreamSource, lag_of, missing_of, read_messages
+from narrowcast.pipeline.jetstream.subjects import name_of, subject_of
+
+__all__ = [
+    "Address",
+    "JetStreamSource",
+    "Published",
+    "lag_of",
+    "missing_of",
+    "name_of",
+    "publish",
+    "read_messages",
+    "subject_of",
+    "write_messages",
+]

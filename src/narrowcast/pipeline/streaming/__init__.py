@@ -1,0 +1,1 @@
+"""Matching and routing while events arrive, as a Structured Streaming job."""

@@ -1,0 +1,187 @@
+"""What runs in Spark's Python workers for a stream: events in, and out who gets them and how."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from narrowcast.matching import load_matcher
+from narrowcast.matching.answers import subscribers_of
+from narrowcast.model.events import EventBatch
+from narrowcast.model.schema import EVENT_ID
+from narrowcast.pipeline.streaming.change import Change
+from narrowcast.pipeline.worker import Steps
+from narrowcast.routing import Method
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+    from pyspark import Accumulator, Broadcast
+
+    from narrowcast.matching.indexed import Indexed
+    from narrowcast.model.matches import Matches
+    from narrowcast.model.schema import Schema
+    from narrowcast.pipeline.streaming.counts import Counts
+    from narrowcast.pipeline.streaming.routes import Flows, Routes
+    from narrowcast.pipeline.streaming.snapshots import Snapshot
+
+    Ints = NDArray[np.int64]
+
+#: The columns that come out, as Spark writes them.
+MATCHED = "event_id bigint, subscription_ids array<bigint>, snapshot bigint"
+ROUTED = "method string, channels array<int>, unicast array<string>, plan string"
+FLOW, WANTED_BY = "flow string", "subscribers array<string>"
+#: The column that says whether an event cannot be used.
+BAD = "bad"
+_METHODS = pa.array([method.label for method in Method])
+#: Indexes that a worker keeps: the present one, and the last for batches that are still at work.
+_KEPT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How to deliver a micro-batch.
+
+    Parameters
+    ----------
+    schema
+        The attributes of events.
+    snapshot
+        The subscriptions.
+    names
+        The columns that events come with under numbers: `c0`, `c1`, ...
+    counts
+        Where the worker counts.
+    routes
+        The plan, where there is one.
+    flows
+        Where flows are counted: which flow an event belongs to. Then events that match nobody come out too.
+    people
+        Whether those who want an event come out, by name.
+    passed
+        Columns of events that come out as they went in.
+    """
+
+    schema: Schema
+    snapshot: Snapshot
+    names: tuple[str, ...]
+    counts: Accumulator[dict[int, Counts]]
+    routes: Broadcast[Routes] | None = None
+    flows: Flows | None = None
+    people: bool = False
+    passed: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def gives(self) -> str:
+        """The columns that come out."""
+        passed = [f"`{name}` {kind}" for name, kind in self.passed]
+        routed = [] if self.routes is None else [ROUTED]
+        flow = [] if self.flows is None else [FLOW]
+        return ", ".join([MATCHED, *routed, *flow, *([WANTED_BY] if self.people else []), *passed])
+
+    @property
+    def idle(self) -> list[str]:
+        """The columns that it has no use for, under their numbers."""
+        routes = None if self.routes is None else self.routes.value.flows
+        looked = {EVENT_ID, *self.snapshot.columns, *(name for name, _ in self.passed)}
+        for flows in (self.flows, routes):
+            looked |= set() if flows is None else set(flows.columns)
+        roots = {name.lower().partition(".")[0] for name in looked}
+        wanted = (name.lower().partition(".")[0] in roots for name in self.names)
+        return [f"c{i}" for i, needed in enumerate(wanted) if not needed]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the deliveries of batches of events."""
+        matcher = _matcher(self.snapshot, self.schema)
+        routes = None if self.routes is None else self.routes.value
+        fitted = None if routes is None else routes.over(matcher.subscriptions_.subscribers)
+        steps = Steps(matcher)
+        events = bad = matched = matches = 0
+        for given in batches:
+            batch = self._good(given)
+            events, bad = events + len(given), bad + len(given) - len(batch)
+            for start, part, found in steps.over(EventBatch.from_arrow(batch, self.schema)):
+                some = np.flatnonzero(found.counts())
+                matched, matches = matched + len(some), matches + found.n_pairs
+                rows = np.arange(len(part)) if self.flows is not None else some
+                if not len(rows):
+                    continue
+                columns = self._matched(matcher, part, found, rows)
+                if routes is not None and fitted is not None:
+                    columns += _routed(matcher, routes, fitted, part, found, rows)
+                if self.flows is not None:
+                    columns.append(self.flows.of(part).cast(pa.string()))
+                if self.people:
+                    columns.append(_people(matcher, found, rows))
+                kept = batch.slice(start, len(part)).take(pa.array(rows))
+                columns += [kept.column(name) for name, _ in self.passed]
+                yield pa.RecordBatch.from_arrays(columns, names=[f"c{i}" for i in range(len(columns))])
+        from narrowcast.pipeline.streaming.counts import add
+
+        add(self.counts, (events, bad, matched, matches))
+
+    def _good(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the events that can be used, columns under their names."""
+        flags = batch.column(BAD)
+        if pc.any(flags).as_py():
+            batch = batch.filter(pc.invert(flags))
+        batch = batch.drop_columns([BAD])
+        return batch.rename_columns([self.names[int(name[1:])] for name in batch.schema.names])
+
+    def _matched(self, matcher: Indexed, part: EventBatch, found: Matches, rows: Ints) -> list[pa.Array]:
+        """Return which subscriptions each event matches."""
+        ids = found.ids(matcher.subscriptions_.subscription_id)
+        lists = _lists(found.counts()[rows], pa.array(ids))
+        number = pa.array(np.full(len(rows), self.snapshot.number, np.int64))
+        return [pa.array(part.event_id[rows]), lists, number]
+
+
+def _routed(
+    matcher: Indexed, routes: Routes, fitted: Routes, part: EventBatch, found: Matches, rows: Ints
+) -> list[pa.Array]:
+    """Return how each event is sent, over which channels, and to whom directly."""
+    subscriptions = matcher.subscriptions_
+    sent = fitted.route(part, subscribers_of(found, subscriptions), routes.plan.flows)
+    names = subscriptions.subscribers.take(pa.array(sent.unicast.index)).cast(pa.string())
+    return [
+        _METHODS.take(pa.array(sent.method[rows])),
+        _lists(sent.channels.counts()[rows], pa.array(sent.channels.index, pa.int32())),
+        _lists(sent.unicast.counts()[rows], names),
+        pa.array([routes.name]).take(pa.array(np.zeros(len(rows), np.int64))),
+    ]
+
+
+def _people(matcher: Indexed, found: Matches, rows: Ints) -> pa.ListArray:
+    """Return who wants each event."""
+    subscriptions = matcher.subscriptions_
+    people = subscribers_of(found, subscriptions)
+    names = subscriptions.subscribers.take(pa.array(people.index)).cast(pa.string())
+    return _lists(people.counts()[rows], names)
+
+
+def _lists(counts: Ints, values: pa.Array) -> pa.ListArray:
+    """Return values cut into lists of these sizes."""
+    ends = np.append(0, np.cumsum(counts))
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), values)
+
+
+_matchers: OrderedDict[tuple[str, int], Indexed] = OrderedDict()
+
+
+def _matcher(snapshot: Snapshot, schema: Schema) -> Indexed:
+    """Return the matcher of a snapshot, made once for all tasks of this worker."""
+    key = (snapshot.file, snapshot.number)
+    if key not in _matchers:
+        from pyspark import SparkFiles
+
+        shipped = load_matcher(SparkFiles.get(snapshot.file), verify=False)
+        _matchers[key] = Change.from_bytes(snapshot.change, schema).apply(shipped)
+        while len(_matchers) > _KEPT:
+            _matchers.popitem(last=False)
+    return _matchers[key]

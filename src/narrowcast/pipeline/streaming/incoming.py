@@ -1,0 +1,278 @@
+"""Events as they arrive: from files, JetStream, a clock or any stream of Spark's, typed row by row.
+
+All come out the same way: `event_id`, the attributes, and behind them `reason` and `row`, null for an event
+that can be used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
+
+from narrowcast.errors import ParameterError, TableError
+from narrowcast.files import FORMATS
+from narrowcast.model.schema import EVENT_ID, Schema
+from narrowcast.pipeline.columns import attributes_of, fit, schema_of, texts, whole
+from narrowcast.pipeline.problems import plainly
+from narrowcast.pipeline.rows import JSON
+from narrowcast.pipeline.sources import CSV
+from narrowcast.pipeline.storage import exists, listed, place_of
+from narrowcast.pipeline.tables import ingest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader
+    from pyspark.sql.types import DataType as SparkType
+    from pyspark.sql.types import StructType
+
+#: What stands behind the attributes: why an event cannot be used, and what it was.
+REASON, ROW = "_reason", "_row"
+#: Files that a micro-batch takes where nobody says otherwise.
+FILES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A stream of events, and what they have."""
+
+    rows: DataFrame
+    schema: Schema
+
+
+def open_source(
+    spark: SparkSession,
+    source: str | DataFrame,
+    schema: Schema | None = None,
+    *,
+    limit: int | None = None,
+) -> Incoming:
+    """Return the events that arrive at a source.
+
+    Parameters
+    ----------
+    spark
+        Where the stream runs.
+    source
+        A folder that files are added to (Parquet, CSV, JSON lines); ``nats://host:4222/STREAM``, with
+        ``?subject=ticks.>&start=new`` behind it; ``rate:1000`` for so many events a second out of nothing;
+        or a streaming table of Spark's: typed columns with an `event_id`, or a `value` with JSON in it, as
+        Kafka gives it.
+    schema
+        The attributes of events; taken from the files that are there where it is left out.
+    limit
+        How much a micro-batch takes: files of a folder, messages of a stream.
+    """
+    if not isinstance(source, str):
+        return _given(source, schema)
+    if source.startswith("rate:"):
+        return _clock(spark, source)
+    if source.startswith(("nats://", "tls://")):
+        return _messages(spark, source, schema, limit)
+    return _files(spark, source, schema, limit)
+
+
+def _given(frame: DataFrame, schema: Schema | None) -> Incoming:
+    """Return the events of a stream that somebody else has opened."""
+    if not frame.isStreaming:
+        raise ParameterError("the table given as a source is no stream; open it with spark.readStream")
+    names = {name.lower(): name for name in frame.columns}
+    if EVENT_ID in names:
+        return typed(frame)
+    if "value" not in names:
+        raise ParameterError(
+            f"the stream has columns {', '.join(map(repr, frame.columns[:12]))}; "
+            "it needs event_id, or a value with JSON in it"
+        )
+    # Kafka's own columns tell where a message stands; several partitions count from 0 each.
+    return parsed(frame.withColumnRenamed(names["value"], "value"), "value", _required(schema, "messages"))
+
+
+def _clock(spark: SparkSession, source: str) -> Incoming:
+    """Return events that Spark makes at a steady rate: a number and its time."""
+    from pyspark.sql import functions as sf
+
+    number = source.removeprefix("rate:")
+    if not (number.isascii() and number.isdigit() and int(number)):
+        raise ParameterError(f"source is {source!r}; write how many events a second as rate:1000")
+    made = spark.readStream.format("rate").option("rowsPerSecond", number).load()
+    return typed(
+        made.select(sf.col("value").alias(EVENT_ID), sf.col("timestamp").alias("time"), sf.col("value"))
+    )
+
+
+def _messages(spark: SparkSession, source: str, schema: Schema | None, limit: int | None) -> Incoming:
+    """Return the events in the messages of a JetStream stream, one JSON object each."""
+    from narrowcast.pipeline.jetstream import read_messages
+
+    place = urlsplit(source)
+    options: dict[str, Any] = dict(parse_qsl(place.query, keep_blank_values=True))
+    stream = place.path.strip("/")
+    if not stream or not place.netloc:
+        raise ParameterError(f"source is {source!r}; name the stream as nats://host:4222/STREAM")
+    odd = sorted(set(options) - {"subject", "start", "credentials"})
+    if odd:
+        raise ParameterError(f"source has {odd[0]!r} behind its stream; use subject, start or credentials")
+    known = _required(schema, f"messages of {stream}")
+    if limit is not None:
+        options["limit"] = limit
+    with plainly(f"read {stream}"):
+        frame = read_messages(spark, f"{place.scheme}://{place.netloc}", stream, **options)
+    return parsed(frame, "payload", known, place="sequence")
+
+
+def _files(spark: SparkSession, source: str, schema: Schema | None, limit: int | None) -> Incoming:
+    """Return the events in files that are added to a folder."""
+    there = listed(spark, source)
+    kinds = sorted({FORMATS[end] for name in there if (end := Path(name).suffix.lower()) in FORMATS})
+    if len(kinds) > 1:
+        raise TableError(f"{source} mixes {' and '.join(kinds)}; keep one format in a folder")
+    if not kinds and (schema is None or not exists(spark, source)):
+        raise TableError(
+            f"{source} holds no events yet; put a file there, or make the folder and say --schema"
+        )
+    kind = kinds[0] if kinds else "parquet"
+    known = schema or schema_of(ingest(spark, "events", source).rows)
+    reader = spark.readStream.option("__globPaths__", "false").option("maxFilesPerTrigger", limit or FILES)
+    ends = ",".join(end[1:] for end, name in FORMATS.items() if name == kind)
+    reader = reader.option("pathGlobFilter", f"*.{{{ends}}}")
+    place = place_of(source)
+    with plainly(f"read {source}"):
+        if kind == "parquet":
+            return typed(reader.schema(_shape(known)).parquet(place))
+        if kind == "json":
+            return parsed(reader.text(place), "value", known)
+        return _csv(spark, reader, place, known)
+
+
+def _csv(spark: SparkSession, reader: DataStreamReader, place: str, schema: Schema) -> Incoming:
+    """Return the events in CSV files, all with the same header."""
+    from pyspark.sql import functions as sf
+    from pyspark.sql import types as st
+
+    names = spark.read.options(**CSV).option("__globPaths__", "false").csv(place).columns
+    known = {name.lower(): name for name in _kinds(schema)}
+    line = "_" * max(map(len, names)) + "line"
+    text = st.StructType([st.StructField(name, st.StringType()) for name in (*names, line)])
+    frame = reader.options(**CSV, columnNameOfCorruptRecord=line).schema(text).csv(place)
+    frame = frame.toDF(*(f"t{i}" for i in range(len(names))), "corrupt")
+    where = {name.lower(): i for i, name in enumerate(names)}
+    if EVENT_ID not in where:
+        raise TableError(f"{place} has no column 'event_id': it has {', '.join(map(repr, names[:12]))}")
+    empty = {i: sf.nullif(f"t{i}", sf.lit("")) for i in range(len(names))}
+    held = {known[name]: i for name, i in where.items() if name in known}
+    texts = (sf.coalesce(f"t{i}", sf.lit("")) for i in range(len(names)))
+    plain = frame.select(
+        sf.coalesce("corrupt", sf.concat_ws(",", *texts)).alias("line"),
+        sf.lit(None).cast("bigint").alias("place"),
+        sf.col("corrupt").isNotNull().alias("broken"),
+        empty[where[EVENT_ID]].alias("id"),
+        *(empty[i].alias(f"c{j}") for j, i in enumerate(held.values())),
+    )
+    bad = sf.when(sf.col("broken"), sf.lit(f"has too few or too many fields: there are {len(names)} columns"))
+    return _fitted(plain, schema, dict.fromkeys(held, st.StringType()), bad)
+
+
+def _required(schema: Schema | None, what: str) -> Schema:
+    if schema is None:
+        raise ParameterError(f"the types of {what} are not known; give them with --schema")
+    return schema
+
+
+def _shape(schema: Schema) -> StructType:
+    """Return the columns of events of a schema."""
+    from pyspark.sql import types as st
+
+    named = {each.name: each.as_struct() for each in attributes_of(schema, ()).values()}
+    # A column of a type that no filter looks into need not be read.
+    fields = [st.StructField(name, kind) for name, kind in named.items() if kind is not None]
+    return st.StructType([st.StructField(EVENT_ID, st.LongType()), *fields])
+
+
+def typed(frame: DataFrame) -> Incoming:
+    """Return events whose columns have types already; one without an id cannot be used."""
+    from pyspark.sql import functions as sf
+
+    row = sf.to_json(sf.struct(*(sf.col(f"`{name}`") for name in frame.columns)), JSON)
+    bad = sf.col(EVENT_ID).isNull()
+    out = frame.withColumns({REASON: sf.when(bad, sf.lit("event_id is null")), ROW: sf.when(bad, row)})
+    return Incoming(out, schema_of(frame))
+
+
+def parsed(frame: DataFrame, line: str, schema: Schema, *, place: str | None = None) -> Incoming:
+    """Return events out of JSON, one object in each text; a value of another type is a reason against it.
+
+    Parameters
+    ----------
+    frame
+        A table with the texts.
+    line
+        The column that has them, as text or bytes.
+    schema
+        The attributes of events; other fields are passed over.
+    place
+        A column of numbers that stands in for `event_id` where an object has none.
+    """
+    from pyspark.sql import functions as sf
+    from pyspark.sql import types as st
+
+    kinds = _kinds(schema)
+    fields = [st.StructField(name, texts(kind, kind)) for name, kind in kinds.items()]
+    held = frame.select(
+        sf.decode(sf.col(line).cast("binary"), "UTF-8").alias("line"),
+        (sf.lit(None) if place is None else sf.col(place)).cast("bigint").alias("place"),
+    )
+    # In brackets, so that anything behind the object shows: Spark's parser would pass over it.
+    closed = sf.concat(sf.lit("["), sf.col("line"), sf.lit("]"))
+    fine = sf.try_parse_json(closed).isNotNull() & (sf.json_array_length(closed) == 1)
+    held = held.withColumn("broken", sf.coalesce(~(fine & sf.ltrim("line").startswith("{")), sf.lit(True)))
+    parts = sf.from_json(
+        sf.when(~sf.col("broken"), sf.col("line")),
+        st.StructType([st.StructField(EVENT_ID, st.StringType()), *fields]),
+    )
+    plain = held.select("*", sf.inline_outer(sf.array(parts)))
+    plain = plain.toDF("line", "place", "broken", "id", *(f"c{i}" for i in range(len(fields))))
+    bad = sf.when(sf.col("broken"), sf.lit("is no JSON object; mend it, or send it elsewhere"))
+    return _fitted(plain, schema, {part.name: part.dataType for part in fields}, bad)
+
+
+def _kinds(schema: Schema) -> dict[str, SparkType]:
+    """Return the columns of events of a schema, by name."""
+    from pyspark.sql import types as st
+
+    return {each.name: each.as_struct() or st.StringType() for each in attributes_of(schema, ()).values()}
+
+
+def _fitted(plain: DataFrame, schema: Schema, held: Mapping[str, SparkType], bad: Column) -> Incoming:
+    """Return events whose values are made to fit their types.
+
+    Parameters
+    ----------
+    plain
+        The `line` of each event, its `id` as text, the number of its `place`, and `c0`, `c1`, ...
+    schema
+        The attributes of events.
+    held
+        The types of `c0`, `c1`, ..., by the names that they get.
+    bad
+        The reason against a line that could not be taken apart.
+    """
+    from pyspark.sql import functions as sf
+    from pyspark.sql import types as st
+
+    kinds = _kinds(schema)
+    number, wrong = whole(sf.col("id"), st.StringType(), EVENT_ID)
+    number = sf.coalesce(number, sf.col("place"))
+    reasons = [bad, *([] if wrong is None else [wrong])]
+    reasons.append(sf.when(number.isNull(), sf.lit("event_id is null")))
+    out = {EVENT_ID: number}
+    for i, (name, kind) in enumerate(held.items()):
+        out[name], against = fit(plain, sf.col(f"c{i}"), kind, kinds[name], name)
+        reasons += [] if against is None else [against]
+    reason = sf.coalesce(*reasons)
+    named = [value.alias(name) for name, value in out.items()]
+    row = sf.when(reason.isNotNull(), sf.col("line"))
+    return Incoming(plain.select(*named, reason.alias(REASON), row.alias(ROW)), schema)

@@ -1,0 +1,164 @@
+"""Which channels a plan sends an event over, whoever subscribes today."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import scipy.sparse as sp
+
+from narrowcast.errors import ParameterError, PlanError
+from narrowcast.model.artefact import read_plan
+from narrowcast.model.cells import CellGrid
+from narrowcast.model.plan import ChannelPlan
+from narrowcast.routing import ChannelRouter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from narrowcast.model.events import EventBatch
+    from narrowcast.model.matches import Matches
+    from narrowcast.model.schema import Schema
+    from narrowcast.routing import Deliveries
+
+    Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Flows:
+    """Which flow an event belongs to: the value of a column, or the cell of a grid that it falls in.
+
+    Examples
+    --------
+    >>> from narrowcast import EventBatch
+    >>> Flows(column="topic").of(EventBatch.from_rows([{"topic": "a"}, {"topic": None}])).to_pylist()
+    ['a', None]
+    """
+
+    column: str | None = None
+    grid: CellGrid | None = None
+
+    def check(self, schema: Schema) -> None:
+        """Refuse a column that events lack."""
+        if self.column is not None and self.column.lower() not in [name.lower() for name in schema.names]:
+            raise ParameterError(
+                f"events have no attribute {self.column!r} to take flows from; they have "
+                f"{', '.join(map(repr, schema.names[:12])) or 'none'}"
+            )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of events that it looks at."""
+        return (self.column,) if self.column is not None else self.grid.attributes if self.grid else ()
+
+    def of(self, events: EventBatch) -> pa.Array:
+        """Return the flow of each event; null for one without."""
+        if self.column is not None:
+            lower = [name.lower() for name in events.schema.names]
+            return events.columns[lower.index(self.column.lower())]
+        if self.grid is not None:
+            return pa.array(self.grid.cell_of(events))
+        return pa.nulls(len(events), pa.string())
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """A plan as a stream uses it.
+
+    Parameters
+    ----------
+    name
+        Tells it from any other plan.
+    plan
+        Which channels there are.
+    flows
+        Which of the plan's flows an event belongs to; None where every channel may carry every event.
+    """
+
+    name: str
+    plan: ChannelPlan
+    flows: Flows | None
+
+    def over(self, subscribers: pa.Array) -> Routes:
+        """Return routes for these subscribers in this order; those whom the plan lacks listen to nothing.
+
+        They are sent to directly, until a plan has them.
+        """
+        plan = self.plan
+        listens = sp.vstack([plan.listens, sp.csr_array((1, plan.n_channels), dtype=plan.listens.dtype)])
+        known = _positions(subscribers, plan.subscribers)
+        carries = plan.carries
+        if self.flows is None:  # whatever the plan was made from, an event may go over any channel
+            carries = sp.csr_array(np.ones((1, plan.n_channels), np.bool_))
+        fitted = ChannelPlan(carries, listens.tocsr()[known], plan.parent)
+        return Routes(self.name, fitted, self.flows)
+
+    def flow_of(self, events: EventBatch, flows: pa.Array) -> Ints:
+        """Return the position of each event's flow among the plan's, -1 for one that it lacks."""
+        if self.flows is None:
+            return np.zeros(len(events), np.int64)
+        return _positions(self.flows.of(events), flows)
+
+    def route(self, events: EventBatch, interested: Matches, flows: pa.Array) -> Deliveries:
+        """Return the way of each event to those who are interested."""
+        return ChannelRouter().route(self.flow_of(events, flows), interested, self.plan)
+
+
+def _positions(wanted: pa.Array, known: pa.Array) -> Ints:
+    """Return where labels stand among others, -1 for those that are not there; 7 and "7" are the same."""
+    if wanted.type != known.type:
+        wanted, known = wanted.cast(pa.string()), known.cast(pa.string())
+    found = pc.fill_null(pc.index_in(wanted, value_set=known, skip_nulls=True), -1)
+    return np.asarray(found, np.int64)
+
+
+def plan_name(folder: str | Path) -> str | None:
+    """Return what tells a plan from others, None where there is none."""
+    try:
+        return hashlib.sha256(Path(folder, "plan.json").read_bytes()).hexdigest()[:12]
+    except OSError:
+        return None
+
+
+def grid_of(schema: Schema, edges: Mapping[str, Sequence[int]]) -> CellGrid:
+    """Return the grid with these edges, by attribute."""
+    return CellGrid(schema, tuple(edges), tuple(np.array(each, np.int64) for each in edges.values()))
+
+
+def read_routes(folder: str | Path, schema: Schema, flow: str | None = None) -> Routes:
+    """Read a plan for events of a schema.
+
+    Parameters
+    ----------
+    folder
+        The plan artefact.
+    schema
+        The attributes of events.
+    flow
+        For a plan of topics, the attribute that names an event's topic.
+    """
+    name = plan_name(folder) or ""
+    plan, info = read_plan(folder)
+    if info.flow_space == "events":
+        return Routes(name, plan, None)
+    if info.flow_space == "cells":
+        grid = info.params.get("grid")
+        if not isinstance(grid, dict):
+            raise PlanError(
+                f"{folder} is a plan of cells without its grid; make it again with narrowcast plan"
+            )
+        return Routes(name, plan, Flows(grid=grid_of(schema, grid)))
+    if flow is None:
+        raise ParameterError(
+            f"{folder} is a plan of topics; name the attribute of events that has theirs: --flow"
+        )
+    found = Flows(column=flow)
+    found.check(schema)
+    return Routes(name, plan, found)

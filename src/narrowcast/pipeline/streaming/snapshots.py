@@ -1,0 +1,263 @@
+"""The subscriptions that a stream is matched with, snapshot by snapshot, while their tables grow."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from narrowcast.errors import TableError
+from narrowcast.files import read_table
+from narrowcast.filters.subscriptions import COLUMNS, compile_filters
+from narrowcast.matching import Auto
+from narrowcast.pipeline.broadcast import ship
+from narrowcast.pipeline.compile import columns_of, compile_subscriptions, json_of, unpack_all
+from narrowcast.pipeline.content import rejected_of
+from narrowcast.pipeline.problems import plainly
+from narrowcast.pipeline.storage import fetched, listed
+from narrowcast.pipeline.streaming.change import Change
+from narrowcast.pipeline.tables import ingest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+    from pyspark.sql import SparkSession
+
+    from narrowcast.matching.indexed import Indexed
+    from narrowcast.model.schema import Schema
+    from narrowcast.pipeline.storage import Listing
+
+log = logging.getLogger(__name__)
+
+#: Changes are carried along with the index until they are so many, or this share of what is in it.
+_CARRIED, _SHARE = 8192, 8
+_ACTIONS = ("subscribe", "unsubscribe")
+_REJECTED = pa.schema([(name, pa.string()) for name in ("table", "reason", "row")])
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The subscriptions at one moment, as workers get them.
+
+    Parameters
+    ----------
+    number
+        Rises with every change.
+    file
+        The index that was shipped to them.
+    change
+        What came and went since, as bytes.
+    columns
+        The columns of events that filters look at.
+    subscriptions
+        How many there are.
+    """
+
+    number: int
+    file: str
+    change: bytes
+    columns: tuple[str, ...]
+    subscriptions: int
+
+
+class Snapshots:
+    """Takes up new subscriptions between micro-batches.
+
+    A file that is added to the table brings more subscriptions, one added to the changes has an `action` for
+    each: `subscribe` puts it in, in place of one with the same id, `unsubscribe` takes it out. Files are
+    taken up in the order in which they were written. When a file goes or changes, all are read anew.
+
+    Only what has changed travels to the workers. Once that is much, a new index is made beside the work, and
+    taken up when it is ready.
+
+    Parameters
+    ----------
+    spark
+        Where tables are read.
+    table
+        The subscriptions.
+    schema
+        The attributes of events.
+    changes
+        A folder that changes are added to.
+    number_of
+        Tells the number of the snapshot that is made from some files.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        table: str,
+        schema: Schema,
+        *,
+        changes: str | None = None,
+        number_of: Callable[[Mapping[str, Listing]], int] = len,
+    ) -> None:
+        self._spark, self._table, self._schema, self._changes = spark, table, schema, changes
+        self._number_of = number_of
+        #: Rows that were set aside since somebody asked last: `table`, `reason`, `row`.
+        self.rejected: list[pa.Table] = []
+        self._seen: dict[str, Listing] = {}
+        self._next = self._base = Change.none(schema).added
+        self._change = self._since = Change.none(schema)
+        self._snapshot = Snapshot(0, "", b"", (), 0)
+        self._builder = ThreadPoolExecutor(1, "narrowcast-index")
+        self._building: Future[Indexed] | None = None
+        self._load()
+
+    def close(self) -> None:
+        """Stop making indexes."""
+        self._builder.shutdown(wait=True, cancel_futures=True)
+
+    def take(self) -> Snapshot:
+        """Return the newest snapshot."""
+        there = self._listed()
+        if any(there.get(path) != known for path, known in self._seen.items()):
+            log.warning("files of subscriptions were replaced or removed: reading all of them again")
+            self._load()
+        else:
+            new = {path: found for path, found in there.items() if path not in self._seen}
+            if new and (change := self._changed_by(new)) is not None:
+                self._since = self._since.then(change)
+                self._settle(self._change.then(change))
+        self._rebase()
+        return self._snapshot
+
+    def _listed(self) -> dict[str, Listing]:
+        """Return all files, of the table and of changes."""
+        return listed(self._spark, self._table) | self._listed_changes()
+
+    def _listed_changes(self) -> dict[str, Listing]:
+        return {} if self._changes is None else listed(self._spark, self._changes)
+
+    def _load(self) -> None:
+        """Read everything that is there, and build the index."""
+        there = listed(self._spark, self._table)
+        with plainly(f"read {self._table}"):
+            read = ingest(self._spark, "subscriptions", self._table)
+            compiled = compile_subscriptions(read.rows, self._schema).persist()
+            try:
+                payloads = compiled.where("payload IS NOT NULL").select("payload").toLocalIterator()
+                self._base = unpack_all([row.payload for row in payloads], self._schema)
+                if not len(self._base):
+                    self._base = Change.none(self._schema).added
+                self._reject(rejected_of(compiled).unionByName(read.rejected).toArrow())
+            finally:
+                compiled.unpersist()
+        self._seen, self._building = there, None
+        self._base_columns = columns_of(self._base)
+        self._since = Change.none(self._schema)
+        self._file = ship(self._spark, Auto().fit(self._base))
+        self._change = Change.none(self._schema)
+        self._settle(self._changed_by(self._listed_changes()) or self._change)
+
+    def _changed_by(self, new: dict[str, Listing]) -> Change | None:
+        """Return what files change that are new, in the order of their writing; None if none can be read."""
+        changes = self._listed_changes()
+        whole: Change | None = None
+        for path in sorted(new, key=lambda path: (new[path].written, path)):
+            try:
+                with fetched(self._spark, path) as local:
+                    change = self._read(local, whole, of_changes=path in changes)
+            except (TableError, OSError) as error:
+                # Perhaps it is still being written; it is looked at again with the next batch.
+                log.warning("%s is left for later: %s", path, error)
+                continue
+            self._seen[path] = new[path]
+            whole = change if whole is None else whole.then(change)
+        return whole
+
+    def _read(self, path: str, before: Change | None, *, of_changes: bool) -> Change:
+        """Return what a file changes after another change; rows that cannot be used are set aside."""
+        table = read_table(path)
+        wanted = (*COLUMNS, "action") if of_changes else COLUMNS
+        lacking = [name for name in wanted if name not in table.column_names]
+        if lacking:
+            raise TableError(f"it has no column {', '.join(map(repr, lacking))}; write it again")
+        return self._ordered(table) if of_changes else self._appended(table, before)
+
+    def _appended(self, table: pa.Table, before: Change | None) -> Change:
+        """Return rows of the table itself as a change: an id that is there already stays as it is."""
+        done = compile_filters(self._schema, _typed(table))
+        self._reject(_aside(done.rejected))
+        new = done.subscriptions
+        taken = np.isin(new.subscription_id, self._ids(before))
+        for i in new.subscription_id[taken].tolist():
+            self._reject(_one(f"subscription_id {i} is used by another row; give each its own", i))
+        return Change(np.zeros(0, np.int64), new.take(np.flatnonzero(~taken)))
+
+    def _ordered(self, table: pa.Table) -> Change:
+        """Return rows with actions as a change; of several for one id the last counts."""
+        known = pc.fill_null(pc.is_in(table["action"], value_set=pa.array(_ACTIONS)), False)
+        for row in table.filter(pc.invert(known)).to_pylist():
+            said = f"action {row['action']!r} is neither subscribe nor unsubscribe"
+            self._reject(_one(said, row["subscription_id"]))
+        table = table.filter(known)
+        ids = table["subscription_id"].to_numpy()
+        last = len(ids) - 1 - np.unique(ids[::-1], return_index=True)[1]
+        table = table.take(pa.array(np.sort(last)))
+        joins = pc.equal(table["action"], "subscribe")
+        done = compile_filters(self._schema, _typed(table.filter(joins)))
+        self._reject(_aside(done.rejected))
+        gone = table.filter(pc.invert(joins))["subscription_id"].to_numpy()
+        # A filter that cannot be used leaves the one before it in place.
+        return Change(np.union1d(gone, done.subscriptions.subscription_id), done.subscriptions)
+
+    def _ids(self, before: Change | None) -> NDArray[np.int64]:
+        """Return the ids that are in use after a change that is still to be made."""
+        change = self._change if before is None else self._change.then(before)
+        base = np.setdiff1d(self._base.subscription_id, change.removed)
+        return np.union1d(base, change.added.subscription_id)
+
+    def _settle(self, change: Change) -> None:
+        """Make the present snapshot."""
+        self._change = change
+        gone = np.isin(self._base.subscription_id, change.removed)
+        count = len(self._base) - int(np.count_nonzero(gone)) + len(change.added)
+        number = self._number_of(self._seen)
+        self._snapshot = Snapshot(number, self._file, change.to_bytes(), self._columns(), count)
+
+    def _columns(self) -> tuple[str, ...]:
+        """Return the columns that filters look at."""
+        return tuple(sorted({*self._base_columns, *columns_of(self._change.added)}))
+
+    def _rebase(self) -> None:
+        """Start to make a new index when much has changed, or take up one that is ready."""
+        if self._building is not None and self._building.done():
+            self._file = ship(self._spark, self._building.result())
+            self._base, self._building = self._next, None
+            self._base_columns = columns_of(self._base)
+            self._settle(self._since)
+        if self._building is None and len(self._change) > max(_CARRIED, len(self._base) // _SHARE):
+            self._next, self._since = self._change.of(self._base), Change.none(self._schema)
+            self._building = self._builder.submit(Auto().fit, self._next)
+
+    def _reject(self, rows: pa.Table) -> None:
+        if rows.num_rows:
+            self.rejected.append(rows.cast(_REJECTED))
+
+
+def _typed(table: pa.Table) -> pa.Table:
+    """Return the columns of subscriptions; subscribers are named by text, whatever the file has."""
+    names = table["subscriber"].cast(pa.string())
+    return table.select(COLUMNS).set_column(1, "subscriber", names)
+
+
+def _aside(rejected: pa.Table) -> pa.Table:
+    """Return bad rows of subscriptions as rows of a rejected table."""
+    rows = [json_of(row) for row in rejected.drop_columns("reason").to_pylist()]
+    return _rejected(rejected["reason"].to_pylist(), rows)
+
+
+def _one(reason: str, subscription_id: int) -> pa.Table:
+    return _rejected([reason], [json_of({"subscription_id": subscription_id})])
+
+
+def _rejected(reasons: list[str], rows: list[str]) -> pa.Table:
+    return pa.table([["subscriptions"] * len(rows), reasons, rows], schema=_REJECTED)

@@ -1,0 +1,322 @@
+"""The streaming job: micro-batch after micro-batch, each matched with the subscriptions of its moment."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from narrowcast.errors import ParameterError
+from narrowcast.pipeline.problems import plainly
+from narrowcast.pipeline.rows import JSON
+from narrowcast.pipeline.session import use
+from narrowcast.pipeline.storage import exists, write_table
+from narrowcast.pipeline.streaming.deliver import BAD, Delivery
+from narrowcast.pipeline.streaming.incoming import REASON, ROW, open_source
+from narrowcast.pipeline.streaming.record import Record
+from narrowcast.pipeline.streaming.routes import Flows, plan_name, read_routes
+from narrowcast.pipeline.streaming.sinks import FunctionSink, TableSink, folder_of
+from narrowcast.pipeline.streaming.snapshots import Snapshots
+from narrowcast.pipeline.streaming.state import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark import Broadcast
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from narrowcast.model.schema import Schema
+    from narrowcast.pipeline.streaming.counts import Counter
+    from narrowcast.pipeline.streaming.routes import Routes
+    from narrowcast.pipeline.streaming.sinks import Sink
+
+#: The column that has an event as JSON.
+PAYLOAD = "payload"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a micro-batch came to.
+
+    Parameters
+    ----------
+    number
+        Of the micro-batch.
+    events, rejected
+        How many arrived, and how many of those could not be used.
+    matched, matches
+        How many events somebody wants, and how many subscriptions they match in all.
+    snapshot, plan
+        What they were matched with, and sent by.
+    seconds
+        From start to end.
+    """
+
+    number: int
+    events: int
+    rejected: int
+    matched: int
+    matches: int
+    snapshot: int
+    plan: str | None
+    seconds: float
+
+
+@dataclass(slots=True)
+class Stream:
+    """Matches and routes events while they arrive.
+
+    Parameters
+    ----------
+    spark
+        Where it runs.
+    subscriptions
+        The table of subscriptions: files that are added to it are taken up as the stream goes.
+    source
+        Where events come from: see `open_source`.
+    sink
+        Where deliveries go: a folder or URI, ``nats://host:4222/PREFIX``, a `Sink`, or a function of a table
+        and the number of its micro-batch.
+    checkpoint
+        A folder of the stream's own, by which it goes on where it was: one for each stream.
+    plan
+        A plan artefact; another one in its place is taken up as the stream goes.
+    changes
+        A folder that changes of subscriptions are added to: see `Snapshots`.
+    flow
+        The attribute that names an event's flow, for plans of topics and for `state`.
+    schema
+        The attributes of events, where the source does not tell them.
+    rejected
+        Where events go that cannot be used; by default beside the sink or the checkpoint.
+    state, half_life
+        Where rates and interests are kept while the stream goes, and the seconds after which an event counts
+        half: see `State`.
+    limit
+        How much a micro-batch takes at most.
+    heard
+        Called with each micro-batch when it is done.
+    """
+
+    spark: SparkSession
+    subscriptions: str
+    source: str | DataFrame
+    sink: str | Sink | Callable[[DataFrame, int], None]
+    checkpoint: str | None = None
+    plan: str | Path | None = None
+    changes: str | None = None
+    flow: str | None = None
+    schema: Schema | None = None
+    rejected: str | None = None
+    state: str | None = None
+    half_life: float = 3600.0
+    limit: int | None = None
+    heard: Callable[[Batch], None] | None = None
+    _incoming: Any = field(init=False, repr=False)
+    _sink: Sink = field(init=False, repr=False)
+    _aside: str = field(init=False, repr=False)
+    _record: Record = field(init=False, repr=False)
+    _snapshots: Snapshots = field(init=False, repr=False)
+    _rows: DataFrame = field(init=False, repr=False)
+    _names: tuple[str, ...] = field(init=False, repr=False)
+    _counter: Counter = field(init=False, repr=False)
+    _routes: Broadcast[Routes] | None = field(default=None, init=False, repr=False)
+    _state: State | None = field(default=None, init=False, repr=False)
+    _flows: Flows | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        from narrowcast.pipeline.streaming.counts import Counter
+
+        use(self.spark)
+        self._sink = sink_of(self.sink)
+        folder = self.checkpoint
+        if folder is None:
+            if not isinstance(self._sink, TableSink):
+                raise ParameterError(
+                    "there is no folder to go on from after a stop; name one with --checkpoint"
+                )
+            folder = f"{self._sink.path.rstrip('/')}/_checkpoint"
+        self.checkpoint = folder
+        beside = self._sink.path.rstrip("/") if isinstance(self._sink, TableSink) else folder.rstrip("/")
+        self._aside = self.rejected or f"{beside}-rejected"
+        self._incoming = open_source(self.spark, self.source, self.schema, limit=self.limit)
+        schema = self._incoming.schema
+        routes = self._take_plan()
+        if self.state is not None:
+            self._state, self._flows = self._open_state(routes)
+        said = {
+            "subscriptions": self.subscriptions,
+            "source": self.source if isinstance(self.source, str) else "a stream given",
+            "sink": self.sink if isinstance(self.sink, str) else "a function or sink given",
+            "changes": self.changes,
+        }
+        self._record = Record.open(self.spark, folder, said, schema)
+        self._rows, self._names = self._numbered()
+        self._counter = Counter(self.spark.sparkContext)
+        self._snapshots = Snapshots(
+            self.spark, self.subscriptions, schema, changes=self.changes, number_of=self._record.number_of
+        )
+
+    def start(self, *, once: bool = False, every: float = 0) -> StreamingQuery:
+        """Start, and return Spark's own handle: `awaitTermination`, `stop`, `lastProgress`.
+
+        Parameters
+        ----------
+        once
+            Take what is there now, in as many micro-batches as the limit asks for, and end.
+        every
+            Seconds from the start of one micro-batch to that of the next; at once without.
+        """
+        writer = self._rows.writeStream.foreachBatch(self._batch).queryName("narrowcast")
+        writer = writer.option("checkpointLocation", f"{str(self.checkpoint).rstrip('/')}/query")
+        how: Any = {"availableNow": True} if once else {"processingTime": f"{every} seconds"}
+        with plainly("start the stream"):
+            query: StreamingQuery = writer.trigger(**how).start()
+        return query
+
+    def close(self) -> None:
+        """Let go of what the stream held."""
+        self._snapshots.close()
+
+    def _numbered(self) -> tuple[DataFrame, tuple[str, ...]]:
+        """Return the events with columns under numbers, and their names: what a micro-batch starts from.
+
+        Done once for all of them, since each column costs a batch some time; a name with a dot cannot travel.
+        """
+        from pyspark.sql import functions as sf
+
+        rows = self._incoming.rows
+        names = [name for name in rows.columns if name not in (REASON, ROW)]
+        held = [sf.col(f"`{name.replace('`', '``')}`") for name in names]
+        if self._sink.payload:
+            whole = sf.to_json(
+                sf.struct(*(value.alias(name) for name, value in zip(names, held, strict=True))), JSON
+            )
+            names, held = [*names, PAYLOAD], [*held, sf.when(sf.col(REASON).isNull(), whole)]
+        numbered = (value.alias(f"c{i}") for i, value in enumerate(held))
+        bad = sf.col(REASON).isNotNull().alias(BAD)
+        return rows.select(*numbered, bad, REASON, ROW), tuple(names)
+
+    def _batch(self, frame: DataFrame, number: int) -> None:
+        """Deliver a micro-batch."""
+        start = time.perf_counter()
+        snapshot = self._snapshots.take()
+        self._set_aside_subscriptions(snapshot.number)
+        routes = self._take_plan()
+        counts = (0, 0, 0, 0)
+        again = self._sink.done(self.spark, number)
+        if not again:
+            passed = [(PAYLOAD, "string")] * self._sink.payload
+            if self._state is not None and "time" in self._names:
+                passed.append(("time", "timestamp"))
+            work = Delivery(
+                self._incoming.schema,
+                snapshot,
+                self._names,
+                self._counter.parts,
+                routes,
+                self._flows,
+                people=self._flows is not None or (self._sink.payload and routes is None),
+                passed=tuple(passed),
+            )
+            self._counter.reset()
+            # Dropped rather than selected: that is one call to Java, not one for each column.
+            sent = frame.drop(REASON, ROW, *work.idle)
+            self._write(sent.mapInArrow(work, work.gives), number)
+            counts = self._counter.total
+        if again or counts[1]:
+            self._set_aside(frame, number)
+        if self.heard is not None:
+            name = None if routes is None else routes.value.name
+            self.heard(Batch(number, *counts, snapshot.number, name, time.perf_counter() - start))
+
+    def _write(self, deliveries: DataFrame, number: int) -> None:
+        """Hand the deliveries on, and count flows where that is asked for."""
+        if self._state is None:
+            self._sink.write(deliveries, number)
+            return
+        kept = deliveries.persist()
+        try:
+            self._state.add(kept, number)
+            dropped = ["flow", "time"] if self._sink.payload else ["flow", "time", "subscribers"]
+            self._sink.write(kept.where("size(subscription_ids) > 0").drop(*dropped), number)
+        finally:
+            kept.unpersist()
+
+    def _set_aside(self, frame: DataFrame, number: int) -> None:
+        """Write the events that cannot be used, with the reason."""
+        from pyspark.sql import functions as sf
+
+        place = folder_of(self._aside, number)
+        if exists(self.spark, place):
+            return
+        bad = frame.where(f"{REASON} IS NOT NULL")
+        rows = bad.select(
+            sf.lit("events").alias("table"), sf.col(REASON).alias("reason"), sf.col(ROW).alias("row")
+        )
+        if not rows.isEmpty():
+            write_table(rows, place, doing=f"write {self._aside}")
+
+    def _set_aside_subscriptions(self, number: int) -> None:
+        """Write the subscriptions that a snapshot could not take up, with the reason."""
+        rows, self._snapshots.rejected = self._snapshots.rejected, []
+        place = f"{self._aside}-subscriptions/snapshot={number:08d}"
+        if rows and not exists(self.spark, place):
+            table = pa.concat_tables(rows)
+            log.warning("%d subscriptions cannot be used: see %s", table.num_rows, place)
+            write_table(self.spark.createDataFrame(table), place, doing=f"write {place}")
+
+    def _open_state(self, routes: Broadcast[Routes] | None) -> tuple[State, Flows]:
+        """Return the state, and the flows that it counts: those of the plan, or those of an attribute."""
+        flows = None if routes is None else routes.value.flows
+        if flows is None:
+            if self.flow is None:
+                raise ParameterError("flows are to be counted; name the attribute that has them with --flow")
+            flows = Flows(column=self.flow)
+            flows.check(self._incoming.schema)
+        space: Any = "topics" if flows.grid is None else "cells"
+        edges = None
+        if flows.grid is not None:
+            names = flows.grid.attributes
+            edges = {name: keys.tolist() for name, keys in zip(names, flows.grid.edges, strict=True)}
+        assert self.state is not None
+        schema, half_life = self._incoming.schema, self.half_life
+        return State(
+            self.spark, self.state, space=space, grid=edges, half_life=half_life, schema=schema
+        ), flows
+
+    def _take_plan(self) -> Broadcast[Routes] | None:
+        """Return the plan as it is now."""
+        if self.plan is None:
+            return None
+        name = plan_name(self.plan)
+        if self._routes is None or name not in (None, self._routes.value.name):
+            found = read_routes(self.plan, self._incoming.schema, self.flow)
+            self._routes = self.spark.sparkContext.broadcast(found)
+        return self._routes
+
+
+def finish(query: StreamingQuery) -> None:
+    """Wait until a stream ends, and tell in one line what ended it, if that was an error."""
+    with plainly("go on with the stream"):
+        # In steps: a wait without an end could not be interrupted.
+        while not query.awaitTermination(1):
+            pass
+
+
+def sink_of(given: str | Sink | Callable[[DataFrame, int], None]) -> Sink:
+    """Return the sink that was named, or given."""
+    if isinstance(given, str):
+        if given.startswith(("nats://", "tls://")):
+            from narrowcast.pipeline.streaming.messages import MessageSink
+
+            return MessageSink.at(given)
+        return TableSink(given)
+    return FunctionSink(given) if callable(given) else given
