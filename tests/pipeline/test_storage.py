@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from narrowcast.errors import NarrowcastError, TableError
-from narrowcast.pipeline.storage import exists, place_of, read_back, size_of, write_table
+from narrowcast.pipeline.storage import (
+    exists,
+    fetched,
+    listed,
+    place_of,
+    read_back,
+    read_bytes,
+    size_of,
+    write_bytes,
+    write_table,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,3 +80,32 @@ def test_a_file_system_that_is_none(spark: SparkSession) -> None:
     with pytest.raises(NarrowcastError, match=r"^cannot look at s4://bucket/x: .*s4") as error:
         exists(spark, "s4://bucket/x")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+def test_small_files_are_replaced_whole(spark: SparkSession, tmp_path: Path, scheme: str) -> None:
+    path = f"{scheme}{tmp_path}/deep/about.json"
+    assert read_bytes(spark, path) is None
+    for content in (b"one", b"", b"\x00\xff" * 999):
+        write_bytes(spark, path, content)
+        assert read_bytes(spark, path) == content
+    kept = [each.name for each in (tmp_path / "deep").iterdir() if not each.name.endswith(".crc")]
+    assert kept == ["about.json"]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+def test_files_that_are_there(spark: SparkSession, tmp_path: Path, scheme: str) -> None:
+    top = tmp_path / "_top" / "t"
+    assert listed(spark, f"{scheme}{top}") == {}
+    for name in ("a.csv", "deep/b c.csv", "_x/c.csv", ".d.csv", "deep/.e/f.csv"):
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        (top / name).write_text(name)
+    found = listed(spark, f"{scheme}{top}")
+    assert {Path(name).name: each.size for name, each in found.items()} == {"a.csv": 5, "b c.csv": 12}
+    assert all(each.written > 1e12 for each in found.values())
+    for name in found:
+        with fetched(spark, name) as local:
+            assert Path(local).read_text() == name.removeprefix(f"{scheme}").rpartition("/t/")[2]
+    assert [each.size for each in listed(spark, f"{scheme}{top}/a.csv").values()] == [5]

@@ -33,7 +33,12 @@ class CompiledTable:
 
 
 def compile_filters(
-    schema: Schema, filters: pa.Table | Sequence[str], *, limits: Limits | None = None, strict: bool = False
+    schema: Schema,
+    filters: pa.Table | Sequence[str],
+    *,
+    limits: Limits | None = None,
+    strict: bool = False,
+    compiler: Compiler | None = None,
 ) -> CompiledTable:
     """Turn filters into subscriptions.
 
@@ -48,6 +53,8 @@ def compile_filters(
         Bounds on one filter.
     strict
         Make the first bad row an error instead of setting it aside.
+    compiler
+        One of the same schema that has seen such filters before, in place of a new one.
 
     Examples
     --------
@@ -74,7 +81,7 @@ def compile_filters(
     for i, reason in unreadable.items():
         reasons[i] = reason
     rows = np.flatnonzero([reason is None for reason in reasons]) if len(reasons) else np.empty(0, np.int64)
-    compiled = Compiler(schema, limits).compile(texts.take(pa.array(rows)).to_pylist())
+    compiled = (compiler or Compiler(schema, limits)).compile(texts.take(pa.array(rows)).to_pylist())
     for i, reason in compiled.errors.items():
         reasons[rows[i]] = reason
     if (

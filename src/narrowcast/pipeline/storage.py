@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from narrowcast.errors import TableError
+from narrowcast.files import writing
 from narrowcast.pipeline.problems import plainly
 
 if TYPE_CHECKING:
@@ -119,6 +120,11 @@ def fetched(spark: SparkSession, path: str) -> Iterator[str]:
 
 def read_bytes(spark: SparkSession, path: str | Path) -> bytes | None:
     """Return what a small file holds, None where there is none."""
+    if not _URI.match(place_of(path)):
+        try:
+            return Path(place_of(path)).read_bytes()
+        except FileNotFoundError:
+            return None
     with plainly(f"read {path}"):
         files, place = files_at(spark, place_of(path))
         if not files.exists(place):
@@ -132,6 +138,14 @@ def read_bytes(spark: SparkSession, path: str | Path) -> bytes | None:
 
 def write_bytes(spark: SparkSession, path: str | Path, content: bytes) -> None:
     """Write a small file, aside first: at the path is what was there or all of the new."""
+    if not _URI.match(place_of(path)):
+        target = Path(place_of(path))
+        with writing(path):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            part = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
+            part.write_bytes(content)
+            part.replace(target)
+        return
     with plainly(f"write {path}"):
         files, place = files_at(spark, place_of(path))
         aside = files_at(spark, f"{place_of(path)}.{uuid.uuid4().hex[:8]}")[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from narrowcast.model.matches import Matches
     from narrowcast.model.schema import Schema
 
+M = TypeVar("M", bound="Answers")
+
 #: The columns of the tables of matches: ids, or how many there are.
 IDS = "event_id bigint, subscription_ids array<bigint>"
 COUNTS = "event_id bigint, matches bigint"
@@ -29,7 +31,7 @@ _IDS = 1 << 22
 _FIRST = 1 << 10
 
 
-class Steps:
+class Steps(Generic[M]):
     """Matches batches of events in steps, so that what comes out of one is bounded whatever events match.
 
     Parameters
@@ -38,10 +40,10 @@ class Steps:
         Finds the matches.
     """
 
-    def __init__(self, matcher: Answers) -> None:
-        self.matcher = matcher
+    def __init__(self, matcher: M) -> None:
+        self.matcher, self.subscriptions = matcher, matcher.subscriptions_
         # However much the first events match, they stay within the bound; then what was seen tells the size.
-        self._least = self._step = max(1, min(_FIRST, _IDS // max(1, len(matcher.subscriptions_))))
+        self._least = self._step = max(1, min(_FIRST, _IDS // max(1, len(self.subscriptions))))
 
     def over(self, events: EventBatch) -> Iterator[tuple[int, EventBatch, Matches]]:
         """Yield where a step starts, its events, and their matches."""
@@ -59,8 +61,8 @@ def matches_of(
     matcher: Answers, batches: Iterable[EventBatch], *, counts: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """Yield the matches of events in batches of bounded size; no row where nothing matches."""
-    ids = matcher.subscriptions_.subscription_id
     steps = Steps(matcher)
+    ids = steps.subscriptions.subscription_id
     for events in batches:
         if counts:
             yield _counts(matcher, events)

@@ -39,7 +39,7 @@ def test_everybody_interested_is_reached_once(
         [i for i, each in enumerate(wanted) for _ in each], [k for each in wanted for k in each], len(topics)
     )
     fitted = routes.over(pa.array(people))
-    sent = fitted.route(events, matches, plan.flows)
+    sent = fitted.route(events, matches)
     listens = {name: set(plan.listens[[i]].indices) for i, name in enumerate(plan.subscribers.to_pylist())}
     carries = {name: set(plan.carries[[i]].indices) for i, name in enumerate(plan.flows.to_pylist())}
     for i, topic in enumerate(topics):

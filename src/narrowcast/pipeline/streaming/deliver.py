@@ -15,6 +15,7 @@ from narrowcast.matching.answers import subscribers_of
 from narrowcast.model.events import EventBatch
 from narrowcast.model.schema import EVENT_ID
 from narrowcast.pipeline.streaming.change import Change
+from narrowcast.pipeline.streaming.incoming import REASON
 from narrowcast.pipeline.worker import Steps
 from narrowcast.routing import Method
 
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 MATCHED = "event_id bigint, subscription_ids array<bigint>, snapshot bigint"
 ROUTED = "method string, channels array<int>, unicast array<string>, plan string"
 FLOW, WANTED_BY = "flow string", "subscribers array<string>"
-#: The column that says whether an event cannot be used.
-BAD = "bad"
 _METHODS = pa.array([method.label for method in Method])
 #: Indexes that a worker keeps: the present one, and the last for batches that are still at work.
 _KEPT = 2
@@ -62,6 +61,8 @@ class Delivery:
         The plan, where there is one.
     flows
         Where flows are counted: which flow an event belongs to. Then events that match nobody come out too.
+    threads
+        How many work on a batch: where there are fewer tasks than cores, those are free.
     people
         Whether those who want an event come out, by name.
     passed
@@ -74,6 +75,7 @@ class Delivery:
     counts: Accumulator[dict[int, Counts]]
     routes: Broadcast[Routes] | None = None
     flows: Flows | None = None
+    threads: int = 1
     people: bool = False
     passed: tuple[tuple[str, str], ...] = ()
 
@@ -98,27 +100,26 @@ class Delivery:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the deliveries of batches of events."""
-        matcher = _matcher(self.snapshot, self.schema)
-        routes = None if self.routes is None else self.routes.value
-        fitted = None if routes is None else routes.over(matcher.subscriptions_.subscribers)
-        steps = Steps(matcher)
+        ready = _ready(self.snapshot, self.schema)
+        ready.steps.matcher.threads = self.threads
+        routes = None if self.routes is None else ready.routes(self.routes.value)
         events = bad = matched = matches = 0
         for given in batches:
             batch = self._good(given)
             events, bad = events + len(given), bad + len(given) - len(batch)
-            for start, part, found in steps.over(EventBatch.from_arrow(batch, self.schema)):
+            for start, part, found in ready.steps.over(EventBatch.from_arrow(batch, self.schema)):
                 some = np.flatnonzero(found.counts())
                 matched, matches = matched + len(some), matches + found.n_pairs
                 rows = np.arange(len(part)) if self.flows is not None else some
                 if not len(rows):
                     continue
-                columns = self._matched(matcher, part, found, rows)
-                if routes is not None and fitted is not None:
-                    columns += _routed(matcher, routes, fitted, part, found, rows)
+                columns = self._matched(ready, part, found, rows)
+                if routes is not None:
+                    columns += _routed(ready, routes, part, found, rows)
                 if self.flows is not None:
                     columns.append(self.flows.of(part).cast(pa.string()))
                 if self.people:
-                    columns.append(_people(matcher, found, rows))
+                    columns.append(_people(ready, found, rows))
                 kept = batch.slice(start, len(part)).take(pa.array(rows))
                 columns += [kept.column(name) for name, _ in self.passed]
                 yield pa.RecordBatch.from_arrays(columns, names=[f"c{i}" for i in range(len(columns))])
@@ -128,27 +129,28 @@ class Delivery:
 
     def _good(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the events that can be used, columns under their names."""
-        flags = batch.column(BAD)
-        if pc.any(flags).as_py():
-            batch = batch.filter(pc.invert(flags))
-        batch = batch.drop_columns([BAD])
+        if REASON in batch.schema.names:
+            good = batch.column(REASON).is_null()
+            batch = batch.drop_columns([REASON])
+        else:
+            named = {self.names[int(name[1:])].lower(): name for name in batch.schema.names}
+            good = batch.column(named[EVENT_ID]).is_valid()
+        if not pc.all(good).as_py():
+            batch = batch.filter(good)
         return batch.rename_columns([self.names[int(name[1:])] for name in batch.schema.names])
 
-    def _matched(self, matcher: Indexed, part: EventBatch, found: Matches, rows: Ints) -> list[pa.Array]:
+    def _matched(self, ready: _Ready, part: EventBatch, found: Matches, rows: Ints) -> list[pa.Array]:
         """Return which subscriptions each event matches."""
-        ids = found.ids(matcher.subscriptions_.subscription_id)
+        ids = found.ids(ready.subscriptions.subscription_id)
         lists = _lists(found.counts()[rows], pa.array(ids))
         number = pa.array(np.full(len(rows), self.snapshot.number, np.int64))
         return [pa.array(part.event_id[rows]), lists, number]
 
 
-def _routed(
-    matcher: Indexed, routes: Routes, fitted: Routes, part: EventBatch, found: Matches, rows: Ints
-) -> list[pa.Array]:
+def _routed(ready: _Ready, routes: Routes, part: EventBatch, found: Matches, rows: Ints) -> list[pa.Array]:
     """Return how each event is sent, over which channels, and to whom directly."""
-    subscriptions = matcher.subscriptions_
-    sent = fitted.route(part, subscribers_of(found, subscriptions), routes.plan.flows)
-    names = subscriptions.subscribers.take(pa.array(sent.unicast.index)).cast(pa.string())
+    sent = routes.route(part, subscribers_of(found, ready.subscriptions))
+    names = ready.names.take(pa.array(sent.unicast.index))
     return [
         _METHODS.take(pa.array(sent.method[rows])),
         _lists(sent.channels.counts()[rows], pa.array(sent.channels.index, pa.int32())),
@@ -157,12 +159,10 @@ def _routed(
     ]
 
 
-def _people(matcher: Indexed, found: Matches, rows: Ints) -> pa.ListArray:
+def _people(ready: _Ready, found: Matches, rows: Ints) -> pa.ListArray:
     """Return who wants each event."""
-    subscriptions = matcher.subscriptions_
-    people = subscribers_of(found, subscriptions)
-    names = subscriptions.subscribers.take(pa.array(people.index)).cast(pa.string())
-    return _lists(people.counts()[rows], names)
+    people = subscribers_of(found, ready.subscriptions)
+    return _lists(people.counts()[rows], ready.names.take(pa.array(people.index)))
 
 
 def _lists(counts: Ints, values: pa.Array) -> pa.ListArray:
@@ -171,17 +171,33 @@ def _lists(counts: Ints, values: pa.Array) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), values)
 
 
-_matchers: OrderedDict[tuple[str, int], Indexed] = OrderedDict()
+class _Ready:
+    """A snapshot as a worker has it: made once for all of its tasks."""
+
+    def __init__(self, matcher: Indexed) -> None:
+        self.steps = Steps(matcher)
+        self.subscriptions = self.steps.subscriptions
+        self.names = self.subscriptions.subscribers.cast(pa.string())
+        self._routes: Routes | None = None
+
+    def routes(self, given: Routes) -> Routes:
+        """Return the routes of a plan for these subscribers."""
+        if self._routes is None or self._routes.name != given.name:
+            self._routes = given.over(self.subscriptions.subscribers)
+        return self._routes
 
 
-def _matcher(snapshot: Snapshot, schema: Schema) -> Indexed:
-    """Return the matcher of a snapshot, made once for all tasks of this worker."""
+_kept: OrderedDict[tuple[str, int], _Ready] = OrderedDict()
+
+
+def _ready(snapshot: Snapshot, schema: Schema) -> _Ready:
+    """Return the matcher of a snapshot, and what goes with it."""
     key = (snapshot.file, snapshot.number)
-    if key not in _matchers:
+    if key not in _kept:
         from pyspark import SparkFiles
 
         shipped = load_matcher(SparkFiles.get(snapshot.file), verify=False)
-        _matchers[key] = Change.from_bytes(snapshot.change, schema).apply(shipped)
-        while len(_matchers) > _KEPT:
-            _matchers.popitem(last=False)
-    return _matchers[key]
+        _kept[key] = _Ready(Change.from_bytes(snapshot.change, schema).apply(shipped))
+        while len(_kept) > _KEPT:
+            _kept.popitem(last=False)
+    return _kept[key]

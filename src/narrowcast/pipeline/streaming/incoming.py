@@ -1,7 +1,7 @@
 """Events as they arrive: from files, JetStream, a clock or any stream of Spark's, typed row by row.
 
-All come out the same way: `event_id`, the attributes, and behind them `reason` and `row`, null for an event
-that can be used.
+All come out the same way: `event_id` and the attributes. Where they had to be taken apart, `_reason` and
+`_row` stand behind them, null for an event that can be used; elsewhere an event is bad when it has no id.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from narrowcast.files import FORMATS
 from narrowcast.model.schema import EVENT_ID, Schema
 from narrowcast.pipeline.columns import attributes_of, fit, schema_of, texts, whole
 from narrowcast.pipeline.problems import plainly
-from narrowcast.pipeline.rows import JSON
 from narrowcast.pipeline.sources import CSV
 from narrowcast.pipeline.storage import exists, listed, place_of
 from narrowcast.pipeline.tables import ingest
@@ -41,6 +40,11 @@ class Incoming:
 
     rows: DataFrame
     schema: Schema
+
+    @property
+    def judged(self) -> bool:
+        """Whether rows say themselves what is wrong with them."""
+        return REASON in self.rows.columns
 
 
 def open_source(
@@ -194,12 +198,7 @@ def _shape(schema: Schema) -> StructType:
 
 def typed(frame: DataFrame) -> Incoming:
     """Return events whose columns have types already; one without an id cannot be used."""
-    from pyspark.sql import functions as sf
-
-    row = sf.to_json(sf.struct(*(sf.col(f"`{name}`") for name in frame.columns)), JSON)
-    bad = sf.col(EVENT_ID).isNull()
-    out = frame.withColumns({REASON: sf.when(bad, sf.lit("event_id is null")), ROW: sf.when(bad, row)})
-    return Incoming(out, schema_of(frame))
+    return Incoming(frame, schema_of(frame))
 
 
 def parsed(frame: DataFrame, line: str, schema: Schema, *, place: str | None = None) -> Incoming:

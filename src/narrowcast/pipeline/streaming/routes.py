@@ -80,11 +80,14 @@ class Routes:
         Which channels there are.
     flows
         Which of the plan's flows an event belongs to; None where every channel may carry every event.
+    known
+        The flows of the plan, once it is fitted to subscribers.
     """
 
     name: str
     plan: ChannelPlan
     flows: Flows | None
+    known: pa.Array | None = None
 
     def over(self, subscribers: pa.Array) -> Routes:
         """Return routes for these subscribers in this order; those whom the plan lacks listen to nothing.
@@ -98,17 +101,15 @@ class Routes:
         if self.flows is None:  # whatever the plan was made from, an event may go over any channel
             carries = sp.csr_array(np.ones((1, plan.n_channels), np.bool_))
         fitted = ChannelPlan(carries, listens.tocsr()[known], plan.parent)
-        return Routes(self.name, fitted, self.flows)
+        return Routes(self.name, fitted, self.flows, plan.flows)
 
-    def flow_of(self, events: EventBatch, flows: pa.Array) -> Ints:
-        """Return the position of each event's flow among the plan's, -1 for one that it lacks."""
-        if self.flows is None:
-            return np.zeros(len(events), np.int64)
-        return _positions(self.flows.of(events), flows)
-
-    def route(self, events: EventBatch, interested: Matches, flows: pa.Array) -> Deliveries:
-        """Return the way of each event to those who are interested."""
-        return ChannelRouter().route(self.flow_of(events, flows), interested, self.plan)
+    def route(self, events: EventBatch, interested: Matches) -> Deliveries:
+        """Return the way of each event to those who are interested, as positions among those fitted to."""
+        flow = np.zeros(len(events), np.int64)
+        if self.flows is not None:
+            assert self.known is not None
+            flow = _positions(self.flows.of(events), self.known)
+        return ChannelRouter().route(flow, interested, self.plan)
 
 
 def _positions(wanted: pa.Array, known: pa.Array) -> Ints:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from narrowcast.errors import TableError
 from narrowcast.files import read_table
+from narrowcast.filters.compiler import Compiler
 from narrowcast.filters.subscriptions import COLUMNS, compile_filters
 from narrowcast.matching import Auto
 from narrowcast.pipeline.broadcast import ship
@@ -101,6 +102,7 @@ class Snapshots:
     ) -> None:
         self._spark, self._table, self._schema, self._changes = spark, table, schema, changes
         self._number_of = number_of
+        self._compiler = Compiler(schema)  # kept: filters that come are like those that came
         #: Rows that were set aside since somebody asked last: `table`, `reason`, `row`.
         self.rejected: list[pa.Table] = []
         self._seen: dict[str, Listing] = {}
@@ -184,7 +186,7 @@ class Snapshots:
 
     def _appended(self, table: pa.Table, before: Change | None) -> Change:
         """Return rows of the table itself as a change: an id that is there already stays as it is."""
-        done = compile_filters(self._schema, _typed(table))
+        done = compile_filters(self._schema, _typed(table), compiler=self._compiler)
         self._reject(_aside(done.rejected))
         new = done.subscriptions
         taken = np.isin(new.subscription_id, self._ids(before))
@@ -203,7 +205,7 @@ class Snapshots:
         last = len(ids) - 1 - np.unique(ids[::-1], return_index=True)[1]
         table = table.take(pa.array(np.sort(last)))
         joins = pc.equal(table["action"], "subscribe")
-        done = compile_filters(self._schema, _typed(table.filter(joins)))
+        done = compile_filters(self._schema, _typed(table.filter(joins)), compiler=self._compiler)
         self._reject(_aside(done.rejected))
         gone = table.filter(pc.invert(joins))["subscription_id"].to_numpy()
         # A filter that cannot be used leaves the one before it in place.

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from narrowcast.errors import ParameterError
+from narrowcast.model.schema import EVENT_ID
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.rows import JSON
 from narrowcast.pipeline.session import use
 from narrowcast.pipeline.storage import exists, write_table
-from narrowcast.pipeline.streaming.deliver import BAD, Delivery
+from narrowcast.pipeline.streaming.deliver import Delivery
 from narrowcast.pipeline.streaming.incoming import REASON, ROW, open_source
 from narrowcast.pipeline.streaming.record import Record
 from narrowcast.pipeline.streaming.routes import Flows, plan_name, read_routes
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark import Broadcast
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
 
     from narrowcast.model.schema import Schema
     from narrowcast.pipeline.streaming.counts import Counter
@@ -127,6 +129,8 @@ class Stream:
     _rows: DataFrame = field(init=False, repr=False)
     _names: tuple[str, ...] = field(init=False, repr=False)
     _counter: Counter = field(init=False, repr=False)
+    _parts: int = field(default=1, init=False, repr=False)
+    _shapes: dict[str, StructType] = field(default_factory=dict, init=False, repr=False)
     _routes: Broadcast[Routes] | None = field(default=None, init=False, repr=False)
     _state: State | None = field(default=None, init=False, repr=False)
     _flows: Flows | None = field(default=None, init=False, repr=False)
@@ -188,7 +192,7 @@ class Stream:
     def _numbered(self) -> tuple[DataFrame, tuple[str, ...]]:
         """Return the events with columns under numbers, and their names: what a micro-batch starts from.
 
-        Done once for all of them, since each column costs a batch some time; a name with a dot cannot travel.
+        Done once for all of them, and not at all where names can travel: each column costs a batch some time.
         """
         from pyspark.sql import functions as sf
 
@@ -196,13 +200,11 @@ class Stream:
         names = [name for name in rows.columns if name not in (REASON, ROW)]
         held = [sf.col(f"`{name.replace('`', '``')}`") for name in names]
         if self._sink.payload:
-            whole = sf.to_json(
-                sf.struct(*(value.alias(name) for name, value in zip(names, held, strict=True))), JSON
-            )
-            names, held = [*names, PAYLOAD], [*held, sf.when(sf.col(REASON).isNull(), whole)]
+            named = (value.alias(name) for name, value in zip(names, held, strict=True))
+            names, held = [*names, PAYLOAD], [*held, sf.to_json(sf.struct(*named), JSON)]
         numbered = (value.alias(f"c{i}") for i, value in enumerate(held))
-        bad = sf.col(REASON).isNotNull().alias(BAD)
-        return rows.select(*numbered, bad, REASON, ROW), tuple(names)
+        flags = [REASON, ROW] if self._incoming.judged else []
+        return rows.select(*numbered, *flags), tuple(names)
 
     def _batch(self, frame: DataFrame, number: int) -> None:
         """Deliver a micro-batch."""
@@ -223,19 +225,32 @@ class Stream:
                 self._counter.parts,
                 routes,
                 self._flows,
+                threads=max(1, self.spark.sparkContext.defaultParallelism // max(1, self._parts)),
                 people=self._flows is not None or (self._sink.payload and routes is None),
                 passed=tuple(passed),
             )
             self._counter.reset()
             # Dropped rather than selected: that is one call to Java, not one for each column.
-            sent = frame.drop(REASON, ROW, *work.idle)
-            self._write(sent.mapInArrow(work, work.gives), number)
+            idle = [*work.idle, *([ROW] if self._incoming.judged else [])]
+            sent = frame.drop(*idle) if idle else frame
+            self._write(sent.mapInArrow(work, self._shape(work.gives)), number)
             counts = self._counter.total
+            self._parts = len(self._counter.parts.value)
         if again or counts[1]:
             self._set_aside(frame, number)
         if self.heard is not None:
             name = None if routes is None else routes.value.name
             self.heard(Batch(number, *counts, snapshot.number, name, time.perf_counter() - start))
+
+    def _shape(self, columns: str) -> StructType:
+        """Return columns as Spark has them; asking it each time would cost each batch some time."""
+        from pyspark.sql.types import StructType
+
+        if columns not in self._shapes:
+            parsed = StructType.fromDDL(columns)
+            assert isinstance(parsed, StructType)
+            self._shapes[columns] = parsed
+        return self._shapes[columns]
 
     def _write(self, deliveries: DataFrame, number: int) -> None:
         """Hand the deliveries on, and count flows where that is asked for."""
@@ -257,11 +272,19 @@ class Stream:
         place = folder_of(self._aside, number)
         if exists(self.spark, place):
             return
-        bad = frame.where(f"{REASON} IS NOT NULL")
-        rows = bad.select(
-            sf.lit("events").alias("table"), sf.col(REASON).alias("reason"), sf.col(ROW).alias("row")
-        )
-        if not rows.isEmpty():
+        if self._incoming.judged:
+            bad = frame.where(f"{REASON} IS NOT NULL").select(
+                sf.col(REASON).alias("reason"), sf.col(ROW).alias("row")
+            )
+        else:
+            named = (sf.col(f"c{i}").alias(name) for i, name in enumerate(self._names) if name != PAYLOAD)
+            row = sf.to_json(sf.struct(*named), JSON)
+            ids = f"c{[name.lower() for name in self._names].index(EVENT_ID)}"
+            bad = frame.where(sf.col(ids).isNull()).select(
+                sf.lit("event_id is null").alias("reason"), row.alias("row")
+            )
+        if not bad.isEmpty():
+            rows = bad.select(sf.lit("events").alias("table"), "reason", "row")
             write_table(rows, place, doing=f"write {self._aside}")
 
     def _set_aside_subscriptions(self, number: int) -> None:
