@@ -141,7 +141,7 @@ def test_everything_is_what_one_process_computes(first: tuple[Path, dict[str, An
 
     page = (out / "report.html").read_text()
     assert "<tr><th>workload</th><td>stocks</td></tr>" in page
-    assert "<tr><th>seed</th><td>0</td></tr>" in page
+    assert "<tr><th>seed</th><td>3</td></tr>" in page
     assert page.count("<svg") == 4
     assert f"<tr><th>matches</th><td>{matches.n_pairs:,}</td></tr>" in page
     assert all((out / name).stat().st_size > 1000 for name in PICTURES)

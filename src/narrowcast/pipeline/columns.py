@@ -236,9 +236,7 @@ def whole(value: Column, found: SparkType, name: str) -> tuple[Column, Column | 
     return cast, sf.when(value.isNotNull() & cast.isNull(), reason)
 
 
-def fit(
-    frame: DataFrame, value: Column, found: SparkType, wanted: SparkType, name: str
-) -> tuple[Column, Column | None]:
+def fit(value: Column, found: SparkType, wanted: SparkType, name: str) -> tuple[Column, Column | None]:
     """Return a value in the type that is wanted, and the reason against it: null where it fits.
 
     Values are cast as Spark casts them, but nothing is lost in silence: what does not fit is no null, a
@@ -266,7 +264,7 @@ def fit(
             else:
                 inner, kind, twice = _spelled(there, part.name, below)
                 reasons.append(twice)
-            cast, reason = fit(frame, inner, kind, part.dataType, below)
+            cast, reason = fit(inner, kind, part.dataType, below)
             parts.append(cast.alias(part.name))
             reasons += [] if reason is None else [reason]
         return sf.when(there.isNotNull(), sf.struct(*parts)), sf.coalesce(*reasons) if reasons else None

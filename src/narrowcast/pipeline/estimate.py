@@ -14,7 +14,7 @@ from narrowcast.matching import Auto
 from narrowcast.matching.partition import Partitioner, spread
 from narrowcast.model.events import EventBatch
 from narrowcast.pipeline.compile import pack, unpack, unpack_all
-from narrowcast.pipeline.partitioned import CHUNK, Slices
+from narrowcast.pipeline.partitioned import CHUNK, FEWEST, Slices
 from narrowcast.pipeline.scan import needed
 from narrowcast.pipeline.session import BATCH
 
@@ -244,8 +244,10 @@ class _Sample:
         cuts = np.maximum(np.maximum(fits, even), 1).astype(np.int64)
         replication = len(home) / max(1, len(self.subscriptions))
         worst = (size + arrive / cuts * (seen.event + out)).max(initial=0)
-        # Before that, each worker cuts subscriptions: some at a time, with all their copies.
-        cutting = 2 * BATCH + _HELD * CHUNK * replication * self.n_bytes / max(1, self.n)
+        # Before that, workers cut subscriptions: so many at a time that they fit with all their copies.
+        each = max(1.0, _HELD * replication * self.n_bytes / max(1, self.n))
+        read = 2 * BATCH if self.n_bytes > BATCH else 0
+        chunk = int(np.clip((memory - _WORKER - read) / each, FEWEST, CHUNK))
         shuffled = self.n_events * cut.copies * seen.event + (size * cuts).sum()
         if cut.copies > 1:
             shuffled += self.n_events * seen.matches * 8
@@ -256,10 +258,10 @@ class _Sample:
             "partitioned",
             cut.copies,
             replication,
-            _WORKER + int(max(_HELD * worst, cutting)),
+            _WORKER + int(max(_HELD * worst, read + chunk * each)),
             int(shuffled),
             (1 + (cut.copies > 1)) * _SHUFFLE + busy / self.cores,
-            Slices(cut, cuts),
+            Slices(cut, cuts, chunk),
         )
 
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 #: A piece of a slice: what is shuffled.
 _PIECE = "slice int, payload binary"
-#: Subscriptions that are cut in one go: they may go to every part, and all pieces are in memory at once.
-CHUNK = 1 << 13
+#: Subscriptions that are cut in one go at most, and at least: all their pieces are in memory at once.
+CHUNK, FEWEST = 1 << 13, 1 << 5
 #: What a slice gives, by whether it only counts.
 _ARROW = {
     False: pa.schema([(EVENT_ID, pa.int64()), ("subscription_ids", pa.list_(pa.int64()))]),
@@ -56,10 +56,13 @@ class Slices:
         What is in which part.
     cuts
         Into how many slices each part's events are cut.
+    chunk
+        How many subscriptions a worker cuts in one go.
     """
 
     partitioning: Partitioning
     cuts: Ints
+    chunk: int = CHUNK
 
     @property
     def first(self) -> Ints:
@@ -126,8 +129,8 @@ def _cut_subscriptions(
     cut = slices.value
     for payload in (each for batch in batches for each in batch.column("payload")):
         whole = unpack(payload.as_buffer(), schema)
-        for start in range(0, len(whole), CHUNK):
-            some = whole.take(np.arange(start, min(start + CHUNK, len(whole))))
+        for start in range(0, len(whole), cut.chunk):
+            some = whole.take(np.arange(start, min(start + cut.chunk, len(whole))))
             position, number = cut.of_subscriptions(some)
             yield _pieces(number, position, partial(_packed, some))
 

@@ -297,7 +297,7 @@ def _checked(table: str, shape: Table, found: Source, frame: DataFrame, plan: li
         elif kind == "seen":  # a reason for each of hundreds of columns would take minutes to compile
             values[name] = value.try_cast(wanted)
         else:
-            values[name], reason = fit(frame, value, was, wanted, name)
+            values[name], reason = fit(value, was, wanted, name)
         unfit |= {} if reason is None else {name: reason}
         if name in shape.columns:
             unfit[name] = sf.coalesce(

@@ -98,8 +98,8 @@ def _made(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
     source = summary["source"]
     rows: list[tuple[str, ...]] = [("", "")]
     if "workload" in source:
-        settings = ", ".join(f"{name}={value}" for name, value in source["parameters"].items())
-        rows += [("workload", source["workload"]), ("parameters", settings)]
+        rows.append(("workload", source["workload"]))
+        rows += [(f"  {name}", str(value)) for name, value in source.get("parameters", {}).items()]
     else:
         rows += [(name, str(path)) for name, path in source.items()]
     rows += [("method", summary["method"]), ("channels", f"{summary['channels']:,}")]

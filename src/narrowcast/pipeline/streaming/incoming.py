@@ -269,7 +269,7 @@ def _fitted(plain: DataFrame, schema: Schema, held: Mapping[str, SparkType], bad
     reasons.append(sf.when(number.isNull(), sf.lit("event_id is null")))
     out = {EVENT_ID: number}
     for i, (name, kind) in enumerate(held.items()):
-        out[name], against = fit(plain, sf.col(f"c{i}"), kind, kinds[name], name)
+        out[name], against = fit(sf.col(f"c{i}"), kind, kinds[name], name)
         reasons += [] if against is None else [against]
     reason = sf.coalesce(*reasons)
     named = [value.alias(name) for name, value in out.items()]
