@@ -53,8 +53,8 @@ def expected(table: pa.Table) -> list[Any]:
     st.integers(1, 20),
     st.integers(1, 1 << 27),
 )
-def test_every_byte_is_in_one_share(sizes: dict[str, int], tasks: int, largest: int) -> None:
-    found = shared(sizes, tasks, max(largest, 1 << 16))
+def test_every_byte_is_in_one_share(sizes: dict[str, int], cores: int, largest: int) -> None:
+    found = shared(sizes, cores, max(largest, 1 << 16))
     reached = dict.fromkeys(sizes, 0)
     for piece in (piece for share in found for piece in share):
         assert piece.start == reached[piece.path] < piece.stop
@@ -62,9 +62,11 @@ def test_every_byte_is_in_one_share(sizes: dict[str, int], tasks: int, largest: 
     assert reached == sizes
     held = [sum(piece.stop - piece.start for piece in share) for share in found]
     assert max(held, default=0) <= max(largest, 1 << 16)
-    if largest > 50 << 20:
-        assert len(found) <= tasks
-        assert len(set(held[:-1])) <= 1
+    assert len(set(held[:-1])) <= 1
+    if sum(sizes.values()) > cores << 20:
+        assert len(found) >= cores
+    if largest > 100 << 20:
+        assert len(found) <= 4 * cores + 1
 
 
 @given(data=st.data())

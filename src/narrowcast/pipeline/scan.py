@@ -48,8 +48,11 @@ _LENIENT = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissing
 _LARGEST = "spark.sql.files.maxPartitionBytes"
 #: Rows that are matched at once: see the session's own setting.
 _ROWS = 1 << 16
-#: Tasks for each core, so that none waits long for the last; and the least bytes that are worth a task.
-_TASKS, _LEAST = 4, 1 << 20
+#: Tasks for each core, so that none waits long for the last, where each has so many bytes; a task takes some
+#: hundredths of a second before it has read anything.
+_TASKS, _WORTH = 4, 16 << 20
+#: The least bytes of a task, even if cores have nothing to do.
+_LEAST = 1 << 16
 
 
 class Piece(NamedTuple):
@@ -109,7 +112,7 @@ def _tasks(events: DataFrame, names: list[str]) -> list[list[Piece]]:
         sizes = {path: Path(path).stat().st_size for path in (unquote(place.path) for place in places)}
     except OSError:  # not to be seen from here: Spark knows better
         return []
-    return shared(sizes, _TASKS * events.sparkSession.sparkContext.defaultParallelism, _largest(events))
+    return shared(sizes, events.sparkSession.sparkContext.defaultParallelism, _largest(events))
 
 
 def _only_files(events: DataFrame) -> bool:
@@ -141,25 +144,26 @@ def _largest(events: DataFrame) -> int:
     return bytes_of(events.sparkSession.conf.get(_LARGEST, "128m") or "128m", unit="b")
 
 
-def shared(sizes: dict[str, int], tasks: int, largest: int) -> list[list[Piece]]:
-    """Return files cut into about as many shares as there are to be tasks, each byte in exactly one.
+def shared(sizes: dict[str, int], cores: int, largest: int) -> list[list[Piece]]:
+    """Return files cut into shares for tasks, at least one for each core, each byte in exactly one.
 
     Parameters
     ----------
     sizes
         Bytes of each file.
-    tasks
-        How many shares, about.
+    cores
+        How many tasks run at once.
     largest
         Bytes of a share at most.
 
     Examples
     --------
-    >>> shared({"a": 5 << 20, "b": 10}, tasks=2, largest=128 << 20)
+    >>> shared({"a": 5 << 20, "b": 10}, cores=2, largest=128 << 20)
     [[Piece(path='a', start=0, stop=2621445)], [Piece(path='a', start=2621445, stop=5242880), \
 Piece(path='b', start=0, stop=10)]]
     """
-    step = min(largest, max(_LEAST, -(-sum(sizes.values()) // tasks)))
+    whole = sum(sizes.values())
+    step = max(_LEAST, min(largest, -(-whole // cores), max(_WORTH, -(-whole // (_TASKS * cores)))))
     found: list[list[Piece]] = []
     room = 0
     for path, size in sizes.items():
