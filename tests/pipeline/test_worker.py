@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -117,3 +119,23 @@ def test_what_matches_meets_in_one_slice(
             assert len(of_subscription[s]) == len(set(of_subscription[s]))
             if x >= limit:
                 assert len(set(of_event[i]) & set(of_subscription[s])) == 1
+
+
+LIMITED = """
+from functools import partial
+from narrowcast.pipeline import session
+from narrowcast.pipeline.scan import _renamed
+
+with session("local[2,4]", {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}) as spark:
+    for _ in range(3):
+        frame = spark.range(0, 2_000_000, 1, 4).mapInArrow(partial(_renamed, work=iter, names=["id"]), "id bigint")
+        print(len(frame.take(2)))
+"""
+
+
+@pytest.mark.spark
+def test_a_worker_that_is_not_listened_to_is_quiet() -> None:
+    """Spark's own daemon would print a trace for each."""
+    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "2", "2"]
+    assert "Traceback" not in done.stderr

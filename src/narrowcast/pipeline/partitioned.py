@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 #: A piece of a slice: what is shuffled.
 _PIECE = "slice int, payload binary"
 #: Subscriptions that are cut in one go at most, and at least: all their pieces are in memory at once.
-CHUNK, FEWEST = 1 << 13, 1 << 5
+CHUNK, FEWEST = 1 << 13, 1 << 3
 #: What a slice gives, by whether it only counts.
 _ARROW = {
     False: pa.schema([(EVENT_ID, pa.int64()), ("subscription_ids", pa.list_(pa.int64()))]),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import traceback
 from functools import lru_cache
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -94,3 +96,20 @@ def _matcher(file: str) -> Indexed:
 
     # Spark has just copied it: what it holds need not be read to be trusted.
     return load_matcher(SparkFiles.get(file), verify=False)
+
+
+def _hush() -> None:
+    """Keep a worker from printing a trace when Spark no longer listens: it has what it wanted, or stops."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is None or spec.name != "pyspark.daemon":
+        return
+    told = traceback.print_exc
+
+    def print_exc(*words: Any, **options: Any) -> None:
+        if not isinstance(sys.exc_info()[1], BrokenPipeError):
+            told(*words, **options)
+
+    traceback.print_exc = print_exc
+
+
+_hush()  # every worker imports this module with the first function of ours that it is sent
