@@ -127,9 +127,9 @@ from narrowcast.pipeline import session
 from narrowcast.pipeline.scan import _renamed
 
 with session("local[2,4]", {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}) as spark:
+    work = partial(_renamed, work=iter, names=["id"])
     for _ in range(3):
-        frame = spark.range(0, 2_000_000, 1, 4).mapInArrow(partial(_renamed, work=iter, names=["id"]), "id bigint")
-        print(len(frame.take(2)))
+        print(len(spark.range(0, 2_000_000, 1, 4).mapInArrow(work, "id bigint").take(2)))
 """
 
 
