@@ -83,10 +83,9 @@ class Job:
 
     def counted(self) -> dict[str, int]:
         """Return how many events of each flow the state has seen."""
-        folders = [path for path in (self.folder / "state").iterdir() if "=" in path.name]
         sums: dict[str, int] = {}
-        for folder in folders:
-            for row in pq.read_table(folder, partitioning=None).to_pylist():
+        for file in (self.folder / "state" / "batch").glob("batch=*/*.parquet"):
+            for row in pq.read_table(file, partitioning=None).to_pylist():
                 if row["subscriber"] is None:
                     sums[row["flow"]] = sums.get(row["flow"], 0) + row["events"]
         return sums
@@ -107,7 +106,7 @@ def being_written(job: Job) -> bool:
 
 
 def counted_and_not_in_the_sink(job: Job) -> bool:
-    return job.batches >= 1 and len(list((job.folder / "state").glob("batch=*"))) > job.batches
+    return job.batches >= 1 and len(list((job.folder / "state" / "batch").glob("batch=*"))) > job.batches
 
 
 @pytest.mark.parametrize(
