@@ -108,11 +108,16 @@ def busy_python(workers: tuple[Worker, ...]) -> int | None:
     return next((pid for pid, ticks in before.items() if busy_ticks(pid) > ticks + 2), None)
 
 
+def lost_task(workers: tuple[Worker, ...]) -> bool:
+    """Return whether an executor has said that a task failed; the driver keeps quiet about it."""
+    return any("Exception in task" in log_of(each) for worker in workers for each in worker.executors)
+
+
 def kill_python(job: Command, workers: tuple[Worker, ...]) -> None:
     """Kill a Python worker in the middle of matching."""
     job.until(lambda: "-> " in job.said, "start of matching")
     end(job.until(lambda: busy_python(workers), "busy Python worker"))
-    job.until(lambda: "Lost task" in job.said, "task that was lost")
+    job.until(lambda: lost_task(workers), "task that was lost")
 
 
 def kill_executor_early(job: Command, workers: tuple[Worker, ...]) -> None:
