@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +21,10 @@ ROOM = 6 << 30
 # types at once can swap the files. So each has its own, which has to be said before numba is imported.
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ["NUMBA_CACHE_DIR"] = str(Path(__file__).parents[1] / ".cache" / "numba" / worker)
+
+# How long one example takes says more about who else uses the machine than about the code.
+settings.register_profile("here", deadline=None)
+settings.load_profile("here")
 
 
 @pytest.hookimpl(optionalhook=True)  # without xdist nobody asks

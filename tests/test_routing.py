@@ -43,7 +43,7 @@ def literal_route(flow: Any, interested: Any, plan: ChannelPlan) -> list[dict[st
     return found
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.data(), st.sampled_from([1, 4, 1 << 20]))
 def test_channels_equals_literal_loops(data: st.DataObject, block: int) -> None:
     n_subscribers, n_flows, n_channels, n_events = (data.draw(st.integers(0, 4)) for _ in range(4))
@@ -100,7 +100,6 @@ def test_batches_that_do_not_fit() -> None:
         Deliveries(np.zeros(2, np.uint8), one, one)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9))))
 def test_matches_from_pairs(pairs: list[tuple[int, int]]) -> None:
     matches = Matches.from_pairs([e for e, _ in pairs], [i for _, i in pairs], 5)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -54,7 +54,6 @@ def test_labels_that_only_one_side_knows() -> None:
     assert terms(plan) == {"deliveries": 200, "wanted": 121, "wasted": 100, "unicast": 0}
 
 
-@settings(deadline=None)
 @given(st.data(), st.integers(0, 4), st.integers(0, 4), st.integers(1, 3))
 def test_disjoint_channels_waste_the_sum_of_p_times_ew(
     data: st.DataObject, subscribers: int, flows: int, channels: int
@@ -93,7 +92,6 @@ def test_the_ideal_has_the_terms_of_a_plan_and_costs_no_more(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in COSTS if COSTS[name]().additive])
-@settings(deadline=None)
 @given(data=st.data())
 def test_an_additive_cost_adds_up_over_disjoint_sets_of_flows(name: str, data: st.DataObject) -> None:
     subscribers, flows, sessions = (data.draw(st.integers(0, 5)) for _ in range(3))

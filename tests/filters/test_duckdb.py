@@ -30,7 +30,7 @@ def duck() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@settings(max_examples=40, deadline=None, suppress_health_check=RELAXED)
+@settings(max_examples=40, suppress_health_check=RELAXED)
 @given(data=st.data())
 def test_matches_are_what_duckdb_keeps(
     duck: duckdb.DuckDBPyConnection, dtype: str, data: st.DataObject

@@ -23,7 +23,7 @@ def cases(draw: st.DrawFn) -> tuple[Schema, list[str], pa.Table]:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_boxes_and_checks_equal_the_reference_for_each_type(dtype: str, data: st.DataObject) -> None:
     schema = Schema.of({"a": dtype, "b": dtype})
@@ -32,14 +32,14 @@ def test_boxes_and_checks_equal_the_reference_for_each_type(dtype: str, data: st
     assert found(schema, texts, table) == reference(schema, texts, table)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(cases())
 def test_boxes_and_checks_equal_the_reference(case: tuple[Schema, list[str], pa.Table]) -> None:
     schema, texts, table = case
     assert found(schema, texts, table) == reference(schema, texts, table)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(cases())
 def test_tight_limits_change_the_boxes_but_not_the_matches(case: tuple[Schema, list[str], pa.Table]) -> None:
     schema, texts, table = case
@@ -51,7 +51,7 @@ def test_tight_limits_change_the_boxes_but_not_the_matches(case: tuple[Schema, l
     assert all("boxes" in reason for reason in compiled.rejected["reason"].to_pylist())
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(cases())
 def test_the_cache_changes_nothing(case: tuple[Schema, list[str], pa.Table]) -> None:
     schema, texts, _ = case
@@ -61,7 +61,7 @@ def test_the_cache_changes_nothing(case: tuple[Schema, list[str], pa.Table]) -> 
         np.testing.assert_array_equal(getattr(with_cache, column), getattr(without, column))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(cases())
 def test_boxes_are_never_empty_and_exact_ones_need_no_check(case: tuple[Schema, list[str], pa.Table]) -> None:
     schema, texts, _ = case

@@ -84,7 +84,7 @@ def test_a_filter_is_true_false_or_null(text: str, event: dict[str, Any], holds:
     assert Subscription.parse(text).matches(event) is (holds is True)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_a_filter_matches_what_the_reference_says(data: Any) -> None:
     schema = data.draw(schemas())

@@ -145,7 +145,7 @@ def test_a_number_that_cannot_be_read_condemns_its_filter_only(literal: str, dty
     assert done.subscriptions.subscription_id.tolist() == [1]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.dates(), st.sampled_from(["{0}", " {0} ", "{0.year:04}-{0.month}-{0.day}", "{0}T12:00"]))
 def test_dates_are_days_since_1970(day: date, form: str) -> None:
     text = form.format(day)
@@ -170,7 +170,7 @@ def test_a_date_may_be_short_and_drops_a_time(text: str, day: date) -> None:
     assert days(text) == (day - date(1970, 1, 1)).days
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.datetimes(),
     st.sampled_from([" ", "T"]),

@@ -40,7 +40,7 @@ def exactly(value: Decimal | int) -> Fraction:
     return Fraction(value)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @example(Decimal("-0.0"), 0)
 @example(Decimal("0.01"), 1)
 @example(-(10**38) + 1, 38)
@@ -74,7 +74,7 @@ def end(dtype: DataType) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("name", SMALL)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_as_doubles_by_looking_at_every_value(name: str, data: Any) -> None:
     dtype = DataType.parse(name)
@@ -94,7 +94,7 @@ def test_as_doubles_by_looking_at_every_value(name: str, data: Any) -> None:
 @pytest.mark.parametrize(
     "name", ["bigint", "int", "decimal(18,4)", "decimal(20,0)", "decimal(38,10)", "decimal(38,38)"]
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_as_doubles_cuts_between_neighbours(name: str, data: Any) -> None:
     dtype = DataType.parse(name)
@@ -123,7 +123,7 @@ alphabet = st.sampled_from(["a", "b", "\0", "\x7f", "Ã©", "\u07ff", "\uffff", "ð
 strings = st.lists(alphabet, max_size=10).map("".join)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(strings, st.lists(strings | st.text(max_size=4), max_size=5), st.lists(strings, max_size=5))
 def test_prefix_cuts_take_in_the_strings_with_a_start(
     start: str, others: list[str], tails: list[str]
@@ -167,7 +167,7 @@ texts_of: dict[Kind, st.SearchStrategy[str]] = {
 }
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.sampled_from(list(texts_of)), st.booleans(), st.sampled_from(["", "0."]), st.data())
 def test_doubles_at_once_are_those_one_by_one(kind: Kind, negative: bool, prefix: str, data: Any) -> None:
     prefix = prefix if kind == "decimal" else ""
@@ -179,7 +179,7 @@ def test_doubles_at_once_are_those_one_by_one(kind: Kind, negative: bool, prefix
     assert short.errors == long.errors
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(integer_texts, min_size=1, max_size=6),
     st.booleans(),

@@ -126,7 +126,7 @@ def patterns(draw: st.DrawFn, style: Style, near: list[str]) -> str:
 
 
 @pytest.mark.parametrize("style", STYLES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_scan_equals_the_reference(style: Style, data: st.DataObject) -> None:
     published = data.draw(st.lists(topics(style), min_size=1, max_size=8))
@@ -137,7 +137,7 @@ def test_scan_equals_the_reference(style: Style, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("style", STYLES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_a_pattern_is_the_filter_it_stands_for(style: Style, data: st.DataObject) -> None:
     wanted = data.draw(st.lists(patterns(style, ["a"]), min_size=1, max_size=8))
@@ -154,7 +154,7 @@ def test_a_pattern_is_the_filter_it_stands_for(style: Style, data: st.DataObject
 
 
 @pytest.mark.parametrize("style", STYLES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     texts=st.lists(
         st.text(st.sampled_from("a.*>/+#$ \0\x7f\né"), max_size=5)

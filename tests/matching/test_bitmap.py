@@ -163,7 +163,7 @@ def empty(last: list[int], dtype: type[np.unsignedinteger[Any]] = np.uint16) -> 
 
 
 @every_build
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow])
 @given(case=small())
 def test_small_cases_equal_a_comparison_of_codes(build: Build, case: tuple[CodedBoxes, Codes]) -> None:
     boxes, codes = case
@@ -174,7 +174,7 @@ def test_small_cases_equal_a_comparison_of_codes(build: Build, case: tuple[Coded
 
 
 @every_build
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(case=small())
 def test_small_limits_change_nothing(
     build: Build, case: tuple[CodedBoxes, Codes], monkeypatch: pytest.MonkeyPatch
@@ -292,7 +292,7 @@ def test_boxes_that_leave_many_codes_unused(build: Build) -> None:
         agree(build(boxes, None), boxes, np.arange(1, last + 1, dtype=np.uint16)[:, None])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(case=small(), sampled=st.booleans())
 def test_buckets_ascend_and_bounds_equal_a_loop(case: tuple[CodedBoxes, Codes], sampled: bool) -> None:
     boxes, codes = case
@@ -315,7 +315,7 @@ def test_buckets_ascend_and_bounds_equal_a_loop(case: tuple[CodedBoxes, Codes], 
         assert set(range(sure_first, sure_end)) == covered
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(case=small())
 def test_groups_hold_every_box_once(case: tuple[CodedBoxes, Codes]) -> None:
     boxes, _ = case
@@ -377,7 +377,7 @@ def test_auto_gives_the_same_wherever_boxes_go(kinds: list[int], monkeypatch: py
         assert matcher.count(batch).tolist() == want.counts().tolist()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(case=small(), sampled=st.booleans())
 def test_auto_puts_every_box_somewhere(case: tuple[CodedBoxes, Codes], sampled: bool) -> None:
     boxes, codes = case

@@ -27,7 +27,7 @@ def floats(values: object) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
 
 
 @every_matcher
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_equals_the_reference(name: str, data: st.DataObject) -> None:
     schema = data.draw(schemas())
@@ -84,7 +84,7 @@ def test_no_events_and_no_subscriptions(name: str) -> None:
 
 
 @every_matcher
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_adding_and_removing_equals_fitting_what_is_left(name: str, data: st.DataObject) -> None:
     schema = data.draw(schemas())

@@ -92,14 +92,14 @@ def small_boxes(draw: st.DrawFn) -> tuple[CodedBoxes, Codes]:
     return coded(boxes, last, dtype), np.array(events, dtype).reshape(len(events), len(last))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(drawn=small_boxes())
 def test_equals_a_dense_comparison(drawn: tuple[CodedBoxes, Codes]) -> None:
     boxes, codes = drawn
     check(GridIndex.build(boxes), boxes, codes)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 2**32),
     n=st.integers(1, 500),

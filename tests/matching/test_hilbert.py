@@ -68,7 +68,7 @@ def test_boxes_go_by_their_centres_among_the_events() -> None:
     assert keys[:3].max() < 0.001
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(n=st.integers(0, 400), fanout=st.integers(2, 12))
 def test_nodes_are_full_but_for_the_last_of_each_level(n: int, fanout: int) -> None:
     shape = packed(np.arange(n, dtype=np.int32), fanout)

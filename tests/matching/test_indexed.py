@@ -35,7 +35,7 @@ Patch = pytest.MonkeyPatch
 KINDS: dict[str, Make] = {name: kind for name, kind in MATCHERS.items() if issubclass(kind, Indexed)}
 MAKES = {name: kind for name, kind in KINDS.items() if name != "bitmap"}
 MAKES |= {layout: partial(KINDS["bitmap"], layout=layout) for layout in ("flat", "blocks")}
-FEW = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=15, suppress_health_check=list(HealthCheck))
 every = pytest.mark.parametrize("make", list(MAKES.values()), ids=list(MAKES))
 
 COLUMNS = ["subscription_id", "subscriber", "filter"]

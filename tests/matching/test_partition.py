@@ -117,7 +117,7 @@ def check(parts: Partitioning, subscriptions: SubscriptionSet, batch: EventBatch
         ]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_filters_of_any_type(data: st.DataObject) -> None:
     schema = data.draw(schemas())
@@ -163,7 +163,7 @@ def raw(draw: st.DrawFn) -> tuple[SubscriptionSet, EventBatch]:
     return subscriptions, EventBatch.from_arrow(pa.table(rows), schema)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(work=raw(), shape=st.sampled_from(SHAPES), n_sample=st.sampled_from([0, 1, 10]))
 def test_boxes_on_few_keys(
     work: tuple[SubscriptionSet, EventBatch], shape: tuple[int, int], n_sample: int

@@ -57,7 +57,7 @@ def held(coded: CodedBoxes, box: int, codes: NDArray[Any]) -> bool:
     return all(coded.lo[b] < codes[coded.column[b]] <= coded.hi[b] for b in bounds)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(boxes=some_boxes(), events=st.lists(st.tuples(keys, keys, keys, keys), max_size=6))
 def test_codes_keep_every_comparison(boxes: list[list[Bound]], events: list[tuple[int, ...]]) -> None:
     place = {0: 0, 2: 1, 3: 2, 9: 3}
@@ -81,7 +81,7 @@ def test_codes_keep_every_comparison(boxes: list[list[Bound]], events: list[tupl
         assert alone.tolist() == codes[e : e + 1].tolist()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(boxes=some_boxes(), data=st.data())
 def test_dense_and_take_are_the_same_boxes(boxes: list[list[Bound]], data: st.DataObject) -> None:
     ranks, coded = Ranks.code(packed(boxes))

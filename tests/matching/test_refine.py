@@ -97,7 +97,7 @@ def test_ten_thousand_ids_with_one_beginning_are_told_apart_by_the_index() -> No
     assert matcher.match(events).index.tolist() == [i for i in range(0, 10_000, 37) if i % 9 < 5]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(values=st.lists(st.none() | st.text(max_size=30), max_size=20), start=st.integers(0, 3))
 def test_equal_strings_have_equal_hashes_wherever_they_stand(values: list[str | None], start: int) -> None:
     column = pa.array(values, pa.string())

@@ -145,7 +145,7 @@ def test_golden_structure(golden: dict[str, Any], variant: Variant) -> None:
         assert visited.tolist() == golden["visited_paper"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     n=st.integers(1, 90),
     d=st.integers(1, 3),
@@ -238,7 +238,7 @@ MATCHERS: list[TreeMatcher] = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(given=coded(), matcher=st.sampled_from(MATCHERS), with_sample=st.booleans())
 def test_finds_what_a_comparison_of_all_finds(
     given: tuple[CodedBoxes, NDArray[Any]], matcher: TreeMatcher, with_sample: bool

@@ -22,7 +22,7 @@ def patterns(draw: st.DrawFn, any_level: str, rest: str) -> str:
     return "/".join([*levels, *([rest] if draw(st.booleans()) else [])])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(given=st.lists(patterns("+", "#"), max_size=12), data=st.data())
 def test_equals_scan(given: list[str], data: st.DataObject) -> None:
     space = TopicSpace(style="mqtt", levels=5)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -108,7 +108,6 @@ def plans(draw: st.DrawFn) -> ChannelPlan:
     )
 
 
-@settings(deadline=None)
 @given(plans())
 def test_a_plan_comes_back(tmp_path_factory: pytest.TempPathFactory, plan: ChannelPlan) -> None:
     folder = tmp_path_factory.mktemp("plans") / "plan"

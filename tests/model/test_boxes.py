@@ -44,7 +44,7 @@ def listed(columns: Boxes) -> list[Box]:
     ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_build_orders_boxes_by_owner_and_keeps_their_order_otherwise(data: Any) -> None:
     n = data.draw(st.integers(0, 5))
@@ -58,7 +58,7 @@ def test_build_orders_boxes_by_owner_and_keeps_their_order_otherwise(data: Any) 
     assert columns.nbytes == 17 * len(found) + 8 + 18 * len(columns.attribute)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_take_keeps_the_boxes_of_some_owners_and_renumbers_them(data: Any) -> None:
     n = data.draw(st.integers(0, 5))

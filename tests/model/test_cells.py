@@ -168,7 +168,6 @@ def test_quantiles_of_few_values_or_none() -> None:
     assert CellGrid.quantiles(PRICES, sample.slice(0, 0), {"price": 9}).n_cells == 1
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(-5, 5), unique=True).map(sorted),
     st.lists(
@@ -197,7 +196,7 @@ FILTERS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(FILTERS, st.sampled_from(["ann", "bob", "cem"])), max_size=8),
     st.lists(st.sampled_from([keys.NULL, -4, -1, 0, 1, 3, keys.NO_HIGH - 1]), unique=True).map(sorted),

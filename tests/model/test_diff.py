@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -44,7 +44,6 @@ def channels_of(plan: ChannelPlan, name: str) -> dict[int, set[int]]:
     return found
 
 
-@settings(deadline=None)
 @given(plans(), plans())
 def test_numbers_equal_those_of_sets(before: ChannelPlan, after: ChannelPlan) -> None:
     delta, found = delta_between(before, after), diff_plans(before, after)
@@ -76,7 +75,6 @@ def shared(one: ChannelPlan, other: ChannelPlan, i: int, j: int) -> int:
     return count
 
 
-@settings(deadline=None)
 @given(plans(), plans())
 def test_renumbering_fits_best(plan: ChannelPlan, like: ChannelPlan) -> None:
     found = renumbered(plan, like)
@@ -103,7 +101,6 @@ def _columns(plan: ChannelPlan) -> list[list[tuple[str, Any]]]:
     return found
 
 
-@settings(deadline=None)
 @given(plans(), st.randoms())
 def test_renumbering_undoes_a_shuffle(plan: ChannelPlan, random: Any) -> None:
     order = list(range(plan.n_channels))

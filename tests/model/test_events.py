@@ -103,7 +103,7 @@ def test_sliced_tables_and_record_batches_are_read_where_they_start() -> None:
             assert batch.keys(i).tolist() == whole.keys(i)[1:3].tolist()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_a_slice_is_the_events_in_it(data: Any) -> None:
     schema = data.draw(schemas())
@@ -118,7 +118,7 @@ def test_a_slice_is_the_events_in_it(data: Any) -> None:
         assert len(part.columns[i]) == len(part)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_events_go_to_arrow_and_back(data: Any) -> None:
     schema = data.draw(schemas())

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
@@ -25,7 +25,6 @@ def table(**columns: Any) -> pa.Table:
     return pa.table(columns)
 
 
-@settings(deadline=None)
 @given(labels, labels, st.data())
 def test_tables_come_back_whatever_the_order_of_rows(
     subscribers: list[Any], flows: list[Any], data: Any
@@ -148,7 +147,6 @@ def test_bad_parameters() -> None:
 pair_lists = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6)), max_size=25)
 
 
-@settings(deadline=None)
 @given(pair_lists, pair_lists)
 def test_holds_and_expand_against_a_set(stored: list[tuple[int, int]], asked: list[tuple[int, int]]) -> None:
     matrix = relation_of([r for r, _ in stored], [c for _, c in stored], (5, 7))
@@ -159,7 +157,6 @@ def test_holds_and_expand_against_a_set(stored: list[tuple[int, int]], asked: li
     assert list(zip(owner.tolist(), column.tolist(), strict=True)) == expected
 
 
-@settings(deadline=None)
 @given(labels, labels)
 def test_positions_by_label(wanted: list[Any], known: list[Any]) -> None:
     if type(wanted[0]) is not type(known[0]):

@@ -118,7 +118,7 @@ def encoded(array: Any, dtype: DataType) -> list[int]:
 
 
 @pytest.mark.parametrize("name", TYPES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_keys_keep_the_order_and_tell_all_values_apart_but_the_documented(name: str, data: Any) -> None:
     dtype = DataType.parse(name)
@@ -226,7 +226,7 @@ def layouts(array: pa.Array) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", TYPES)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_the_layout_of_a_column_changes_nothing(name: str, data: Any) -> None:
     dtype = DataType.parse(name)
@@ -264,7 +264,7 @@ ZONES = [None, "UTC", "+05:30", "-08:00", "Europe/Paris", "America/New_York", "A
 UNITS = {"s": Fraction(10**6), "ms": Fraction(10**3), "us": Fraction(1), "ns": Fraction(1, 1000)}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.sampled_from(ZONES),
     st.sampled_from(list(UNITS)),
@@ -294,7 +294,7 @@ def test_days_are_days_since_1970_in_both_arrow_types() -> None:
         assert encoded(pa.array(days, kind), DataType("date")) == expected
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @example(datetime(2024, 3, 1, 12, 30, 0, 1))
 @given(st.datetimes())
 def test_a_date_compares_as_its_midnight_and_a_clock_reading_as_utc(when: datetime) -> None:

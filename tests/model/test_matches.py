@@ -12,7 +12,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.model.matches import Matches
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.integers(0, 6), st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**31 - 1) | st.integers(0, 4)))
 )
@@ -95,7 +95,7 @@ def test_an_event_that_is_not_there_is_an_index_error() -> None:
             matches[event]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3))), st.permutations([-5, 7, 2**62, 3]))
 def test_the_table_has_ids_ascending_and_no_row_without_any(
     pairs: list[tuple[int, int]], ids: list[int]
@@ -111,7 +111,7 @@ def test_the_table_has_ids_ascending_and_no_row_without_any(
     assert table.schema == pa.schema([("event_id", pa.int64()), ("subscription_ids", pa.list_(pa.int64()))])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5))))
 def test_ids_that_ascend_and_those_that_do_not_give_one_table(pairs: list[tuple[int, int]]) -> None:
     """Where ids ascend with positions nothing is sorted; turned round, the same subscriptions are."""

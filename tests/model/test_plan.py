@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -61,7 +61,6 @@ def literal_exclusions(interest: Interest, plan: ChannelPlan) -> list[dict[str, 
     return missed
 
 
-@settings(deadline=None)
 @given(cases(), st.sampled_from([1, 2, 5, 1 << 20]))
 def test_false_exclusions_equal_the_double_loop(case: tuple[Interest, ChannelPlan], block: int) -> None:
     interest, plan = case
@@ -132,7 +131,6 @@ def test_rates_by_label() -> None:
     assert plan.rates(interest).tolist() == [8, 3]
 
 
-@settings(deadline=None)
 @given(cases())
 def test_tables_come_back(case: tuple[Interest, ChannelPlan]) -> None:
     _, plan = case

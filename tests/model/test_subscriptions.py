@@ -74,7 +74,7 @@ def inside(low: float, high: float, value: float | None) -> bool:
     return above and (high == INF or value <= high)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(ends, ends, ends, ends), min_size=1, max_size=5))
 def test_boxes_of_values_hold_what_lies_in_them(found: list[tuple[float, float, float, float]]) -> None:
     lo, hi = np.hsplit(np.array(found), 2)
@@ -189,7 +189,7 @@ def test_no_column_can_be_written() -> None:
 # To Arrow and back
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 @given(sets())
 def test_subscriptions_go_to_arrow_and_back(found: SubscriptionSet) -> None:
     table = found.to_arrow()
@@ -201,7 +201,7 @@ def test_subscriptions_go_to_arrow_and_back(found: SubscriptionSet) -> None:
     assert again.subscriber.dtype == np.int32
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(sets(), st.integers(0, 5), st.integers(0, 5))
 def test_a_table_may_be_sliced_and_chunked(found: SubscriptionSet, start: int, stop: int) -> None:
     table = found.to_arrow()
@@ -211,7 +211,7 @@ def test_a_table_may_be_sliced_and_chunked(found: SubscriptionSet, start: int, s
     assert listed(SubscriptionSet.from_arrow(chunks, found.schema)) == listed(found)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(found=sets(), rows=st.sampled_from([1, 2, 1000]))
 def test_a_table_may_be_written_to_parquet(tmp_path: Path, found: SubscriptionSet, rows: int) -> None:
     pq.write_table(found.to_arrow(), tmp_path / "subscriptions.parquet", row_group_size=rows)
@@ -282,7 +282,7 @@ def test_an_id_repeated_in_a_table_is_refused() -> None:
 # Some of them
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(sets(), st.data())
 def test_take_gives_some_in_the_order_asked(found: SubscriptionSet, data: Any) -> None:
     rows = data.draw(st.permutations(range(len(found))))[: data.draw(st.integers(0, len(found)))]

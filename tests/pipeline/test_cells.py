@@ -162,7 +162,7 @@ CORNERS = st.sampled_from([-INF, -0.5, 0.0, 1.0, 1.5, 2.0, 2.5, INF])
 BOX = st.tuples(CORNERS, CORNERS, CORNERS, CORNERS)
 
 
-@settings(max_examples=6, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=6, phases=[Phase.explicit, Phase.generate])
 @given(
     wanted=st.lists(st.tuples(st.sampled_from(["ann", "bob", "cem", "dan"]), BOX), min_size=3, max_size=12),
     cut=st.integers(0, 3),

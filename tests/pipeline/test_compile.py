@@ -110,7 +110,7 @@ def test_all_bad_and_none_at_all() -> None:
     assert len(unpack_all([], SCHEMA)) == 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.lists(st.integers(-9, 9), unique=True, max_size=4), max_size=4))
 def test_payloads_put_together_match_as_one_set(groups: list[list[int]]) -> None:
     taken: set[int] = set()

@@ -123,9 +123,7 @@ def assert_same(found: Any, expected: dict[str, Scored]) -> None:
             assert found[name].costs[cost].terms == pytest.approx(value.terms, rel=1e-12, abs=1e-12), name
 
 
-spark_settings = settings(
-    deadline=None, max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+spark_settings = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.mark.spark

@@ -266,7 +266,6 @@ def by_hand(
 
 @settings(
     max_examples=8,
-    deadline=None,
     phases=[Phase.explicit, Phase.generate],
 )
 @given(

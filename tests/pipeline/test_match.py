@@ -110,7 +110,7 @@ def cases(draw: st.DrawFn) -> tuple[pa.Table, dict[int, str]]:
     return draw(events(schema, size=30)), {7 * i: text for i, text in zip(ids, texts, strict=True)}
 
 
-@settings(max_examples=3, deadline=None, suppress_health_check=RELAXED, phases=PHASES)
+@settings(max_examples=3, suppress_health_check=RELAXED, phases=PHASES)
 @given(case=cases(), parts=st.sampled_from([(1, 1), (6, 3), (7, 1), (64, 8)]))
 def test_all_strategies_equal_the_slowest_matcher(
     spark: SparkSession,

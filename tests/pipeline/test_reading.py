@@ -194,7 +194,7 @@ def test_quotes_of_csv(spark: SparkSession, tmp_path: Path) -> None:
 FIELD = hs.text(hs.sampled_from(list('a1", \n')) | hs.sampled_from("é�"), max_size=4)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(hs.lists(hs.tuples(FIELD, FIELD), min_size=1, max_size=6), hs.booleans())
 def test_csv_says_what_was_written(
     spark: SparkSession, tmp_path: Path, values: list[tuple[str, str]], breaks: bool
@@ -460,7 +460,7 @@ def kind_of(texts: list[str], label: bool) -> str:
     return "timestamp" if all(text in times for text in there) else "string"
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(hs.lists(hs.lists(CELL, min_size=30, max_size=30), min_size=1, max_size=3))
 def test_types_of_many_columns(spark: SparkSession, cells: list[list[str]]) -> None:
     names = [f"c{i}" for i in range(len(cells[0]))]

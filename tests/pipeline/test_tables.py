@@ -192,7 +192,7 @@ def test_repeated_ids(spark: SparkSession, tmp_path: Path) -> None:
 IDS = hs.lists(hs.tuples(hs.integers(0, 3), hs.sampled_from([None, 0.0, 1.5, 2.0])), max_size=8)
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(IDS, hs.integers(1, 5), hs.randoms(use_true_random=False), hs.booleans())
 def test_repeated_ids_do_not_depend_on_order_and_partitions(
     spark: SparkSession, values: list[tuple[int, float | None]], n: int, rng: random.Random, few: bool

@@ -36,7 +36,7 @@ def batch(values: list[int]) -> EventBatch:
     return EventBatch.from_arrow(pa.table({"event_id": ids, "x": pa.array(values, pa.int64())}), SCHEMA)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     limits=st.lists(st.integers(0, 6), max_size=9),
     values=st.lists(st.integers(0, 6), max_size=40),
@@ -92,7 +92,7 @@ def test_spread_ids_fill_every_place_alike() -> None:
     assert (spread(ids, 1) != spread(ids)).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     limits=st.lists(st.integers(0, 20), min_size=1, max_size=12),
     values=st.lists(st.integers(0, 20), min_size=1, max_size=30),

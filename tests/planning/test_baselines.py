@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from narrowcast.errors import ParameterError
@@ -72,7 +72,6 @@ def literal_hash(label: Any) -> int:
     return h ^ h >> 33
 
 
-@settings(deadline=None)
 @given(
     st.one_of(
         st.tuples(st.just(pa.int64()), st.lists(st.integers(-(2**63), 2**63 - 1))),

@@ -22,7 +22,7 @@ from narrowcast.routing import ROUTERS, Method
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-small = settings(deadline=None, max_examples=50)
+small = settings(max_examples=50)
 planners = pytest.mark.parametrize("method", list(PLANNERS))
 
 
@@ -142,7 +142,6 @@ def plans(draw: st.DrawFn, n_subscribers: int, n_flows: int) -> ChannelPlan:
 
 
 @pytest.mark.parametrize("name", sorted(COSTS.keys() & REFERENCES))
-@settings(deadline=None)
 @given(data=st.data())
 def test_a_cost_equals_its_literal_loops(name: str, data: st.DataObject) -> None:
     interest = data.draw(interests())
@@ -153,7 +152,6 @@ def test_a_cost_equals_its_literal_loops(name: str, data: st.DataObject) -> None
 
 
 @pytest.mark.parametrize("name", list(ROUTERS))
-@settings(deadline=None)
 @given(data=st.data())
 def test_a_router_delivers_every_match_exactly_once(name: str, data: st.DataObject) -> None:
     n_subscribers, n_flows, n_events = (data.draw(st.integers(0, 5)) for _ in range(3))

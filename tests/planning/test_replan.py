@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from narrowcast.errors import ParameterError, TableError
@@ -31,7 +31,6 @@ def pairs(interest: Interest) -> set[tuple[Any, Any]]:
     return {(each["subscriber"], each["flow"]) for each in interest.to_tables()[0].to_pylist()}
 
 
-@settings(deadline=None)
 @given(st.sets(st.tuples(names, numbers)), st.lists(st.lists(row, max_size=6), max_size=3), st.booleans())
 def test_updates_equal_a_literal_set(start: set[Any], batches: list[list[Any]], renumber: bool) -> None:
     first = table([(0, *pair, "subscribe") for pair in sorted(start)]).select(["subscriber", "flow"])

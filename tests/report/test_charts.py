@@ -147,7 +147,7 @@ def test_loads_must_be_of_the_same_channels() -> None:
         channel_load([[1.0]], [[1]])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(arrays(np.bool_, st.tuples(st.integers(0, 12), st.integers(0, 12))))
 def test_both_panels_show_the_same_wants(wants: NDArray[np.bool_]) -> None:
     cells = interest_matrix(Interest(wants))
@@ -187,7 +187,7 @@ def by_channel(interest: Interest, plan: ChannelPlan) -> list[tuple[int, int, in
     return [(c["subscriber"], c["flow"], c["group"]) for c in cells if c["panel"] == "by channel"]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     arrays(np.bool_, st.tuples(st.integers(0, 8), st.integers(0, 9))),
     st.lists(st.integers(-1, 8), min_size=9, max_size=9),

@@ -52,7 +52,7 @@ def test_filters_compile_to_the_very_boxes(seed: int) -> None:
 ends = st.floats(allow_nan=False)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(ends, ends, ends, ends), min_size=1, max_size=5))
 def test_any_box_survives_being_written_as_a_filter(rows: list[tuple[float, ...]]) -> None:
     schema = Schema.of({"a": "double", "b": "double"})

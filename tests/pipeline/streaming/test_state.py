@@ -89,7 +89,6 @@ EVENTS = st.builds(
 
 @settings(
     max_examples=12,
-    deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
