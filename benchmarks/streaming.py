@@ -25,7 +25,8 @@ from benchmarks.sparks import filters_of
 from benchmarks.workloads import Work, make
 
 from narrowcast.pipeline.session import session
-from narrowcast.pipeline.streaming.stream import Batch, Stream, finish
+from narrowcast.pipeline.streaming.batch import Batch
+from narrowcast.pipeline.streaming.stream import Stream, finish
 
 HERE = Path(__file__).parent
 SUBSCRIPTIONS, EVENTS, BATCHES, TURNS, WARM = 100_000, 10_000, 120, 4, 10
@@ -49,6 +50,17 @@ def tables(work: Work, place: Path, n: int, batches: int) -> None:
         part = events.slice(i * n % len(events), n)
         part = part.set_column(0, "event_id", pa.array(np.arange(i * n, i * n + n)))
         pq.write_table(part, place / "events" / f"{i:05d}.parquet")
+
+
+def opened(
+    spark: Any, place: Path, work: Work, *, heard: Callable[[Batch], None], limit: int = 1, **more: Any
+) -> Stream:
+    """Return a stream over what `tables` wrote, deliveries into nothing."""
+    source = more.pop("source", str(place / "events"))
+    check, tables = str(place / "check"), str(place / "subscriptions")
+    return Stream(
+        spark, tables, source, sink, checkpoint=check, schema=work.schema, limit=limit, heard=heard, **more
+    )
 
 
 def timed(query: Any) -> list[float]:
@@ -79,16 +91,7 @@ def batches(scale: float) -> dict[str, Any]:
         tables(work, place, n, 2 * count)
         shape = spark.read.parquet(str(place / "events")).schema
         seen: list[Batch] = []
-        stream = Stream(
-            spark,
-            str(place / "subscriptions"),
-            str(place / "events"),
-            sink,
-            checkpoint=str(place / "check"),
-            schema=work.schema,
-            limit=1,
-            heard=seen.append,
-        )
+        stream = opened(spark, place, work, heard=seen.append)
 
         def passing() -> Any:
             def same(frame: Any, number: int) -> None:
@@ -154,17 +157,7 @@ def changes(scale: float) -> dict[str, Any]:
                 aside.rename(place / "changes" / f"{batch.number:05d}.parquet")
 
         (place / "changes").mkdir()
-        stream = Stream(
-            spark,
-            str(place / "subscriptions"),
-            str(place / "events"),
-            sink,
-            changes=str(place / "changes"),
-            checkpoint=str(place / "check"),
-            schema=work.schema,
-            limit=1,
-            heard=heard,
-        )
+        stream = opened(spark, place, work, heard=heard, changes=str(place / "changes"))
         finish(stream.start(once=True))
         stream.close()
     pairs = [pair for pair in pairwise(seen) if pair[1].number > WARM]
@@ -203,16 +196,12 @@ def backlog(scale: float) -> dict[str, Any]:
         for start in range(0, total, 10_000):
             server.fill("TICKS.all", lines[start : start + 10_000])
         seen: list[tuple[Batch, float]] = []
-        stream = Stream(
-            spark,
-            str(place / "subscriptions"),
-            f"{server.url}/TICKS",
-            sink,
-            checkpoint=str(place / "check"),
-            schema=work.schema,
-            limit=limit,
-            heard=lambda batch: seen.append((batch, time.perf_counter())),
-        )
+        source = f"{server.url}/TICKS"
+
+        def heard(batch: Batch) -> None:
+            seen.append((batch, time.perf_counter()))
+
+        stream = opened(spark, place, work, heard=heard, source=source, limit=limit)
         begin = time.perf_counter()
         finish(stream.start(once=True))
         seconds = time.perf_counter() - begin

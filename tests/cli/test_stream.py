@@ -12,8 +12,8 @@ import pytest
 
 import narrowcast as nc
 from narrowcast.errors import ParameterError
+from narrowcast.pipeline.streaming.batch import Batch
 from narrowcast.pipeline.streaming.metrics import Metrics
-from narrowcast.pipeline.streaming.stream import Batch
 from support.command import call, document, refusal
 
 if TYPE_CHECKING:

@@ -80,9 +80,9 @@ def test_cells_of_a_grid_that_is_given(spark: SparkSession, tmp_path: Path) -> N
     paths = write(tmp_path)
     first, told = taken(spark, **paths, flows="cells", cells=2)
     assert told == []
-    assert first.grid is not None
-    assert first.grid.attributes == ("price",)
-    edges = {"price": first.grid.edges[0].tolist()}
+    edges = first.edges
+    assert edges is not None
+    assert tuple(edges) == ("price",)
     again, _ = taken(spark, **paths, flows="cells", grid=edges)
     assert pairs(again) == pairs(first)
     assert sum(row.rate for row in first.frames.rates.collect()) == pytest.approx(10 / 9)

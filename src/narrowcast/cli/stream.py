@@ -12,7 +12,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.model.schema import Schema
 
 if TYPE_CHECKING:
-    from narrowcast.pipeline.streaming.stream import Batch
+    from narrowcast.pipeline.streaming.batch import Batch
 
 
 def stream(

@@ -89,6 +89,15 @@ class CellGrid:
             )
 
     @classmethod
+    def of_keys(cls, schema: Schema, edges: Mapping[str, Sequence[int]]) -> CellGrid:
+        """Return the grid with these inner edges by attribute, as `keys` gives them and plans keep them."""
+        return cls(schema, tuple(edges), tuple(np.array(each, np.int64) for each in edges.values()))
+
+    def keys(self) -> dict[str, list[int]]:
+        """Return the inner edges by attribute, as plain numbers."""
+        return {name: edge.tolist() for name, edge in zip(self.attributes, self.edges, strict=True)}
+
+    @classmethod
     def equal(cls, schema: Schema, sides: Mapping[str, tuple[Any, Any, int]]) -> CellGrid:
         """Return a grid of equally wide cells: for each attribute n of them on (lo, hi], as values.
 

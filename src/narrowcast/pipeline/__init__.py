@@ -11,8 +11,9 @@ from narrowcast.pipeline.java import JavaHome, java_home
 from narrowcast.pipeline.match import match
 from narrowcast.pipeline.plan import make_plan, to_interest
 from narrowcast.pipeline.session import session, use
+from narrowcast.pipeline.streaming.batch import Batch
 from narrowcast.pipeline.streaming.state import State
-from narrowcast.pipeline.streaming.stream import Batch, Stream
+from narrowcast.pipeline.streaming.stream import Stream
 from narrowcast.pipeline.tables import Ingested, fingerprint, ingest, schema_of
 
 __all__ = [

@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.cells import NUMBERS, CellGrid
 from narrowcast.pipeline.cells import cell_rates, from_cells
@@ -131,13 +129,12 @@ class Inputs:
 class Taken:
     """An interest, what was found on the way, and what it was made from.
 
-    For cells there are the edges of their grid by attribute, and the grid itself where it was made here.
+    For cells there are the edges of their grid by attribute, as keys.
     """
 
     frames: InterestFrames
     facts: dict[str, Any]
     fingerprints: dict[str, str]
-    grid: CellGrid | None = None
     rejected: DataFrame | None = field(default=None, repr=False)
     edges: dict[str, list[int]] | None = None
 
@@ -223,8 +220,7 @@ def _content(
             grid = _grid(content, inputs)
             rates = cell_rates(content.events, grid).persist(StorageLevel.DISK_ONLY)
             frames = from_cells(None, content.compiled, grid, top=inputs.top, density=rates)
-        edges = dict(zip(grid.attributes, (each.tolist() for each in grid.edges), strict=True))
-        return Taken(_kept(frames), content.facts, prints, grid, content.rejected, edges)
+        return Taken(_kept(frames), content.facts, prints, content.rejected, grid.keys())
     matches = content.match(strategy=inputs.strategy, memory=inputs.memory, seed=inputs.seed, tell=tell)
     with plainly("find the last events"):
         frames = from_matches(
@@ -237,8 +233,7 @@ def _grid(content: Content, inputs: Inputs) -> CellGrid:
     """Return the grid given, or one over the numbers that filters bound, cut by a sample of events."""
     schema = content.schema
     if inputs.grid is not None:
-        edges = tuple(np.array(each, np.int64) for each in inputs.grid.values())
-        return CellGrid(schema, tuple(inputs.grid), edges)
+        return CellGrid.of_keys(schema, inputs.grid)
     used = set(content.columns())
     names = [
         name

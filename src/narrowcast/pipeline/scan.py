@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from narrowcast.errors import TableError
 from narrowcast.files import first_line
 from narrowcast.model.schema import EVENT_ID
+from narrowcast.model.types import DataType
 from narrowcast.pipeline.problems import is_sparks
 from narrowcast.pipeline.session import bytes_of
 
@@ -31,16 +32,7 @@ if TYPE_CHECKING:
 
 #: Types that mean the same to Spark and to Arrow, whoever has written the file. Dates and times do not: old
 #: writers count the days before 1582 by another calendar.
-_PLAIN = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-}
+_PLAIN = ("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string")
 #: What may be said to the reader without changing what it reads.
 _OPTIONS = {"path", "__globpaths__"}
 #: Settings under which Spark leaves files out that it cannot read.
@@ -81,7 +73,7 @@ def over_events(events: DataFrame, columns: Iterable[str], work: Work, gives: st
     tasks = _tasks(events, names)
     if not tasks:
         return sent.mapInArrow(partial(_renamed, work=work, names=names), gives)
-    types = {name: _PLAIN[events.schema[name].dataType.simpleString()] for name in names}
+    types = {name: DataType(events.schema[name].dataType.simpleString()).to_arrow() for name in names}
     numbers = events.sparkSession.range(0, len(tasks), 1, len(tasks))
     return numbers.mapInArrow(partial(_opened, work=work, tasks=tasks, types=types), gives)
 

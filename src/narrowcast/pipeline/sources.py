@@ -337,6 +337,21 @@ def _narrowest(codes: int, label: bool) -> SparkType:
     return next((kind for fine, kind in order if codes and not codes & ~fine), st.StringType())
 
 
+def objects(lines: DataFrame) -> DataFrame:
+    """Return texts with the reason against those that are no JSON object, null for the others."""
+    from pyspark.sql import functions as sf
+
+    wrong = sf.when(~sf.is_valid_utf8(LINE), sf.lit(_NO_UTF8))
+    lines = lines.withColumn(BROKEN, wrong).withColumn(LINE, sf.make_valid_utf8(LINE))
+    lines = lines.withColumn(LINE, sf.regexp_replace(LINE, "^\ufeff", ""))
+    # In brackets, so that anything behind the object shows: Spark's parser would pass over it.
+    closed = sf.concat(sf.lit("["), sf.col(LINE), sf.lit("]"))
+    whole = sf.try_parse_json(closed).isNotNull() & (sf.json_array_length(closed) == 1)
+    fine = sf.coalesce(whole & sf.ltrim(LINE).startswith("{"), sf.lit(False))
+    said = sf.when(~fine, sf.lit("is no JSON object of its own line; mend or drop it"))
+    return lines.withColumn(BROKEN, sf.coalesce(BROKEN, said))
+
+
 def _json(spark: SparkSession, where: str, place: Place) -> Source:
     """Return a table whose rows are objects, one a line."""
     from pyspark.sql import functions as sf
@@ -344,18 +359,7 @@ def _json(spark: SparkSession, where: str, place: Place) -> Source:
 
     read = spark.read.options(**place.options).text(place.spot)
     parts = read.schema.fields[1:]
-    lines = read.toDF(LINE, *(f"p{i}" for i in range(len(parts))))
-    said = sf.when(~sf.is_valid_utf8(LINE), sf.lit(_NO_UTF8))
-    lines = lines.withColumn(BROKEN, said).withColumn(LINE, sf.make_valid_utf8(LINE))
-    lines = lines.withColumn(LINE, sf.regexp_replace(LINE, "^\ufeff", "")).where(sf.trim(LINE) != "")
-    # In brackets, so that anything behind the object shows: Spark's parser would pass over it.
-    closed = sf.concat(sf.lit("["), sf.col(LINE), sf.lit("]"))
-    whole = sf.try_parse_json(closed).isNotNull() & (sf.json_array_length(closed) == 1)
-    said = sf.when(
-        ~(whole & sf.ltrim(LINE).startswith("{")),
-        sf.lit("is no JSON object of its own line; mend or drop it"),
-    )
-    lines = lines.withColumn(BROKEN, sf.coalesce(BROKEN, said))
+    lines = objects(read.toDF(LINE, *(f"p{i}" for i in range(len(parts))))).where(sf.trim(LINE) != "")
     with _set(spark, "spark.sql.caseSensitive", "true"):  # or spellings would be taken for one another
         found = spark.read.json(lines.where(f"{BROKEN} IS NULL").select(LINE)).schema.fields
     if not found and not lines.isEmpty():

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import narrowcast as nc
-from narrowcast.pipeline.streaming.stream import Batch, Stream, finish
+from narrowcast.pipeline.streaming.batch import Batch
+from narrowcast.pipeline.streaming.stream import Stream, finish
 from support.nats import nats_server
 
 if TYPE_CHECKING:

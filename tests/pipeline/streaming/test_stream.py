@@ -12,7 +12,8 @@ import pytest
 
 import narrowcast as nc
 from narrowcast.errors import JobError, NarrowcastError, ParameterError, SchemaError, TableError
-from narrowcast.pipeline.streaming.stream import Batch, Stream, finish
+from narrowcast.pipeline.streaming.batch import Batch
+from narrowcast.pipeline.streaming.stream import Stream, finish
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,14 +16,14 @@ from narrowcast.files import FORMATS
 from narrowcast.model.schema import EVENT_ID, Schema
 from narrowcast.pipeline.columns import attributes_of, fit, schema_of, texts, whole
 from narrowcast.pipeline.problems import plainly
-from narrowcast.pipeline.sources import CSV
+from narrowcast.pipeline.sources import BROKEN, CSV, LINE, objects
 from narrowcast.pipeline.storage import exists, listed, place_of
 from narrowcast.pipeline.tables import ingest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
     from pyspark.sql.types import DataType as SparkType
     from pyspark.sql.types import StructType
@@ -148,7 +148,7 @@ def _files(spark: SparkSession, source: str, schema: Schema | None, limit: int |
         if kind == "parquet":
             return typed(reader.schema(_shape(known)).parquet(place))
         if kind == "json":
-            return parsed(reader.text(place), "value", known)
+            return parsed(reader.text(place).where("trim(value) <> ''"), "value", known)
         return _csv(spark, reader, place, known)
 
 
@@ -169,15 +169,15 @@ def _csv(spark: SparkSession, reader: DataStreamReader, place: str, schema: Sche
     empty = {i: sf.nullif(f"t{i}", sf.lit("")) for i in range(len(names))}
     held = {known[name]: i for name, i in where.items() if name in known}
     texts = (sf.coalesce(f"t{i}", sf.lit("")) for i in range(len(names)))
+    said = f"has too few or too many fields: there are {len(names)} columns; mend or drop it"
     plain = frame.select(
-        sf.coalesce("corrupt", sf.concat_ws(",", *texts)).alias("line"),
+        sf.coalesce("corrupt", sf.concat_ws(",", *texts)).alias(LINE),
         sf.lit(None).cast("bigint").alias("place"),
-        sf.col("corrupt").isNotNull().alias("broken"),
+        sf.when(sf.col("corrupt").isNotNull(), sf.lit(said)).alias(BROKEN),
         empty[where[EVENT_ID]].alias("id"),
         *(empty[i].alias(f"c{j}") for j, i in enumerate(held.values())),
     )
-    bad = sf.when(sf.col("broken"), sf.lit(f"has too few or too many fields: there are {len(names)} columns"))
-    return _fitted(plain, schema, dict.fromkeys(held, st.StringType()), bad)
+    return _fitted(plain, schema, dict.fromkeys(held, st.StringType()))
 
 
 def _required(schema: Schema | None, what: str) -> Schema:
@@ -220,22 +220,15 @@ def parsed(frame: DataFrame, line: str, schema: Schema, *, place: str | None = N
 
     kinds = _kinds(schema)
     fields = [st.StructField(name, texts(kind, kind)) for name, kind in kinds.items()]
-    held = frame.select(
-        sf.decode(sf.col(line).cast("binary"), "UTF-8").alias("line"),
-        (sf.lit(None) if place is None else sf.col(place)).cast("bigint").alias("place"),
-    )
-    # In brackets, so that anything behind the object shows: Spark's parser would pass over it.
-    closed = sf.concat(sf.lit("["), sf.col("line"), sf.lit("]"))
-    fine = sf.try_parse_json(closed).isNotNull() & (sf.json_array_length(closed) == 1)
-    held = held.withColumn("broken", sf.coalesce(~(fine & sf.ltrim("line").startswith("{")), sf.lit(True)))
+    number = (sf.lit(None) if place is None else sf.col(place)).cast("bigint")
+    held = objects(frame.select(sf.col(line).cast("string").alias(LINE), number.alias("place")))
     parts = sf.from_json(
-        sf.when(~sf.col("broken"), sf.col("line")),
+        sf.when(sf.col(BROKEN).isNull(), sf.col(LINE)),
         st.StructType([st.StructField(EVENT_ID, st.StringType()), *fields]),
     )
-    plain = held.select("*", sf.inline_outer(sf.array(parts)))
-    plain = plain.toDF("line", "place", "broken", "id", *(f"c{i}" for i in range(len(fields))))
-    bad = sf.when(sf.col("broken"), sf.lit("is no JSON object; mend it, or send it elsewhere"))
-    return _fitted(plain, schema, {part.name: part.dataType for part in fields}, bad)
+    plain = held.select(LINE, "place", BROKEN, sf.inline_outer(sf.array(parts)))
+    plain = plain.toDF(LINE, "place", BROKEN, "id", *(f"c{i}" for i in range(len(fields))))
+    return _fitted(plain, schema, {part.name: part.dataType for part in fields})
 
 
 def _kinds(schema: Schema) -> dict[str, SparkType]:
@@ -245,19 +238,18 @@ def _kinds(schema: Schema) -> dict[str, SparkType]:
     return {each.name: each.as_struct() or st.StringType() for each in attributes_of(schema, ()).values()}
 
 
-def _fitted(plain: DataFrame, schema: Schema, held: Mapping[str, SparkType], bad: Column) -> Incoming:
+def _fitted(plain: DataFrame, schema: Schema, held: Mapping[str, SparkType]) -> Incoming:
     """Return events whose values are made to fit their types.
 
     Parameters
     ----------
     plain
-        The `line` of each event, its `id` as text, the number of its `place`, and `c0`, `c1`, ...
+        The `line` of each event, why it is `broken` if it is, its `id` as text, the number of its `place`,
+        and `c0`, `c1`, ...
     schema
         The attributes of events.
     held
         The types of `c0`, `c1`, ..., by the names that they get.
-    bad
-        The reason against a line that could not be taken apart.
     """
     from pyspark.sql import functions as sf
     from pyspark.sql import types as st
@@ -265,7 +257,7 @@ def _fitted(plain: DataFrame, schema: Schema, held: Mapping[str, SparkType], bad
     kinds = _kinds(schema)
     number, wrong = whole(sf.col("id"), st.StringType(), EVENT_ID)
     number = sf.coalesce(number, sf.col("place"))
-    reasons = [bad, *([] if wrong is None else [wrong])]
+    reasons = [sf.col(BROKEN), *([] if wrong is None else [wrong])]
     reasons.append(sf.when(number.isNull(), sf.lit("event_id is null")))
     out = {EVENT_ID: number}
     for i, (name, kind) in enumerate(held.items()):
@@ -273,5 +265,5 @@ def _fitted(plain: DataFrame, schema: Schema, held: Mapping[str, SparkType], bad
         reasons += [] if against is None else [against]
     reason = sf.coalesce(*reasons)
     named = [value.alias(name) for name, value in out.items()]
-    row = sf.when(reason.isNotNull(), sf.col("line"))
+    row = sf.when(reason.isNotNull(), sf.col(LINE))
     return Incoming(plain.select(*named, reason.alias(REASON), row.alias(ROW)), schema)

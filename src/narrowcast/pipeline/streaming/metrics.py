@@ -9,7 +9,7 @@ from narrowcast.errors import MissingError, ParameterError
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from narrowcast.pipeline.streaming.stream import Batch
+    from narrowcast.pipeline.streaming.batch import Batch
 
 #: What is counted, and what is as it is now.
 _COUNTERS = {
@@ -31,7 +31,7 @@ class Metrics:
 
     Examples
     --------
-    >>> from narrowcast.pipeline.streaming.stream import Batch
+    >>> from narrowcast.pipeline.streaming.batch import Batch
     >>> metrics = Metrics()
     >>> metrics.add(Batch(0, 1000, 1, 400, 2500, 3, None, 0.5))
     >>> metrics.line()

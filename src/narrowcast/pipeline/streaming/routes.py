@@ -19,8 +19,6 @@ from narrowcast.model.plan import ChannelPlan
 from narrowcast.routing import ChannelRouter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from numpy.typing import NDArray
 
     from narrowcast.model.events import EventBatch
@@ -128,11 +126,6 @@ def plan_name(folder: str | Path) -> str | None:
         return None
 
 
-def grid_of(schema: Schema, edges: Mapping[str, Sequence[int]]) -> CellGrid:
-    """Return the grid with these edges, by attribute."""
-    return CellGrid(schema, tuple(edges), tuple(np.array(each, np.int64) for each in edges.values()))
-
-
 def read_routes(folder: str | Path, schema: Schema, flow: str | None = None) -> Routes:
     """Read a plan for events of a schema.
 
@@ -155,7 +148,7 @@ def read_routes(folder: str | Path, schema: Schema, flow: str | None = None) -> 
             raise PlanError(
                 f"{folder} is a plan of cells without its grid; make it again with narrowcast plan"
             )
-        return Routes(name, plan, Flows(grid=grid_of(schema, grid)))
+        return Routes(name, plan, Flows(grid=CellGrid.of_keys(schema, grid)))
     if flow is None:
         raise ParameterError(
             f"{folder} is a plan of topics; name the attribute of events that has theirs: --flow"

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+#: The column that has an event as JSON.
+PAYLOAD = "payload"
+
+
 class Sink(Protocol):
     """Something that takes the deliveries of one micro-batch after another."""
 
@@ -88,3 +92,14 @@ class FunctionSink:
     def write(self, deliveries: DataFrame, batch: int) -> None:
         """Call the function."""
         self.function(deliveries, batch)
+
+
+def sink_of(given: str | Sink | Callable[[DataFrame, int], None]) -> Sink:
+    """Return the sink that was named, or given."""
+    if isinstance(given, str):
+        if given.startswith(("nats://", "tls://")):
+            from narrowcast.pipeline.streaming.messages import MessageSink
+
+            return MessageSink.at(given)
+        return TableSink(given)
+    return FunctionSink(given) if callable(given) else given

@@ -17,21 +17,18 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
-from narrowcast.errors import ParameterError, TableError
-from narrowcast.model.cells import NUMBERS
+from narrowcast.errors import NarrowcastError, ParameterError, TableError
+from narrowcast.model.cells import NUMBERS, CellGrid
 from narrowcast.model.schema import Schema
 from narrowcast.pipeline.cells import cell_bounds
 from narrowcast.pipeline.interest import InterestFrames, has, microseconds, require
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.storage import files_at, listed, place_of, read_bytes, write_bytes, write_table
-from narrowcast.pipeline.streaming.routes import grid_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
-
-    from narrowcast.model.cells import CellGrid
 
 #: Batches after which their tables are folded into one.
 EVERY = 64
@@ -123,7 +120,7 @@ class State:
         edges = None if grid is None else {name: [int(key) for key in keys] for name, keys in grid.items()}
         types = None
         if schema is not None and edges is not None:
-            grid_of(schema, edges)  # fails here where they do not go together
+            CellGrid.of_keys(schema, edges)  # fails here where they do not go together
             types = {name: str(schema[name]) for name in edges}
         given = _About(space, round(half_life * 1e6) / 1e6, edges, types)
         place = place_of(folder).rstrip("/")
@@ -327,7 +324,7 @@ class State:
         """Return the grid of cells, where their types are known."""
         if self.grid is None or self._types is None:
             return None
-        return grid_of(Schema.of(self._types), self.grid)
+        return CellGrid.of_keys(Schema.of(self._types), self.grid)
 
     def _steadily(self, work: Callable[[_Parts], DataFrame]) -> DataFrame:
         """Do what reads the tables; where some went meanwhile, since the stream goes on, do it again."""
@@ -336,7 +333,7 @@ class State:
             try:
                 with plainly(f"read the state in {self.folder}"):
                     return work(parts)
-            except Exception:
+            except NarrowcastError:
                 if not left or set(parts.files) <= set(listed(self.spark, self.folder)):
                     raise
         raise AssertionError("the last try returns or raises")

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from narrowcast.errors import ParameterError
-from narrowcast.model.schema import EVENT_ID
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.rows import JSON
 from narrowcast.pipeline.session import use
-from narrowcast.pipeline.storage import exists, write_table
+from narrowcast.pipeline.streaming.batch import Batch
 from narrowcast.pipeline.streaming.deliver import Delivery
 from narrowcast.pipeline.streaming.incoming import REASON, ROW, open_source
 from narrowcast.pipeline.streaming.record import Record
+from narrowcast.pipeline.streaming.rejects import Rejects
 from narrowcast.pipeline.streaming.routes import Flows, plan_name, read_routes
-from narrowcast.pipeline.streaming.sinks import FunctionSink, TableSink, folder_of
+from narrowcast.pipeline.streaming.sinks import PAYLOAD, TableSink, sink_of
 from narrowcast.pipeline.streaming.snapshots import Snapshots
 from narrowcast.pipeline.streaming.state import State
 
@@ -36,39 +33,6 @@ if TYPE_CHECKING:
     from narrowcast.pipeline.streaming.counts import Counter
     from narrowcast.pipeline.streaming.routes import Routes
     from narrowcast.pipeline.streaming.sinks import Sink
-
-#: The column that has an event as JSON.
-PAYLOAD = "payload"
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What a micro-batch came to.
-
-    Parameters
-    ----------
-    number
-        Of the micro-batch.
-    events, rejected
-        How many arrived, and how many of those could not be used.
-    matched, matches
-        How many events somebody wants, and how many subscriptions they match in all.
-    snapshot, plan
-        What they were matched with, and sent by.
-    seconds
-        From start to end.
-    """
-
-    number: int
-    events: int
-    rejected: int
-    matched: int
-    matches: int
-    snapshot: int
-    plan: str | None
-    seconds: float
 
 
 @dataclass(slots=True)
@@ -123,7 +87,7 @@ class Stream:
     heard: Callable[[Batch], None] | None = None
     _incoming: Any = field(init=False, repr=False)
     _sink: Sink = field(init=False, repr=False)
-    _aside: str = field(init=False, repr=False)
+    _rejects: Rejects = field(init=False, repr=False)
     _record: Record = field(init=False, repr=False)
     _snapshots: Snapshots = field(init=False, repr=False)
     _rows: DataFrame = field(init=False, repr=False)
@@ -149,7 +113,6 @@ class Stream:
             folder = f"{self._sink.path.rstrip('/')}/_checkpoint"
         self.checkpoint = folder
         beside = self._sink.path.rstrip("/") if isinstance(self._sink, TableSink) else folder.rstrip("/")
-        self._aside = self.rejected or f"{beside}-rejected"
         self._incoming = open_source(self.spark, self.source, self.schema, limit=self.limit)
         schema = self._incoming.schema
         routes = self._take_plan()
@@ -163,6 +126,7 @@ class Stream:
         }
         self._record = Record.open(self.spark, folder, said, schema)
         self._rows, self._names = self._numbered()
+        self._rejects = Rejects(self.spark, self.rejected or f"{beside}-rejected", self._names)
         self._counter = Counter(self.spark.sparkContext)
         self._snapshots = Snapshots(
             self.spark, self.subscriptions, schema, changes=self.changes, number_of=self._record.number_of
@@ -192,7 +156,7 @@ class Stream:
     def _numbered(self) -> tuple[DataFrame, tuple[str, ...]]:
         """Return the events with columns under numbers, and their names: what a micro-batch starts from.
 
-        Done once for all of them, and not at all where names can travel: each column costs a batch some time.
+        Done once for all of them: each column costs a batch some time, and a name with a dot cannot travel.
         """
         from pyspark.sql import functions as sf
 
@@ -210,7 +174,8 @@ class Stream:
         """Deliver a micro-batch."""
         start = time.perf_counter()
         snapshot = self._snapshots.take()
-        self._set_aside_subscriptions(snapshot.number)
+        self._rejects.subscriptions(self._snapshots.rejected, snapshot.number)
+        self._snapshots.rejected = []
         routes = self._take_plan()
         counts = (0, 0, 0, 0)
         again = self._sink.done(self.spark, number)
@@ -237,7 +202,7 @@ class Stream:
             counts = self._counter.total
             self._parts = len(self._counter.parts.value)
         if again or counts[1]:
-            self._set_aside(frame, number)
+            self._rejects.events(frame, number)
         if self.heard is not None:
             name = None if routes is None else routes.value.name
             self.heard(Batch(number, *counts, snapshot.number, name, time.perf_counter() - start))
@@ -265,37 +230,6 @@ class Stream:
         finally:
             kept.unpersist()
 
-    def _set_aside(self, frame: DataFrame, number: int) -> None:
-        """Write the events that cannot be used, with the reason."""
-        from pyspark.sql import functions as sf
-
-        place = folder_of(self._aside, number)
-        if exists(self.spark, place):
-            return
-        if self._incoming.judged:
-            bad = frame.where(f"{REASON} IS NOT NULL").select(
-                sf.col(REASON).alias("reason"), sf.col(ROW).alias("row")
-            )
-        else:
-            named = (sf.col(f"c{i}").alias(name) for i, name in enumerate(self._names) if name != PAYLOAD)
-            row = sf.to_json(sf.struct(*named), JSON)
-            ids = f"c{[name.lower() for name in self._names].index(EVENT_ID)}"
-            bad = frame.where(sf.col(ids).isNull()).select(
-                sf.lit("event_id is null").alias("reason"), row.alias("row")
-            )
-        if not bad.isEmpty():
-            rows = bad.select(sf.lit("events").alias("table"), "reason", "row")
-            write_table(rows, place, doing=f"write {self._aside}")
-
-    def _set_aside_subscriptions(self, number: int) -> None:
-        """Write the subscriptions that a snapshot could not take up, with the reason."""
-        rows, self._snapshots.rejected = self._snapshots.rejected, []
-        place = f"{self._aside}-subscriptions/snapshot={number:08d}"
-        if rows and not exists(self.spark, place):
-            table = pa.concat_tables(rows)
-            log.warning("%d subscriptions cannot be used: see %s", table.num_rows, place)
-            write_table(self.spark.createDataFrame(table), place, doing=f"write {place}")
-
     def _open_state(self, routes: Broadcast[Routes] | None) -> tuple[State, Flows]:
         """Return the state, and the flows that it counts: those of the plan, or those of an attribute."""
         flows = None if routes is None else routes.value.flows
@@ -304,16 +238,16 @@ class Stream:
                 raise ParameterError("flows are to be counted; name the attribute that has them with --flow")
             flows = Flows(column=self.flow)
             flows.check(self._incoming.schema)
-        space: Any = "topics" if flows.grid is None else "cells"
-        edges = None
-        if flows.grid is not None:
-            names = flows.grid.attributes
-            edges = {name: keys.tolist() for name, keys in zip(names, flows.grid.edges, strict=True)}
         assert self.state is not None
-        schema, half_life = self._incoming.schema, self.half_life
-        return State(
-            self.spark, self.state, space=space, grid=edges, half_life=half_life, schema=schema
-        ), flows
+        found = State(
+            self.spark,
+            self.state,
+            space="topics" if flows.grid is None else "cells",
+            grid=None if flows.grid is None else flows.grid.keys(),
+            half_life=self.half_life,
+            schema=self._incoming.schema,
+        )
+        return found, flows
 
     def _take_plan(self) -> Broadcast[Routes] | None:
         """Return the plan as it is now."""
@@ -332,14 +266,3 @@ def finish(query: StreamingQuery) -> None:
         # In steps: a wait without an end could not be interrupted.
         while not query.awaitTermination(1):
             pass
-
-
-def sink_of(given: str | Sink | Callable[[DataFrame, int], None]) -> Sink:
-    """Return the sink that was named, or given."""
-    if isinstance(given, str):
-        if given.startswith(("nats://", "tls://")):
-            from narrowcast.pipeline.streaming.messages import MessageSink
-
-            return MessageSink.at(given)
-        return TableSink(given)
-    return FunctionSink(given) if callable(given) else given
