@@ -26,7 +26,7 @@ from benchmarks.workloads import Work, make
 
 from narrowcast.pipeline.session import session
 from narrowcast.pipeline.streaming.batch import Batch
-from narrowcast.pipeline.streaming.stream import Stream, finish
+from narrowcast.pipeline.streaming.stream import Stream
 
 HERE = Path(__file__).parent
 SUBSCRIPTIONS, EVENTS, BATCHES, TURNS, WARM = 100_000, 10_000, 120, 4, 10
@@ -158,7 +158,8 @@ def changes(scale: float) -> dict[str, Any]:
 
         (place / "changes").mkdir()
         stream = opened(spark, place, work, heard=heard, changes=str(place / "changes"))
-        finish(stream.start(once=True))
+        stream.start(once=True)
+        stream.wait()
         stream.close()
     pairs = [pair for pair in pairwise(seen) if pair[1].number > WARM]
     steady = [now.seconds for before, now in pairs if now.snapshot == before.snapshot]
@@ -203,7 +204,8 @@ def backlog(scale: float) -> dict[str, Any]:
 
         stream = opened(spark, place, work, heard=heard, source=source, limit=limit)
         begin = time.perf_counter()
-        finish(stream.start(once=True))
+        stream.start(once=True)
+        stream.wait()
         seconds = time.perf_counter() - begin
         stream.close()
     left = total

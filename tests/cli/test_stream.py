@@ -12,6 +12,7 @@ import pytest
 
 import narrowcast as nc
 from narrowcast.errors import ParameterError
+from narrowcast.pipeline.streaming.backlog import Lag
 from narrowcast.pipeline.streaming.batch import Batch
 from narrowcast.pipeline.streaming.metrics import Metrics
 from support.command import call, document, refusal
@@ -73,6 +74,7 @@ def test_matches_rates_and_a_plan_of_them(
         (["--limit", "0"], "--limit is 0; let a micro-batch take at least 1"),
         (["--half-life", "0"], "--half-life is 0.0; give a positive number"),
         (["--metrics", "here"], "--metrics is 'here'; write it as localhost:9400"),
+        (["--format", "yaml"], "--format is 'yaml' and must be json"),
         (["--schema", "nowhere.json"], "cannot read a schema from nowhere.json"),
     ],
 )
@@ -83,13 +85,21 @@ def test_bad_options(words: list[str], message: str, given: list[str | Path], tm
 
 def test_metrics_are_served() -> None:
     with Metrics.serve("localhost:0") as metrics:
-        metrics.add(Batch(0, 1000, 1, 400, 2500, 3, None, 0.5), lag=7)
+        metrics.add(Batch(0, 1000, 1, 400, 2500, 3, None, 0.5))
+        metrics.see(Lag(7, "messages", 2, 12.5))
         metrics.add(Batch(1, 500, 0, 100, 300, 4, None, 0.25))
         with urllib.request.urlopen(f"http://localhost:{metrics.port}/metrics") as answer:
             text = answer.read().decode()
     for line in ("events_total 1500.0", "rejected_total 1.0", "matches_total 2800.0", "batches_total 2.0"):
         assert f"narrowcast_{line}" in text
-    for line in ("batch_seconds 0.25", "snapshot 4.0", "lag_events 7.0", "batch_events 500.0"):
+    for line in (
+        "batch_seconds 0.25",
+        "snapshot 4.0",
+        "waiting 7.0",
+        "missing 2.0",
+        "arriving 12.5",
+        "batch_events 500.0",
+    ):
         assert f"narrowcast_{line}" in text
     with pytest.raises(ParameterError, match="name another port"), Metrics.serve("nowhere.invalid:1"):
         pass

@@ -12,6 +12,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.model.schema import Schema
 
 if TYPE_CHECKING:
+    from narrowcast.pipeline.streaming.backlog import Lag
     from narrowcast.pipeline.streaming.batch import Batch
 
 
@@ -59,6 +60,10 @@ def stream(
         int | None,
         typer.Option("--limit", metavar="N", help="What a micro-batch takes at most: messages, or files."),
     ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option("--format", metavar="KIND", help="Of files that are to come: parquet or json."),
+    ] = None,
     checkpoint: Annotated[
         str | None,
         typer.Option("--checkpoint", metavar="DIR", help="The stream's own folder; by default in the sink."),
@@ -90,7 +95,7 @@ def stream(
         --flow symbol --sink nats://host:4222/out --checkpoint ck
     """
     from narrowcast.pipeline.streaming.metrics import Metrics
-    from narrowcast.pipeline.streaming.stream import Stream, finish
+    from narrowcast.pipeline.streaming.stream import Stream
 
     if not 0 <= every < 1e6:
         raise ParameterError(f"--every is {every}; give seconds, or 0 to go on at once")
@@ -104,13 +109,13 @@ def stream(
         task = at.progress.add_task("read the subscriptions", total=None)
 
         def heard(batch: Batch) -> None:
-            told.add(batch, query_lag())
+            told.add(batch)
             at.progress.update(task, description=told.line())
 
-        def query_lag() -> int | None:
-            return None if not queries else told.lag_of(queries[0].lastProgress)
+        def seen(lag: Lag) -> None:
+            told.see(lag)
+            at.progress.update(task, description=told.line())
 
-        queries: list[Any] = []
         job = Stream(
             at.spark,
             subscriptions,
@@ -125,14 +130,16 @@ def stream(
             state=state,
             half_life=half_life,
             limit=limit,
+            kind=kind,
             heard=heard,
         )
         try:
             at.progress.update(task, description="wait for events")
-            queries.append(job.start(once=once, every=every))
-            finish(queries[0])
+            job.start(once=once, every=every)
+            job.wait(seen)
         except KeyboardInterrupt:
-            queries[0].stop()
+            at.progress.update(task, description="ending after this micro-batch; interrupt again to end now")
+            job.stop()
         finally:
             job.close()
     facts = {"command": "stream", "sink": sink, **told.facts()}
@@ -144,5 +151,7 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("", "number")]
     names = ("batches", "events", "rejected", "matched", "matches", "snapshot")
     rows += [(name, f"{facts[name]:,}") for name in names]
+    if facts["missing"]:
+        rows.append(("missing at the source", f"{facts['missing']:,}"))
     rows.append(("events a second", f"{facts['rate']:,.0f}"))
     return rows

@@ -71,7 +71,7 @@ def packed(table: pa.Table, schema: Schema) -> pa.RecordBatch:
 
 def json_of(row: dict[str, object]) -> str:
     """Return a row as Spark writes it."""
-    return json.dumps(row, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
 def pack(subscriptions: SubscriptionSet) -> bytes:

@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import narrowcast as nc
+from narrowcast.pipeline.streaming.backlog import Lag
 from narrowcast.pipeline.streaming.batch import Batch
-from narrowcast.pipeline.streaming.stream import Stream, finish
+from narrowcast.pipeline.streaming.stream import Stream
 from support.nats import nats_server
 
 if TYPE_CHECKING:
@@ -56,13 +57,19 @@ def sent(server: NatsServer) -> list[tuple[str, str, dict[str, Any]]]:
 
 
 def run(
-    spark: SparkSession, server: NatsServer, subscriptions: str, tmp_path: Path, **options: Any
+    spark: SparkSession,
+    server: NatsServer,
+    subscriptions: str,
+    tmp_path: Path,
+    lags: list[Lag] | None = None,
+    **options: Any,
 ) -> list[Batch]:
     heard: list[Batch] = []
     given = {"source": f"{server.url}/TICKS", "sink": f"{server.url}/out", "schema": SCHEMA, **options}
     stream = Stream(spark, subscriptions, checkpoint=str(tmp_path / "check"), heard=heard.append, **given)
     try:
-        finish(stream.start(once=True))
+        stream.start(once=True)
+        stream.wait(None if lags is None else lags.append)
     finally:
         stream.close()
     return heard
@@ -94,7 +101,9 @@ def test_sent_again_it_is_there_once(
     spark: SparkSession, server: NatsServer, subscriptions: str, tmp_path: Path
 ) -> None:
     server.fill("TICKS.us", [json.dumps({"symbol": "IBM", "price": float(i)}).encode() for i in range(40)])
-    run(spark, server, subscriptions, tmp_path, limit=15)
+    lags: list[Lag] = []
+    run(spark, server, subscriptions, tmp_path, lags, limit=15)
+    assert (lags[-1].waiting, lags[-1].unit, lags[-1].missing) == (0, "messages", 0)
     before = sent(server)
     for name in ("2", ".2.crc"):
         (tmp_path / "check" / "query" / "commits" / name).unlink()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,8 +14,9 @@ import pytest
 
 import narrowcast as nc
 from narrowcast.errors import JobError, NarrowcastError, ParameterError, SchemaError, TableError
+from narrowcast.pipeline.streaming.backlog import Backlog, Lag
 from narrowcast.pipeline.streaming.batch import Batch
-from narrowcast.pipeline.streaming.stream import Stream, finish
+from narrowcast.pipeline.streaming.stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +79,8 @@ class Place:
         """Take what is there, and return the batches of it."""
         before, stream = len(self.heard), self.stream(**options)
         try:
-            finish(stream.start(once=True))
+            stream.start(once=True)
+            stream.wait()
         finally:
             stream.close()
         return self.heard[before:]
@@ -159,7 +163,7 @@ class TestSubscriptions:
     """They change while the stream goes."""
 
     def test_changes_are_taken_up_between_batches(self, place: Place) -> None:
-        stream = place.stream()
+        stream = place.stream(kind="parquet")
         query = stream.start()
         try:
             tables = {1: place.events(0, 100)}
@@ -216,7 +220,7 @@ class TestSubscriptions:
         assert place.found() in (first, {**first, **expected({**kept, 1: "price > 0"}, table)})
 
     def test_a_table_that_is_written_anew_is_read_anew(self, place: Place) -> None:
-        stream = place.stream()
+        stream = place.stream(kind="parquet")
         query = stream.start()
         try:
             place.events(0, 100)
@@ -231,9 +235,36 @@ class TestSubscriptions:
         found = {event: ids for event, ids in place.found().items() if event >= 100}
         assert found == expected({5: "price > 110"}, table)
 
+    def test_a_file_that_cannot_be_read_is_told_once_and_read_when_it_has_changed(
+        self, place: Place, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        stream = place.stream(kind="parquet")
+        query = stream.start()
+        half = place.folder / "changes" / "a.jsonl"
+        try:
+            (place.folder / "changes" / "notes.txt").write_text("for people")
+            half.write_text('{"subscription_id": 7, "act')
+            for start in (0, 100):
+                place.events(start, start + 100)
+                query.processAllAvailable()
+            half.write_text('{"subscription_id": 2, "action": "unsubscribe"}')
+            table = place.events(200, 300)
+            query.processAllAvailable()
+            (place.folder / "subscriptions" / "a.parquet").write_text("oops")  # what there was is kept
+            later = place.events(300, 400)
+            query.processAllAvailable()
+        finally:
+            query.stop()
+            stream.close()
+        assert len([text for text in caplog.messages if "left until it changes" in text]) == 1
+        assert any("going on with the subscriptions that there were" in text for text in caplog.messages)
+        left = {i: text for i, text in FILTERS.items() if i != 2}
+        found = {event: ids for event, ids in place.found().items() if event >= 200}
+        assert found == expected(left, table) | expected(left, later)
+
     def test_many_changes_make_a_new_index(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("narrowcast.pipeline.streaming.snapshots._CARRIED", 1)
-        stream = place.stream()
+        stream = place.stream(kind="parquet")
         query = stream.start()
         filters = dict(FILTERS)
         whole: dict[int, list[int]] = {}
@@ -247,6 +278,65 @@ class TestSubscriptions:
             query.stop()
             stream.close()
         assert place.found() == whole
+
+
+class TestRunning:
+    """It can be watched, and ended."""
+
+    def test_files_that_wait(self, place: Place) -> None:
+        for start in range(0, 500, 100):
+            place.events(start, start + 100)
+        lags: list[Lag] = []
+        stream = place.stream(limit=2)
+        stream.start(once=True)
+        stream.wait(lags.append)
+        stream.close()
+        assert (lags[-1].waiting, lags[-1].unit) == (0, "files")
+        assert [lag.waiting for lag in lags] == sorted((lag.waiting or 0 for lag in lags), reverse=True)
+        (place.folder / "events" / "0.parquet").unlink()
+        place.events(900, 901)
+        backlog = Backlog(place.spark, stream._incoming, stream._place)
+        assert backlog._files(str(place.folder / "events")) == 1
+
+    def test_it_ends_after_the_batch_that_it_is_at(self, place: Place) -> None:
+        tables = [place.events(start, start + 100) for start in range(0, 300, 100)]
+        begun = threading.Event()
+
+        def heard(_: Batch) -> None:
+            begun.set()
+            time.sleep(1)
+
+        stream = place.stream(limit=1, heard=heard)
+        query = stream.start()
+        assert begun.wait(60)
+        stream.stop()
+        assert not query.isActive
+        stream.close()
+        assert [path.name for path in sorted((place.folder / "out").glob("batch=*"))] == ["batch=00000000"]
+        assert len(place.run(limit=1)) == 2
+        assert place.found() == {k: v for table in tables for k, v in expected(FILTERS, table).items()}
+
+    def test_what_was_not_started_ends(self, place: Place) -> None:
+        stream = place.stream(kind="parquet")
+        stream.stop()
+        stream.wait()
+        stream.close()
+
+    def test_a_folder_that_is_empty(self, place: Place) -> None:
+        with pytest.raises(TableError, match=r"holds no events yet; .* say --schema and --format"):
+            place.stream()
+        with pytest.raises(ParameterError, match="--format is 'csv' and must be json or parquet"):
+            place.stream(kind="csv")
+        stream = place.stream(kind="json")
+        query = stream.start()
+        try:
+            line = {"event_id": 5, "price": 80.0, "name": "x"}
+            (place.folder / "events" / "1.jsonl").write_text(json.dumps(line))
+            query.processAllAvailable()
+        finally:
+            stream.stop()
+            stream.close()
+        assert list(place.found()) == [5]
 
 
 class TestPlans:
@@ -284,7 +374,7 @@ class TestPlans:
 
     def test_a_new_plan_is_taken_up(self, place: Place, plan: Callable[[int], None]) -> None:
         plan(2)
-        stream = place.stream(plan=place.folder / "plan", flow="name")
+        stream = place.stream(kind="parquet", plan=place.folder / "plan", flow="name")
         query = stream.start()
         try:
             place.events(0, 100)

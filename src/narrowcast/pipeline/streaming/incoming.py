@@ -6,7 +6,7 @@ All come out the same way: `event_id` and the attributes. Where they had to be t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
@@ -30,16 +30,31 @@ if TYPE_CHECKING:
 
 #: What stands behind the attributes: why an event cannot be used, and what it was.
 REASON, ROW = "_reason", "_row"
+#: Formats of files that can be waited for in an empty folder; the columns of CSV are told by the first file.
+_EMPTY = ("json", "parquet")
 #: Files that a micro-batch takes where nobody says otherwise.
 FILES = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A stream of events, and what they have."""
+    """A stream of events, and what they have.
+
+    Parameters
+    ----------
+    rows, schema
+        The events, and their attributes.
+    folder, ends
+        Where the files are that they come in, and how their names end.
+    jetstream
+        Whether they are messages of JetStream.
+    """
 
     rows: DataFrame
     schema: Schema
+    folder: str | None = None
+    ends: tuple[str, ...] = ()
+    jetstream: bool = False
 
     @property
     def judged(self) -> bool:
@@ -53,6 +68,7 @@ def open_source(
     schema: Schema | None = None,
     *,
     limit: int | None = None,
+    kind: str | None = None,
 ) -> Incoming:
     """Return the events that arrive at a source.
 
@@ -69,6 +85,8 @@ def open_source(
         The attributes of events; taken from the files that are there where it is left out.
     limit
         How much a micro-batch takes: files of a folder, messages of a stream.
+    kind
+        The format of files, where none is there yet: `parquet` or `json`.
     """
     if not isinstance(source, str):
         return _given(source, schema)
@@ -76,7 +94,7 @@ def open_source(
         return _clock(spark, source)
     if source.startswith(("nats://", "tls://")):
         return _messages(spark, source, schema, limit)
-    return _files(spark, source, schema, limit)
+    return _files(spark, source, schema, limit, kind)
 
 
 def _given(frame: DataFrame, schema: Schema | None) -> Incoming:
@@ -125,31 +143,35 @@ def _messages(spark: SparkSession, source: str, schema: Schema | None, limit: in
         options["limit"] = limit
     with plainly(f"read {stream}"):
         frame = read_messages(spark, f"{place.scheme}://{place.netloc}", stream, **options)
-    return parsed(frame, "payload", known, place="sequence")
+    return replace(parsed(frame, "payload", known, place="sequence"), jetstream=True)
 
 
-def _files(spark: SparkSession, source: str, schema: Schema | None, limit: int | None) -> Incoming:
+def _files(
+    spark: SparkSession, source: str, schema: Schema | None, limit: int | None, kind: str | None
+) -> Incoming:
     """Return the events in files that are added to a folder."""
     there = listed(spark, source)
     kinds = sorted({FORMATS[end] for name in there if (end := Path(name).suffix.lower()) in FORMATS})
     if len(kinds) > 1:
         raise TableError(f"{source} mixes {' and '.join(kinds)}; keep one format in a folder")
-    if not kinds and (schema is None or not exists(spark, source)):
-        raise TableError(
-            f"{source} holds no events yet; put a file there, or make the folder and say --schema"
-        )
-    kind = kinds[0] if kinds else "parquet"
+    if kind not in (None, *(kinds or _EMPTY)):
+        raise ParameterError(f"--format is {kind!r} and must be {' or '.join(kinds or _EMPTY)} for {source}")
+    if not kinds and (schema is None or kind is None or not exists(spark, source)):
+        raise TableError(f"{source} holds no events yet; put a file there, or say --schema and --format")
+    kind = kinds[0] if kinds else str(kind)
     known = schema or schema_of(ingest(spark, "events", source).rows)
     reader = spark.readStream.option("__globPaths__", "false").option("maxFilesPerTrigger", limit or FILES)
-    ends = ",".join(end[1:] for end, name in FORMATS.items() if name == kind)
-    reader = reader.option("pathGlobFilter", f"*.{{{ends}}}")
+    ends = tuple(end for end, name in FORMATS.items() if name == kind)
+    reader = reader.option("pathGlobFilter", f"*.{{{','.join(end[1:] for end in ends)}}}")
     place = place_of(source)
     with plainly(f"read {source}"):
         if kind == "parquet":
-            return typed(reader.schema(_shape(known)).parquet(place))
-        if kind == "json":
-            return parsed(reader.text(place).where("trim(value) <> ''"), "value", known)
-        return _csv(spark, reader, place, known)
+            found = typed(reader.schema(_shape(known)).parquet(place))
+        elif kind == "json":
+            found = parsed(reader.text(place).where("trim(value) <> ''"), "value", known)
+        else:
+            found = _csv(spark, reader, place, known)
+    return replace(found, folder=place, ends=ends)
 
 
 def _csv(spark: SparkSession, reader: DataStreamReader, place: str, schema: Schema) -> Incoming:

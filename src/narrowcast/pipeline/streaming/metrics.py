@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from narrowcast.errors import MissingError, ParameterError
+from narrowcast.pipeline.streaming.backlog import Lag
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -22,7 +23,9 @@ _GAUGES = {
     "batch_seconds": "Seconds that the last micro-batch took",
     "batch_events": "Events of the last micro-batch",
     "snapshot": "Number of the subscriptions' snapshot",
-    "lag_events": "Events that wait at the source, where it tells",
+    "arriving": "Events a second that came in between the last two micro-batches",
+    "waiting": "Messages, or files of a folder, that wait at the source",
+    "missing": "Messages that the source no longer had when it was their turn",
 }
 
 
@@ -35,7 +38,7 @@ class Metrics:
     >>> metrics = Metrics()
     >>> metrics.add(Batch(0, 1000, 1, 400, 2500, 3, None, 0.5))
     >>> metrics.line()
-    'batch 0: 1,000 events in 0.50 s, 2,000 a second, 2.5 matches each, snapshot 3'
+    'batch 0: 1,000 events in 0.50 s, 2,000 a second, 2.5 matches each, snapshot 3, 1 rejected so far'
     >>> metrics.facts()["rate"]
     2000.0
     """
@@ -44,7 +47,7 @@ class Metrics:
         self.batches, self.seconds = 0, 0.0
         self.sums = dict.fromkeys(_COUNTERS, 0)
         self.last: Batch | None = None
-        self.lag: int | None = None
+        self.lag = Lag()
         self._served: dict[str, Any] = {}
         self._server: Any = None
 
@@ -88,10 +91,10 @@ class Metrics:
             self._server.shutdown()
             self._server.server_close()
 
-    def add(self, batch: Batch, lag: int | None = None) -> None:
+    def add(self, batch: Batch) -> None:
         """Count a micro-batch."""
         self.batches, self.seconds = self.batches + 1, self.seconds + batch.seconds
-        self.last, self.lag = batch, lag
+        self.last = batch
         for name in _COUNTERS:
             self.sums[name] += getattr(batch, name)
         if self._served:
@@ -101,18 +104,14 @@ class Metrics:
             self._served["batch_seconds"].set(batch.seconds)
             self._served["batch_events"].set(batch.events)
             self._served["snapshot"].set(batch.snapshot)
-            if lag is not None:
-                self._served["lag_events"].set(lag)
 
-    def lag_of(self, progress: Any) -> int | None:
-        """Return how many events wait at the source, by Spark's own account; None where it does not tell."""
-        if progress is None or not progress["sources"]:
-            return None
-        if progress["sources"][0]["description"].startswith("jetstream"):
-            from narrowcast.pipeline.jetstream import lag_of
-
-            return lag_of(progress)
-        return None
+    def see(self, lag: Lag) -> None:
+        """Take down how far the stream is behind."""
+        self.lag = lag
+        if self._served:
+            for name in ("arriving", "waiting", "missing"):
+                if (value := getattr(lag, name)) is not None:
+                    self._served[name].set(value)
 
     def line(self) -> str:
         """Return the last micro-batch in one line."""
@@ -121,8 +120,8 @@ class Metrics:
             return "wait for events"
         rate = batch.events / max(batch.seconds, 1e-9)
         each = batch.matches / max(1, batch.events)
-        waiting = "" if self.lag is None else f", {self.lag:,} waiting"
-        bad = f", {self.sums['rejected']:,} rejected so far" if self.sums["rejected"] > 1 else ""
+        waiting = "" if self.lag.waiting is None else f", {self.lag.waiting:,} {self.lag.unit} waiting"
+        bad = f", {self.sums['rejected']:,} rejected so far" if self.sums["rejected"] else ""
         return (
             f"batch {batch.number}: {batch.events:,} events in {batch.seconds:.2f} s, {rate:,.0f} a second, "
             f"{each:.1f} matches each, snapshot {batch.snapshot}{waiting}{bad}"
@@ -138,4 +137,7 @@ class Metrics:
             "snapshot": snapshot,
             "seconds": self.seconds,
             "rate": rate,
+            "arriving": self.lag.arriving,
+            "waiting": self.lag.waiting,
+            "missing": self.lag.missing,
         }

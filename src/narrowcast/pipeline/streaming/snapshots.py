@@ -5,23 +5,24 @@ from __future__ import annotations
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from narrowcast.errors import TableError
-from narrowcast.files import read_table
+from narrowcast.errors import NarrowcastError
+from narrowcast.files import FORMATS
 from narrowcast.filters.compiler import Compiler
-from narrowcast.filters.subscriptions import COLUMNS, compile_filters
+from narrowcast.filters.subscriptions import compile_filters
 from narrowcast.matching import Auto
 from narrowcast.pipeline.broadcast import ship
-from narrowcast.pipeline.compile import columns_of, compile_subscriptions, json_of, unpack_all
+from narrowcast.pipeline.compile import columns_of, compile_subscriptions, unpack_all
 from narrowcast.pipeline.content import rejected_of
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.storage import fetched, listed
 from narrowcast.pipeline.streaming.change import Change
+from narrowcast.pipeline.streaming.update import REJECTED, Update, rejected_rows
 from narrowcast.pipeline.tables import ingest
 
 if TYPE_CHECKING:
@@ -32,14 +33,13 @@ if TYPE_CHECKING:
 
     from narrowcast.matching.indexed import Indexed
     from narrowcast.model.schema import Schema
+    from narrowcast.model.subscriptions import SubscriptionSet
     from narrowcast.pipeline.storage import Listing
 
 log = logging.getLogger(__name__)
 
 #: Changes are carried along with the index until they are so many, or this share of what is in it.
 _CARRIED, _SHARE = 8192, 8
-_ACTIONS = ("subscribe", "unsubscribe")
-_REJECTED = pa.schema([(name, pa.string()) for name in ("table", "reason", "row")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,8 @@ class Snapshots:
         #: Rows that were set aside since somebody asked last: `table`, `reason`, `row`.
         self.rejected: list[pa.Table] = []
         self._seen: dict[str, Listing] = {}
+        self._unread: dict[str, Listing] = {}  # cannot be read as they are
+        self._failed: dict[str, Listing] | None = None  # could not be read anew as they are
         self._next = self._base = Change.none(schema).added
         self._change = self._since = Change.none(schema)
         self._snapshot = Snapshot(0, "", b"", (), 0)
@@ -121,8 +123,7 @@ class Snapshots:
         """Return the newest snapshot."""
         there = self._listed()
         if any(there.get(path) != known for path, known in self._seen.items()):
-            log.warning("files of subscriptions were replaced or removed: reading all of them again")
-            self._load()
+            self._reload(there)
         else:
             new = {path: found for path, found in there.items() if path not in self._seen}
             if new and (change := self._changed_by(new)) is not None:
@@ -131,85 +132,91 @@ class Snapshots:
         self._rebase()
         return self._snapshot
 
+    def _reload(self, there: dict[str, Listing]) -> None:
+        """Read everything again; where that fails, go on with what there was until files have changed."""
+        if there == self._failed:
+            return
+        log.warning("files of subscriptions were replaced or removed: reading all of them again")
+        try:
+            self._load()
+            self._failed = None
+        except NarrowcastError as error:
+            log.warning("going on with the subscriptions that there were: %s", error)
+            self._failed = there
+
     def _listed(self) -> dict[str, Listing]:
         """Return all files, of the table and of changes."""
-        return listed(self._spark, self._table) | self._listed_changes()
+        return self._files(self._table) | self._files(self._changes)
 
-    def _listed_changes(self) -> dict[str, Listing]:
-        return {} if self._changes is None else listed(self._spark, self._changes)
+    def _files(self, place: str | None) -> dict[str, Listing]:
+        """Return the files of a place that can be tables."""
+        there = {} if place is None else listed(self._spark, place)
+        return {path: found for path, found in there.items() if Path(path).suffix.lower() in FORMATS}
 
     def _load(self) -> None:
         """Read everything that is there, and build the index."""
-        there = listed(self._spark, self._table)
+        there = self._files(self._table)
         with plainly(f"read {self._table}"):
             read = ingest(self._spark, "subscriptions", self._table)
             compiled = compile_subscriptions(read.rows, self._schema).persist()
             try:
                 payloads = compiled.where("payload IS NOT NULL").select("payload").toLocalIterator()
-                self._base = unpack_all([row.payload for row in payloads], self._schema)
-                if not len(self._base):
-                    self._base = Change.none(self._schema).added
-                self._reject(rejected_of(compiled).unionByName(read.rejected).toArrow())
+                base = unpack_all([row.payload for row in payloads], self._schema)
+                rejected = rejected_of(compiled).unionByName(read.rejected).toArrow()
             finally:
                 compiled.unpersist()
-        self._seen, self._building = there, None
+        self._base = base if len(base) else Change.none(self._schema).added
+        self._reject(rejected)
+        self._seen, self._unread, self._building = there, {}, None
         self._base_columns = columns_of(self._base)
         self._since = Change.none(self._schema)
         self._file = ship(self._spark, Auto().fit(self._base))
         self._change = Change.none(self._schema)
-        self._settle(self._changed_by(self._listed_changes()) or self._change)
+        self._settle(self._changed_by(self._files(self._changes)) or self._change)
 
     def _changed_by(self, new: dict[str, Listing]) -> Change | None:
         """Return what files change that are new, in the order of their writing; None if none can be read."""
-        changes = self._listed_changes()
+        changes = self._files(self._changes)
         whole: Change | None = None
         for path in sorted(new, key=lambda path: (new[path].written, path)):
+            if self._unread.get(path) == new[path]:
+                continue
             try:
                 with fetched(self._spark, path) as local:
-                    change = self._read(local, whole, of_changes=path in changes)
-            except (TableError, OSError) as error:
-                # Perhaps it is still being written; it is looked at again with the next batch.
-                log.warning("%s is left for later: %s", path, error)
+                    update = Update.read(local, actions=path in changes)
+            except (NarrowcastError, OSError) as error:
+                # Perhaps it is still being written; it is looked at again when it has changed.
+                log.warning("%s is left until it changes: %s", path, error)
+                self._unread[path] = new[path]
                 continue
+            change = self._ordered(update) if path in changes else self._appended(update, whole)
+            self._unread.pop(path, None)
             self._seen[path] = new[path]
             whole = change if whole is None else whole.then(change)
         return whole
 
-    def _read(self, path: str, before: Change | None, *, of_changes: bool) -> Change:
-        """Return what a file changes after another change; rows that cannot be used are set aside."""
-        table = read_table(path)
-        wanted = (*COLUMNS, "action") if of_changes else COLUMNS
-        lacking = [name for name in wanted if name not in table.column_names]
-        if lacking:
-            raise TableError(f"it has no column {', '.join(map(repr, lacking))}; write it again")
-        return self._ordered(table) if of_changes else self._appended(table, before)
-
-    def _appended(self, table: pa.Table, before: Change | None) -> Change:
+    def _appended(self, update: Update, before: Change | None) -> Change:
         """Return rows of the table itself as a change: an id that is there already stays as it is."""
-        done = compile_filters(self._schema, _typed(table), compiler=self._compiler)
-        self._reject(_aside(done.rejected))
-        new = done.subscriptions
-        taken = np.isin(new.subscription_id, self._ids(before))
-        for i in new.subscription_id[taken].tolist():
-            self._reject(_one(f"subscription_id {i} is used by another row; give each its own", i))
-        return Change(np.zeros(0, np.int64), new.take(np.flatnonzero(~taken)))
+        taken = np.isin(update.joins["subscription_id"].to_numpy(), self._ids(before))
+        again = update.joins.filter(pa.array(taken))
+        said = [
+            f"subscription_id {i} is used by another row; give each its own" for i in again[0].to_pylist()
+        ]
+        self._reject(rejected_rows(again, pa.array(said, pa.string())))
+        return Change(np.zeros(0, np.int64), self._compiled(update, pa.array(~taken)))
 
-    def _ordered(self, table: pa.Table) -> Change:
-        """Return rows with actions as a change; of several for one id the last counts."""
-        known = pc.fill_null(pc.is_in(table["action"], value_set=pa.array(_ACTIONS)), False)
-        for row in table.filter(pc.invert(known)).to_pylist():
-            said = f"action {row['action']!r} is neither subscribe nor unsubscribe"
-            self._reject(_one(said, row["subscription_id"]))
-        table = table.filter(known)
-        ids = table["subscription_id"].to_numpy()
-        last = len(ids) - 1 - np.unique(ids[::-1], return_index=True)[1]
-        table = table.take(pa.array(np.sort(last)))
-        joins = pc.equal(table["action"], "subscribe")
-        done = compile_filters(self._schema, _typed(table.filter(joins)), compiler=self._compiler)
-        self._reject(_aside(done.rejected))
-        gone = table.filter(pc.invert(joins))["subscription_id"].to_numpy()
-        # A filter that cannot be used leaves the one before it in place.
-        return Change(np.union1d(gone, done.subscriptions.subscription_id), done.subscriptions)
+    def _ordered(self, update: Update) -> Change:
+        """Return rows with actions as a change; a filter that cannot be used leaves the one before it."""
+        new = self._compiled(update)
+        return Change(np.union1d(update.leaves, new.subscription_id), new)
+
+    def _compiled(self, update: Update, which: pa.Array | None = None) -> SubscriptionSet:
+        """Return the subscriptions that come; rows that cannot be used are set aside."""
+        rows = update.joins if which is None else update.joins.filter(which)
+        done = compile_filters(self._schema, rows, compiler=self._compiler)
+        self._reject(update.rejected)
+        self._reject(rejected_rows(done.rejected.drop_columns("reason"), done.rejected["reason"]))
+        return done.subscriptions
 
     def _ids(self, before: Change | None) -> NDArray[np.int64]:
         """Return the ids that are in use after a change that is still to be made."""
@@ -242,24 +249,4 @@ class Snapshots:
 
     def _reject(self, rows: pa.Table) -> None:
         if rows.num_rows:
-            self.rejected.append(rows.cast(_REJECTED))
-
-
-def _typed(table: pa.Table) -> pa.Table:
-    """Return the columns of subscriptions; subscribers are named by text, whatever the file has."""
-    names = table["subscriber"].cast(pa.string())
-    return table.select(COLUMNS).set_column(1, "subscriber", names)
-
-
-def _aside(rejected: pa.Table) -> pa.Table:
-    """Return bad rows of subscriptions as rows of a rejected table."""
-    rows = [json_of(row) for row in rejected.drop_columns("reason").to_pylist()]
-    return _rejected(rejected["reason"].to_pylist(), rows)
-
-
-def _one(reason: str, subscription_id: int) -> pa.Table:
-    return _rejected([reason], [json_of({"subscription_id": subscription_id})])
-
-
-def _rejected(reasons: list[str], rows: list[str]) -> pa.Table:
-    return pa.table([["subscriptions"] * len(rows), reasons, rows], schema=_REJECTED)
+            self.rejected.append(rows.cast(REJECTED))

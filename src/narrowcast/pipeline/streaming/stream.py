@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 from narrowcast.errors import ParameterError
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.rows import JSON
 from narrowcast.pipeline.session import use
+from narrowcast.pipeline.streaming.backlog import Backlog
 from narrowcast.pipeline.streaming.batch import Batch
 from narrowcast.pipeline.streaming.deliver import Delivery
 from narrowcast.pipeline.streaming.incoming import REASON, ROW, open_source
@@ -30,9 +33,17 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from narrowcast.model.schema import Schema
+    from narrowcast.pipeline.streaming.backlog import Lag
     from narrowcast.pipeline.streaming.counts import Counter
     from narrowcast.pipeline.streaming.routes import Routes
     from narrowcast.pipeline.streaming.sinks import Sink
+
+#: Seconds between two looks at a stream that runs.
+_STEP = 1
+
+
+class StoppedError(Exception):
+    """A micro-batch did not begin because the stream is about to end."""
 
 
 @dataclass(slots=True)
@@ -67,6 +78,8 @@ class Stream:
         half: see `State`.
     limit
         How much a micro-batch takes at most.
+    kind
+        The format of the source's files, where none is there yet.
     heard
         Called with each micro-batch when it is done.
     """
@@ -84,6 +97,7 @@ class Stream:
     state: str | None = None
     half_life: float = 3600.0
     limit: int | None = None
+    kind: str | None = None
     heard: Callable[[Batch], None] | None = None
     _incoming: Any = field(init=False, repr=False)
     _sink: Sink = field(init=False, repr=False)
@@ -98,6 +112,9 @@ class Stream:
     _routes: Broadcast[Routes] | None = field(default=None, init=False, repr=False)
     _state: State | None = field(default=None, init=False, repr=False)
     _flows: Flows | None = field(default=None, init=False, repr=False)
+    _query: StreamingQuery | None = field(default=None, init=False, repr=False)
+    _stopping: Event = field(default_factory=Event, init=False, repr=False)
+    _busy: Lock = field(default_factory=Lock, init=False, repr=False)
 
     def __post_init__(self) -> None:
         from narrowcast.pipeline.streaming.counts import Counter
@@ -113,7 +130,7 @@ class Stream:
             folder = f"{self._sink.path.rstrip('/')}/_checkpoint"
         self.checkpoint = folder
         beside = self._sink.path.rstrip("/") if isinstance(self._sink, TableSink) else folder.rstrip("/")
-        self._incoming = open_source(self.spark, self.source, self.schema, limit=self.limit)
+        self._incoming = open_source(self.spark, self.source, self.schema, limit=self.limit, kind=self.kind)
         schema = self._incoming.schema
         routes = self._take_plan()
         if self.state is not None:
@@ -143,15 +160,54 @@ class Stream:
             Seconds from the start of one micro-batch to that of the next; at once without.
         """
         writer = self._rows.writeStream.foreachBatch(self._batch).queryName("narrowcast")
-        writer = writer.option("checkpointLocation", f"{str(self.checkpoint).rstrip('/')}/query")
+        writer = writer.option("checkpointLocation", self._place)
         how: Any = {"availableNow": True} if once else {"processingTime": f"{every} seconds"}
+        self._stopping.clear()
         with plainly("start the stream"):
-            query: StreamingQuery = writer.trigger(**how).start()
-        return query
+            self._query = writer.trigger(**how).start()
+        return self._query
+
+    def wait(self, seen: Callable[[Lag], None] | None = None) -> None:
+        """Wait until the stream ends, and tell in one line what ended it, if that was an error.
+
+        Parameters
+        ----------
+        seen
+            Told after micro-batches how far the stream is behind.
+        """
+        if self._query is None:
+            return
+        backlog, last = Backlog(self.spark, self._incoming, self._place), -1
+        with plainly("go on with the stream"):
+            # In steps: a wait without an end could not be interrupted.
+            ended = False
+            while not ended:
+                ended = bool(self._query.awaitTermination(_STEP))
+                progress = self._query.lastProgress
+                if seen is not None and progress is not None and progress.batchId != last:
+                    last = progress.batchId
+                    seen(backlog.after(progress))
+
+    def stop(self) -> None:
+        """End the stream after the micro-batch that it is at."""
+        query = self._query
+        if query is None:
+            return
+        self._stopping.set()  # the next one will not begin
+        with self._busy, suppress(Exception):
+            # Spark has yet to note that the batch is done; if it cannot, the batch comes again.
+            query.awaitTermination(_STEP)
+        with suppress(Exception):
+            query.stop()
 
     def close(self) -> None:
         """Let go of what the stream held."""
         self._snapshots.close()
+
+    @property
+    def _place(self) -> str:
+        """Where Spark keeps how far the stream has come."""
+        return f"{str(self.checkpoint).rstrip('/')}/query"
 
     def _numbered(self) -> tuple[DataFrame, tuple[str, ...]]:
         """Return the events with columns under numbers, and their names: what a micro-batch starts from.
@@ -171,7 +227,19 @@ class Stream:
         return rows.select(*numbered, *flags), tuple(names)
 
     def _batch(self, frame: DataFrame, number: int) -> None:
-        """Deliver a micro-batch."""
+        """Deliver a micro-batch, unless the stream is about to end."""
+        while not self._busy.acquire(timeout=_STEP / 10):
+            if self._stopping.is_set():
+                raise StoppedError
+        try:
+            if self._stopping.is_set():
+                raise StoppedError
+            self._deliver(frame, number)
+        finally:
+            self._busy.release()
+
+    def _deliver(self, frame: DataFrame, number: int) -> None:
+        """Match the events of a micro-batch, and hand the deliveries on."""
         start = time.perf_counter()
         snapshot = self._snapshots.take()
         self._rejects.subscriptions(self._snapshots.rejected, snapshot.number)
@@ -258,11 +326,3 @@ class Stream:
             found = read_routes(self.plan, self._incoming.schema, self.flow)
             self._routes = self.spark.sparkContext.broadcast(found)
         return self._routes
-
-
-def finish(query: StreamingQuery) -> None:
-    """Wait until a stream ends, and tell in one line what ended it, if that was an error."""
-    with plainly("go on with the stream"):
-        # In steps: a wait without an end could not be interrupted.
-        while not query.awaitTermination(1):
-            pass
