@@ -334,7 +334,7 @@ def test_a_full_disk(name: str, stocks: Given, small_disk: Path, tmp_path: Path)
     assert line.startswith("narrowcast: cannot ")
     assert "No space left on device; free some space, or set spark.local.dir and --out" in line
     assert not [text for text in job.said.splitlines() if text.lstrip().startswith("at ")]
-    assert {path.name for path in small_disk.iterdir()} == ({".out-work"} if name == "run" else set())
+    assert not list(small_disk.iterdir())  # the first stage already did not fit, so there is nothing to keep
 
 
 @pytest.mark.slow
