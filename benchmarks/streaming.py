@@ -26,11 +26,12 @@ from benchmarks.workloads import Work, make
 
 from narrowcast.pipeline.session import session
 from narrowcast.pipeline.streaming.batch import Batch
+from narrowcast.pipeline.streaming.state import State
 from narrowcast.pipeline.streaming.stream import Stream
 
 HERE = Path(__file__).parent
 SUBSCRIPTIONS, EVENTS, BATCHES, TURNS, WARM = 100_000, 10_000, 120, 4, 10
-CHANGES, CHANGED = 1_000, 10
+CHANGES, CHANGED, FLOWS = 1_000, 10, 1_000
 
 
 def sink(frame: Any, _: int) -> None:
@@ -38,13 +39,16 @@ def sink(frame: Any, _: int) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def tables(work: Work, place: Path, n: int, batches: int) -> None:
-    """Write subscriptions as text, and events in files."""
+def tables(work: Work, place: Path, n: int, batches: int, *, flows: int = 0) -> None:
+    """Write subscriptions as text, and events in files; with flows, the more often the lower their number."""
     (place / "subscriptions").mkdir()
     rows = {"subscription_id": np.arange(len(work.lo)), "filter": filters_of(work)}
     people = pa.array(np.arange(len(work.lo)) % 1_000).cast(pa.string())
     pq.write_table(pa.table({**rows, "subscriber": people}), place / "subscriptions" / "a.parquet")
     events = work.table()
+    if flows:
+        topics = np.random.default_rng(0).zipf(1.3, len(events)) % flows
+        events = events.append_column("topic", pa.array(topics).cast(pa.string()))
     (place / "events").mkdir()
     for i in range(batches):
         part = events.slice(i * n % len(events), n)
@@ -56,11 +60,13 @@ def opened(
     spark: Any, place: Path, work: Work, *, heard: Callable[[Batch], None], limit: int = 1, **more: Any
 ) -> Stream:
     """Return a stream over what `tables` wrote, deliveries into nothing."""
-    source = more.pop("source", str(place / "events"))
-    check, tables = str(place / "check"), str(place / "subscriptions")
-    return Stream(
-        spark, tables, source, sink, checkpoint=check, schema=work.schema, limit=limit, heard=heard, **more
-    )
+    given = {
+        "schema": work.schema,
+        "source": str(place / "events"),
+        "checkpoint": str(place / "check"),
+        **more,
+    }
+    return Stream(spark, str(place / "subscriptions"), sink=sink, limit=limit, heard=heard, **given)
 
 
 def timed(query: Any) -> list[float]:
@@ -176,6 +182,34 @@ def changes(scale: float) -> dict[str, Any]:
     }
 
 
+def state(scale: float) -> dict[str, Any]:
+    """Time micro-batches that count rates and interests, among them those while the counts are folded."""
+    n, count = max(100, int(EVENTS * scale)), BATCHES + WARM
+    work = make("S10", "int", max(100, int(SUBSCRIPTIONS * scale)), 10 * n)
+    with tempfile.TemporaryDirectory() as folder, session() as spark:
+        place = Path(folder)
+        tables(work, place, n, count, flows=FLOWS)
+        seen: list[Batch] = []
+        kept: dict[str, Any] = {"flow": "topic", "state": str(place / "state")}
+        stream = opened(spark, place, work, heard=seen.append, schema=None, **kept)
+        stream.start(once=True)
+        stream.wait()
+        stream.close()
+        begin = time.perf_counter()
+        wants = State.read(spark, str(place / "state")).frames().interests.count()
+        reading = time.perf_counter() - begin
+    times = [batch.seconds for batch in seen[WARM:]]
+    found = spread(times)
+    return {
+        "flows": FLOWS,
+        "pairs": wants,
+        **found,
+        # Counts are folded beside the work: batches of that time share the cores with it.
+        "worst_in_batches": round(max(times) / found["p50_s"], 2),
+        "read_s": round(reading, 2),
+    }
+
+
 def backlog(scale: float) -> dict[str, Any]:
     """Take a backlog of JSON messages from JetStream in steps, and see how the lag falls."""
     sys.path.insert(0, str(HERE.parent / "tests"))
@@ -224,7 +258,12 @@ def backlog(scale: float) -> dict[str, Any]:
     }
 
 
-TASKS: dict[str, Callable[[float], Any]] = {"batches": batches, "changes": changes, "backlog": backlog}
+TASKS: dict[str, Callable[[float], Any]] = {
+    "batches": batches,
+    "changes": changes,
+    "state": state,
+    "backlog": backlog,
+}
 
 
 def run(*, quick: bool = False) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import math
 import shutil
 import tempfile
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
@@ -95,16 +97,25 @@ EVENTS = st.builds(
 @given(
     batches=st.lists(st.tuples(st.lists(EVENTS, max_size=6), st.integers(1, 3), st.booleans()), max_size=6),
     every=st.integers(1, 4),
+    beside=st.booleans(),
 )
-def test_any_batches(spark: SparkSession, batches: list[tuple[list[Event], int, bool]], every: int) -> None:
+def test_any_batches(
+    spark: SparkSession, batches: list[tuple[list[Event], int, bool]], every: int, *, beside: bool
+) -> None:
     """Numbers rise with gaps, the last batch comes again, and the process may begin anew at any time."""
-    with tempfile.TemporaryDirectory() as folder:
-        state, number = State(spark, folder, half_life=HALF, every=every), -1
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+
+        def begin() -> State:
+            stack.close()  # what is being folded is folded
+            pool = stack.enter_context(ThreadPoolExecutor(1)) if beside else None
+            return State(spark, folder, half_life=HALF, every=every, beside=pool)
+
+        state, number = begin(), -1
         for events, step, anew in batches:
             number += step
             state.add(table(spark, events), number)
             if anew:
-                state = State(spark, folder, half_life=HALF, every=every)
+                state = begin()
                 state.add(table(spark, events), number)
         frames = State.read(spark, folder).frames()
         expected, wanted = reference([event for events, *_ in batches for event in events])
@@ -247,6 +258,25 @@ def test_within_a_stream(spark: SparkSession, tmp_path: Path) -> None:
 
 def tables(folder: Path) -> list[str]:
     return sorted(path.name for kind in ("upto", "batch") for path in folder.glob(f"{kind}/*"))
+
+
+def test_what_goes_wrong_beside_is_told_by_the_next_batch(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise TableError("no space")
+
+    with ThreadPoolExecutor(1) as pool:
+        state = State(spark, str(tmp_path), half_life=HALF, every=2, beside=pool)
+        one = table(spark, [Event("a", 1, ("ann",))])
+        state.add(one, 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(State, "_fold", full)
+            state.add(one, 1)
+        pool.submit(lambda: None).result()
+        with pytest.raises(TableError, match="no space"):
+            state.add(one, 2)
+    assert [row.events for row in State.read(spark, str(tmp_path)).counts().collect()] == [2]
 
 
 def test_folding_leaves_what_readers_have_begun_with(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """How often each flow sends and who wants it, kept while a stream goes, for planners to read at any moment.
 
-A micro-batch adds one small table with its own flows, and every so many of them are folded into one. An event
+A micro-batch adds one small table with its own flows, and now and then they are folded into one. An event
 counts by half for each half-life that has passed since. Times are counted in half-lives from 1970: a row says
 in which one its events came, its epoch, and their weight at the start of that. So rows add up whenever their
 events came, and no pass over a batch is needed to find its last event first.
@@ -27,11 +27,14 @@ from narrowcast.pipeline.storage import files_at, listed, place_of, read_bytes, 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Executor, Future
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-#: Batches after which their tables are folded into one.
-EVERY = 64
+#: Tables of batches are folded into one when there are so many and they outweigh it,
+EVERY = 8
+#: or when there are so many.
+_MOST = 256
 #: What weighs less than so much of an event is forgotten.
 LIMIT = 1e-6
 #: Of the files: one that is written differently gets another.
@@ -62,7 +65,9 @@ class _Parts(NamedTuple):
 
     upto: int
     batches: tuple[int, ...]
-    files: tuple[str, ...]
+    files: tuple[str, ...] = ()
+    folded: int = 0  # bytes
+    added: int = 0
 
 
 class State:
@@ -86,7 +91,9 @@ class State:
     schema
         The types of the grid's attributes, for the ends of cells as numbers; those are left out without.
     every
-        After how many batches their tables are folded into one.
+        After how many batches at least their tables are folded into one; it waits until they outweigh that.
+    beside
+        Where that is done while more batches come; at once where it is left out.
 
     Raises
     ------
@@ -115,6 +122,7 @@ class State:
         half_life: float = 3600.0,
         schema: Schema | None = None,
         every: int = EVERY,
+        beside: Executor | None = None,
     ) -> None:
         _check(space, grid, half_life, every)
         edges = None if grid is None else {name: [int(key) for key in keys] for name, keys in grid.items()}
@@ -135,7 +143,7 @@ class State:
                     f"the state in {folder} was begun with {name} {there!r}, not {here!r}; "
                     "give that, or name another folder"
                 )
-        self._begin(spark, place, about, every)
+        self._begin(spark, place, about, every, beside)
 
     @classmethod
     def read(cls, spark: SparkSession, folder: str) -> State:
@@ -155,12 +163,15 @@ class State:
         found._begin(spark, place_of(folder).rstrip("/"), about, EVERY)
         return found
 
-    def _begin(self, spark: SparkSession, folder: str, about: _About, every: int) -> None:
-        self.spark, self.folder, self.every = spark, folder, every
+    def _begin(
+        self, spark: SparkSession, folder: str, about: _About, every: int, beside: Executor | None = None
+    ) -> None:
+        self.spark, self.folder, self.every, self.beside = spark, folder, every, beside
         self.space: Literal["topics", "cells"] = about.space
         self.grid, self.half_life = about.grid, about.half_life
         self._types, self._half = about.types, round(about.half_life * 1e6)
         self._parts: _Parts | None = None  # as this process left them
+        self._folding: Future[None] | None = None
 
     # ---------------------------------------------------------------------------------------------- writing
 
@@ -187,6 +198,9 @@ class State:
         """
         if self._parts is None:
             self._parts = self._listed()
+        if self._folding is not None and self._folding.done():
+            self._folding.result()
+            self._parts, self._folding = self._listed(), None
         parts = self._parts
         last = max(parts.upto, *parts.batches, -1)
         if batch < last:
@@ -199,15 +213,27 @@ class State:
             # Where shuffles do not adapt to their size, there would be a file for each of their partitions.
             rows = rows.coalesce(max(1, self.spark.sparkContext.defaultParallelism))
             write_table(rows, self._place("batch", batch), doing=f"write the state in {self.folder}")
-            parts = self._parts = _Parts(parts.upto, (*parts.batches, batch), ())
-        if len(parts.batches) >= self.every:
-            self.fold()
+            added = sum(file.size for file in listed(self.spark, self._place("batch", batch)).values())
+            batches = (*parts.batches, batch)
+            parts = self._parts = parts._replace(batches=batches, added=parts.added + added)
+        # So each row is read about twice in all, however many there come to be.
+        due = len(parts.batches) >= self.every and parts.added >= parts.folded
+        if self._folding is None and (due or len(parts.batches) >= _MOST):
+            if self.beside is None:
+                self.fold()
+            else:
+                self._folding = self.beside.submit(self._fold)
 
     def fold(self) -> None:
         """Put all tables into one, and forget what has come to weigh next to nothing.
 
         The table before and the batches after it stay until the next time, for readers that have begun.
         """
+        self._fold()
+        self._parts = None
+
+    def _fold(self) -> None:
+        """Put all tables into one."""
         from pyspark.sql import functions as sf
 
         parts = self._listed()
@@ -224,7 +250,6 @@ class State:
                     if number < parts.upto or (kind == "batch" and number == parts.upto):
                         files, place = files_at(self.spark, self._place(kind, number))
                         files.delete(place, True)
-        self._parts = _Parts(upto, (), ())
 
     def _counted(self, deliveries: DataFrame) -> DataFrame:
         """Return the rows of a batch, in one pass: each task adds up what it has before it sends any on."""
@@ -359,15 +384,16 @@ class State:
             if max(self._tables("upto"), default=-1) == upto:
                 break
         after = tuple(sorted(number for number in batches if number > upto))
-        files = [*folds.get(upto, ()), *(file for number in after for file in batches[number])]
-        return _Parts(upto, after, tuple(files))
+        folded = folds.get(upto, {})
+        added = {name: size for number in after for name, size in batches[number].items()}
+        return _Parts(upto, after, (*folded, *added), sum(folded.values()), sum(added.values()))
 
-    def _tables(self, kind: str) -> dict[int, list[str]]:
-        """Return the files of tables by their number."""
-        found: dict[int, list[str]] = {}
-        for file in sorted(listed(self.spark, f"{self.folder}/{kind}")):
+    def _tables(self, kind: str) -> dict[int, dict[str, int]]:
+        """Return the files of tables by their number, and how large they are."""
+        found: dict[int, dict[str, int]] = {}
+        for file, seen in sorted(listed(self.spark, f"{self.folder}/{kind}").items()):
             if number := _TABLE.search(file):
-                found.setdefault(int(number[1]), []).append(file)
+                found.setdefault(int(number[1]), {})[file] = seen.size
         return found
 
     def _place(self, kind: str, number: int) -> str:

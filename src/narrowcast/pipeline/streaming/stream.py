@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Event, Lock
@@ -112,6 +113,7 @@ class Stream:
     _routes: Broadcast[Routes] | None = field(default=None, init=False, repr=False)
     _state: State | None = field(default=None, init=False, repr=False)
     _flows: Flows | None = field(default=None, init=False, repr=False)
+    _beside: ThreadPoolExecutor = field(init=False, repr=False)
     _query: StreamingQuery | None = field(default=None, init=False, repr=False)
     _stopping: Event = field(default_factory=Event, init=False, repr=False)
     _busy: Lock = field(default_factory=Lock, init=False, repr=False)
@@ -120,6 +122,7 @@ class Stream:
         from narrowcast.pipeline.streaming.counts import Counter
 
         use(self.spark)
+        self._beside = ThreadPoolExecutor(1, "narrowcast-state")
         self._sink = sink_of(self.sink)
         folder = self.checkpoint
         if folder is None:
@@ -203,6 +206,7 @@ class Stream:
     def close(self) -> None:
         """Let go of what the stream held."""
         self._snapshots.close()
+        self._beside.shutdown(wait=True)
 
     @property
     def _place(self) -> str:
@@ -314,6 +318,7 @@ class Stream:
             grid=None if flows.grid is None else flows.grid.keys(),
             half_life=self.half_life,
             schema=self._incoming.schema,
+            beside=self._beside,
         )
         return found, flows
 
