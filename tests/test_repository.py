@@ -161,3 +161,18 @@ def test_the_readme_tells_what_the_pipeline_measured() -> None:
         assert f"| {row['workload']} | {numbers} |" in readme
     interest = found["interest"]
     assert f"{interest['pairs']:,} pairs of subscriber and flow in {interest['seconds']:.0f} s" in readme
+
+
+def test_the_readme_tells_what_streams_measured() -> None:
+    readme = (ROOT / "README.md").read_text()
+    found = json.loads((ROOT / "benchmarks" / "results" / "streaming.json").read_text())
+    batches, state, changes = found["batches"], found["state"], found["changes"]
+    ours = batches["ours"]
+    times = f"{ours['p50_s']:.3f} s | {ours['p95_s']:.3f} s"
+    assert f"| {times} | {batches['p50_ratio']:.2f} | {batches['p95_ratio']:.2f} |" in readme
+    assert f"| {state['p50_s']:.3f} s | {state['p95_s']:.3f} s |" in readme
+    longer = changes["batch_with_changes_s"] - changes["batch_s"]
+    assert f"{changes['changes']:,} changes of subscriptions takes {longer:.2f} s longer" in readme
+    backlog = found["backlog"]
+    assert f"{backlog['messages']:,} JSON messages" in readme
+    assert f"at {backlog['events_per_s_warm']:,} a second" in readme
