@@ -4,6 +4,20 @@ from __future__ import annotations
 
 from narrowcast.planning.base import PLANNERS, OnlinePlanner, Planner
 from narrowcast.planning.baselines import Broadcast, Hash, PerFlow, Unicast
+from narrowcast.planning.cells import Forgy, MacQueen, Mst, Pairwise
 from narrowcast.planning.replan import Replanner
 
-__all__ = ["PLANNERS", "Broadcast", "Hash", "OnlinePlanner", "PerFlow", "Planner", "Replanner", "Unicast"]
+__all__ = [
+    "PLANNERS",
+    "Broadcast",
+    "Forgy",
+    "Hash",
+    "MacQueen",
+    "Mst",
+    "OnlinePlanner",
+    "Pairwise",
+    "PerFlow",
+    "Planner",
+    "Replanner",
+    "Unicast",
+]
