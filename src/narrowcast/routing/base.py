@@ -1,4 +1,4 @@
-"""Which way each event goes: to nobody, directly, over channels, or to everybody."""
+"""The seam that routers fit, and what they say of each event."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ import numpy as np
 import pyarrow as pa
 
 from narrowcast.errors import ParameterError
-from narrowcast.model.matches import Matches
-from narrowcast.model.plan import ChannelPlan, cuts
-from narrowcast.model.relation import Positions, relation_of
+from narrowcast.model.plan import cuts
+from narrowcast.model.relation import relation_of
 from narrowcast.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import ArrayLike, NDArray
+
+    from narrowcast.model.matches import Matches
+    from narrowcast.model.plan import ChannelPlan
+    from narrowcast.model.relation import Positions
 
 
 class Method(IntEnum):
@@ -108,42 +111,7 @@ class Router(Protocol):
 ROUTERS: Registry[Callable[..., Router]] = Registry("router")
 
 
-@ROUTERS.register("channels")
-class ChannelRouter:
-    """Over every channel that carries the flow and has an interested listener; directly to the others.
-
-    Nobody interested is missed, whatever the plan says: who is reached by no channel is sent to directly.
-    Where the listeners of the chosen channels are all subscribers of the plan, the method is broadcast.
-
-    Examples
-    --------
-    >>> plan = ChannelPlan(carries=[[1], [0]], listens=[[1], [1], [0]])
-    >>> interested = Matches.from_pairs([0, 1, 2, 2], [0, 0, 1, 2], n_events=4)
-    >>> sent = ChannelRouter().route([0, 1, 0, 0], interested, plan)
-    >>> sent.to_table().column("method").to_pylist()
-    ['channel', 'unicast', 'channel+unicast', 'none']
-    >>> sent.unicast.rows().tolist(), sent.unicast.index.tolist()
-    ([1, 2], [0, 2])
-    """
-
-    def route(self, events: ArrayLike, matches: Matches, plan: ChannelPlan) -> Deliveries:
-        """Return the way of each event."""
-        flow = _checked(events, matches, plan)
-        event, subscriber = matches.rows(), matches.index.astype(np.int64)
-        width = max(plan.n_channels, 1)
-        reached, chosen = np.zeros(matches.n_pairs, np.bool_), [np.zeros(0, np.int64)]
-        for pair, channel in plan.heard(subscriber, flow[event]):
-            reached[pair] = True
-            chosen.append(np.unique(event[pair] * width + channel))
-        channels = Matches.from_pairs(*np.divmod(np.concatenate(chosen), width), matches.n_events)
-        unicast = Matches.from_pairs(event[~reached], subscriber[~reached], matches.n_events)
-        method = np.where(channels.counts() > 0, Method.CHANNEL, Method.NONE)
-        method += np.where(unicast.counts() > 0, Method.UNICAST, Method.NONE)
-        method[_reaches_all(channels, plan)] = Method.BROADCAST
-        return Deliveries(method.astype(np.uint8), channels, unicast)
-
-
-def _checked(events: ArrayLike, matches: Matches, plan: ChannelPlan) -> Positions:
+def flows_of(events: ArrayLike, matches: Matches, plan: ChannelPlan) -> Positions:
     """Return the events' flows, or say what does not fit the matches or the plan."""
     flow = np.asarray(events, np.int64)
     if flow.shape != (matches.n_events,):
@@ -160,6 +128,14 @@ def _checked(events: ArrayLike, matches: Matches, plan: ChannelPlan) -> Position
             f"matches name subscriber {matches.index.max()}; the plan's are 0 to {plan.n_subscribers - 1}"
         )
     return flow
+
+
+def delivered(channels: Matches, unicast: Matches, plan: ChannelPlan) -> Deliveries:
+    """Return deliveries with their methods, from where each event goes."""
+    method = np.where(channels.counts() > 0, Method.CHANNEL, Method.NONE)
+    method += np.where(unicast.counts() > 0, Method.UNICAST, Method.NONE)
+    method[_reaches_all(channels, plan)] = Method.BROADCAST
+    return Deliveries(method.astype(np.uint8), channels, unicast)
 
 
 def _reaches_all(chosen: Matches, plan: ChannelPlan) -> NDArray[np.bool_]:

@@ -1,0 +1,8 @@
+"""Which way each event goes: to nobody, directly, over channels, or to everybody."""
+
+from __future__ import annotations
+
+from narrowcast.routing.base import ROUTERS, Deliveries, Method, Router
+from narrowcast.routing.channels import ChannelRouter
+
+__all__ = ["ROUTERS", "ChannelRouter", "Deliveries", "Method", "Router"]

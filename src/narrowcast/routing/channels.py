@@ -1,0 +1,49 @@
+"""The router that does what the plan says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from narrowcast.model.matches import Matches
+from narrowcast.routing.base import ROUTERS, delivered, flows_of
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from narrowcast.model.plan import ChannelPlan
+    from narrowcast.routing.base import Deliveries
+
+
+@ROUTERS.register("channels")
+class ChannelRouter:
+    """Over every channel that carries the flow and has an interested listener; directly to the others.
+
+    Nobody interested is missed, whatever the plan says: who is reached by no channel is sent to directly.
+    Where the listeners of the chosen channels are all subscribers of the plan, the method is broadcast.
+
+    Examples
+    --------
+    >>> from narrowcast.model.plan import ChannelPlan
+    >>> plan = ChannelPlan(carries=[[1], [0]], listens=[[1], [1], [0]])
+    >>> interested = Matches.from_pairs([0, 1, 2, 2], [0, 0, 1, 2], n_events=4)
+    >>> sent = ChannelRouter().route([0, 1, 0, 0], interested, plan)
+    >>> sent.to_table().column("method").to_pylist()
+    ['channel', 'unicast', 'channel+unicast', 'none']
+    >>> sent.unicast.rows().tolist(), sent.unicast.index.tolist()
+    ([1, 2], [0, 2])
+    """
+
+    def route(self, events: ArrayLike, matches: Matches, plan: ChannelPlan) -> Deliveries:
+        """Return the way of each event."""
+        flow = flows_of(events, matches, plan)
+        event, subscriber = matches.rows(), matches.index.astype(np.int64)
+        width = max(plan.n_channels, 1)
+        reached, chosen = np.zeros(matches.n_pairs, np.bool_), [np.zeros(0, np.int64)]
+        for pair, channel in plan.heard(subscriber, flow[event]):
+            reached[pair] = True
+            chosen.append(np.unique(event[pair] * width + channel))
+        channels = Matches.from_pairs(*np.divmod(np.concatenate(chosen), width), matches.n_events)
+        unicast = Matches.from_pairs(event[~reached], subscriber[~reached], matches.n_events)
+        return delivered(channels, unicast, plan)
