@@ -123,3 +123,17 @@ def test_ids_that_ascend_and_those_that_do_not_give_one_table(pairs: list[tuple[
     assert table.equals(turned.to_arrow(events, ids[::-1].copy()))
     for row in table.to_pylist():
         assert row["subscription_ids"] == sorted(row["subscription_ids"])
+
+
+@given(st.lists(st.sets(st.integers(0, 6), max_size=4).map(sorted), max_size=12), st.data())
+def test_distinct_sets_and_chosen_events(rows: list[list[int]], data: st.DataObject) -> None:
+    event = [i for i, row in enumerate(rows) for _ in row]
+    matches = Matches.from_pairs(event, [value for row in rows for value in row], len(rows))
+    first, number = matches.distinct()
+    slow = matches._distinct_slowly()
+    assert first.tolist() == slow[0].tolist()
+    assert number.tolist() == slow[1].tolist()
+    assert [rows[i] for i in first[number]] == rows
+    some = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=5)) if rows else []
+    taken = matches.take(np.array(some, np.int64))
+    assert [row.tolist() for row in taken] == [rows[i] for i in some]

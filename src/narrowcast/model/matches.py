@@ -109,6 +109,39 @@ class Matches:
         """Return the event number of each match, parallel to `index`."""
         return np.repeat(np.arange(self.n_events), self.counts())
 
+    def take(self, events: NDArray[np.int64]) -> Matches:
+        """Return the matches of some events, in the order given."""
+        counts = self.counts()[events]
+        indptr = np.append(0, np.cumsum(counts))
+        place = np.arange(indptr[-1]) + np.repeat(self.indptr[events] - indptr[:-1], counts)
+        return Matches.trusted(indptr, self.index[place])
+
+    def distinct(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return one event for each different set of matches, the first, and the number of each event's set.
+
+        Examples
+        --------
+        >>> first, number = Matches([0, 2, 2, 4], [1, 3, 1, 3]).distinct()
+        >>> first.tolist(), number.tolist()
+        ([0, 1], [0, 1, 0])
+        """
+        counts = self.counts()
+        sums = np.append(np.uint64(0), np.cumsum(_mixed(self.index)))
+        marks = np.stack([sums[self.indptr[1:]] - sums[self.indptr[:-1]], counts.astype(np.uint64)])
+        _, first, number = np.unique(marks, axis=1, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        first, number = first[order], rank[number.ravel()]
+        if np.array_equal(self.take(first[number]).index, self.index):
+            return first, number
+        return self._distinct_slowly()  # two sets have one mark
+
+    def _distinct_slowly(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        known: dict[bytes, int] = {}
+        number = np.array([known.setdefault(row.tobytes(), len(known)) for row in self], np.int64)
+        return np.unique(number, return_index=True)[1], number
+
     def ids(self, subscription_id: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the id of each match instead of its position, ascending within an event."""
         ids: NDArray[np.int64] = subscription_id[self.index]
@@ -154,3 +187,11 @@ class Matches:
 
     def __repr__(self) -> str:
         return f"Matches({self.n_events} events, {self.n_pairs} matches)"
+
+
+def _mixed(numbers: NDArray[np.int32]) -> NDArray[np.uint64]:
+    """Return numbers of which sums of several say which they were: the steps of SplitMix64, modulo 2^64."""
+    found = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        found = (found ^ (found >> np.uint64(shift))) * np.uint64(factor)
+    return found ^ (found >> np.uint64(31))

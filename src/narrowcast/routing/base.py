@@ -147,7 +147,7 @@ def _reaches_all(chosen: Matches, plan: ChannelPlan) -> NDArray[np.bool_]:
     # Only these can still reach everybody, by several channels together; equal sets are looked at once.
     several = np.flatnonzero(~whole & (copies >= plan.n_subscribers) & (chosen.counts() > 1))
     if len(several):
-        first, number = _distinct_sets(chosen, several)
+        first, number = chosen.take(several).distinct()
         sets = relation_of(event, chosen.index, (chosen.n_events, plan.n_channels))[several[first]]
         listeners = plan.listens.T.tocsr()
         covers = [
@@ -156,18 +156,3 @@ def _reaches_all(chosen: Matches, plan: ChannelPlan) -> NDArray[np.bool_]:
         ]
         whole[several] = np.concatenate(covers)[number]
     return whole
-
-
-def _distinct_sets(chosen: Matches, events: Positions) -> tuple[Positions, Positions]:
-    """Return one of the given events for each distinct set, and the number of each event's set."""
-    start, counts = chosen.indptr[events], chosen.counts()[events]
-    number = np.zeros(len(events), np.int64)
-    width = int(chosen.index.max(initial=0)) + 1
-    for place in range(counts.max(initial=0)):
-        # Sets that agree so far get one number; those that end here keep it, told apart by their size.
-        longer = np.flatnonzero(counts > place)
-        prefix = number[longer] * width + chosen.index[start[longer] + place]
-        number[longer] = np.unique(prefix, return_inverse=True)[1]
-    whole = counts * len(events) + number
-    _, first, number = np.unique(whole, return_index=True, return_inverse=True)
-    return first, number
