@@ -6,7 +6,7 @@ Everything here works without Spark and NATS; `narrowcast.pipeline` and `narrowc
 from importlib import import_module
 from types import ModuleType
 
-from narrowcast.costs import COSTS, CostModel, Waste
+from narrowcast.costs import COSTS, CostModel, Network, Waste
 from narrowcast.filters.explain import Explanation, Subscription
 from narrowcast.filters.limits import Limits
 from narrowcast.filters.subscriptions import compile_filters
@@ -32,6 +32,7 @@ from narrowcast.model.matches import Matches
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.schema import Schema
 from narrowcast.model.subscriptions import SubscriptionSet
+from narrowcast.model.topology import Locations, Topology
 from narrowcast.planning import (
     PLANNERS,
     Broadcast,
@@ -41,6 +42,7 @@ from narrowcast.planning import (
     Mst,
     OnlinePlanner,
     Pairwise,
+    Partial,
     PerFlow,
     Planner,
     Replanner,
@@ -69,12 +71,15 @@ __all__ = [
     "Hilbert",
     "Interest",
     "Limits",
+    "Locations",
     "MacQueen",
     "Matcher",
     "Matches",
     "Mst",
+    "Network",
     "OnlinePlanner",
     "Pairwise",
+    "Partial",
     "PerFlow",
     "PlanDelta",
     "PlanDiff",
@@ -89,6 +94,7 @@ __all__ = [
     "SubscriptionSet",
     "TopicSpace",
     "Topics",
+    "Topology",
     "Unicast",
     "Waste",
     "compile_filters",

@@ -26,17 +26,22 @@ def test_tables_are_those_of_the_workload(tmp_path: Path) -> None:
     found = call("stocks", "--out", out, "--seed", "7", "--set", "n_subscriptions=20", "--set", "modes=4")
     assert found.exit_code == 0
     assert found.stderr == ""
+    tables = Stocks(n_subscriptions=20, modes=4, seed=7).tables()
     assert found.stdout.splitlines() == [
         f"{out}/subscriptions.parquet: 20 rows",
         f"{out}/events.parquet: 10,000 rows",
-        f"{out}/workload.json: Stocks(n_subscriptions=20, n_events=10000, modes=4, seed=7)",
+        f"{out}/topology.parquet: {tables['topology'].num_rows:,} rows",
+        f"{out}/locations.parquet: {tables['locations'].num_rows:,} rows",
+        f"{out}/workload.json: Stocks(n_subscriptions=20, n_events=10000, modes=4, edges='levels', seed=7)",
     ]
     assert {file.name for file in out.iterdir()} == {
         "subscriptions.parquet",
         "events.parquet",
+        "topology.parquet",
+        "locations.parquet",
         "workload.json",
     }
-    for name, table in Stocks(n_subscriptions=20, modes=4, seed=7).tables().items():
+    for name, table in tables.items():
         assert pq.read_table(out / f"{name}.parquet").equals(table)
 
 
@@ -44,10 +49,10 @@ def test_json_is_what_the_file_says(tmp_path: Path) -> None:
     found = call("stocks", "--out", tmp_path / "w", "--set", "n_events=0", "--json")
     assert json.loads(found.stdout) == {
         "name": "stocks",
-        "parameters": {"n_subscriptions": 1000, "n_events": 0, "modes": 1},
+        "parameters": {"n_subscriptions": 1000, "n_events": 0, "modes": 1, "edges": "levels"},
         "seed": 0,
         "version": narrowcast.__version__,
-        "rows": {"subscriptions": 1000, "events": 0},
+        "rows": {name: table.num_rows for name, table in Stocks(n_events=0).tables().items()},
     }
     assert (tmp_path / "w" / "workload.json").read_text() == found.stdout
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from narrowcast.costs.base import COSTS, CostModel
+from narrowcast.costs.network import Network
 from narrowcast.costs.waste import Waste
 
-__all__ = ["COSTS", "CostModel", "Waste"]
+__all__ = ["COSTS", "CostModel", "Network", "Waste"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
 
+from narrowcast.errors import ParameterError
 from narrowcast.registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from narrowcast.model.cost import Cost
     from narrowcast.model.interest import Interest
     from narrowcast.model.plan import ChannelPlan
@@ -37,5 +38,61 @@ class CostModel(Protocol):
         ...
 
 
+class Costs(Registry[Callable[..., CostModel]]):
+    """Cost models by name.
+
+    A model that needs something besides an interest and a plan, such as a topology, is found by its name, and
+    is not among those that come up when all are gone through: these can be made from nothing.
+    """
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in sorted(self._items) if not _needs(self._items[name]))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def made(self, names: Iterable[str] | None = None, **given: Any) -> dict[str, CostModel]:
+        """Return models by name, each made with those of the given parameters that it has.
+
+        Parameters
+        ----------
+        names
+            Which; all that what is given suffices for where left out.
+        given
+            Parameters of any of them, such as `topology`; None stands for one that is not given.
+
+        Examples
+        --------
+        >>> from narrowcast.costs import network, waste
+        >>> from narrowcast.model.topology import Topology
+        >>> sorted(COSTS.made()), sorted(COSTS.made(topology=Topology([0], [1], [1.0])))
+        (['waste'], ['network', 'waste'])
+        >>> COSTS.made(["network"])
+        Traceback (most recent call last):
+        narrowcast.errors.ParameterError: cost 'network' needs topology; give it, or leave the cost out
+        """
+        known = {key: value for key, value in given.items() if value is not None}
+        chosen = sorted(self._items) if names is None else list(names)
+        found: dict[str, CostModel] = {}
+        for name in chosen:
+            missing = [each for each in _needs(self[name]) if each not in known]
+            if not missing:
+                takes = inspect.signature(self[name]).parameters
+                found[name] = self[name](**{key: value for key, value in known.items() if key in takes})
+            elif names is not None:
+                raise ParameterError(
+                    f"cost {name!r} needs {' and '.join(missing)}; give it, or leave the cost out"
+                )
+        return found
+
+
+def _needs(factory: Callable[..., CostModel]) -> list[str]:
+    """Return the parameters that a cost model cannot be made without."""
+    empty = inspect.Parameter.empty
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(factory).parameters.values()
+    return [each.name for each in parameters if each.default is empty and each.kind not in variadic]
+
+
 #: Cost models by the name that `--cost` takes; each entry makes a model from keyword parameters.
-COSTS: Registry[Callable[..., CostModel]] = Registry("cost")
+COSTS = Costs("cost")

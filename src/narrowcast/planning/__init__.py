@@ -5,6 +5,7 @@ from __future__ import annotations
 from narrowcast.planning.base import PLANNERS, OnlinePlanner, Planner
 from narrowcast.planning.baselines import Broadcast, Hash, PerFlow, Unicast
 from narrowcast.planning.cells import Forgy, MacQueen, Mst, Pairwise
+from narrowcast.planning.partial import Partial
 from narrowcast.planning.replan import Replanner
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Mst",
     "OnlinePlanner",
     "Pairwise",
+    "Partial",
     "PerFlow",
     "Planner",
     "Replanner",

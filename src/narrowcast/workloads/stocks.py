@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.model.schema import EVENT_ID, Schema
 from narrowcast.planning.base import check_seed
 from narrowcast.workloads.base import WORKLOADS, box_filters, check_count, random_streams, zipf
+from narrowcast.workloads.topologies import Edges, TransitStub, transit_stub
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -26,9 +27,6 @@ SCHEMA = Schema.of({"bst": "double", "name": "double", "quote": "double", "volum
 #: The transit blocks of the network: their shares of the subscriptions, and the stocks they look at.
 BLOCKS = np.array([0.4, 0.3, 0.3])
 NAME_CENTRES = np.array([3.0, 10.0, 17.0])
-#: Each block has as many stubs, and each stub as many nodes, as the published network has on average.
-STUBS = 10
-NODES = 20
 #: How often a subscription asks for each side.
 SIDES = np.array([0.4, 0.4, 0.2])
 #: The longest interval of names.
@@ -66,7 +64,7 @@ class Stocks:
 
     A subscriber is a node of a network, named by block, stub and node, such as `b1.s03.n17`: the blocks
     share the subscriptions 40 : 30 : 30, and within a block stubs, and within a stub nodes, follow Zipf's
-    law. This stands in for a real topology: 3 blocks of 10 stubs of 20 nodes, without links.
+    law. The network is `transit_stub` of the same seed: 3 blocks, 600 nodes.
 
     Parameters
     ----------
@@ -76,6 +74,8 @@ class Stocks:
         How many events there are. More of them leave the subscriptions, and the events before, as they were.
     modes
         How many peaks the events have: 1, 4 (two names by two quotes) or 9 (three by three).
+    edges
+        What the links of the network cost: `levels`, `nested` or `hops`. It changes nothing else.
     seed
         What all random choices come from.
 
@@ -92,6 +92,7 @@ class Stocks:
     n_subscriptions: int = 1000
     n_events: int = 10_000
     modes: Literal[1, 4, 9] = 1
+    edges: Edges = "levels"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -99,15 +100,24 @@ class Stocks:
         check_count("n_events", self.n_events)
         if self.modes not in MIXTURES:
             raise ParameterError(f"modes is {self.modes!r}; give one of {', '.join(map(str, MIXTURES))}")
+        if self.edges not in get_args(Edges):
+            raise ParameterError(f"edges is {self.edges!r}; give one of {', '.join(get_args(Edges))}")
         check_seed(self.seed)
 
     def tables(self) -> dict[str, pa.Table]:
-        """Return `subscriptions` (subscription_id, subscriber, filter) and `events` (event_id, ...)."""
+        """Return the tables: subscriptions and events, and the network with who is where.
+
+        They are `subscriptions` (subscription_id, subscriber, filter), `events` (event_id, ...), `topology`
+        (a, b, cost) and `locations` (subscriber, node); a subscriber is the node of the same name.
+        """
         lo, hi = self.boxes()
+        network = self.network()
+        names = network.topology.nodes.take(self._nodes(network))
+        somebody = names.unique().sort()
         subscriptions = pa.table(
             {
                 "subscription_id": np.arange(self.n_subscriptions),
-                "subscriber": self.subscribers(),
+                "subscriber": names,
                 "filter": box_filters(SCHEMA.names, lo, hi),
             }
         )
@@ -116,6 +126,8 @@ class Stocks:
         return {
             "subscriptions": subscriptions,
             "events": pa.table({EVENT_ID: np.arange(self.n_events), **attributes}),
+            "topology": network.topology.to_table(),
+            "locations": pa.table({"subscriber": somebody, "node": somebody}),
         }
 
     def boxes(self) -> tuple[Doubles, Doubles]:
@@ -134,20 +146,12 @@ class Stocks:
 
     def subscribers(self) -> pa.Array:
         """Return the name of each subscription's subscriber."""
-        names = [
-            f"b{block + 1}.s{stub + 1:02}.n{node + 1:02}"
-            for block in range(len(BLOCKS))
-            for stub in range(STUBS)
-            for node in range(NODES)
-        ]
-        rng = self._streams()[0]
-        block = self._blocks()
-        # Which stub of a block, and which node of a stub, is the most popular is a matter of chance.
-        stub_at = rng.permuted(np.tile(np.arange(STUBS), (len(BLOCKS), 1)), axis=1)
-        node_at = rng.permuted(np.tile(np.arange(NODES), (len(BLOCKS), STUBS, 1)), axis=2)
-        stub = stub_at[block, rng.choice(STUBS, len(block), p=zipf(STUBS))]
-        node = node_at[block, stub, rng.choice(NODES, len(block), p=zipf(NODES))]
-        return pa.array(names).take(pa.array((block * STUBS + stub) * NODES + node))
+        network = self.network()
+        return network.topology.nodes.take(self._nodes(network))
+
+    def network(self) -> TransitStub:
+        """Return the network that subscribers are nodes of, with the place of each node on the plane."""
+        return transit_stub(self.seed, blocks=len(BLOCKS), edges=self.edges)
 
     def points(self) -> Doubles:
         """Return the events, one row each and one column per attribute."""
@@ -175,6 +179,22 @@ class Stocks:
             below, above = ((end[..., i, None] - mean) / deviation for end in (low, high))
             sides.append(np.maximum(ndtr(above) - ndtr(below), 0) @ weight)
         return np.asarray(np.prod(sides, axis=0), np.float64)
+
+    def _nodes(self, network: TransitStub) -> Ints:
+        """Return the number of the node of each subscription."""
+        rng = self._streams()[0]
+        block, node = self._blocks(), np.empty(self.n_subscriptions, np.int64)
+        # Which stub of a block, and which node of a stub, is the most popular is a matter of chance.
+        stubs = [rng.permutation(network.n_stubs(number)) for number in range(len(BLOCKS))]
+        order = rng.permutation(len(network.block))
+        for number, ranked in enumerate(stubs):
+            mine = np.flatnonzero(block == number)
+            stub = ranked[rng.choice(len(ranked), len(mine), p=zipf(len(ranked)))]
+            for each in range(len(ranked)):
+                there = order[(network.block[order] == number) & (network.stub[order] == each)]
+                who = mine[stub == each]
+                node[who] = there[rng.choice(len(there), len(who), p=zipf(len(there)))]
+        return node
 
     def _blocks(self) -> Ints:
         """Return the block of each subscription: exact shares, in a random order."""

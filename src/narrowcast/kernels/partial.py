@@ -1,0 +1,140 @@
+"""Groups that need not hold everybody: an event goes to one group, and directly to whom that leaves out.
+
+Events are samples: the tree of their publisher, a weight, and the nodes that want them. Trees are rows of
+`parent`, `link` and `distance` as in `trees`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from narrowcast.kernels.jit import kernel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Doubles = NDArray[np.float64]
+    Flags = NDArray[np.bool_]
+    Ints = NDArray[np.int64]
+    Numbers = NDArray[np.int32]
+
+
+@kernel
+def group_costs(parent: Numbers, link: Doubles, members: Flags) -> Doubles:
+    """Return the cost of each tree pruned to each group: a row per tree, a column per group."""
+    n_groups, n_nodes = members.shape
+    out = np.zeros((len(parent), n_groups))
+    stamp = np.full(n_nodes, -1, np.int64)
+    mark = -1
+    for t in range(len(parent)):
+        for g in range(n_groups):
+            mark += 1
+            total = 0.0
+            for node in range(n_nodes):
+                v = node
+                if members[g, v]:
+                    while v >= 0 and stamp[v] != mark:
+                        stamp[v] = mark
+                        total += link[t, v]
+                        v = parent[t, v]
+            out[t, g] = total
+    return out
+
+
+@kernel
+def choose(
+    distance: Doubles, tree: Ints, start: Ints, who: Numbers, costs: Doubles, members: Flags, group: Ints,
+    paid: Doubles,
+) -> None:  # fmt: skip
+    """Give each event the group that costs least, those it leaves out included; -1 where none does."""
+    for e in range(len(tree)):
+        t = tree[e]
+        alone = 0.0
+        for i in range(start[e], start[e + 1]):
+            alone += distance[t, who[i]]
+        best, found = alone, -1
+        for g in range(len(members)):
+            cost = costs[t, g]
+            if cost >= best:
+                continue
+            for i in range(start[e], start[e + 1]):
+                if not members[g, who[i]]:
+                    cost += distance[t, who[i]]
+                    if cost >= best:
+                        break
+            if cost < best:
+                best, found = cost, g
+        group[e], paid[e] = found, best
+
+
+@kernel
+def toggle(
+    parent: Numbers, link: Doubles, distance: Doubles, tree: Ints, weight: Doubles, start: Ints, who: Numbers,
+    event: Ints, member: Flags, nodes: Numbers,
+) -> int:  # fmt: skip
+    """Put nodes into a group or take them out where its events come cheaper by it; return how many.
+
+    Each is looked at once, with all before it as they have become, at what exactly it adds to or takes from
+    the trees.
+    """
+    n = len(event)
+    below = np.zeros((n, parent.shape[1]), np.int32)  # members at or below a node, in the tree of an event
+    wants = np.zeros((n, parent.shape[1]), np.bool_)
+    for k in range(n):
+        e = event[k]
+        for i in range(start[e], start[e + 1]):
+            wants[k, who[i]] = True
+        for node in nodes:
+            if member[node]:
+                v = node
+                while v >= 0:
+                    below[k, v] += 1
+                    v = parent[tree[e], v]
+    changed = 0
+    for node in nodes:
+        step = -1 if member[node] else 1
+        gain, scale = 0.0, 0.0
+        for k in range(n):
+            e = event[k]
+            t = tree[e]
+            path = 0.0
+            v = node
+            # Links that nobody else needs: none below them yet, or only this one.
+            while v >= 0 and below[k, v] == (0 if step > 0 else 1):
+                path += link[t, v]
+                v = parent[t, v]
+            direct = distance[t, node] if wants[k, node] else 0.0
+            gain += weight[e] * step * (direct - path)
+            scale += weight[e] * (direct + path)
+        if gain > 1e-12 * scale:
+            changed += 1
+            member[node] = step > 0
+            for k in range(n):
+                v = node
+                while v >= 0:
+                    below[k, v] += step
+                    v = parent[tree[event[k]], v]
+    return changed
+
+
+@kernel
+def learn(
+    parent: Numbers, link: Doubles, distance: Doubles, tree: Ints, weight: Doubles, start: Ints, who: Numbers,
+    members: Flags, nodes: Numbers, rounds: int, group: Ints, paid: Doubles,
+) -> int:  # fmt: skip
+    """Improve groups in turns, events choosing groups and groups members; return how many turns it took."""
+    for turn in range(rounds):
+        choose(distance, tree, start, who, group_costs(parent, link, members), members, group, paid)
+        changed = 0
+        order = np.argsort(group, kind="mergesort")
+        for g in range(len(members)):
+            low, high = np.searchsorted(group[order], g), np.searchsorted(group[order], g + 1)
+            changed += toggle(
+                parent, link, distance, tree, weight, start, who, order[low:high], members[g], nodes
+            )
+        if not changed:
+            return turn
+    choose(distance, tree, start, who, group_costs(parent, link, members), members, group, paid)
+    return rounds

@@ -1,0 +1,203 @@
+"""Groups that need not hold everybody who is interested: the rest gets its messages directly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from scipy.sparse import diags_array
+
+from narrowcast.costs.network import Network
+from narrowcast.errors import ParameterError
+from narrowcast.kernels import partial
+from narrowcast.model.interest import Interest
+from narrowcast.model.matches import Matches
+from narrowcast.model.plan import ChannelPlan
+from narrowcast.model.relation import relation_of, rows_of
+from narrowcast.model.topology import Trees
+from narrowcast.planning.base import PLANNERS, check_channels, check_seed
+from narrowcast.planning.cells import MacQueen
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from narrowcast.model.topology import Locations, Topology
+
+    Flags = NDArray[np.bool_]
+    Ints = NDArray[np.int64]
+
+#: Trees that samples are measured on at most: memory is as many times the nodes.
+_ROOTS = 2048
+#: Passes of the clustering that groups start from.
+_PASSES = 3
+#: What a message over a channel is cheaper by than one sent directly, where there is no network.
+_SHARED = 1e-6
+
+
+@PLANNERS.register("partial")
+class Partial:
+    """Learns groups such that one group, and messages to whom it leaves out, cost least.
+
+    A flow goes to nobody else: the members of one group, and directly to those who want it and are not in
+    it; or directly to all. In turns, flows choose the group that comes cheapest, and groups take in or let
+    go the nodes by which their flows come cheaper, at exactly what each adds to the trees. Either can only
+    lower the cost, so it ends. It is the product's own answer to riabov2003: a group need not hold everybody
+    who could be interested in any of its flows, which is what makes groups large and wasteful.
+
+    With a topology it minimises network cost; without, messages: one for each member that is reached, and
+    one for each that is sent directly.
+
+    Parameters
+    ----------
+    channels
+        The most groups; required.
+    seed
+        What publishers and samples are drawn by.
+    topology, locations, publishers
+        The network, where subscribers are and where events come from: see `Network`.
+    samples
+        How many pairs of a flow and a publisher it learns from.
+    rounds
+        The most turns.
+
+    Examples
+    --------
+    >>> from narrowcast.model.topology import Topology
+    >>> star = Topology([0, 0, 0, 0], [1, 2, 3, 4], [9.0, 1.0, 1.0, 1.0])
+    >>> interest = Interest([[1, 1, 0], [1, 1, 0], [1, 0, 1]], subscribers=[2, 3, 4], rate=[5, 4, 3])
+    >>> plan = Partial(channels=1, topology=star, publishers=[1]).fit(interest).plan_
+    >>> plan.listens.toarray().ravel().tolist(), plan.unicast.toarray().astype(int).tolist()
+    ([True, True, True], [[0, 0, 0], [0, 0, 0], [0, 0, 1]])
+    """
+
+    plan_: ChannelPlan
+    #: How many turns the last `fit` took.
+    rounds_: int
+
+    def __init__(
+        self,
+        *,
+        channels: int | None = None,
+        seed: int = 0,
+        topology: Topology | None = None,
+        locations: Locations | ArrayLike | None = None,
+        publishers: ArrayLike | None = None,
+        samples: int = 12_000,
+        rounds: int = 40,
+    ) -> None:
+        self.channels = channels
+        self.seed = seed
+        self.topology = topology
+        self.locations = locations
+        self.publishers = publishers
+        self.samples = samples
+        self.rounds = rounds
+
+    def fit(self, interest: Interest) -> Self:
+        """Make the plan, `plan_`."""
+        check_channels(self.channels, required="partial")
+        check_seed(self.seed)
+        for name in ("samples", "rounds"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+                raise ParameterError(f"{name} is {value!r}; give a whole number of at least 1")
+        assert self.channels is not None
+        rng = np.random.default_rng(self.seed)
+        node, trees = self._network(interest, rng)
+        sets = Matches.from_pairs(interest.wants.indices, node[rows_of(interest.wants)], interest.n_flows)
+        worth = np.flatnonzero((interest.rate > 0) & (sets.counts() > 0))
+        members = np.zeros((0, trees.parent.shape[1]), np.bool_)
+        self.rounds_ = 0
+        if len(worth):
+            flow, tree, weight = self._sample(interest.rate[worth], len(trees.root), rng)
+            members = self._learned(sets.take(worth[flow]), tree, weight, trees)
+        channel = _chosen(sets, trees, members)
+        self.plan_ = _plan(interest, channel, members[:, node])
+        return self
+
+    def _network(self, interest: Interest, rng: np.random.Generator) -> tuple[NDArray[np.int32], Trees]:
+        """Return the node of each subscriber, and the trees of publishers."""
+        if self.topology is None:
+            n = interest.n_subscribers
+            parent = np.append(np.full(n, n), -1).astype(np.int32)[None]
+            far = np.append(np.ones(n), 0.0)[None]
+            return np.arange(n, dtype=np.int32), Trees(
+                np.array([n], np.int32), parent, far, far * (1 - _SHARED)
+            )
+        network = Network(self.topology, locations=self.locations, publishers=self.publishers)
+        roots = network.publishers
+        if len(roots) > _ROOTS:
+            roots = np.sort(rng.choice(roots, _ROOTS, replace=False))
+        node = network.nodes_of(interest.subscribers)
+        self.topology.check_reached(np.full(len(node), roots[0]), node)
+        return node, self.topology.trees(roots)
+
+    def _sample(
+        self, rate: NDArray[np.float64], n_roots: int, rng: np.random.Generator
+    ) -> tuple[Ints, Ints, NDArray[np.float64]]:
+        """Return flows and publishers to learn from, and how much each counts."""
+        if len(rate) > self.samples:
+            flow = rng.choice(len(rate), self.samples, p=rate / rate.sum())
+            return flow, rng.integers(0, n_roots, len(flow)), np.ones(len(flow))
+        each = max(1, min(n_roots, self.samples // len(rate)))
+        flow = np.repeat(np.arange(len(rate)), each)
+        # Publishers in turns from anywhere: all are there equally often, none twice for a flow.
+        tree = (rng.integers(0, n_roots, len(rate))[:, None] + np.arange(each) * n_roots // each) % n_roots
+        return flow, tree.ravel(), np.repeat(rate / each, each)
+
+    def _learned(self, sets: Matches, tree: Ints, weight: NDArray[np.float64], trees: Trees) -> Flags:
+        """Return the members of groups that samples cost least with."""
+        assert self.channels is not None
+        members = _start(sets, weight, self.channels, trees.parent.shape[1])
+        nodes = np.unique(sets.index).astype(np.int32)
+        group, paid = np.empty(sets.n_events, np.int64), np.empty(sets.n_events)
+        self.rounds_ = partial.learn(
+            trees.parent, trees.link, trees.distance, tree, weight, sets.indptr, sets.index,
+            members, nodes, self.rounds, group, paid,
+        )  # fmt: skip
+        used = np.bincount(group[group >= 0], minlength=len(members)) > 0
+        return members[used]
+
+
+def _start(sets: Matches, weight: NDArray[np.float64], channels: int, n_nodes: int) -> Flags:
+    """Return groups to start from: all sets that there are, or what most in a cluster of them want."""
+    first, kind = sets.distinct()
+    kinds = sets.take(first)
+    members = np.zeros((min(channels, kinds.n_events), n_nodes), np.bool_)
+    if kinds.n_events <= channels:
+        members[kinds.rows(), kinds.index] = True
+        return members
+    load = np.bincount(kind, weight)
+    wants = relation_of(kinds.index, kinds.rows(), (n_nodes, kinds.n_events))
+    carries = MacQueen(channels=channels, passes=_PASSES).fit(Interest(wants, load)).plan_.carries
+    groups: Any = carries.T
+    shares = (groups @ diags_array(load) @ wants.T).tocoo()
+    most = shares.data >= 0.5 * (groups @ load)[shares.row]
+    members[shares.row[most], shares.col[most]] = True
+    return members
+
+
+def _chosen(sets: Matches, trees: Trees, members: Flags) -> Ints:
+    """Return for each flow the group that costs least on average over the publishers; -1 where none does."""
+    group, paid = np.empty(sets.n_events, np.int64), np.empty(sets.n_events)
+    mean = partial.group_costs(trees.parent, trees.link, members).mean(axis=0)[None]
+    distance = trees.distance.mean(axis=0)[None]
+    partial.choose(
+        distance, np.zeros(sets.n_events, np.int64), sets.indptr, sets.index, mean, members, group, paid
+    )
+    return group
+
+
+def _plan(interest: Interest, channel: Ints, listens: Flags) -> ChannelPlan:
+    """Return the plan in which each flow goes to a group and directly to whom that leaves out."""
+    carried = np.flatnonzero(channel >= 0)
+    row, flow = rows_of(interest.wants), interest.wants.indices
+    reached = (channel[flow] >= 0) & listens[channel[flow], row] if len(listens) else np.zeros(len(row), bool)
+    group, who = np.nonzero(listens)
+    return ChannelPlan(
+        relation_of(carried, channel[carried], (interest.n_flows, len(listens))),
+        relation_of(who, group, (interest.n_subscribers, len(listens))),
+        unicast=relation_of(row[~reached], flow[~reached], interest.wants.shape),
+        subscribers=interest.subscribers,
+        flows=interest.flows,
+    )

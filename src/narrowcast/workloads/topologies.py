@@ -1,0 +1,256 @@
+"""Made-up networks: blocks of transit nodes with stubs around them, as riabov2003, section 5, has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from narrowcast.errors import ParameterError
+from narrowcast.model.topology import Topology
+from narrowcast.planning.base import check_seed
+from narrowcast.workloads.base import MOST, check_count
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Doubles: TypeAlias = NDArray[np.float64]
+    Ints: TypeAlias = NDArray[np.int64]
+
+#: What a link costs: by its level, by its length on the plane, or 1.
+Edges: TypeAlias = Literal["levels", "nested", "hops"]
+#: Transit nodes of a block, stubs of a transit node and nodes of a stub: least and most.
+TRANSIT, STUBS, SIZE = (4, 6), (1, 3), (15, 25)
+#: Chance of each link inside a transit domain and inside a stub, besides those of a spanning tree.
+DENSE_TRANSIT, DENSE_STUB = 0.6, 0.42
+#: Mean cost of a link inside a stub, of one at a transit node, and of one between blocks.
+LEVELS = np.array([5.0, 10.0, 20.0])
+#: The same as lengths of a nested placement on the plane.
+LENGTHS = np.array([3.0, 25.0, 170.0])
+#: Mean distance of two points of a unit square.
+_SQUARE = 0.5214
+#: Draws of how many stubs there are and how large, of which the one closest to what is asked is taken.
+_DRAWS = 200
+#: Keeps a network apart from a workload of the same seed.
+_STREAM = 2003
+
+
+@dataclass(frozen=True, slots=True)
+class TransitStub:
+    """A network of blocks, and where each of its nodes belongs; one entry per node, by number.
+
+    Parameters
+    ----------
+    topology
+        Nodes and links. A transit node is named by block and number, `b1.t2`; another one by block, stub and
+        number, `b1.s03.n17`.
+    block
+        Number of the block, from 0.
+    stub
+        Number of the stub in its block, from 0; -1 for a transit node.
+    kind
+        `transit` or `stub`.
+    place
+        Coordinates on the plane, one row per node: blocks lie around a centre, the transit nodes of a block
+        near each other, and the nodes of a stub close together.
+    """
+
+    topology: Topology
+    block: Ints
+    stub: Ints
+    kind: NDArray[np.str_]
+    place: Doubles
+
+    def n_stubs(self, block: int) -> int:
+        """Return how many stubs a block has."""
+        return int(self.stub[self.block == block].max(initial=-1)) + 1
+
+
+def transit_stub(seed: int, *, blocks: int = 3, nodes: int = 600, edges: Edges = "levels") -> TransitStub:
+    """Return a network of transit blocks, with stubs hanging on their nodes.
+
+    A block has 4 to 6 transit nodes, each of them 1 to 3 stubs, and a stub 15 to 25 nodes. A transit domain,
+    and a stub, is a random spanning tree with more links at random; a stub has one link to its transit node,
+    and any two blocks have one link. In a larger network there are more transit nodes and more stubs at each,
+    in equal measure; in a smaller one fewer, and where that is not enough, smaller stubs.
+
+    Parameters
+    ----------
+    seed
+        What all random choices come from; the cost of links does not change which there are.
+    blocks
+        How many blocks there are.
+    nodes
+        How many nodes there are, at least two for each block.
+    edges
+        What links cost: `levels`, 5 inside a stub, 10 at a transit node and 20 between blocks, each times a
+        number from 0.5 to 1.5; `nested`, their length on the plane, about 3, 25 and 170; `hops`, 1.
+
+    Examples
+    --------
+    >>> network = transit_stub(7)
+    >>> network.topology.n_nodes, network.topology.nodes[0].as_py(), network.topology.nodes[-1].as_py()[:4]
+    (600, 'b1.t1', 'b3.s')
+    """
+    check_seed(seed)
+    check_count("blocks", blocks)
+    check_count("nodes", nodes)
+    if blocks < 1 or nodes < 2 * blocks:
+        raise ParameterError(
+            f"{nodes} nodes for {blocks} blocks; give at least 1 block, and 2 to {MOST} nodes for each"
+        )
+    if edges not in get_args(Edges):
+        raise ParameterError(f"edges is {edges!r}; give one of {', '.join(get_args(Edges))}")
+    streams = [np.random.default_rng(each) for each in np.random.SeedSequence([seed, _STREAM]).spawn(4)]
+    shape = _shape(streams[0], blocks, nodes)
+    a, b, level = _links(streams[1], shape)
+    place = _places(streams[2], shape)
+    if edges == "levels":
+        cost = LEVELS[level] * streams[3].uniform(0.5, 1.5, len(level))
+    elif edges == "nested":
+        cost = np.hypot(*(place[a] - place[b]).T)
+    else:
+        cost = np.ones(len(level))
+    kind = np.where(shape.stub < 0, "transit", "stub")
+    return TransitStub(Topology(a, b, cost, _names(shape)), shape.block, shape.stub, kind, place)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """Which nodes there are: block after block, first the transit nodes, then stub after stub."""
+
+    #: Transit nodes of each block, and the number of the first.
+    transit: Ints
+    first: Ints
+    #: For each stub its block, the transit node it hangs on, its first node and how many it has.
+    home: Ints
+    at: Ints
+    start: Ints
+    size: Ints
+    #: For each node its block, its stub in the block, and its number there.
+    block: Ints
+    stub: Ints
+    number: Ints
+
+
+def _shape(rng: np.random.Generator, blocks: int, nodes: int) -> _Shape:
+    """Draw how many transit nodes, stubs and nodes there are."""
+    mean = [sum(ends) / 2 for ends in (TRANSIT, STUBS, SIZE)]
+    factor = nodes / (blocks * mean[0] * (1 + mean[1] * mean[2]))
+    # A smaller network has fewer transit nodes; a larger one more of them and more stubs at each.
+    wide, deep = (np.sqrt(factor),) * 2 if factor > 1 else (factor, 1.0)
+    best: tuple[int, Ints, Ints, Ints] | None = None
+    for _ in range(_DRAWS):
+        drawn = rng.integers(TRANSIT[0], TRANSIT[1], blocks, endpoint=True)
+        transit = np.maximum(1, np.rint(drawn * wide)).astype(np.int64)
+        drawn = rng.integers(STUBS[0], STUBS[1], transit.sum(), endpoint=True)
+        stubs = np.maximum(1, np.rint(drawn * deep)).astype(np.int64)
+        size = rng.integers(SIZE[0], SIZE[1], stubs.sum(), endpoint=True)
+        off = abs(int(transit.sum() + size.sum()) - nodes)
+        if best is None or off < best[0]:
+            best = off, transit, stubs, size
+        # The rest is a matter of a node more or less in some of the stubs.
+        if off <= min(len(size) // 8, max(3, nodes // 200)):
+            break
+    assert best is not None
+    _, transit, stubs, size = best
+    transit, stubs, size = _fewer(transit, stubs, size, nodes)
+    size = _fitted(rng, size, nodes - int(transit.sum()))
+    block_of_transit = np.repeat(np.arange(blocks), transit)
+    home = np.repeat(block_of_transit, stubs)
+    in_block = np.bincount(home, size, blocks).astype(np.int64) + transit
+    first = np.cumsum(in_block) - in_block
+    # The transit nodes of a block come before its stubs.
+    own = np.arange(len(block_of_transit)) - np.repeat(np.cumsum(transit) - transit, transit)
+    at = np.repeat(first[block_of_transit] + own, stubs)
+    start = np.cumsum(size) - size + np.cumsum(transit)[home]
+    stub, number = np.full(nodes, -1), np.empty(nodes, np.int64)
+    number[first[block_of_transit] + own] = own
+    in_home = np.arange(len(home)) - np.searchsorted(home, home)
+    inside = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
+    node = np.repeat(start, size) + inside
+    stub[node], number[node] = np.repeat(in_home, size), inside
+    block = np.repeat(np.arange(blocks), in_block)
+    return _Shape(transit, first, home, at, start, size, block, stub, number)
+
+
+def _fewer(transit: Ints, stubs: Ints, size: Ints, nodes: int) -> tuple[Ints, Ints, Ints]:
+    """Return a shape that a small network has room for: at least a node in each stub."""
+    if transit.sum() + len(size) <= nodes:
+        return transit, stubs, size
+    one = np.ones(len(transit), np.int64)
+    return one, one, np.ones(len(transit), np.int64)
+
+
+def _fitted(rng: np.random.Generator, size: Ints, total: int) -> Ints:
+    """Return sizes of stubs that add up, changed by as little as it takes, at random stubs."""
+    size = size.copy()
+    while (rest := total - int(size.sum())) != 0:
+        step = 1 if rest > 0 else -1
+        # Within the published range as long as that will do.
+        for least, most in (SIZE, (1, total)):
+            free = np.flatnonzero((size < most) if rest > 0 else (size > least))
+            if len(free):
+                break
+        size[rng.permutation(free)[: abs(rest)]] += step
+    return size
+
+
+def _links(rng: np.random.Generator, shape: _Shape) -> tuple[Ints, Ints, Ints]:
+    """Draw the links: both ends, and the level (0 in a stub, 1 at a transit node, 2 between blocks)."""
+    parts: list[tuple[Ints, int]] = []
+    for first, count in zip(shape.first.tolist(), shape.transit.tolist(), strict=True):
+        parts.append((first + _domain(rng, count, DENSE_TRANSIT), 1))
+    for start, count in zip(shape.start.tolist(), shape.size.tolist(), strict=True):
+        parts.append((start + _domain(rng, count, DENSE_STUB), 0))
+    gate = shape.start + rng.integers(0, shape.size)
+    parts.append((np.stack([shape.at, gate]), 1))
+    pairs = np.array(list(combinations(range(len(shape.first)), 2)), np.int64).reshape(-1, 2).T
+    parts.append((shape.first[pairs] + rng.integers(0, shape.transit[pairs]), 2))
+    ends = np.concatenate([each for each, _ in parts], axis=1)
+    level = np.repeat([number for _, number in parts], [each.shape[1] for each, _ in parts])
+    return ends[0], ends[1], level
+
+
+def _domain(rng: np.random.Generator, count: int, chance: float) -> Ints:
+    """Draw the links of a domain: a spanning tree, and every other link with the same chance."""
+    order = rng.permutation(count)
+    linked = np.triu(rng.random((count, count)) < chance, 1)
+    # Each node in a random order is joined to one of those before it.
+    later = np.arange(1, count)
+    one, other = order[later], order[rng.integers(0, later)] if count > 1 else order[:0]
+    linked[np.minimum(one, other), np.maximum(one, other)] = True
+    return np.stack(np.nonzero(linked)).astype(np.int64)
+
+
+def _places(rng: np.random.Generator, shape: _Shape) -> Doubles:
+    """Draw coordinates: stubs within blocks, and nodes within stubs."""
+    blocks, n = len(shape.first), len(shape.block)
+    turn = 2 * np.pi * (np.arange(blocks) + rng.uniform(-0.1, 0.1, blocks)) / blocks
+    centre = np.stack([np.cos(turn), np.sin(turn)], axis=1)
+    one, other = np.triu_indices(blocks, 1)
+    between = np.hypot(*(centre[one] - centre[other]).T)
+    centre *= LENGTHS[2] / (between.mean() if blocks > 1 else 1.0)
+    side = LENGTHS[:2] / _SQUARE
+    spread = rng.uniform(-0.5, 0.5, (n, 2))
+    place = centre[shape.block] + spread * side[1]
+    turn = rng.uniform(0, 2 * np.pi, len(shape.at))
+    away = LENGTHS[1] * rng.uniform(0.5, 1.5, len(shape.at))
+    around = place[shape.at] + np.stack([np.cos(turn), np.sin(turn)], axis=1) * away[:, None]
+    node = np.flatnonzero(shape.stub >= 0)
+    place[node] = np.repeat(around, shape.size, axis=0) + spread[node] * side[0]
+    return np.asarray(place, np.float64)
+
+
+def _names(shape: _Shape) -> pa.Array:
+    """Return the label of each node."""
+    rows = zip(shape.block.tolist(), shape.stub.tolist(), shape.number.tolist(), strict=True)
+    return pa.array(
+        [
+            f"b{block + 1}.t{number + 1}" if stub < 0 else f"b{block + 1}.s{stub + 1:02}.n{number + 1:02}"
+            for block, stub, number in rows
+        ]
+    )
