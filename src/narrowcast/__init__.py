@@ -48,7 +48,15 @@ from narrowcast.planning import (
     Replanner,
     Unicast,
 )
-from narrowcast.routing import ROUTERS, ChannelRouter, Deliveries, Router
+from narrowcast.routing import (
+    ROUTERS,
+    ChannelRouter,
+    Deliveries,
+    ExactRouter,
+    PartialRouter,
+    Router,
+    ThresholdRouter,
+)
 
 __all__ = [
     "COSTS",
@@ -64,6 +72,7 @@ __all__ = [
     "CostModel",
     "Deliveries",
     "EventBatch",
+    "ExactRouter",
     "Explanation",
     "Forgy",
     "Grid",
@@ -80,6 +89,7 @@ __all__ = [
     "OnlinePlanner",
     "Pairwise",
     "Partial",
+    "PartialRouter",
     "PerFlow",
     "PlanDelta",
     "PlanDiff",
@@ -92,6 +102,7 @@ __all__ = [
     "Schema",
     "Subscription",
     "SubscriptionSet",
+    "ThresholdRouter",
     "TopicSpace",
     "Topics",
     "Topology",

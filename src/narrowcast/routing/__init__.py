@@ -4,5 +4,15 @@ from __future__ import annotations
 
 from narrowcast.routing.base import ROUTERS, Deliveries, Method, Router
 from narrowcast.routing.channels import ChannelRouter
+from narrowcast.routing.cheapest import ExactRouter, PartialRouter, ThresholdRouter
 
-__all__ = ["ROUTERS", "ChannelRouter", "Deliveries", "Method", "Router"]
+__all__ = [
+    "ROUTERS",
+    "ChannelRouter",
+    "Deliveries",
+    "ExactRouter",
+    "Method",
+    "PartialRouter",
+    "Router",
+    "ThresholdRouter",
+]

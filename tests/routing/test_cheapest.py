@@ -1,0 +1,111 @@
+"""Routers that weigh costs: none delivers to fewer, and none that knows more costs more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from narrowcast import ChannelPlan, Matches, Network, Topology
+from narrowcast.errors import ParameterError
+from narrowcast.routing import ExactRouter, PartialRouter, ThresholdRouter
+
+if TYPE_CHECKING:
+    from narrowcast.routing import Deliveries
+
+#: Two sites with a long link between them: nodes 0 to 3, and 4 to 7.
+SITES = Topology([0, 0, 0, 4, 4, 4, 0], [1, 2, 3, 5, 6, 7, 4], [1.0, 1.5, 1.25, 1.125, 1.75, 1.0625, 10.0])
+
+NOBODY = Matches.from_pairs([], [], n_events=1)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Any, Matches, ChannelPlan, Any]:
+    """Draw events with publishers, over a plan of one channel for each flow, on the two sites."""
+    n_channels, n_events = draw(st.integers(1, 3)), draw(st.integers(1, 8))
+    listens = draw(arrays(np.bool_, (8, n_channels)))
+    plan = ChannelPlan(np.eye(n_channels, dtype=bool), listens, unicast=np.ones((8, n_channels)))
+    flow = draw(arrays(np.int64, n_events, elements=st.integers(-1, n_channels - 1)))
+    event, who = np.nonzero(draw(arrays(np.bool_, (n_events, 8))))
+    publisher = draw(arrays(np.int64, n_events, elements=st.integers(0, 7)))
+    return flow, Matches.from_pairs(event, who, n_events), plan, publisher
+
+
+def paid(sent: Deliveries, plan: ChannelPlan, publisher: Any) -> Any:
+    """Return what each event costs on the network."""
+    network = Network(SITES)
+    channel, node = np.nonzero(plan.listens.toarray().T)
+    sets = Matches.from_pairs(channel, node, plan.n_channels)
+    event = sent.channels.rows()
+    over = network.multicast(publisher[event], sets.take(sent.channels.index.astype(np.int64)))
+    return network.unicast(publisher, sent.unicast) + np.bincount(event, over, sent.n_events)
+
+
+@given(cases(), st.floats(0, 1))
+def test_who_knows_more_pays_less(case: tuple[Any, Matches, ChannelPlan, Any], threshold: float) -> None:
+    flow, matches, plan, publisher = case
+    network = Network(SITES)
+    exact = paid(ExactRouter(network=network).route(flow, matches, plan, publisher), plan, publisher)
+    fixed = ThresholdRouter(threshold=threshold, network=network)
+    default = ThresholdRouter(network=network)
+    for router in (fixed, default):
+        found = paid(router.route(flow, matches, plan, publisher), plan, publisher)
+        assert (exact <= found + 1e-9).all()
+    part = paid(PartialRouter(network=network).route(flow, matches, plan, publisher), plan, publisher)
+    assert (part <= exact + 1e-9).all()
+    ideal = network.multicast(publisher, matches)
+    assert (ideal <= part + 1e-9).all()
+    learned = ThresholdRouter(network=network).learn(flow, matches, plan, publisher)
+    found = paid(learned.route(flow, matches, plan, publisher), plan, publisher)
+    assert found.sum() <= paid(default.route(flow, matches, plan, publisher), plan, publisher).sum() + 1e-9
+    assert found.sum() <= paid(fixed.route(flow, matches, plan, publisher), plan, publisher).sum() + 1e-9
+
+
+def test_a_share_that_is_just_enough() -> None:
+    plan = ChannelPlan([[1]], [[1]] * 4)
+    matches = Matches.from_pairs([0, 1, 1, 2, 2, 2], [0, 0, 1, 0, 1, 2], n_events=4)
+    sent = ThresholdRouter(threshold=0.5).route([0] * 4, matches, plan)
+    assert sent.to_table()["method"].to_pylist() == ["unicast", "broadcast", "broadcast", "none"]
+    assert sent.unicast.rows().tolist() == [0]
+
+
+def test_the_break_even_follows_from_the_network() -> None:
+    """Half of the events come from either site; a message to one of them alone need not cross over."""
+    plan = ChannelPlan([[1, 0], [0, 1]], np.array([[1, 0]] * 4 + [[0, 1]] * 4))
+    network = Network(SITES, publishers=[0])
+    near, far = ThresholdRouter(network=network).thresholds(plan)
+    assert near == pytest.approx(3.75 / 3.75)
+    assert far == pytest.approx((10 + 3.9375) / (40 + 3.9375))
+
+
+def test_subscribers_on_one_node_count_once() -> None:
+    network = Network(SITES, locations=[1, 1, 5], publishers=[0])
+    plan = ChannelPlan([[1]], [[1]] * 3)
+    sent = ThresholdRouter(threshold=0.6, network=network).route(
+        [0], Matches.from_pairs([0, 0], [0, 1], n_events=1), plan
+    )
+    assert sent.to_table()["method"].to_pylist() == ["unicast"]  # one node of two
+
+
+@pytest.mark.parametrize(
+    ("threshold", "message"),
+    [
+        (1.5, "threshold is 1.5; give a share from 0 to 1"),
+        ([0.1, 0.2], "2 thresholds for 1 channels; give one"),
+    ],
+)
+def test_bad_thresholds(threshold: Any, message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        ThresholdRouter(threshold=threshold).route([0], NOBODY, ChannelPlan([[1]], [[1]]))
+
+
+def test_publishers_that_do_not_fit() -> None:
+    router, plan = ExactRouter(network=Network(SITES)), ChannelPlan([[1]], [[1]])
+    with pytest.raises(ParameterError, match="2 publishers for 1 events; give one each"):
+        router.route([0], NOBODY, plan, [1, 2])
+    with pytest.raises(ParameterError, match="publisher 9 is no node"):
+        router.route([0], NOBODY, plan, [9])
