@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -25,61 +26,77 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
-class _Prices(NamedTuple):
-    """What ways cost: a row for each publisher, and the row of each event.
-
-    `members` are the nodes of each channel's listeners, `channel` what a message to a channel costs, `node`
-    what one to a single node does.
-    """
-
-    node_of: NDArray[np.int32]
-    members: Flags
-    channel: Doubles
-    node: Doubles
-    row: Ints
-
-
-class _Weighing:
-    """A router that knows what ways cost.
+class _Prices:
+    """What ways cost, looked up where it is asked for.
 
     Parameters
     ----------
     network
-        Where subscribers and publishers are. Without, each message to a subscriber costs 1, over a channel
-        or not.
+        Where subscribers and publishers are; without, each message to a subscriber costs 1.
+    plan
+        Whose channels there are.
+    publisher
+        The node that each event comes from; costs are averages over publishers where left out.
+    n_events
+        How many events there are.
     """
+
+    def __init__(
+        self, network: Network | None, plan: ChannelPlan, publisher: ArrayLike | None, n_events: int
+    ) -> None:
+        self.network = network
+        if network is None:
+            self.node_of, n_nodes = np.arange(plan.n_subscribers, dtype=np.int32), plan.n_subscribers
+        else:
+            self.node_of, n_nodes = network.nodes_of(plan.subscribers), network.topology.n_nodes
+        group, who = plan.groups()[plan.listens.indices], rows_of(plan.listens)
+        members = np.zeros((plan.n_channels, n_nodes), np.bool_)
+        members[group, self.node_of[who]] = True
+        #: The nodes of each channel's listeners; a session's message reaches all of its group.
+        self.members: Flags = members[plan.groups()]
+        #: The publishers that there are, and which of them each event has.
+        self.roots: Ints | None = None
+        self.row = np.zeros(n_events, np.int64)
+        if publisher is not None and network is not None:
+            given = network.topology.check_nodes(publisher, "publisher")
+            if len(given) != n_events:
+                raise ParameterError(f"{len(given)} publishers for {n_events} events; give one each")
+            self.roots, self.row = np.unique(given, return_inverse=True)
+
+    @cached_property
+    def channel(self) -> Doubles:
+        """What a message to each channel costs, a row for each publisher."""
+        if self.network is None:
+            return np.asarray(self.members.sum(axis=1)[None], np.float64)
+        n_channels = len(self.members)
+        channel, node = np.nonzero(self.members)
+        sets = Matches.from_pairs(channel, node, n_channels)
+        if self.roots is None:
+            return self.network.mean_multicast(sets)[None]
+        each = sets.take(np.tile(np.arange(n_channels), len(self.roots)))
+        paid = self.network.multicast(np.repeat(self.roots, n_channels), each)
+        return paid.reshape(len(self.roots), n_channels)
+
+    @cached_property
+    def node(self) -> Doubles:
+        """What a message to each node costs, a row for each publisher."""
+        n_nodes = self.members.shape[1]
+        if self.network is None:
+            return np.ones((1, n_nodes))
+        if self.roots is None:
+            alone = Matches.trusted(np.arange(n_nodes + 1), np.arange(n_nodes, dtype=np.int32))
+            return self.network.mean_unicast(alone)[None]
+        return self.network.topology.distances(self.roots)
+
+
+class _Weighing:
+    """A router that knows what ways cost."""
 
     def __init__(self, *, network: Network | None = None) -> None:
         self.network = network
 
     def _prices(self, plan: ChannelPlan, publisher: ArrayLike | None, n_events: int) -> _Prices:
-        """Return what ways cost from the publisher of each event, or on average over publishers."""
-        group, who = plan.groups()[plan.listens.indices], rows_of(plan.listens)
-        network = self.network
-        if network is None:
-            node_of, n_nodes = np.arange(plan.n_subscribers, dtype=np.int32), plan.n_subscribers
-        else:
-            node_of, n_nodes = network.nodes_of(plan.subscribers), network.topology.n_nodes
-        members = np.zeros((plan.n_channels, n_nodes), np.bool_)
-        members[group, node_of[who]] = True
-        members = members[plan.groups()]  # a session's message reaches all of its group
-        row = np.zeros(n_events, np.int64)
-        if network is None:
-            return _Prices(node_of, members, members.sum(axis=1)[None] * 1.0, np.ones((1, n_nodes)), row)
-        channel, node = np.nonzero(members)
-        sets = Matches.from_pairs(channel, node, plan.n_channels)
-        if publisher is None:
-            alone = Matches.trusted(np.arange(n_nodes + 1), np.arange(n_nodes, dtype=np.int32))
-            reached = network.mean_unicast(alone)
-            return _Prices(node_of, members, network.mean_multicast(sets)[None], reached[None], row)
-        given = network.topology.check_nodes(publisher, "publisher")
-        if len(given) != n_events:
-            raise ParameterError(f"{len(given)} publishers for {n_events} events; give one each")
-        roots, row = np.unique(given, return_inverse=True)
-        each = np.repeat(roots, plan.n_channels)
-        paid = network.multicast(each, sets.take(np.tile(np.arange(plan.n_channels), len(roots))))
-        distance = network.topology.distances(roots)
-        return _Prices(node_of, members, paid.reshape(len(roots), plan.n_channels), distance, row)
+        return _Prices(self.network, plan, publisher, n_events)
 
 
 class _Demoting(_Weighing):
