@@ -87,7 +87,9 @@ class Matches:
         if event.size and not (index.min() >= 0 and index.max() < 2**31):
             raise ParameterError(f"positions {index.min()} to {index.max()} lie outside 0 to {2**31 - 1}")
         width = int(index.max(initial=0)) + 1
-        key = np.unique(event * width + index)
+        key = event * width + index
+        if not (key[1:] > key[:-1]).all():  # most come in order
+            key = np.unique(key)
         indptr = np.searchsorted(key, np.arange(n_events + 1) * width)
         return cls(indptr, (key % width).astype(np.int32))
 
