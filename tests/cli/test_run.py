@@ -17,7 +17,7 @@ import narrowcast as nc
 from narrowcast.cli import run as module
 from narrowcast.errors import NarrowcastError
 from narrowcast.pipeline.checkpoint import RECORDS, workshop
-from narrowcast.report import CHARTS
+from narrowcast.report.job import PICTURES as CHARTS
 from narrowcast.workloads import Stocks
 from support.command import call, document, refusal, table_of
 
@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 SMALL = ["--set", "n_subscriptions=60", "--set", "n_events=80", "--seed", "3"]
 PICTURES = {f"{name}.{kind}" for name in CHARTS for kind in ("png", "svg")}
 TABLES = {"subscriptions", "events", "compiled", "unreadable", "matches", "interests", "rates"}
-FILES = PICTURES | {f"{name}.parquet" for name in TABLES} | {"plan", "report.html", "summary.json", RECORDS}
+NETWORK = {"topology", "locations"}
+FILES = (
+    PICTURES
+    | {f"{name}.parquet" for name in TABLES | NETWORK}
+    | {"plan", "report.html", "summary.json", RECORDS}
+)
 STAGES = ["read", "compile", "match", "interest", "plan", "evaluate"]
 
 
@@ -130,7 +135,19 @@ def test_everything_is_what_one_process_computes(first: tuple[Path, dict[str, An
     plan, info = nc.read_plan(out / "plan")
     plan.validate(interest)
     found = nc.Waste().score(interest, plan)
-    assert costs["hash"] == {"channels": 4, "waste": found.total, **found.terms}
+    links = nc.Topology.from_table(tables["topology"])
+    for name in NETWORK:
+        assert pq.read_table(out / f"{name}.parquet").equals(tables[name])
+    network = nc.Network(links, locations=nc.Locations.from_table(tables["locations"], links))
+    paid = network.score(interest, plan)
+    assert costs["hash"] == {
+        "channels": 4,
+        "waste": found.total,
+        **found.terms,
+        "network": pytest.approx(paid.total),
+        "improvement_pct": pytest.approx(paid.terms["improvement_pct"]),
+    }
+    assert (costs["unicast"]["improvement_pct"], costs["ideal"]["improvement_pct"]) == (0, 100)
     assert list(costs) == ["hash", "unicast", "broadcast", "per-flow", "ideal"]
     wanted = interest.wants.nnz
     someone = int((interest.wants.sum(axis=1) > 0).sum())  # who wants nothing is not in an interest's table
@@ -140,7 +157,7 @@ def test_everything_is_what_one_process_computes(first: tuple[Path, dict[str, An
     assert costs["per-flow"]["channels"] == len(expected)
     assert (info.method, info.seed, info.channels, info.flow_space) == ("hash", 3, 4, "events")
     assert info.params == {"channels": 4, "recent": 10_000}
-    assert info.costs == {"waste": found.total}
+    assert info.costs == {"waste": found.total, "network": pytest.approx(paid.total)}
     assert set(info.inputs) == {"subscriptions", "events"}
 
     page = (out / "report.html").read_text()
@@ -175,7 +192,7 @@ def test_other_channels_do_again_what_depends_on_them(
     assert found.exit_code == 0, found.exception
     assert found.stderr == "done before: read, compile, match, interest\n"
     kept = {name for name, inode in inodes(again).items() if before.get(name) == inode}
-    assert {name.split("/")[0] for name in kept} == {f"{name}.parquet" for name in TABLES}
+    assert {name.split("/")[0] for name in kept} == {f"{name}.parquet" for name in TABLES | NETWORK}
     summary = json.loads((again / "summary.json").read_text())
     _, info = nc.read_plan(again / "plan")
     assert (info.method, info.channels, summary["channels"]) == ("per-flow", 3, 3)
@@ -189,8 +206,8 @@ def test_other_channels_do_again_what_depends_on_them(
     share = f"{summary['unmatched']} ({100 * summary['unmatched_share']:.1f} %)"
     assert ["events that match nobody", share] in rows
     cost = summary["costs"]["hash"]
-    per_event = [f"{cost[key] / summary['flows']:,.1f}" for key in ("wanted", "wasted", "unicast")]
-    assert ["hash", "3", *per_event] in rows
+    per_event = [f"{cost[key] / summary['flows']:,.1f}" for key in ("wanted", "wasted", "unicast", "network")]
+    assert ["hash", "3", *per_event, f"{cost['improvement_pct']:.1f}"] in rows
     assert [row[0] for row in rows if row[0] in STAGES] == STAGES
     assert found.stdout.endswith(f"report: {again}/report.html\n")
     assert [path.name for path in again.parent.iterdir()] == ["out"]

@@ -30,6 +30,7 @@ from narrowcast.report.charts import (
     SHOWN,
     Records,
     channel_load,
+    compared_methods,
     cost_bars,
     interest_matrix,
     matches_per_event,
@@ -48,7 +49,17 @@ def scored(interest: Interest, *methods: str) -> Records:
     return cost_bars(costs, events=interest.n_flows)
 
 
+ROWS = [
+    {"method": name, "asked": asked, "costs": costs, "seconds": seconds, "peak_mb": seconds}
+    for name, asked, costs, seconds in (
+        ("ideal", None, {"network": {"total": 2.0}, "waste": {"total": 0.0}}, None),
+        ("mst", 11, {"network": {"total": 5.5}, "waste": {"total": 1234.5}}, 0.25),
+        ("mst", 61, {"network": {"total": 4.5}, "waste": {"total": 2000.0}}, 0.5),
+        ("pairwise", 11, {}, None),
+    )
+]
 DATA = {
+    "compare": compared_methods(ROWS, ["network", "waste"]),
     "cost-bars": scored(INTEREST, "unicast", "broadcast"),
     "interest-matrix": interest_matrix(INTEREST),
     "load-per-channel": channel_load([3.0, 1.0, 2.0], [5, 8, 5]),
@@ -375,11 +386,34 @@ def test_few_sizes_are_drawn(sizes: dict[int, int], tmp_path: Path) -> None:
 
 
 def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ParameterError, match=r"unknown chart 'pie'; known: cost-bars, interest-matrix, load"):
+    with pytest.raises(
+        ParameterError, match=r"unknown chart 'pie'; known: compare, cost-bars, interest-matrix"
+    ):
         save_chart("pie", [], tmp_path)
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     with pytest.raises(MissingError, match="pip install vl-convert-python"):
         save_chart("cost-bars", [], tmp_path)
+
+
+def test_compared_methods(tmp_path: Path) -> None:
+    bars = DATA["compare"]
+    assert [bar["method"] for bar in bars if (bar["cost"], bar["measure"]) == ("network", "cost")] == [
+        "ideal",
+        "mst, 61",
+        "mst, 11",
+    ]
+    last = [bar for bar in bars if bar["cost"] == "waste"][-3:]
+    assert [(bar["measure"], bar["value"], bar["text"]) for bar in last] == [
+        ("cost", 2000.0, "2,000"),
+        ("seconds", 0.5, "0.50"),
+        ("memory", 0.5, "0.5"),
+    ]
+    assert {bar["kind"] for bar in bars if bar["method"] == "ideal"} == {"without planning"}
+    assert not any(bar["text"] for bar in bars if bar["method"] == "ideal" and bar["measure"] != "cost")
+    one = compared_methods([row for row in ROWS if row["asked"] != 61], ["waste"])
+    assert {bar["method"] for bar in one} == {"ideal", "mst"}, "one number of channels need not be told"
+    texts = texts_of("compare", bars, tmp_path)
+    assert {"network", "waste", "1,234", "seconds to plan", "mst, 61"} <= set(texts)
 
 
 # --------------------------------------------------------------------------------------------------- page

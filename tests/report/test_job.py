@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import narrowcast as nc
-from narrowcast.report.charts import CHARTS
-from narrowcast.report.job import FILES, rows_of, summary_of, write_report
+from narrowcast.report.job import FILES, PICTURES, rows_of, summary_of, write_report
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,6 +81,30 @@ def test_the_tables() -> None:
     ]
 
 
+def test_a_network_has_columns_of_its_own() -> None:
+    known = facts()
+    for name, (total, gain) in {"hash": (30.0, 60.0), "unicast": (60.0, 0.0), "ideal": (9.0, 100.0)}.items():
+        terms = {"unicast": 60.0, "ideal": 9.0, "broadcast": 70.0, "improvement_pct": gain}
+        known["evaluate"]["methods"][name]["costs"]["network"] = {"total": total, "terms": terms}
+    found = summary_of(known, {})
+    assert found["costs"]["hash"]["unicast"] == 0.0, "that of the waste, in messages"
+    assert (found["costs"]["hash"]["network"], found["costs"]["hash"]["improvement_pct"]) == (30.0, 60.0)
+    assert rows_of(found)["What it costs"] == [
+        (
+            "messages per event sent",
+            "channels",
+            "wanted",
+            "wasted",
+            "sent directly",
+            "network cost",
+            "improvement %",
+        ),
+        ("hash", "1", "1.3", "0.7", "0.0", "10.0", "60.0"),
+        ("unicast", "0", "1.3", "0.0", "1.3", "20.0", "0.0"),
+        ("ideal", "", "1.3", "0.0", "0.0", "3.0", "100.0"),
+    ]
+
+
 @pytest.mark.parametrize("empty", [False, True])
 def test_the_page_and_the_pictures(empty: bool, tmp_path: Path) -> None:
     nothing = nc.Interest(np.zeros((0, 0)), subscribers=[], flows=[])
@@ -94,7 +117,7 @@ def test_the_page_and_the_pictures(empty: bool, tmp_path: Path) -> None:
     sizes = {} if empty else {0: 2, 3: 5, 5: 1}
     write_report(summary, sizes, interest, plan, out, channels=tmp_path / "plan" / "channels.parquet")
     assert {path.name for path in out.iterdir()} == set(FILES)
-    assert len([name for name in FILES if name.endswith(".png")]) == len(CHARTS) == 4
+    assert len([name for name in FILES if name.endswith(".png")]) == len(PICTURES) == 4
     assert json.loads((out / "summary.json").read_text()) == summary
     page = (out / "report.html").read_text()
     assert page.count("<svg") == 4

@@ -9,6 +9,7 @@ import typer
 from narrowcast import __version__
 from narrowcast.cli.bench import bench
 from narrowcast.cli.check import check
+from narrowcast.cli.compare import compare
 from narrowcast.cli.diff import diff
 from narrowcast.cli.doctor import doctor
 from narrowcast.cli.evaluate import evaluate
@@ -25,7 +26,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-for command in (run, match, plan, evaluate, stream, generate, check, diff, bench, doctor):
+for command in (run, match, plan, evaluate, compare, stream, generate, check, diff, bench, doctor):
     app.command()(command)
 
 

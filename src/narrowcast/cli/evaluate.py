@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from narrowcast.cli import inputs, options
+from narrowcast.costs import COSTS
 from narrowcast.errors import PlanError
 from narrowcast.model.artefact import read_plan
 from narrowcast.model.schema import Schema
 from narrowcast.pipeline.evaluate import evaluate as evaluate_plan
 from narrowcast.pipeline.inputs import Inputs, take
 from narrowcast.pipeline.match import STRATEGIES
+from narrowcast.pipeline.network import NetworkTables
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.progress import watched
 from narrowcast.pipeline.run import RECENT
@@ -24,8 +26,8 @@ from narrowcast.planning.base import check_channels
 if TYPE_CHECKING:
     from narrowcast.model.artefact import PlanInfo
 
-#: Terms that are the total of a cost under another name.
-_SAME = {"waste": "wasted"}
+#: Terms that the table has already: the total of a cost, or that of a row, under another name.
+_SAME = {"waste": ("wasted",), "network": ("unicast", "ideal", "broadcast")}
 
 
 def evaluate(
@@ -39,6 +41,9 @@ def evaluate(
     last: inputs.Last = None,
     window: inputs.Window = None,
     top: inputs.Top = None,
+    topology: inputs.Topology = None,
+    locations: inputs.Locations = None,
+    costs: inputs.Costs = None,
     channels: Annotated[
         int | None, typer.Option("--channels", metavar="K", help="Of the baseline hash; else as the plan.")
     ] = None,
@@ -64,11 +69,15 @@ def evaluate(
         narrowcast evaluate plan --subscriptions s.jsonl --events e.csv --json
 
         narrowcast evaluate plan --state out/state
+
+        narrowcast evaluate plan --interests i.csv --topology t.csv --locations l.csv
     """
     made, info = read_plan(plan)
     _require_fitting(info, interests, state)
     options.one_of("--strategy", strategy, STRATEGIES)
     check_channels(channels)
+    network = NetworkTables.read(topology, locations)
+    COSTS.made(costs, **network.given)  # what is wrong with them is told before Spark starts
     if recent is last is window is None:  # then the events that the plan says it was made from
         recent, last, window = (info.params.get(name) for name in ("recent", "last", "window"))
         if recent is last is window is None and info.flow_space == "events":
@@ -102,9 +111,13 @@ def evaluate(
         if rejected is not None and taken.rejected is not None:
             write_table(taken.rejected, rejected, doing=f"write {rejected}")
         with watched(at.spark, at.progress, "evaluate"), plainly("evaluate the plan"):
-            found = evaluate_plan(taken.frames, made, name=info.method, channels=channels)
+            network = network.fitting(taken.frames)
+            found = evaluate_plan(
+                taken.frames, made, name=info.method, channels=channels, costs=costs, **network.given
+            )
     facts: dict[str, Any] = {"command": "evaluate", "plan": str(plan), **taken.facts, **found.to_dict()}
-    if taken.fingerprints != info.inputs:
+    prints = taken.fingerprints | {k: v for k, v in network.fingerprints.items() if k in info.inputs}
+    if prints != {k: v for k, v in info.inputs.items() if k in prints or k not in ("topology", "locations")}:
         typer.echo("these are not the inputs that the plan was made from", err=True)
     # Only topics, and flows of a stream, have a rate in time; else it is what all events given make, or one.
     unit = "messages a second" if info.flow_space == "topics" or state is not None else "messages"
@@ -135,7 +148,7 @@ def _rows(facts: dict[str, Any], unit: str) -> list[tuple[str, ...]]:
         (cost, term)
         for cost, each in first.items()
         for term in (None, *each["terms"])
-        if term != _SAME.get(cost)
+        if term not in _SAME.get(cost, ())
     ]
     rows: list[tuple[str, ...]] = [
         (unit, "channels", *(cost if term is None else term for cost, term in heads))

@@ -39,5 +39,16 @@ Last = Annotated[
 Window = Annotated[
     float | None, typer.Option("--window", metavar="SECONDS", help="The events of the last so many seconds.")
 ]
+Topology = Annotated[
+    str | None, typer.Option("--topology", metavar="T", help="Table: a, b, cost: the links of a network.")
+]
+Locations = Annotated[
+    str | None,
+    typer.Option("--locations", metavar="L", help="Table: subscriber, node; else the node of the same name."),
+]
+Costs = Annotated[
+    list[str] | None,
+    typer.Option("--cost", metavar="C", help="A cost to tell; can be repeated. Default: all there can be."),
+]
 Cells = Annotated[int, typer.Option("--cells", metavar="C", help="Cells along each attribute.")]
 Top = Annotated[int | None, typer.Option("--top", metavar="T", help="Keep the T heaviest cells; else all.")]

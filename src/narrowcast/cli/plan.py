@@ -15,7 +15,8 @@ from narrowcast.model.artefact import write_plan
 from narrowcast.model.schema import Schema
 from narrowcast.pipeline.inputs import Inputs, take
 from narrowcast.pipeline.match import STRATEGIES
-from narrowcast.pipeline.plan import make_plan
+from narrowcast.pipeline.network import NetworkTables
+from narrowcast.pipeline.plan import make_plan, takes_network
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.progress import watched
 from narrowcast.pipeline.run import RECENT
@@ -42,6 +43,9 @@ def plan(
     window: inputs.Window = None,
     cells: inputs.Cells = 5,
     top: inputs.Top = None,
+    topology: inputs.Topology = None,
+    locations: inputs.Locations = None,
+    costs: inputs.Costs = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the method; can be repeated."),
@@ -70,12 +74,16 @@ def plan(
         narrowcast plan --subscriptions s.jsonl --events e.csv --flows cells --method per-flow --out plan
 
         narrowcast plan --state out/state --method hash --channels 16 --out plan
+
+        narrowcast plan --interests i.csv --topology t.csv --method partial --channels 9 --out plan
     """
     PLANNERS[method]
     options.one_of("--strategy", strategy, STRATEGIES)
     if out.exists() or out.is_symlink():
         raise TableError(f"{out} exists already; name another folder or remove it")
     params = parameters(settings or [])
+    network = NetworkTables.read(topology, locations)
+    COSTS.made(costs, **network.given)  # what is wrong with them is told before Spark starts
     if recent is last is window is None and interests is state is None and flows == "events":
         recent = RECENT
     given = Inputs(
@@ -101,14 +109,18 @@ def plan(
         if rejected is not None and taken.rejected is not None:
             write_table(taken.rejected, rejected, doing=f"write {rejected}")
         with watched(at.spark, at.progress, "plan"), plainly("plan"):
-            made, interest = make_plan(taken.frames, method, channels=channels, seed=seed, params=params)
+            network = network.fitting(taken.frames)
+            made, interest = make_plan(
+                taken.frames, method, channels=channels, seed=seed, params=params, **network.given
+            )
             bounds = None if taken.frames.cells is None else taken.frames.cells.toArrow().sort_by("flow")
         said: dict[str, Any] = {"channels": channels, **params}
         if taken.edges is not None:
             said |= {"top": top, "grid": taken.edges}
         elif taken.frames.flow_space == "events":
             said |= {name: value for name, value in given.chosen.items() if value is not None}
-        costs = {name: COSTS[name]().score(interest, made).total for name in COSTS}
+        models = COSTS.made(costs, **network.given)
+        totals = {name: model.score(interest, made).total for name, model in models.items()}
         write_plan(
             made,
             out,
@@ -116,8 +128,8 @@ def plan(
             params=said,
             seed=seed,
             flow_space=taken.frames.flow_space,
-            costs=costs,
-            inputs=taken.fingerprints,
+            costs=totals,
+            inputs=taken.fingerprints | (network.fingerprints if takes_network(method) else {}),
             interest=interest,
             cells=bounds,
         )
@@ -128,11 +140,11 @@ def plan(
         **taken.facts,
         "subscribers": interest.n_subscribers,
         "channels": made.n_groups,
-        "costs": costs,
+        "costs": totals,
     }
     names = ("rejected", "subscribers", "flows", "wants", "channels")
     rows: list[tuple[str, ...]] = [("", "number"), *((name, f"{facts[name]:,}") for name in names)]
-    rows += [(f"cost: {name}", options.number(value)) for name, value in costs.items()]
+    rows += [(f"cost: {name}", options.number(value)) for name, value in totals.items()]
     tables = {f"The plan in {out}": rows}
     if facts["rejected"]:
         tables = {"Rows that were set aside": options.reasons(facts), **tables}

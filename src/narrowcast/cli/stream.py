@@ -95,10 +95,11 @@ def stream(
         --flow symbol --sink nats://host:4222/out --checkpoint ck
     """
     from narrowcast.pipeline.streaming.metrics import Metrics
+    from narrowcast.pipeline.streaming.record import named
     from narrowcast.pipeline.streaming.stream import Stream
 
-    if not 0 <= every < 1e6:
-        raise ParameterError(f"--every is {every}; give seconds, or 0 to go on at once")
+    if not (every == 0 or 0.001 <= every < 1e6):
+        raise ParameterError(f"--every is {every}; give seconds, at least 0.001, or 0 to go on at once")
     if limit is not None and limit < 1:
         raise ParameterError(f"--limit is {limit}; let a micro-batch take at least 1")
     if not 0 < half_life < 1e12:
@@ -142,7 +143,7 @@ def stream(
             job.stop()
         finally:
             job.close()
-    facts = {"command": "stream", "sink": sink, **told.facts()}
+    facts = {"command": "stream", "sink": named(sink), **told.facts()}
     options.show(facts, {"What went through": _rows(facts)}, as_json=as_json)
 
 

@@ -112,6 +112,7 @@ class Network:
         self._forest = Forest(topology)
         self._closure = Closure(topology)
         self._means: tuple[Doubles, float] | None = None
+        self._against: tuple[Interest, tuple[float, float]] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Trees are cheaper to compute than to send.
@@ -207,15 +208,12 @@ class Network:
         second, and `improvement_pct`, from 0 for unicast to 100 for the ideal. Flows without a rate cost
         nothing, and who only listens to those need not be reached.
         """
-        wanted, rate = self._wanted(interest)
+        self.nodes_of(interest.subscribers)  # that everybody is somewhere is seen before anything is computed
         channels, channel_rate = self._channels(interest, plan)
-        # Together, so that a set that is both is looked at once.
-        trees = self.mean_multicast(_joined(wanted, channels))
-        ideal = float(rate @ trees[: len(rate)])
-        total = float(channel_rate @ trees[len(rate) :])
         direct, direct_rate = self._direct(interest, plan)
+        total = float(channel_rate @ self.mean_multicast(channels))
         total += float(direct_rate @ self.mean_unicast(direct))
-        return self._cost(total, ideal, interest, wanted, rate)
+        return self._cost(total, interest)
 
     def ideal(self, interest: Interest) -> Cost:
         """Return the cost of one message for each event, to exactly those who want it.
@@ -223,13 +221,11 @@ class Network:
         With `dense` no plan costs less. With `alm` a plan can, by a little: a spanning tree over more nodes
         may be shorter.
         """
-        wanted, rate = self._wanted(interest)
-        least = float(rate @ self.mean_multicast(wanted))
-        return self._cost(least, least, interest, wanted, rate)
+        return self._cost(self._ends(interest)[1], interest)
 
-    def _cost(self, total: float, ideal: float, interest: Interest, wanted: Matches, rate: Doubles) -> Cost:
+    def _cost(self, total: float, interest: Interest) -> Cost:
         """Return a cost with its terms."""
-        unicast = float(rate @ self.mean_unicast(wanted))
+        unicast, ideal = self._ends(interest)
         return Cost(
             total,
             {
@@ -239,6 +235,14 @@ class Network:
                 "improvement_pct": self.improvement(total, unicast, ideal),
             },
         )
+
+    def _ends(self, interest: Interest) -> tuple[float, float]:
+        """Return what unicast and the ideal cost; kept, since one plan after another is held against them."""
+        if self._against is None or self._against[0] is not interest:
+            wanted, rate = self._wanted(interest)
+            ends = float(rate @ self.mean_unicast(wanted)), float(rate @ self.mean_multicast(wanted))
+            self._against = (interest, ends)
+        return self._against[1]
 
     def _wanted(self, interest: Interest) -> tuple[Matches, Doubles]:
         """Return the nodes that want each flow that has a rate, and the rates."""
@@ -285,6 +289,10 @@ class Network:
         if isinstance(self.locations, Locations):
             return self.locations.of(chosen)[back]
         whose = self.topology.nodes if self.locations is None else labels if known is None else known
+        if self.locations is not None and len(self.locations) != len(whose):
+            raise ParameterError(
+                f"{len(self.locations)} locations for {len(whose)} subscribers; give one each"
+            )
         place = positions("subscriber", chosen, whose)
         wrong = np.flatnonzero(place < 0)
         if len(wrong):
@@ -295,10 +303,6 @@ class Network:
             )
         if self.locations is None:
             return place.astype(np.int32)[back]
-        if len(self.locations) != len(whose):
-            raise ParameterError(
-                f"{len(self.locations)} locations for {len(whose)} subscribers; give one each"
-            )
         return np.asarray(self.locations[place][back], np.int32)
 
     def _roots(self, publisher: ArrayLike, sets: Matches) -> Numbers:
@@ -394,12 +398,6 @@ class Network:
         for node in sets[int(wrong[0])].tolist() if len(wrong) else ():
             self.topology.check_reached(self.publishers, node)
         return cost
-
-
-def _joined(one: Matches, other: Matches) -> Matches:
-    """Return the sets of one and then those of the other."""
-    indptr = np.append(one.indptr, one.n_pairs + other.indptr[1:])
-    return Matches.trusted(indptr, np.append(one.index, other.index))
 
 
 def _numbered(some: NDArray[np.bool_]) -> tuple[Ints, Ints]:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from narrowcast.costs.base import CostModel
     from narrowcast.model.labels import Labels
     from narrowcast.model.relation import Positions
+    from narrowcast.model.topology import Locations, Topology
     from narrowcast.pipeline.interest import InterestFrames
 
 #: What every plan is compared with; `ideal` is no plan but what none can beat.
@@ -124,7 +125,9 @@ def evaluate(
     *,
     name: str,
     channels: int | None = None,
-    costs: Iterable[str] = COSTS,
+    costs: Iterable[str] | None = None,
+    topology: Topology | None = None,
+    locations: Locations | None = None,
     limit: int = LIMIT,
     block_size: int = BLOCK,
 ) -> Evaluation:
@@ -146,7 +149,9 @@ def evaluate(
     channels
         How many channels the baseline `hash` has; as many as the plan where left out, at least 1.
     costs
-        Names of cost models, all of `COSTS` where left out.
+        Names of cost models; all that what is given suffices for where left out.
+    topology, locations
+        The network and who is where, for the costs that need one.
     limit
         The most wanted pairs to bring to the driver, for a cost model that is not additive.
     block_size
@@ -161,7 +166,7 @@ def evaluate(
     check_channels(channels)
     if block_size < 1:
         raise ParameterError(f"block_size is {block_size}; give at least 1")
-    models = {each: COSTS[each]() for each in costs}
+    models = COSTS.made(costs, topology=topology, locations=locations)
     spark = frames.interests.sparkSession
     with plainly("evaluate the plan"), _shipped(spark, plan) as shipped:
         n_pairs, sizes = _checked(frames, shipped, channels)

@@ -24,11 +24,15 @@ if TYPE_CHECKING:
 
     from narrowcast.model.labels import Labels
     from narrowcast.model.plan import ChannelPlan
+    from narrowcast.model.topology import Locations, Topology
     from narrowcast.pipeline.interest import InterestFrames
+    from narrowcast.planning.base import Planner
 
 #: Wanted pairs that the driver takes. Its Python process grew by 31 to 33 bytes a pair at most, measured
 #: with 3 and 9 million, which makes about 1.6 GB here; what a planner needs for itself comes on top.
 LIMIT = 50_000_000
+#: Parameters that every method may have, and that are not given as one of its own.
+COMMON = ("channels", "seed", "topology", "locations")
 #: Pairs that a worker looks at in one go: finding labels among all costs once per go, not once per batch.
 CHUNK = 1 << 20
 
@@ -89,6 +93,8 @@ def make_plan(
     channels: int | None,
     seed: int = 0,
     params: Mapping[str, Any] | None = None,
+    topology: Topology | None = None,
+    locations: Locations | None = None,
     limit: int = LIMIT,
 ) -> tuple[ChannelPlan, Interest]:
     """Make a plan by any registered method, on the driver, and check that it serves everybody.
@@ -105,6 +111,8 @@ def make_plan(
         Of what the method leaves to chance.
     params
         The method's other parameters.
+    topology, locations
+        The network, for methods that plan for one; others go without.
     limit
         The most wanted pairs to bring to the driver.
 
@@ -120,32 +128,72 @@ def make_plan(
     PlanError
         When the method leaves a wanted pair without service.
     """
-    make = PLANNERS[method]
-    params = dict(params or {})
-    check_channels(channels)
-    check_seed(seed)
-    _check_params(method, params)
-    planner = make(channels=channels, seed=seed, **params)
+    planner = make_planner(
+        method, channels=channels, seed=seed, params=params, topology=topology, locations=locations
+    )
     interest = to_interest(frames, limit=limit)
     plan = planner.fit(interest).plan_
     plan.validate(interest)
     return plan, interest
 
 
-def _check_params(method: str, params: Mapping[str, Any]) -> None:
-    """Refuse parameters that a method does not have, and miss those that it needs."""
+def make_planner(
+    method: str,
+    *,
+    channels: int | None,
+    seed: int = 0,
+    params: Mapping[str, Any] | None = None,
+    topology: Topology | None = None,
+    locations: Locations | None = None,
+) -> Planner:
+    """Return a planner, ready to be fitted; what it takes is checked first.
+
+    Parameters
+    ----------
+    method, channels, seed, params, topology, locations
+        As for `make_plan`.
+
+    Examples
+    --------
+    >>> make_planner("pairwise", channels=3, params={"topp": 9})
+    Traceback (most recent call last):
+    narrowcast.errors.ParameterError: method 'pairwise' has no parameter 'topp'; it has: top, distance
+    """
+    make = PLANNERS[method]
+    params = dict(params or {})
+    check_channels(channels)
+    check_seed(seed)
+    given = {"topology": topology, "locations": locations}
+    taken = inspect.signature(make).parameters
+    given = {name: value for name, value in given.items() if value is not None and name in taken}
+    _check_params(method, params, given)
+    return make(channels=channels, seed=seed, **params, **given)
+
+
+def parameters_of(method: str) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a method that are its own: without channels, seed and the network."""
     taken = inspect.signature(PLANNERS[method]).parameters
-    own = {name: each for name, each in taken.items() if name not in ("channels", "seed")}
+    return {name: each for name, each in taken.items() if name not in COMMON}
+
+
+def takes_network(method: str) -> bool:
+    """Return whether a method plans for a network, where one is given."""
+    return "topology" in inspect.signature(PLANNERS[method]).parameters
+
+
+def _check_params(method: str, params: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuse parameters that a method does not have, and miss those that it needs."""
+    own = parameters_of(method)
     known = ", ".join(own) or "none besides channels and seed"
     open_ended = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in own.values())
     for name in params:
-        if name in ("channels", "seed"):
+        if name in COMMON:
             raise ParameterError(f"{name} is among the parameters of {method!r}; give it as {name} itself")
         if name not in own and not open_ended:
             raise ParameterError(f"method {method!r} has no parameter {name!r}; it has: {known}")
-    for name, each in own.items():
+    for name, each in inspect.signature(PLANNERS[method]).parameters.items():
         needed = each.kind is inspect.Parameter.KEYWORD_ONLY and each.default is inspect.Parameter.empty
-        if needed and name not in params:
+        if needed and name not in ("channels", "seed", *params, *given):
             raise ParameterError(f"method {method!r} needs the parameter {name!r}; set it")
 
 

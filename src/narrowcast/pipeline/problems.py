@@ -45,6 +45,10 @@ _LONG = (
         "the header of {2} has {0} columns, where {1} are expected; give all files the same columns",
     ),
     (
+        r"reading (?:the )?file (\S+?)\.? .*?Parquet column \[?`?([^\]`]*).*?type (\S+?), .*?type (\w+)",
+        "column {1} of {0} is {3}, where {2} is expected; write the file with that type, or take it away",
+    ),
+    (
         r"CONFLICTING_PARTITION_COLUMN_NAMES.*?list #0: ([^\n]*)\n.*?list #1: ([^\n]*)",
         "some files are below folders that name {0}, others below {1}; put every file below the same keys",
     ),

@@ -18,6 +18,7 @@ from narrowcast.pipeline.content import reasons_of, rejected_of
 from narrowcast.pipeline.evaluate import evaluate
 from narrowcast.pipeline.interest import InterestFrames, check_time, from_matches
 from narrowcast.pipeline.match import PARQUET, match
+from narrowcast.pipeline.network import NetworkTables
 from narrowcast.pipeline.plan import make_plan
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.progress import watched
@@ -44,10 +45,12 @@ if TYPE_CHECKING:
 #: The events that a plan is made from: the last ones that somebody wanted.
 RECENT = 10_000
 _INTEREST = ("interests", "rates")
+#: What a workload may have besides subscriptions and events.
+_NETWORK = ("topology", "locations")
 #: What the stages write.
 TABLES = (
     *(f"{name}.parquet" for name in ("subscriptions", "events", "unreadable", "compiled", "rejected")),
-    *(f"{name}.parquet" for name in ("matches", *_INTEREST)),
+    *(f"{name}.parquet" for name in ("matches", *_INTEREST, *_NETWORK)),
     "plan",
 )
 #: Sizes of matches that are told apart in the picture.
@@ -157,6 +160,11 @@ class Run:
         """Return the interest that the plan is made from."""
         return InterestFrames(self.table("interests"), self.table("rates"), "events")
 
+    def network(self) -> dict[str, Any]:
+        """Return the network of the workload, by name what there is of it; own tables have none."""
+        paths = [self.stages.folder / f"{name}.parquet" for name in _NETWORK]
+        return NetworkTables.read(*(path if path.exists() else None for path in paths)).given
+
     def sample(self, flows: int = 240, subscribers: int = 160) -> Interest:
         """Return a sample of the interest that a picture can show; the same for the same tables."""
         from pyspark.sql import functions as sf
@@ -200,11 +208,13 @@ class Run:
             if isinstance(source, Made):
                 (aside / "made").mkdir()
                 for name, table in source.tables().items():
-                    if name in ("subscriptions", "events"):
-                        path = str(aside / "made" / f"{name}.parquet")
+                    read = name in ("subscriptions", "events")
+                    if read or name in _NETWORK:
+                        path = str((aside / "made" if read else aside) / f"{name}.parquet")
                         with writing(path):
                             pq.write_table(table, path)
-                        looked[name] = self._ingest(name, path)
+                        if read:
+                            looked[name] = self._ingest(name, path)
             facts: dict[str, Any] = {"fingerprints": {}}
             for name, found in looked.items():
                 written = self._keep(found.rows, aside, name)
@@ -213,9 +223,10 @@ class Run:
             reasons_of(self._keep(bad, aside, "unreadable"), strict=job.strict)
             return facts
 
-        outputs = ("subscriptions.parquet", "events.parquet", "unreadable.parquet")
+        names = ("subscriptions", "events", "unreadable", *_NETWORK)
+        outputs = tuple(f"{name}.parquet" for name in names)
         types = job.schema.to_dict() if job.schema else None
-        self._stage("read", "", outputs, work, source=said, types=types, strict=job.strict)
+        self._stage("read", "", outputs, work, source=said, types=types, strict=job.strict, writes=names)
 
     def _ingest(self, name: str, path: str) -> Ingested:
         """Read a table; events with a time that is none are an error."""
@@ -305,7 +316,11 @@ class Run:
         job = self.job
 
         def work(aside: Path) -> dict[str, Any]:
-            plan, interest = make_plan(self.frames(), job.method, channels=job.channels, seed=job.seed)
+            network = self.network()
+            plan, interest = make_plan(
+                self.frames(), job.method, channels=job.channels, seed=job.seed, **network
+            )
+            models = COSTS.made(**network)
             write_plan(
                 plan,
                 aside / "plan",
@@ -313,7 +328,7 @@ class Run:
                 params={"channels": job.channels, "recent": job.recent},
                 seed=job.seed,
                 flow_space="events",
-                costs={name: COSTS[name]().score(interest, plan).total for name in COSTS},
+                costs={name: model.score(interest, plan).total for name, model in models.items()},
                 inputs=self.records["read"].facts["fingerprints"],
                 interest=interest,
             )
@@ -328,6 +343,8 @@ class Run:
 
         def work(_: Path) -> dict[str, Any]:
             plan, _info = read_plan(self.stages.folder / "plan")
-            return evaluate(self.frames(), plan, name=self.job.method, channels=self.job.channels).to_dict()
+            job = self.job
+            found = evaluate(self.frames(), plan, name=job.method, channels=job.channels, **self.network())
+            return found.to_dict()
 
         self._stage("evaluate", "plan", (), work)

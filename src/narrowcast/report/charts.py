@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 Records: TypeAlias = list[dict[str, Any]]
 
 #: The charts there are; each is a file of that name among the specs.
-CHARTS = ("cost-bars", "interest-matrix", "load-per-channel", "matches-per-event")
+CHARTS = ("compare", "cost-bars", "interest-matrix", "load-per-channel", "matches-per-event")
+
+#: Ways of sending that need no planning, and what none can beat.
+_UNPLANNED = ("unicast", "broadcast", "per-flow", "hash", "ideal")
 
 #: Version of the grammar that the files are written in.
 VEGA_LITE = "6.4"
@@ -143,6 +146,46 @@ def cost_bars(costs: Mapping[str, tuple[Cost, int | None]], *, events: float = 1
         for place, (kind, messages) in enumerate(kinds.items()):
             bar = {"method": f"{name}\n{takes}", "order": order, "kind": kind, "place": place}
             bars.append(bar | {"messages": messages / (events if events > 0 else 1)})
+    return bars
+
+
+def compared_methods(rows: Sequence[Mapping[str, Any]], costs: Sequence[str]) -> Records:
+    """Return the bars of a comparison: for each cost the methods, cheapest first, with seconds and memory.
+
+    Parameters
+    ----------
+    rows
+        What each method has, as `compare.json` says it; those without costs are left out.
+    costs
+        Names of costs: a row of panels each, in this order.
+
+    Examples
+    --------
+    >>> row = {"method": "mst", "asked": 9, "seconds": 0.5, "peak_mb": 2.0}
+    >>> bars = compared_methods([row | {"costs": {"waste": {"total": 4.0}}}], ["waste"])
+    >>> [(bar["measure"], bar["value"], bar["text"]) for bar in bars]
+    [('cost', 4.0, '4'), ('seconds', 0.5, '0.50'), ('memory', 2.0, '2.0')]
+    """
+    made = [row for row in rows if row["costs"]]
+    several = len({row["asked"] for row in made if row["asked"] is not None}) > 1
+    bars: Records = []
+    for place, cost in enumerate(costs):
+        ordered = sorted(made, key=lambda row: row["costs"][cost]["total"])
+        for order, row in enumerate(ordered):
+            name = row["method"]
+            if several and row["asked"] is not None:
+                name += f", {row['asked']:,}"
+            total = row["costs"][cost]["total"]
+            bar = {"cost": cost, "place": place, "method": name, "order": order}
+            bar["kind"] = "without planning" if row["method"] in _UNPLANNED else "planned"
+            # What there is no number for still has its place, so that panels beside each other stay in line.
+            for measure, value, text in (
+                ("cost", total, f"{total:,.0f}" if abs(total) >= 1000 else f"{total:,.3g}"),
+                ("seconds", row["seconds"], "{:,.2f}"),
+                ("memory", row["peak_mb"], "{:,.1f}"),
+            ):
+                shown = "" if value is None else text.format(value)
+                bars.append(bar | {"measure": measure, "value": value or 0.0, "text": shown})
     return bars
 
 

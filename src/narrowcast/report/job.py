@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 from narrowcast import __version__
 from narrowcast.model.cost import Cost
 from narrowcast.report.charts import (
-    CHARTS,
     channel_load,
     cost_bars,
     interest_matrix,
@@ -28,8 +27,9 @@ if TYPE_CHECKING:
 
     Rows = dict[str, list[tuple[str, ...]]]
 
-#: What a report is made of.
-FILES = ("summary.json", "report.html", *(f"{name}.{kind}" for name in CHARTS for kind in ("png", "svg")))
+#: The pictures of a report, and what it is made of.
+PICTURES = ("cost-bars", "interest-matrix", "load-per-channel", "matches-per-event")
+FILES = ("summary.json", "report.html", *(f"{name}.{kind}" for name in PICTURES for kind in ("png", "svg")))
 
 
 def summary_of(facts: Mapping[str, Mapping[str, Any]], seconds: Mapping[str, float]) -> dict[str, Any]:
@@ -67,8 +67,13 @@ def summary_of(facts: Mapping[str, Mapping[str, Any]], seconds: Mapping[str, flo
 
 
 def _flat(costs: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Return the total of every cost by its name, and all of their terms."""
-    terms = {name: value for cost in costs.values() for name, value in cost["terms"].items()}
+    """Return the total of every cost by its name, the terms of the waste, and what a network gains.
+
+    The other terms of a network cost are the totals of other methods, some under names of the waste's.
+    """
+    terms = dict(costs["waste"]["terms"])
+    if "network" in costs:
+        terms["improvement_pct"] = costs["network"]["terms"]["improvement_pct"]
     return terms | {name: cost["total"] for name, cost in costs.items()}
 
 
@@ -86,8 +91,13 @@ def rows_of(summary: Mapping[str, Any]) -> Rows:
     costs: list[tuple[str, ...]] = [
         ("messages per event sent", "channels", "wanted", "wasted", "sent directly")
     ]
+    terms = ["wanted", "wasted", "unicast"]
+    if all("network" in cost for cost in summary["costs"].values()):
+        terms += ["network"]
+        costs[0] += ("network cost", "improvement %")
     for name, cost in summary["costs"].items():
-        each = (cost[term] / max(1, summary["flows"]) for term in ("wanted", "wasted", "unicast"))
+        each = [cost[term] / max(1, summary["flows"]) for term in terms]
+        each += [cost["improvement_pct"]] if "network" in cost else []
         channels = "" if cost["channels"] is None else f"{cost['channels']:,}"
         costs.append((name, channels, *(f"{value:,.1f}" for value in each)))
     return {"What came out": counts, "Time": times, "What it costs": costs}

@@ -93,7 +93,7 @@ class TestPlans:
         for row in rows:
             wanted = {f"s{i}" for i in row["subscription_ids"]}
             heard = set().union(*(members[channel] for channel in row["channels"]))
-            assert wanted <= heard | set(row["unicast"])
+            assert wanted == set(row["recipients"]) <= heard | set(row["unicast"])
             assert not heard & set(row["unicast"])
             assert row["plan"] == batch.plan
             assert ("s8" in row["unicast"]) == (8 in row["subscription_ids"])

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Put on a session that knows the source.
+_REGISTERED = "_narrowcast_jetstream"
+
 #: Messages in a micro-batch, unless told.
 LIMIT = 100_000
 #: Sequence numbers that are worth a task of their own.
@@ -230,6 +233,13 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Spark does not keep the start of its first batch but asks for it again when it has to repeat it;
         # by then `new` and `first` mean something else. The end remembers.
         begin = int(start["sequence"] if start["begin"] == end["begin"] else end["begin"])
+        gone = min(state.first - 1, int(end["sequence"])) - begin
+        known = int(end["missing"]) - int(start["missing"] if start["begin"] == end["begin"] else 0)
+        if gone > known:  # they were there when the batch was planned
+            log.warning(
+                "stream %r has lost %d messages or more since a micro-batch of them was planned",
+                self._options.stream, gone - known,
+            )  # fmt: skip
         return _ranges(max(begin, state.first - 1), int(end["sequence"]), self._options.parts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -323,7 +333,9 @@ def read_messages(
         **({"credentials": credentials} if credentials is not None else {}),
     }
     Options.of(given)  # here, where it is told in one line
-    spark.dataSource.register(JetStreamSource)
+    if not getattr(spark, _REGISTERED, False):  # Spark warns of a second time
+        spark.dataSource.register(JetStreamSource)
+        setattr(spark, _REGISTERED, True)
     return spark.readStream.format(JetStreamSource.name()).options(**given).load()
 
 

@@ -66,7 +66,7 @@ class Backlog:
             from narrowcast.pipeline.jetstream import lag_of, missing_of
 
             return Lag(lag_of(progress), "messages", missing_of(progress), arriving)
-        return Lag(_behind(progress), "messages", 0, arriving)
+        return Lag(_behind(progress) if self.incoming.told else None, "messages", 0, arriving)
 
     def _files(self, folder: str) -> int:
         """Return how many files of the folder Spark has not taken up.

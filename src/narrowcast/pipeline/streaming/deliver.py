@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 #: The columns that come out, as Spark writes them.
 MATCHED = "event_id bigint, subscription_ids array<bigint>, snapshot bigint"
-ROUTED = "method string, channels array<int>, unicast array<string>, plan string"
+ROUTED = "method string, channels array<int>, unicast array<string>, recipients array<string>, plan string"
 FLOW, WANTED_BY = "flow string", "subscribers array<string>"
 _METHODS = pa.array([method.label for method in Method])
 #: Indexes that a worker keeps: the present one, and the last for batches that are still at work.
@@ -148,13 +148,16 @@ class Delivery:
 
 
 def _routed(ready: _Ready, routes: Routes, part: EventBatch, found: Matches, rows: Ints) -> list[pa.Array]:
-    """Return how each event is sent, over which channels, and to whom directly."""
-    sent = routes.route(part, subscribers_of(found, ready.subscriptions))
+    """Return how each event is sent, over which channels, to whom directly, and who is to have it in all."""
+    interested = subscribers_of(found, ready.subscriptions)
+    sent = routes.route(part, interested)
     names = ready.names.take(pa.array(sent.unicast.index))
+    people = ready.names.take(pa.array(interested.index))
     return [
         _METHODS.take(pa.array(sent.method[rows])),
         _lists(sent.channels.counts()[rows], pa.array(sent.channels.index, pa.int32())),
         _lists(sent.unicast.counts()[rows], names),
+        _lists(interested.counts()[rows], people),
         pa.array([routes.name]).take(pa.array(np.zeros(len(rows), np.int64))),
     ]
 

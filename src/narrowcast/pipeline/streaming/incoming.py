@@ -1,7 +1,8 @@
 """Events as they arrive: from files, JetStream, a clock or any stream of Spark's, typed row by row.
 
-All come out the same way: `event_id` and the attributes. Where they had to be taken apart, `_reason` and
-`_row` stand behind them, null for an event that can be used; elsewhere an event is bad when it has no id.
+All come out the same way: `event_id` and the attributes. Where they had to be taken apart, what is wrong with
+an event and what it was stand behind them, null for one that can be used; elsewhere an event is bad when it
+has no id.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from narrowcast.pipeline.columns import attributes_of, fit, schema_of, texts, wh
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.sources import BROKEN, CSV, LINE, objects
 from narrowcast.pipeline.storage import exists, listed, place_of
+from narrowcast.pipeline.streaming.record import holds_more
 from narrowcast.pipeline.tables import ingest
 
 if TYPE_CHECKING:
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 #: What stands behind the attributes: why an event cannot be used, and what it was.
-REASON, ROW = "_reason", "_row"
+REASON, ROW = "__narrowcast_reason", "__narrowcast_row"
+#: The JSON that an event came as, where it came as JSON.
+BODY = "__narrowcast_body"
 #: Formats of files that can be waited for in an empty folder; the columns of CSV are told by the first file.
 _EMPTY = ("json", "parquet")
 #: Files that a micro-batch takes where nobody says otherwise.
@@ -44,17 +48,21 @@ class Incoming:
     ----------
     rows, schema
         The events, and their attributes.
-    folder, ends
-        Where the files are that they come in, and how their names end.
+    folder, ends, kind
+        Where the files are that they come in, how their names end, and their format.
     jetstream
         Whether they are messages of JetStream.
+    told
+        Whether offsets tell how much is waiting.
     """
 
     rows: DataFrame
     schema: Schema
     folder: str | None = None
     ends: tuple[str, ...] = ()
+    kind: str | None = None
     jetstream: bool = False
+    told: bool = True
 
     @property
     def judged(self) -> bool:
@@ -69,6 +77,7 @@ def open_source(
     *,
     limit: int | None = None,
     kind: str | None = None,
+    before: Schema | None = None,
 ) -> Incoming:
     """Return the events that arrive at a source.
 
@@ -87,6 +96,8 @@ def open_source(
         How much a micro-batch takes: files of a folder, messages of a stream.
     kind
         The format of files, where none is there yet: `parquet` or `json`.
+    before
+        The attributes that events of this source had when it was read before.
     """
     if not isinstance(source, str):
         return _given(source, schema)
@@ -94,7 +105,7 @@ def open_source(
         return _clock(spark, source)
     if source.startswith(("nats://", "tls://")):
         return _messages(spark, source, schema, limit)
-    return _files(spark, source, schema, limit, kind)
+    return _files(spark, source, schema, limit, kind, before)
 
 
 def _given(frame: DataFrame, schema: Schema | None) -> Incoming:
@@ -121,9 +132,8 @@ def _clock(spark: SparkSession, source: str) -> Incoming:
     if not (number.isascii() and number.isdigit() and int(number)):
         raise ParameterError(f"source is {source!r}; write how many events a second as rate:1000")
     made = spark.readStream.format("rate").option("rowsPerSecond", number).load()
-    return typed(
-        made.select(sf.col("value").alias(EVENT_ID), sf.col("timestamp").alias("time"), sf.col("value"))
-    )
+    rows = made.select(sf.col("value").alias(EVENT_ID), sf.col("timestamp").alias("time"), sf.col("value"))
+    return replace(typed(rows), told=False)
 
 
 def _messages(spark: SparkSession, source: str, schema: Schema | None, limit: int | None) -> Incoming:
@@ -147,7 +157,12 @@ def _messages(spark: SparkSession, source: str, schema: Schema | None, limit: in
 
 
 def _files(
-    spark: SparkSession, source: str, schema: Schema | None, limit: int | None, kind: str | None
+    spark: SparkSession,
+    source: str,
+    schema: Schema | None,
+    limit: int | None,
+    kind: str | None,
+    before: Schema | None,
 ) -> Incoming:
     """Return the events in files that are added to a folder."""
     there = listed(spark, source)
@@ -156,13 +171,21 @@ def _files(
         raise TableError(f"{source} mixes {' and '.join(kinds)}; keep one format in a folder")
     if kind not in (None, *(kinds or _EMPTY)):
         raise ParameterError(f"--format is {kind!r} and must be {' or '.join(kinds or _EMPTY)} for {source}")
-    if not kinds and (schema is None or kind is None or not exists(spark, source)):
+    given = schema or (None if kinds else before)
+    if not kinds and (given is None or kind is None or not exists(spark, source)):
         raise TableError(f"{source} holds no events yet; put a file there, or say --schema and --format")
     kind = kinds[0] if kinds else str(kind)
-    known = schema or schema_of(ingest(spark, "events", source).rows)
+    known = given or schema_of(ingest(spark, "events", source).rows)
+    if schema is None and before is not None and kind == "json":
+        known = _grown(before, known)
     reader = spark.readStream.option("__globPaths__", "false").option("maxFilesPerTrigger", limit or FILES)
+    # However long ago a file was written, it is new when it comes.
+    reader = reader.option("maxFileAge", f"{100 * 365}d")
     ends = tuple(end for end, name in FORMATS.items() if name == kind)
-    reader = reader.option("pathGlobFilter", f"*.{{{','.join(end[1:] for end in ends)}}}")
+    reader = reader.option("pathGlobFilter", f"*.{{{','.join(map(_any_case, ends))}}}")
+    below = (name.removeprefix(place_of(source)) for name in there)
+    if not any("=" in part for name in below for part in name.split("/")[:-1]):  # no folders with keys
+        reader = reader.option("recursiveFileLookup", "true")
     place = place_of(source)
     with plainly(f"read {source}"):
         if kind == "parquet":
@@ -171,7 +194,29 @@ def _files(
             found = parsed(reader.text(place).where("trim(value) <> ''"), "value", known)
         else:
             found = _csv(spark, reader, place, known)
-    return replace(found, folder=place, ends=ends)
+    return replace(found, folder=place, ends=ends, kind=kind)
+
+
+def _grown(before: Schema, found: Schema) -> Schema:
+    """Return the attributes of JSON that goes on: types of before, unless those found hold all of theirs.
+
+    What files happen to have in them is only a guess at types; a value that does not fit is set aside.
+    """
+    types = {name: str(before[name]) for name in before.names}
+    for name in found.names:
+        here = str(found[name])
+        if name not in types or holds_more(here, types[name]):
+            types[name] = here
+    return Schema.of(types)
+
+
+def _any_case(end: str) -> str:
+    """Return a pattern for the ending of a name, in capital letters or not.
+
+    >>> _any_case(".csv")
+    '[cC][sS][vV]'
+    """
+    return "".join(f"[{letter}{letter.upper()}]" for letter in end[1:])
 
 
 def _csv(spark: SparkSession, reader: DataStreamReader, place: str, schema: Schema) -> Incoming:
@@ -250,7 +295,7 @@ def parsed(frame: DataFrame, line: str, schema: Schema, *, place: str | None = N
     )
     plain = held.select(LINE, "place", BROKEN, sf.inline_outer(sf.array(parts)))
     plain = plain.toDF(LINE, "place", BROKEN, "id", *(f"c{i}" for i in range(len(fields))))
-    return _fitted(plain, schema, {part.name: part.dataType for part in fields})
+    return _fitted(plain, schema, {part.name: part.dataType for part in fields}, body=True)
 
 
 def _kinds(schema: Schema) -> dict[str, SparkType]:
@@ -260,7 +305,9 @@ def _kinds(schema: Schema) -> dict[str, SparkType]:
     return {each.name: each.as_struct() or st.StringType() for each in attributes_of(schema, ()).values()}
 
 
-def _fitted(plain: DataFrame, schema: Schema, held: Mapping[str, SparkType]) -> Incoming:
+def _fitted(
+    plain: DataFrame, schema: Schema, held: Mapping[str, SparkType], *, body: bool = False
+) -> Incoming:
     """Return events whose values are made to fit their types.
 
     Parameters
@@ -272,6 +319,8 @@ def _fitted(plain: DataFrame, schema: Schema, held: Mapping[str, SparkType]) -> 
         The attributes of events.
     held
         The types of `c0`, `c1`, ..., by the names that they get.
+    body
+        Whether the line is an event as JSON, to be handed on.
     """
     from pyspark.sql import functions as sf
     from pyspark.sql import types as st
@@ -288,4 +337,5 @@ def _fitted(plain: DataFrame, schema: Schema, held: Mapping[str, SparkType]) -> 
     reason = sf.coalesce(*reasons)
     named = [value.alias(name) for name, value in out.items()]
     row = sf.when(reason.isNotNull(), sf.col(LINE))
-    return Incoming(plain.select(*named, reason.alias(REASON), row.alias(ROW)), schema)
+    line = [sf.col(LINE).alias(BODY)] if body else []
+    return Incoming(plain.select(*named, reason.alias(REASON), row.alias(ROW), *line), schema)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 from urllib.parse import parse_qsl, urlsplit
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from narrowcast.errors import ParameterError
 
@@ -27,7 +28,8 @@ class MessageSink:
 
     An event goes to ``PREFIX.channel.N`` for each channel and to ``PREFIX.to.SUBSCRIBER`` for each subscriber
     who is served directly; without a plan, to everybody directly. Its id, in the header ``Nats-Msg-Id``,
-    is the same whenever it is sent again, so a stream that takes the subject, or a client, drops repeats.
+    is the prefix, its `event_id` and where it goes: the same whenever it is sent again, so a stream that
+    takes the subject, or a client, drops repeats. So no two events may have the same `event_id`.
 
     Parameters
     ----------
@@ -74,14 +76,15 @@ class MessageSink:
         body = sf.col("payload").cast("binary").alias("payload")
         people = "unicast" if "unicast" in deliveries.columns else "subscribers"
         direct = deliveries.select("event_id", body, sf.explode(people).alias("name"))
-        one = sf.concat_ws("/", sf.col("event_id").cast("string"), sf.lit("to"), "name")
-        named = direct.select("name", one.alias("id"), "payload")
+        before = [sf.lit(self.prefix)] if self.prefix else []
+        event = sf.concat_ws("/", *before, sf.col("event_id").cast("string"))
+        named = direct.select("name", event.alias("id"), "payload")
         messages = named.mapInArrow(partial(_addressed, prefix=f"{prefix}to"), _MESSAGE)
         if "channels" in deliveries.columns:
             shared = deliveries.select("event_id", body, sf.explode("channels").alias("channel"))
             number = sf.col("channel").cast("string")
             where = sf.concat(sf.lit(f"{prefix}channel."), number)
-            one = sf.concat_ws("/", sf.col("event_id").cast("string"), sf.lit("channel"), number)
+            one = sf.concat_ws("/", event, sf.lit("channel"), number)
             messages = messages.unionAll(shared.select(where.alias("subject"), one.alias("id"), "payload"))
         return messages
 
@@ -92,6 +95,9 @@ def _addressed(batches: Iterator[pa.RecordBatch], prefix: str) -> Iterator[pa.Re
 
     for batch in batches:
         names = batch.column("name").dictionary_encode()
-        subjects = pa.array([subject_of(prefix, name) for name in names.dictionary.to_pylist()], pa.string())
-        columns = [subjects.take(names.indices), batch.column("id"), batch.column("payload")]
+        found = [subject_of(prefix, name) for name in names.dictionary.to_pylist()]
+        subjects = pa.array(found, pa.string()).take(names.indices)
+        ends = pa.array([subject.removeprefix(f"{prefix}.") for subject in found], pa.string())
+        ids = pc.binary_join_element_wise(batch.column("id"), "to", ends.take(names.indices), "/")
+        columns = [subjects, ids, batch.column("payload")]
         yield pa.RecordBatch.from_arrays(columns, names=["subject", "id", "payload"])

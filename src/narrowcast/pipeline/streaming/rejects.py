@@ -60,6 +60,6 @@ class Rejects:
         """Write the subscriptions that a snapshot could not take up."""
         place = f"{self.place}-subscriptions/snapshot={snapshot:08d}"
         if rows and not exists(self.spark, place):
-            table = pa.concat_tables(rows)
+            table = pa.concat_tables(rows).combine_chunks()
             log.warning("%d subscriptions cannot be used: see %s", table.num_rows, place)
             write_table(self.spark.createDataFrame(table), place, doing=f"write {place}")

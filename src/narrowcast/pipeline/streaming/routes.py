@@ -44,11 +44,16 @@ class Flows:
     grid: CellGrid | None = None
 
     def check(self, schema: Schema) -> None:
-        """Refuse a column that events lack."""
+        """Refuse a column that events lack, or that has no labels."""
         if self.column is not None and self.column.lower() not in [name.lower() for name in schema.names]:
             raise ParameterError(
                 f"events have no attribute {self.column!r} to take flows from; they have "
                 f"{', '.join(map(repr, schema.names[:12])) or 'none'}"
+            )
+        if self.column is not None and schema[self.column].family in ("opaque", "void"):
+            raise ParameterError(
+                f"attribute {self.column!r} of events is {schema[self.column]}, which cannot name flows; "
+                "take one of text or numbers"
             )
 
     @property

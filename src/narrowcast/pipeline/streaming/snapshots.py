@@ -71,8 +71,9 @@ class Snapshots:
     """Takes up new subscriptions between micro-batches.
 
     A file that is added to the table brings more subscriptions, one added to the changes has an `action` for
-    each: `subscribe` puts it in, in place of one with the same id, `unsubscribe` takes it out. Files are
-    taken up in the order in which they were written. When a file goes or changes, all are read anew.
+    each: `subscribe` puts it in, in place of one with the same id, `unsubscribe` takes it out. Files of
+    changes are taken up in the order in which they were written, and what a change says of an id goes before
+    the table. When a file goes or changes, all are read anew.
 
     Only what has changed travels to the workers. Once that is much, a new index is made beside the work, and
     taken up when it is ready.
@@ -168,6 +169,7 @@ class Snapshots:
         self._base = base if len(base) else Change.none(self._schema).added
         self._reject(rejected)
         self._seen, self._unread, self._building = there, {}, None
+        self._decided = np.zeros(0, np.int64)  # ids that changes have said something of
         self._base_columns = columns_of(self._base)
         self._since = Change.none(self._schema)
         self._file = ship(self._spark, Auto().fit(self._base))
@@ -197,17 +199,18 @@ class Snapshots:
 
     def _appended(self, update: Update, before: Change | None) -> Change:
         """Return rows of the table itself as a change: an id that is there already stays as it is."""
-        taken = np.isin(update.joins["subscription_id"].to_numpy(), self._ids(before))
+        used = np.union1d(self._ids(before), self._decided)
+        taken = np.isin(update.joins["subscription_id"].to_numpy(), used)
         again = update.joins.filter(pa.array(taken))
-        said = [
-            f"subscription_id {i} is used by another row; give each its own" for i in again[0].to_pylist()
-        ]
+        reason = "subscription_id {} is used by another row, or by a change; give each its own"
+        said = [reason.format(i) for i in again["subscription_id"].to_pylist()]
         self._reject(rejected_rows(again, pa.array(said, pa.string())))
         return Change(np.zeros(0, np.int64), self._compiled(update, pa.array(~taken)))
 
     def _ordered(self, update: Update) -> Change:
         """Return rows with actions as a change; a filter that cannot be used leaves the one before it."""
         new = self._compiled(update)
+        self._decided = np.union1d(self._decided, np.union1d(update.leaves, new.subscription_id))
         return Change(np.union1d(update.leaves, new.subscription_id), new)
 
     def _compiled(self, update: Update, which: pa.Array | None = None) -> SubscriptionSet:

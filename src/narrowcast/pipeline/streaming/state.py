@@ -57,6 +57,7 @@ class _About(msgspec.Struct, frozen=True):
     half_life: float
     grid: dict[str, list[int]] | None = None
     types: dict[str, str] | None = None
+    owner: str | None = None
     version: int = VERSION
 
 
@@ -94,6 +95,8 @@ class State:
         After how many batches at least their tables are folded into one; it waits until they outweigh that.
     beside
         Where that is done while more batches come; at once where it is left out.
+    owner
+        Tells the stream from others: only its own goes on with a state.
 
     Raises
     ------
@@ -123,6 +126,7 @@ class State:
         schema: Schema | None = None,
         every: int = EVERY,
         beside: Executor | None = None,
+        owner: str | None = None,
     ) -> None:
         _check(space, grid, half_life, every)
         edges = None if grid is None else {name: [int(key) for key in keys] for name, keys in grid.items()}
@@ -130,7 +134,7 @@ class State:
         if schema is not None and edges is not None:
             CellGrid.of_keys(schema, edges)  # fails here where they do not go together
             types = {name: str(schema[name]) for name in edges}
-        given = _About(space, round(half_life * 1e6) / 1e6, edges, types)
+        given = _About(space, round(half_life * 1e6) / 1e6, edges, types, owner)
         place = place_of(folder).rstrip("/")
         about = _read(spark, place)
         if about is None:
@@ -143,6 +147,11 @@ class State:
                     f"the state in {folder} was begun with {name} {there!r}, not {here!r}; "
                     "give that, or name another folder"
                 )
+        if about.owner != owner:
+            raise ParameterError(
+                f"the state in {folder} is of another stream, or of one that was begun anew; "
+                "name another folder"
+            )
         self._begin(spark, place, about, every, beside)
 
     @classmethod
@@ -176,10 +185,11 @@ class State:
     # ---------------------------------------------------------------------------------------------- writing
 
     def add(self, deliveries: DataFrame, batch: int) -> None:
-        """Count the events of a micro-batch; one that is counted already is left as it is.
+        """Count the events of a micro-batch; the last one may come again, and counts as it came last.
 
         The table of a batch is put in place in one step, so a batch that comes again after a crash counts
-        once. An event that is yet to come by its `time` counts as of the moment.
+        once. One that was folded in the meantime is left as it was. An event that is yet to come by its
+        `time` counts as of the moment.
 
         Parameters
         ----------
@@ -208,6 +218,11 @@ class State:
                 f"batch {batch} comes after batch {last} was counted in {self.folder}: it is of another "
                 "stream, or of one that was begun anew; name another folder for its state"
             )
+        if batch == last and batch in parts.batches and self._folding is None:
+            files, place = files_at(self.spark, self._place("batch", batch))
+            files.delete(place, True)
+            parts = self._parts = self._listed()
+            last = max(parts.upto, *parts.batches, -1)
         if batch > last:
             rows = self._counted(deliveries)
             # Where shuffles do not adapt to their size, there would be a file for each of their partitions.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -9,15 +10,16 @@ from dataclasses import dataclass, field
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
-from narrowcast.errors import ParameterError
+from narrowcast.errors import NarrowcastError, ParameterError
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.rows import JSON
 from narrowcast.pipeline.session import use
+from narrowcast.pipeline.storage import exists, place_of
 from narrowcast.pipeline.streaming.backlog import Backlog
 from narrowcast.pipeline.streaming.batch import Batch
 from narrowcast.pipeline.streaming.deliver import Delivery
-from narrowcast.pipeline.streaming.incoming import REASON, ROW, open_source
-from narrowcast.pipeline.streaming.record import Record
+from narrowcast.pipeline.streaming.incoming import BODY, REASON, ROW, open_source
+from narrowcast.pipeline.streaming.record import Record, named
 from narrowcast.pipeline.streaming.rejects import Rejects
 from narrowcast.pipeline.streaming.routes import Flows, plan_name, read_routes
 from narrowcast.pipeline.streaming.sinks import PAYLOAD, TableSink, sink_of
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from narrowcast.pipeline.streaming.counts import Counter
     from narrowcast.pipeline.streaming.routes import Routes
     from narrowcast.pipeline.streaming.sinks import Sink
+
+log = logging.getLogger(__name__)
 
 #: Seconds between two looks at a stream that runs.
 _STEP = 1
@@ -111,6 +115,7 @@ class Stream:
     _parts: int = field(default=1, init=False, repr=False)
     _shapes: dict[str, StructType] = field(default_factory=dict, init=False, repr=False)
     _routes: Broadcast[Routes] | None = field(default=None, init=False, repr=False)
+    _odd_plan: str | None = field(default=None, init=False, repr=False)
     _state: State | None = field(default=None, init=False, repr=False)
     _flows: Flows | None = field(default=None, init=False, repr=False)
     _beside: ThreadPoolExecutor = field(init=False, repr=False)
@@ -131,20 +136,30 @@ class Stream:
                     "there is no folder to go on from after a stop; name one with --checkpoint"
                 )
             folder = f"{self._sink.path.rstrip('/')}/_checkpoint"
-        self.checkpoint = folder
+        self.checkpoint = folder = place_of(folder)
         beside = self._sink.path.rstrip("/") if isinstance(self._sink, TableSink) else folder.rstrip("/")
-        self._incoming = open_source(self.spark, self.source, self.schema, limit=self.limit, kind=self.kind)
+        said = {
+            "subscriptions": named(self.subscriptions),
+            "source": named(self.source) if isinstance(self.source, str) else "a stream given",
+            "sink": named(self.sink) if isinstance(self.sink, str) else "a function or sink given",
+            "changes": None if self.changes is None else named(self.changes),
+        }
+        self._record = Record.open(self.spark, folder, said)
+        self._incoming = open_source(
+            self.spark,
+            self.source,
+            self.schema,
+            limit=self.limit,
+            kind=self.kind or self._record.said.kind,
+            before=self._record.schema(),
+        )
         schema = self._incoming.schema
+        self._record.check(schema, self._incoming.kind)
         routes = self._take_plan()
         if self.state is not None:
             self._state, self._flows = self._open_state(routes)
-        said = {
-            "subscriptions": self.subscriptions,
-            "source": self.source if isinstance(self.source, str) else "a stream given",
-            "sink": self.sink if isinstance(self.sink, str) else "a function or sink given",
-            "changes": self.changes,
-        }
-        self._record = Record.open(self.spark, folder, said, schema)
+        if self.changes is not None and not exists(self.spark, self.changes):
+            raise ParameterError(f"--changes is {self.changes!r}, which is not there; make the folder first")
         self._rows, self._names = self._numbered()
         self._rejects = Rejects(self.spark, self.rejected or f"{beside}-rejected", self._names)
         self._counter = Counter(self.spark.sparkContext)
@@ -166,6 +181,7 @@ class Stream:
         writer = writer.option("checkpointLocation", self._place)
         how: Any = {"availableNow": True} if once else {"processingTime": f"{every} seconds"}
         self._stopping.clear()
+        self._record.begin()
         with plainly("start the stream"):
             self._query = writer.trigger(**how).start()
         return self._query
@@ -221,11 +237,12 @@ class Stream:
         from pyspark.sql import functions as sf
 
         rows = self._incoming.rows
-        names = [name for name in rows.columns if name not in (REASON, ROW)]
+        names = [name for name in rows.columns if name not in (REASON, ROW, BODY)]
         held = [sf.col(f"`{name.replace('`', '``')}`") for name in names]
         if self._sink.payload:
             named = (value.alias(name) for name, value in zip(names, held, strict=True))
-            names, held = [*names, PAYLOAD], [*held, sf.to_json(sf.struct(*named), JSON)]
+            whole = sf.col(BODY) if BODY in rows.columns else sf.to_json(sf.struct(*named), JSON)
+            names, held = [*names, PAYLOAD], [*held, whole]
         numbered = (value.alias(f"c{i}") for i, value in enumerate(held))
         flags = [REASON, ROW] if self._incoming.judged else []
         return rows.select(*numbered, *flags), tuple(names)
@@ -273,7 +290,7 @@ class Stream:
             self._write(sent.mapInArrow(work, self._shape(work.gives)), number)
             counts = self._counter.total
             self._parts = len(self._counter.parts.value)
-        if again or counts[1]:
+        if again or counts[1] or not counts[0]:  # a function may have looked at none
             self._rejects.events(frame, number)
         if self.heard is not None:
             name = None if routes is None else routes.value.name
@@ -319,6 +336,7 @@ class Stream:
             half_life=self.half_life,
             schema=self._incoming.schema,
             beside=self._beside,
+            owner=self._record.said.id,
         )
         return found, flows
 
@@ -327,7 +345,17 @@ class Stream:
         if self.plan is None:
             return None
         name = plan_name(self.plan)
-        if self._routes is None or name not in (None, self._routes.value.name):
-            found = read_routes(self.plan, self._incoming.schema, self.flow)
-            self._routes = self.spark.sparkContext.broadcast(found)
+        if self._routes is None:
+            self._routes = self._broadcast_plan()
+        elif name not in (None, self._routes.value.name, self._odd_plan):
+            try:
+                self._routes = self._broadcast_plan()
+            except NarrowcastError as error:
+                log.warning("going on with the plan that there was: %s", error)
+                self._odd_plan = name
         return self._routes
+
+    def _broadcast_plan(self) -> Broadcast[Routes]:
+        assert self.plan is not None
+        found = read_routes(self.plan, self._incoming.schema, self.flow)
+        return self.spark.sparkContext.broadcast(found)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -10,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from narrowcast.errors import TableError
-from narrowcast.files import first_line, read_table
+from narrowcast.files import FORMATS, first_line, read_table
 from narrowcast.filters.subscriptions import COLUMNS
 from narrowcast.pipeline.compile import json_of
 
@@ -61,7 +63,11 @@ class Update:
         TableError
             When it cannot be read, or lacks a column.
         """
-        table = read_table(path, (_ID, _ACTION) if actions else COLUMNS)
+        wanted = (_ID, _ACTION) if actions else COLUMNS
+        try:
+            table, broken = read_table(path, wanted), rejected_lines([])
+        except TableError as error:
+            table, broken = _by_line(path, wanted, error)
         for name in set(COLUMNS) - set(table.column_names):  # who goes needs none
             table = table.append_column(name, pa.nulls(table.num_rows, pa.string()))
         ids, reasons = _whole(table[_ID])
@@ -72,7 +78,7 @@ class Update:
         )
         reasons = pc.coalesce(reasons, pc.if_else(unknown, action, pa.scalar(None, pa.string())))
         bad = pc.is_valid(reasons)
-        rejected = rejected_rows(table.filter(bad), reasons.filter(bad))
+        rejected = pa.concat_tables([broken, rejected_rows(table.filter(bad), reasons.filter(bad))])
         names = [ids, _text(table, "subscriber"), _text(table, "filter")]
         good, said = pa.table(names, names=list(COLUMNS)).filter(pc.invert(bad)), said.filter(pc.invert(bad))
         if actions:
@@ -87,6 +93,53 @@ def rejected_rows(rows: pa.Table, reasons: pa.Array) -> pa.Table:
     """Return rows of subscriptions, and what is wrong with each, as rows that were set aside."""
     texts = [json_of(row) for row in rows.to_pylist()]
     return pa.table([["subscriptions"] * len(texts), reasons, texts], schema=REJECTED)
+
+
+def rejected_lines(lines: list[str]) -> pa.Table:
+    """Return lines that are no rows at all as rows that were set aside."""
+    said = ["is no JSON object; mend or drop it"] * len(lines)
+    return pa.table([["subscriptions"] * len(lines), said, lines], schema=REJECTED)
+
+
+def _by_line(path: str, wanted: tuple[str, ...], error: TableError) -> tuple[pa.Table, pa.Table]:
+    """Return the rows of a file of JSON lines of which some are none, and those.
+
+    Raises
+    ------
+    TableError
+        The one given when it is no such file, or ends in the middle of a line: it is perhaps being written.
+    """
+    file = Path(path)
+    if FORMATS.get(file.suffix.lower()) != "json":
+        raise error
+    text = file.read_bytes().decode("utf-8", "replace")
+    rows: list[dict[str, object]] = []
+    bad: list[str] = []
+    for line in filter(str.strip, text.split("\n")):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if isinstance(row, dict):
+            rows.append(row)
+        else:
+            bad.append(line)
+    if not rows or (bad and not text.endswith("\n") and text.split("\n")[-1] == bad[-1]):
+        raise error
+    names = sorted({name for row in rows for name in row})
+    lacking = [name for name in wanted if name not in names]
+    if lacking:
+        raise TableError(f"it has no column {', '.join(map(repr, lacking))}; write it again")
+    columns = {name: _values([row.get(name) for row in rows]) for name in names}
+    return pa.table(columns), rejected_lines(bad)
+
+
+def _values(values: list[object]) -> pa.Array:
+    """Return values as a column, as text where they are of several types."""
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, OverflowError):
+        return pa.array([None if v is None else v if isinstance(v, str) else json.dumps(v) for v in values])
 
 
 def _whole(column: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:

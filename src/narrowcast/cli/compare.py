@@ -1,0 +1,208 @@
+"""`narrowcast compare`: every method beside every other on one data set, as a table and a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import pyarrow.parquet as pq
+import typer
+
+from narrowcast import __version__
+from narrowcast.cli import inputs, options
+from narrowcast.cli.plan import parameters
+from narrowcast.costs import COSTS
+from narrowcast.errors import ParameterError, TableError
+from narrowcast.files import new_folder
+from narrowcast.model.schema import Schema
+from narrowcast.pipeline.compare import compare as compare_methods
+from narrowcast.pipeline.compare import methods_of
+from narrowcast.pipeline.inputs import Inputs, take
+from narrowcast.pipeline.match import STRATEGIES
+from narrowcast.pipeline.network import NetworkTables
+from narrowcast.pipeline.plan import to_interest
+from narrowcast.pipeline.problems import plainly
+from narrowcast.pipeline.progress import watched
+from narrowcast.pipeline.run import RECENT
+from narrowcast.pipeline.session import sized
+from narrowcast.pipeline.storage import write_table
+from narrowcast.planning import PLANNERS
+from narrowcast.report.charts import compared_methods, save_chart
+
+if TYPE_CHECKING:
+    from narrowcast.pipeline.compare import Compared, Comparison
+
+
+def compare(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder that does not exist yet.")],
+    channels: Annotated[
+        str, typer.Option("--channels", metavar="K", help="The most channels; of several, as 11,61, each.")
+    ],
+    methods: Annotated[
+        str | None,
+        typer.Option("--methods", metavar="A,B", help=f"Which: {', '.join(PLANNERS)}. Default: all."),
+    ] = None,
+    interests: inputs.Interests = None,
+    rates: inputs.Rates = None,
+    subscriptions: inputs.Subscriptions = None,
+    events: inputs.Events = None,
+    state: inputs.State = None,
+    flows: inputs.Flows = "events",
+    recent: inputs.Recent = None,
+    last: inputs.Last = None,
+    window: inputs.Window = None,
+    cells: inputs.Cells = 5,
+    top: inputs.Top = None,
+    topology: inputs.Topology = None,
+    locations: inputs.Locations = None,
+    costs: inputs.Costs = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the methods that have it."),
+    ] = None,
+    rejected: options.Rejected = None,
+    seed: options.Seed = 0,
+    schema: options.SchemaFile = None,
+    strategy: options.Strategy = "auto",
+    memory: options.Memory = None,
+    strict: options.Strict = False,
+    master: options.Master = options.LOCAL,
+    conf: options.Conf = None,
+    ui: options.Ui = False,
+    as_json: options.Json = False,
+) -> None:
+    """Plan by every method, and say what each plan costs and what making it takes.
+
+    The interest is made once, as for `narrowcast plan`. Each method then has a process of its own on the
+    driver; one that fails is told with its reason, and the others go on. The folder gets `compare.json`,
+    `compare.parquet` and a picture, `compare.png` and `compare.svg`.
+
+    Examples:
+
+        narrowcast compare --interests i.parquet --rates r.csv --channels 16 --out compared
+
+        narrowcast compare --interests i.csv --topology t.csv --channels 11,61 --methods mst,partial --out c
+    """
+    counts = _counts(channels)
+    chosen = None if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
+    options.one_of("--strategy", strategy, STRATEGIES)
+    if out.exists() or out.is_symlink():
+        raise TableError(f"{out} exists already; name another folder or remove it")
+    params = parameters(settings or [])
+    methods_of(chosen, params)
+    network = NetworkTables.read(topology, locations)
+    COSTS.made(costs, **network.given)  # what is wrong with them is told before Spark starts
+    if recent is last is window is None and interests is state is None and flows == "events":
+        recent = RECENT
+    given = Inputs(
+        interests=interests,
+        rates=rates,
+        subscriptions=subscriptions,
+        events=events,
+        state=state,
+        flows=flows,
+        recent=recent,
+        last=last,
+        window=window,
+        cells=cells,
+        top=top,
+        schema=None if schema is None else Schema.read(schema),
+        strict=strict,
+        strategy=strategy,
+        memory=options.memory_of(memory),
+        seed=seed,
+    )
+    with options.spark_at(master, conf, ui=ui) as at, sized(at.spark, given.size(at.spark)):
+        taken = take(at.spark, given, at.progress, at.tell)
+        if rejected is not None and taken.rejected is not None:
+            write_table(taken.rejected, rejected, doing=f"write {rejected}")
+        with watched(at.spark, at.progress, "interest"), plainly("bring the interest to the driver"):
+            network = network.fitting(taken.frames)
+            interest = to_interest(taken.frames)
+        task = at.progress.add_task("compare")
+        found = compare_methods(
+            interest,
+            channels=counts,
+            methods=chosen,
+            seed=seed,
+            params=params,
+            costs=costs,
+            **network.given,
+            tell=lambda name, done, of: at.progress.update(
+                task, description=f"compare: {name}", completed=done, total=of
+            ),
+        )
+    facts: dict[str, Any] = {
+        "command": "compare",
+        "version": __version__,
+        **taken.facts,
+        "subscribers": interest.n_subscribers,
+        "seed": seed,
+        "params": params,
+        "inputs": taken.fingerprints | network.fingerprints,
+        **found.to_dict(),
+    }
+    said = f"{interest.n_subscribers:,} subscribers, {interest.n_flows:,} flows"
+    with new_folder(out) as aside:
+        pq.write_table(found.to_table(), aside / "compare.parquet")
+        text = msgspec.json.format(msgspec.json.encode(facts), indent=2)
+        (aside / "compare.json").write_bytes(text + b"\n")
+        save_chart(
+            "compare", compared_methods(facts["rows"], found.costs), aside, subtitle=_subtitle(said, found)
+        )
+    tables = {f"{said}: the comparison in {out}": _rows(found)}
+    if failed := [row for row in found.rows if row.problem]:
+        tables["Methods that made no plan"] = [("", "why"), *((_name(row), row.problem) for row in failed)]
+    if facts["rejected"]:
+        tables = {"Rows that were set aside": options.reasons(facts), **tables}
+    options.show({**facts, "out": str(out)}, tables, as_json=as_json)
+
+
+def _counts(channels: str) -> list[int]:
+    """Return the numbers of channels that a text lists.
+
+    >>> _counts("11, 61")
+    [11, 61]
+    """
+    try:
+        return [int(word) for word in channels.split(",")]
+    except ValueError:
+        raise ParameterError(
+            f"--channels is {channels!r}; give a whole number, or several as 11,61"
+        ) from None
+
+
+def _name(row: Compared) -> str:
+    return row.method if row.asked is None else f"{row.method} {row.asked}"
+
+
+def _subtitle(said: str, found: Comparison) -> str:
+    """Return what the picture is of, and what is missing from it."""
+    failed = [_name(row) for row in found.rows if row.problem]
+    return said + (f"; no plan: {'; '.join(failed)}" if failed else "")
+
+
+def _rows(found: Comparison) -> list[tuple[str, ...]]:
+    """Return the comparison as rows of text, narrow enough for most terminals."""
+    several = len({row.asked for row in found.rows if row.asked is not None}) > 1
+    gain = ("gain %",) if "network" in found.costs else ()
+    rows: list[tuple[str, ...]] = [
+        ("method", "used", *found.costs, *gain, "direct %", "sec", "MB"),
+    ]
+    for row in found.rows:
+        if row.problem:
+            continue
+        share = None if row.direct_share is None else 100 * row.direct_share
+        totals = (row.costs[name].total for name in found.costs)
+        numbers = [(row.improvement_pct, 1)] if gain else []
+        numbers += [(share, 1), (row.seconds, 2), (row.peak_mb, 1)]
+        rows.append(
+            (
+                _name(row) if several else row.method,
+                "" if row.channels is None else f"{row.channels:,}",
+                *(f"{value:,.0f}" if abs(value) >= 1e5 else f"{value:,.5g}" for value in totals),
+                *("" if value is None else f"{value:.{digits}f}" for value, digits in numbers),
+            )
+        )
+    return rows

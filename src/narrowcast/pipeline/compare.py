@@ -1,0 +1,247 @@
+"""All methods beside each other on one interest: what their plans cost, and what it takes to make them."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from narrowcast.costs.base import COSTS
+from narrowcast.errors import ParameterError
+from narrowcast.pipeline.plan import COMMON, make_planner, parameters_of
+from narrowcast.pipeline.trial import Trial, trials
+from narrowcast.planning.base import PLANNERS, check_channels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from narrowcast.model.cost import Cost
+    from narrowcast.model.interest import Interest
+    from narrowcast.model.plan import ChannelPlan
+    from narrowcast.model.topology import Locations, Topology
+    from narrowcast.planning.base import Planner
+
+#: What is always there to compare with; `ideal` is no plan but what none can beat.
+ALWAYS = ("unicast", "broadcast", "per-flow", "hash")
+IDEAL = "ideal"
+#: Methods whose plan is the same with any number of channels.
+_ANYHOW = ("unicast", "broadcast")
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A method with so many channels.
+
+    Parameters
+    ----------
+    method
+        Its name.
+    asked
+        The most channels that it was given; None where the number changes nothing.
+    channels
+        How many it uses.
+    costs
+        By the cost model's name; none where it failed.
+    direct_share
+        The share of the wanted messages that is sent directly, over no channel.
+    seconds, peak_mb
+        What `Trial` has: how long making the plan took, and how much memory, in 10**6 bytes.
+    problem
+        Why it failed; empty where it did not.
+    """
+
+    method: str
+    asked: int | None = None
+    channels: int | None = None
+    costs: Mapping[str, Cost] = field(default_factory=dict)
+    direct_share: float | None = None
+    seconds: float | None = None
+    peak_mb: float | None = None
+    problem: str = ""
+
+    @property
+    def improvement_pct(self) -> float | None:
+        """How far the network cost is from all sent directly, 0, to the ideal, 100; None without one."""
+        return self.costs["network"].terms["improvement_pct"] if "network" in self.costs else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        costs = {name: {"total": cost.total, "terms": dict(cost.terms)} for name, cost in self.costs.items()}
+        return {
+            "method": self.method,
+            "asked": self.asked,
+            "channels": self.channels,
+            "costs": costs,
+            "improvement_pct": self.improvement_pct,
+            "direct_share": self.direct_share,
+            "seconds": self.seconds,
+            "peak_mb": self.peak_mb,
+            "problem": self.problem or None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Methods beside each other.
+
+    Parameters
+    ----------
+    costs
+        The names of the costs, the one that rows are ordered by first.
+    rows
+        The cheapest first, those that failed last.
+    """
+
+    costs: tuple[str, ...]
+    rows: tuple[Compared, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {"costs": list(self.costs), "rows": [row.to_dict() for row in self.rows]}
+
+    def to_table(self) -> pa.Table:
+        """Return a row for each method, and a column for the total of each cost."""
+        kinds = {"method": pa.string(), "asked": pa.int64(), "channels": pa.int64()}
+        kinds |= dict.fromkeys(self.costs, pa.float64())
+        kinds |= dict.fromkeys(("improvement_pct", "direct_share", "seconds", "peak_mb"), pa.float64())
+        rows = []
+        for row in self.rows:
+            said = row.to_dict()
+            rows.append({**said, **{name: cost["total"] for name, cost in said["costs"].items()}})
+        return pa.Table.from_pylist(rows, pa.schema({**kinds, "problem": pa.string()}))
+
+
+def compare(
+    interest: Interest,
+    *,
+    channels: int | Sequence[int],
+    methods: Iterable[str] | None = None,
+    seed: int = 0,
+    params: Mapping[str, Any] | None = None,
+    costs: Iterable[str] | None = None,
+    topology: Topology | None = None,
+    locations: Locations | None = None,
+    tell: Callable[[str, int, int], None] | None = None,
+) -> Comparison:
+    """Make a plan by every method, each in a process of its own, and return what they cost.
+
+    A method that fails is told with the reason, and the others go on. What is always there: `unicast`,
+    `broadcast`, `per-flow` and `hash` within the same channels, and the ideal.
+
+    Parameters
+    ----------
+    interest
+        Who wants what.
+    channels
+        The most channels; of several numbers each is tried.
+    methods
+        Names of `PLANNERS`; all where left out.
+    seed
+        Of what methods leave to chance.
+    params
+        Parameters of methods; each gets those that it has.
+    costs
+        Names of costs; all that what is given suffices for where left out.
+    topology, locations
+        The network and who is where, for the methods and costs that take one.
+    tell
+        Called with what is done next, how much is done, and how much there is.
+
+    Examples
+    --------
+    >>> from narrowcast.model.interest import Interest
+    >>> found = compare(Interest([[1, 1, 0], [0, 1, 1]]), channels=2, methods=["pairwise"])
+    >>> [(row.method, row.costs["waste"].total) for row in found.rows[2:]]
+    [('unicast', 0.0), ('pairwise', 1.0), ('broadcast', 2.0), ('hash', 2.0)]
+    """
+    counts = [channels] if isinstance(channels, int) else list(channels)
+    for count in counts:
+        check_channels(count)
+    if not counts or len(set(counts)) < len(counts):
+        raise ParameterError(f"channels is {counts}; give one number, or several that differ")
+    chosen = methods_of(methods, params or {})
+    models = COSTS.made(costs, topology=topology, locations=locations)
+    names = tuple(sorted(models, key=lambda name: (name != "network", name)))
+    if not names:
+        raise ParameterError("there is no cost to compare by; name one, or leave costs out")
+    # First of all: what is wrong with a network is wrong for all methods.
+    rows = [Compared(IDEAL, costs={name: models[name].ideal(interest) for name in names})]
+    planners: list[tuple[str, int | None, Planner]] = []
+    for method in chosen:
+        own = {name: value for name, value in (params or {}).items() if name in parameters_of(method)}
+        for count in counts[:1] if method in _ANYHOW else counts:
+            try:
+                planner = make_planner(
+                    method, channels=count, seed=seed, params=own, topology=topology, locations=locations
+                )
+            except ParameterError as error:
+                rows.append(Compared(method, count, problem=str(error)))
+                continue
+            planners.append((method, None if method in _ANYHOW else count, planner))
+    with closing(trials(interest, [planner for *_, planner in planners])) as results:
+        for done, (method, asked, _) in enumerate(planners):
+            if tell is not None:
+                tell(method, done, len(planners))
+            trial = next(results)
+            plan = trial.plan
+            scores = {} if plan is None else {name: models[name].score(interest, plan) for name in names}
+            rows.append(_row(method, asked, trial, scores, interest))
+    rows.sort(key=lambda row: _rank(row, names[0]))
+    return Comparison(names, tuple(rows))
+
+
+def methods_of(methods: Iterable[str] | None, params: Mapping[str, Any]) -> list[str]:
+    """Return the methods that `compare` tries, once it is sure that they and their parameters are known.
+
+    Examples
+    --------
+    >>> methods_of(["mst"], {"top": 9})
+    ['unicast', 'broadcast', 'per-flow', 'hash', 'mst']
+    """
+    named = list(PLANNERS) if methods is None else list(dict.fromkeys(methods))
+    for name in named:
+        if name != IDEAL:
+            PLANNERS[name]
+    chosen = [name for name in dict.fromkeys([*ALWAYS, *named]) if name != IDEAL]
+    known = sorted({name for method in chosen for name in parameters_of(method)})
+    for name in params:
+        if name in COMMON:
+            raise ParameterError(f"{name} is among the parameters of methods; give it as {name} itself")
+        if name not in known:
+            raise ParameterError(
+                f"no method compared has a parameter {name!r}; they have: {', '.join(known) or 'none'}"
+            )
+    return chosen
+
+
+def _row(
+    method: str, asked: int | None, trial: Trial, costs: Mapping[str, Cost], interest: Interest
+) -> Compared:
+    """Return what came of a method as a row."""
+    if trial.plan is None:
+        return Compared(method, asked, problem=trial.problem)
+    return Compared(
+        method,
+        asked,
+        channels=trial.plan.n_groups,
+        costs=costs,
+        direct_share=_direct(interest, trial.plan),
+        seconds=trial.seconds,
+        peak_mb=trial.megabytes,
+    )
+
+
+def _direct(interest: Interest, plan: ChannelPlan) -> float:
+    """Return the share of the wanted messages that a plan sends directly."""
+    wanted = float(interest.rate @ interest.audience())
+    sent = float(np.sum(plan.rate_of_flows(interest)[plan.unicast.indices]))
+    return sent / wanted if wanted else 0.0
+
+
+def _rank(row: Compared, cost: str) -> tuple[Any, ...]:
+    """Return what rows are ordered by: the ideal, then by cost, those that failed last."""
+    total = row.costs[cost].total if row.costs else 0.0
+    return (not row.costs, row.method != IDEAL, total, row.method, row.asked or 0)

@@ -1,0 +1,231 @@
+"""`compare`, and the network as `plan`, `evaluate` and `compare` take it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+import pytest
+
+import narrowcast as nc
+from support.command import call, document, refusal, table_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+PAIRS = pa.table({"subscriber": [1, 1, 2, 2, 3, 3, 4], "flow": ["x", "y", "y", "z", "z", "x", "w"]})
+LINKS = pa.table({"a": ["p", "p", "q"], "b": ["q", "r", "s"], "cost": [1.0, 5.0, 2.5]})
+PLACES = pa.table({"subscriber": [1, 2, 3, 4], "node": ["q", "r", "s", "p"]})
+INTEREST = nc.Interest.from_tables(PAIRS)
+TOPOLOGY = nc.Topology.from_table(LINKS)
+NETWORK = nc.Network(TOPOLOGY, locations=nc.Locations.from_table(PLACES, TOPOLOGY))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("network")
+    pq.write_table(PAIRS, found / "i.parquet")
+    pc.write_csv(LINKS, found / "t.csv")
+    rows = "".join(json.dumps(row) + "\n" for row in PLACES.to_pylist())
+    (found / "l.jsonl").write_text(rows)
+    return found
+
+
+@pytest.fixture(scope="module")
+def given(folder: Path) -> list[str]:
+    network = ["--topology", str(folder / "t.csv"), "--locations", str(folder / "l.jsonl")]
+    return ["--interests", str(folder / "i.parquet"), *network]
+
+
+@pytest.mark.spark
+def test_compare(given: list[str], spark: SparkSession, tmp_path: Path) -> None:
+    out = tmp_path / "compared"
+    words = ("--channels", "2,3", "--methods", "partial,mst", "--set", "top=3", "--out", out)
+    facts, said = document("compare", *given, *words)
+    assert said == ""
+    assert {file.name for file in out.iterdir()} == {
+        f"compare.{x}" for x in ("json", "parquet", "png", "svg")
+    }
+    assert json.loads((out / "compare.json").read_text()) | {"out": str(out)} == facts
+    assert (facts["command"], facts["flows"], facts["subscribers"], facts["params"]) == (
+        *("compare", 4, 4),
+        {"top": 3},
+    )
+    assert facts["costs"] == ["network", "waste"]
+    assert set(facts["inputs"]) == {"interests", "topology", "locations"}
+    by_name = {(row["method"], row["asked"]): row for row in facts["rows"]}
+    asked = {(name, count) for name in ("partial", "mst", "hash", "per-flow") for count in (2, 3)}
+    assert set(by_name) == asked | {(name, None) for name in ("unicast", "broadcast", "ideal")}
+    plan = nc.Partial(channels=2, topology=TOPOLOGY, locations=NETWORK.locations).fit(INTEREST).plan_
+    paid = NETWORK.score(INTEREST, plan)
+    assert by_name["partial", 2]["costs"]["network"]["total"] == pytest.approx(paid.total)
+    assert by_name["partial", 2]["improvement_pct"] == pytest.approx(paid.terms["improvement_pct"])
+    plan = nc.Mst(channels=3, top=3).fit(INTEREST).plan_
+    assert by_name["mst", 3]["costs"]["waste"]["total"] == nc.Waste().score(INTEREST, plan).total
+    assert by_name["mst", 3]["direct_share"] == pytest.approx(1 / 7)
+    table = pq.read_table(out / "compare.parquet")
+    assert table["network"].to_pylist() == [row["costs"]["network"]["total"] for row in facts["rows"]]
+    assert "seconds to plan" in (out / "compare.svg").read_text()
+
+
+@pytest.mark.spark
+def test_a_method_that_fails_is_told(given: list[str], spark: SparkSession, tmp_path: Path) -> None:
+    words = ("--channels", "2", "--methods", "forgy", "--set", "passes=-1", "--out", tmp_path / "out")
+    found = call("compare", *given[:2], *words)
+    assert found.exit_code == 0, found.exception
+    rows = table_of(found.stdout)
+    assert ["forgy 2", "passes is -1; give a whole number of at least 0"] in rows
+    [mine] = (row for row in rows if row[0] == "hash")
+    waste = nc.Waste().score(INTEREST, nc.Hash(channels=2).fit(INTEREST).plan_).total
+    assert mine[1:4] == ["2", f"{waste:g}", "0.0"]
+    assert "network" not in found.stdout
+    assert "forgy" in (tmp_path / "out" / "compare.svg").read_text(), (
+        "what is missing is told below the title"
+    )
+
+
+@pytest.mark.parametrize("command", ["plan", "evaluate", "compare"])
+def test_bad_networks_are_one_line(command: str, folder: Path, tmp_path: Path) -> None:
+    """All of them before Spark starts."""
+    nc.write_plan(nc.Unicast().fit(INTEREST).plan_, tmp_path / "p", method="unicast", interest=INTEREST)
+    by_command: dict[str, list[str | Path]] = {
+        "plan": ["plan", "--method", "unicast", "--out", tmp_path / "out"],
+        "evaluate": ["evaluate", tmp_path / "p"],
+        "compare": ["compare", "--channels", "2", "--out", tmp_path / "out"],
+    }
+    words = [*by_command[command], "--interests", folder / "i.parquet"]
+
+    def refused(links: str, places: str = "") -> str:
+        (tmp_path / "t.csv").write_text(links)
+        (tmp_path / "l.csv").write_text(places)
+        more: list[str | Path] = ["--locations", tmp_path / "l.csv"] if places else []
+        return refusal(*words, "--topology", tmp_path / "t.csv", *more)
+
+    assert refused("a,b,cost\n1,2,-3\n").startswith(
+        "the link from 1 to 2 costs -3.0; a cost is a finite number"
+    )
+    assert refused("a,b\n1,2\n").endswith("t.csv has no column 'cost'; it has 'a', 'b'")
+    assert refused("a,b,cost\n1,2,3\n", "subscriber,node\n1,7\n").startswith(
+        "subscriber 1 is on node 7, which"
+    )
+    assert refusal(*words, "--cost", "network") == (
+        "cost 'network' needs topology; give it, or leave the cost out"
+    )
+    assert refusal(*words, "--cost", "wast").startswith("unknown cost 'wast'; did you mean 'waste'?")
+    assert refusal(*words, "--locations", folder / "l.jsonl") == (
+        "--locations is given without --topology; give both, or neither"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_words(folder: Path, tmp_path: Path) -> None:
+    words: list[str | Path] = [
+        "compare",
+        "--interests",
+        folder / "i.parquet",
+        "--out",
+        tmp_path / "out",
+        "--channels",
+    ]
+    assert refusal(*words, "2,x") == "--channels is '2,x'; give a whole number, or several as 11,61"
+    said = refusal(*words, "2", "--methods", "mst", "--set", "passes=3")
+    assert said == "no method compared has a parameter 'passes'; they have: distance, top"
+    assert refusal(*words, "2", "--methods", "mzt").startswith("unknown method 'mzt'; did you mean 'mst'?")
+    (tmp_path / "out").mkdir()
+    assert refusal(*words, "2").endswith("out exists already; name another folder or remove it")
+
+
+@pytest.mark.spark
+def test_plan_and_evaluate_on_a_network(given: list[str], spark: SparkSession, tmp_path: Path) -> None:
+    out = tmp_path / "plan"
+    facts, _ = document("plan", *given, "--method", "partial", "--channels", "2", "--out", out)
+    plan = nc.Partial(channels=2, topology=TOPOLOGY, locations=NETWORK.locations).fit(INTEREST).plan_
+    made, info = nc.read_plan(out)
+    paid = NETWORK.score(INTEREST, plan)
+    assert made == plan
+    assert (
+        facts["costs"]
+        == info.costs
+        == {
+            "network": pytest.approx(paid.total),
+            "waste": nc.Waste().score(INTEREST, plan).total,
+        }
+    )
+    assert set(info.inputs) == {"interests", "topology", "locations"}
+
+    found, said = document("evaluate", out, *given, "--channels", "2")
+    assert said == ""
+    costs = {name: each["costs"]["network"] for name, each in found["methods"].items()}
+    assert costs["partial"]["total"] == pytest.approx(paid.total)
+    hashed = nc.Hash(channels=2).fit(INTEREST).plan_
+    assert costs["hash"]["total"] == pytest.approx(NETWORK.score(INTEREST, hashed).total)
+    assert (costs["unicast"]["terms"]["improvement_pct"], costs["ideal"]["terms"]["improvement_pct"]) == (
+        0,
+        100,
+    )
+
+    # Without the network the waste is left; with another one, the inputs are not those of the plan.
+    shown = call("evaluate", out, *given[:2])
+    assert shown.exit_code == 0, shown.exception
+    assert shown.stderr == ""
+    assert "network" not in shown.stdout
+    pc.write_csv(LINKS.set_column(2, "cost", pa.array([1.0, 1.0, 1.0])), tmp_path / "t.csv")
+    shown = call(
+        "evaluate", out, *given[:2], "--topology", tmp_path / "t.csv", *given[4:], "--cost", "network"
+    )
+    assert shown.exit_code == 0, shown.exception
+    assert shown.stderr == "these are not the inputs that the plan was made from\n"
+    assert table_of(shown.stdout)[0][0] in ("partial", "messages a second")
+    assert "improvement_pct" in shown.stdout
+    assert "waste" not in shown.stdout
+
+
+@pytest.mark.spark
+def test_what_only_the_data_shows(folder: Path, spark: SparkSession, tmp_path: Path) -> None:
+    words: list[str | Path] = [
+        "--interests",
+        folder / "i.parquet",
+        "--channels",
+        "2",
+        "--out",
+        tmp_path / "out",
+        "--topology",
+    ]
+    (tmp_path / "apart.csv").write_text("a,b,cost\n1,2,1\n3,4,1\n")
+    said = refusal("compare", *words, tmp_path / "apart.csv")
+    assert "cannot be reached from" in said
+    (tmp_path / "few.csv").write_text("a,b,cost\n1,2,1\n2,3,1\n")
+    said = refusal("plan", "--method", "hash", *words, tmp_path / "few.csv")
+    assert said == "subscriber 4 has no location; it is no node: give locations"
+    (tmp_path / "l.csv").write_text("subscriber,node\n1,1\n2,1\n3,3\n")
+    said = refusal(
+        "plan", "--method", "partial", *words, tmp_path / "few.csv", "--locations", tmp_path / "l.csv"
+    )
+    assert said.startswith("subscriber 4 has no row in locations (1 have none); add its node")
+    said = refusal("plan", "--method", "partial", *words, tmp_path / "few.csv", "--set", "topology=3")
+    assert said == "topology is among the parameters of 'partial'; give it as topology itself"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.spark
+def test_parameters_reach_planners(given: list[str], spark: SparkSession, tmp_path: Path) -> None:
+    words = ("plan", *given[:2], "--method", "pairwise", "--channels", "2")
+    sets = ("--set", "distance=norm", "--set", "top=3")
+    document(*words, *sets, "--out", tmp_path / "plan")
+    made, info = nc.read_plan(tmp_path / "plan")
+    assert made == nc.Pairwise(channels=2, distance="norm", top=3).fit(INTEREST).plan_
+    assert info.params == {"channels": 2, "distance": "norm", "top": 3}
+    out = ("--out", tmp_path / "other")
+    assert (
+        refusal(*words, "--set", "topp=3", *out)
+        == "method 'pairwise' has no parameter 'topp'; it has: top, distance"
+    )
+    assert refusal(*words, "--set", "distance=far", *out).startswith(
+        "distance is 'far'; use one of total, norm, "
+    )
+    assert refusal(*words, "--set", "top=many", *out).startswith("top is 'many'; give a whole number")

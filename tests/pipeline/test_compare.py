@@ -1,0 +1,220 @@
+"""Methods beside each other: the numbers of each by itself, and one that fails does not end the others."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import narrowcast as nc
+from narrowcast.errors import ParameterError
+from narrowcast.pipeline.compare import Compared, Comparison, compare
+from narrowcast.pipeline.interest import InterestFrames
+from narrowcast.pipeline.network import NetworkTables
+from narrowcast.pipeline.trial import trials
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import ModuleType
+
+    from pyspark.sql import SparkSession
+
+RNG = np.random.default_rng(7)
+INTEREST = nc.Interest(
+    RNG.random((6, 30)) < 0.3, RNG.uniform(0, 4, 30), subscribers=list("abcdef"), flows=range(30)
+)
+#: A line of six nodes, each with a subscriber.
+LINE = nc.Topology(range(5), range(1, 6), [1.0, 2.0, 3.0, 4.0, 5.0], nodes=list("abcdef"))
+BASELINES = ["unicast", "broadcast", "per-flow", "hash"]
+
+METHODS = """
+import os, signal
+import numpy as np
+from narrowcast.planning import Broadcast
+
+class Killed(Broadcast):
+    def fit(self, interest):
+        if interest.n_flows > 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+class Broken(Broadcast):
+    def fit(self, interest):
+        raise ZeroDivisionError("no\\nway")
+
+class Greedy(Broadcast):
+    def fit(self, interest):
+        raise MemoryError
+
+class Large(Broadcast):
+    def fit(self, interest):
+        if interest.n_flows > 3:
+            np.ones(10_000_000)
+        return super().fit(interest)
+
+class Unfair(Broadcast):
+    def _plan(self, interest):
+        from narrowcast.model.plan import ChannelPlan
+        none = np.zeros((interest.n_flows, 0)), np.zeros((interest.n_subscribers, 0))
+        return ChannelPlan(*none, subscribers=interest.subscribers, flows=interest.flows)
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Methods in a module that another process finds too."""
+    (tmp_path / "own_methods.py").write_text(METHODS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return importlib.import_module("own_methods")
+
+
+def rows(found: Comparison) -> dict[tuple[str, int | None], Compared]:
+    return {(row.method, row.asked): row for row in found.rows}
+
+
+def test_the_costs_are_those_of_each_method() -> None:
+    found = compare(INTEREST, channels=[3, 5], topology=LINE)
+    assert found.costs == ("network", "waste")
+    by_name = rows(found)
+    several = [name for name in nc.PLANNERS if name not in ("unicast", "broadcast")]
+    asked = {(name, count) for name in several for count in (3, 5)}
+    assert set(by_name) == asked | {("unicast", None), ("broadcast", None), ("ideal", None)}
+    models: dict[str, nc.CostModel] = {"network": nc.Network(LINE), "waste": nc.Waste()}
+    for (name, count), row in by_name.items():
+        assert row.problem == ""
+        if name == "ideal":
+            assert row.costs == {cost: model.ideal(INTEREST) for cost, model in models.items()}
+            assert row.channels is row.seconds is row.peak_mb is row.direct_share is None
+            continue
+        extra = {"topology": LINE} if name == "partial" else {}
+        plan = nc.PLANNERS[name](channels=count or 3, **extra).fit(INTEREST).plan_
+        assert row.costs == {cost: model.score(INTEREST, plan) for cost, model in models.items()}
+        assert row.channels == plan.n_groups
+        assert row.seconds is not None
+        assert row.peak_mb is not None
+        assert row.seconds > 0
+        assert 0 <= row.peak_mb < 500
+    totals = [row.costs["network"].total for row in found.rows]
+    assert totals == sorted(totals)
+    assert found.rows[0].method == "ideal"
+    unicast = by_name["unicast", None]
+    assert unicast.direct_share == pytest.approx(1)
+    assert (unicast.improvement_pct, unicast.channels) == (0, 0)
+    assert by_name["hash", 3].direct_share == 0
+    assert 0 < by_name["per-flow", 5].direct_share < by_name["per-flow", 3].direct_share < 1  # type: ignore[operator]
+
+
+def test_the_table_has_a_row_for_each() -> None:
+    found = compare(INTEREST, channels=2, methods=["mst", "ideal", "mst"], params={"top": 0})
+    table = found.to_table()
+    assert table.column_names == [
+        *("method", "asked", "channels", "waste", "improvement_pct", "direct_share", "seconds", "peak_mb"),
+        "problem",
+    ]
+    assert sorted(table["method"].to_pylist()) == sorted([*BASELINES, "mst", "ideal"])
+    assert table.schema.field("asked").type == pa.int64()
+    said = table.to_pylist()[-1]
+    assert said["method"] == "mst"
+    assert said["problem"] == "top is 0; give a whole number of at least 1, or none for all flows"
+    assert said["waste"] is said["seconds"] is said["channels"] is None
+    assert found.to_dict()["rows"][0]["problem"] is None
+    assert table["improvement_pct"].null_count == table.num_rows, "there is no network"
+
+
+def test_parameters_go_to_the_methods_that_have_them() -> None:
+    one = rows(compare(INTEREST, channels=2, methods=["mst"], params={"top": 4}))["mst", 2]
+    plan = nc.PLANNERS["mst"](channels=2, top=4).fit(INTEREST).plan_
+    assert one.costs["waste"] == nc.Waste().score(INTEREST, plan)
+    assert 0 < one.direct_share < 1  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"channels": 0}, "channels is 0; give a whole number of at least 1"),
+        ({"channels": []}, r"channels is \[\]; give one number, or several that differ"),
+        ({"channels": [2, 2]}, r"channels is \[2, 2\]; give one number, or several that differ"),
+        ({"methods": ["msst"]}, "unknown method 'msst'; did you mean 'mst'"),
+        ({"params": {"topp": 1}}, "no method compared has a parameter 'topp'; they have: distance, "),
+        (
+            {"params": {"topology": 1}},
+            "topology is among the parameters of methods; give it as topology itself",
+        ),
+        ({"costs": ["network"]}, "cost 'network' needs topology; give it, or leave the cost out"),
+        ({"costs": []}, "there is no cost to compare by"),
+        ({"topology": nc.Topology([0], [1], [1.0], nodes=["a", "b"])}, "'c' has no location"),
+        (
+            {"topology": nc.Topology([0, 2, 4], [1, 3, 5], [1.0] * 3, nodes=list("abcdef"))},
+            "cannot be reached from .*; add a link",
+        ),
+    ],
+)
+def test_what_is_wrong_for_all_ends_it(given: dict[str, object], said: str) -> None:
+    with pytest.raises(ParameterError, match=said):
+        compare(INTEREST, **{"channels": 2, **given})  # type: ignore[arg-type]
+
+
+def test_nobody_wants_anything() -> None:
+    found = compare(nc.Interest(np.zeros((2, 3))), channels=2)
+    assert {row.problem for row in found.rows} == {""}
+    wasted = {row.method: row.costs["waste"].total for row in found.rows}
+    assert wasted.pop("broadcast") == 6, "it goes to everybody all the same"
+    assert set(wasted.values()) == {0}
+    assert len(found.rows) == len(nc.PLANNERS) + 1
+
+
+def test_what_fails_does_not_end_the_rest(own: ModuleType) -> None:
+    planners = [own.Killed(), own.Broken(), own.Greedy(), own.Unfair(), own.Large(), nc.Broadcast()]
+    killed, broken, greedy, unfair, large, plain = trials(INTEREST, planners)
+    assert killed.problem == "its process was ended by signal 9, perhaps for its memory"
+    assert broken.problem == "ZeroDivisionError: no"
+    assert greedy.problem == "it takes more memory than there is"
+    assert f"{INTEREST.n_wants} of {INTEREST.n_wants} wanted pairs are not served" in unfair.problem
+    assert large.megabytes is not None
+    assert plain.megabytes is not None
+    assert 79 < large.megabytes - plain.megabytes < 90, "what numpy takes is seen, in 10**6 bytes"
+    assert large.plan == plain.plan == nc.Broadcast().fit(INTEREST).plan_
+
+
+def test_nobody_waits_for_the_rest(own: ModuleType) -> None:
+    found = trials(INTEREST, [nc.Broadcast(), own.Large()])
+    assert next(found).problem == ""
+    found.close()
+    assert list(found) == []
+
+
+# ------------------------------------------------------------------------------------------------ network
+
+
+def test_fingerprints_tell_tables_apart() -> None:
+    table = LINE.to_table()
+    one = NetworkTables(nc.Topology.from_table(table))
+    other = NetworkTables(nc.Topology.from_table(table.take([4, 2, 3, 1, 0])))
+    assert one.fingerprints == other.fingerprints
+    assert one.fingerprints != NetworkTables(nc.Topology.from_table(table.slice(1))).fingerprints
+    both = NetworkTables(LINE, nc.Locations(["x"], [1]))
+    assert set(both.fingerprints) == {"topology", "locations"}
+    assert both.fingerprints != NetworkTables(LINE, nc.Locations(["x"], [2])).fingerprints
+    assert NetworkTables().fingerprints == {}
+
+
+@pytest.mark.spark
+def test_digits_that_are_text(spark: SparkSession) -> None:
+    """Filters name subscribers by text; a node of digits is a number in CSV, and the same name."""
+    line = nc.Topology([0], [1], [4.0], nodes=[10, 20])
+    with_places = NetworkTables(line, nc.Locations([7, 8], [1, 0]))
+    rates = spark.createDataFrame([("x", 1.0)], "flow string, rate double")
+    for kind, text in (("string", True), ("bigint", False)):
+        pairs = spark.createDataFrame([("7" if text else 7, "x")], f"subscriber {kind}, flow string")
+        frames = InterestFrames(pairs, rates, "topics")
+        found = NetworkTables(line).fitting(frames)
+        assert found.topology is not None
+        assert found.topology.nodes.to_pylist() == (["10", "20"] if text else [10, 20])
+        assert found.topology.cost.tolist() == [4.0]
+        found = with_places.fitting(frames)
+        assert found.locations is not None
+        assert found.locations.of(pa.array(["7"] if text else [7])).tolist() == [1]
+        assert NetworkTables().fitting(frames) == NetworkTables()
