@@ -58,7 +58,17 @@ ROWS = [
         ("pairwise", 11, {}, None),
     )
 ]
-DATA = {
+DATA: dict[str, Records] = {
+    "riabov2003-figure-3": [
+        {"what": "link", "x": 0.0, "y": 0.0, "x2": 1.0, "y2": 1.0},
+        {"what": "transit", "x": 0.0, "y": 0.0, "block": "block 1"},
+        {"what": "stub", "x": 1.0, "y": 1.0, "block": "block 1"},
+    ],
+    "riabov2003-figure-6": [
+        {"method": method, "modes": 9, "groups": 11, "threshold": t, "improvement": 50 - 20 * t}
+        for method in ("partial", "mst", "macqueen")
+        for t in (0.0, 0.25, 0.5)
+    ],
     "compare": compared_methods(ROWS, ["network", "waste"]),
     "cost-bars": scored(INTEREST, "unicast", "broadcast"),
     "interest-matrix": interest_matrix(INTEREST),

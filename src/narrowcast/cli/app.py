@@ -16,6 +16,7 @@ from narrowcast.cli.evaluate import evaluate
 from narrowcast.cli.generate import generate
 from narrowcast.cli.match import match
 from narrowcast.cli.plan import plan
+from narrowcast.cli.reproduce import reproduce
 from narrowcast.cli.run import run
 from narrowcast.cli.stream import stream
 
@@ -26,7 +27,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-for command in (run, match, plan, evaluate, compare, stream, generate, check, diff, bench, doctor):
+for command in (run, match, plan, evaluate, compare, stream, reproduce, generate, check, diff, bench, doctor):
     app.command()(command)
 
 

@@ -28,7 +28,15 @@ if TYPE_CHECKING:
 Records: TypeAlias = list[dict[str, Any]]
 
 #: The charts there are; each is a file of that name among the specs.
-CHARTS = ("compare", "cost-bars", "interest-matrix", "load-per-channel", "matches-per-event")
+CHARTS = (
+    "compare",
+    "cost-bars",
+    "interest-matrix",
+    "load-per-channel",
+    "matches-per-event",
+    "riabov2003-figure-3",
+    "riabov2003-figure-6",
+)
 
 #: Ways of sending that need no planning, and what none can beat.
 _UNPLANNED = ("unicast", "broadcast", "per-flow", "hash", "ideal")

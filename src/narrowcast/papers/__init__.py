@@ -1,0 +1,8 @@
+"""The papers that the product is built from: their experiments, run again."""
+
+from __future__ import annotations
+
+from narrowcast.papers import riabov2003
+from narrowcast.papers.base import PAPERS, Experiment, Outcome, Row, Study
+
+__all__ = ["PAPERS", "Experiment", "Outcome", "Row", "Study", "riabov2003"]
