@@ -213,7 +213,8 @@ def killed_in(stage: str, out: Path, *words: str | Path) -> dict[str, Any]:
     records = work / RECORDS
     done: dict[str, Any] = json.loads(records.read_bytes()) if records.exists() else {}
     for table in work.glob("*.parquet"):
-        assert (table / "_SUCCESS").exists()
+        # What Spark writes is a folder; small tables of the workload are files, which can be read.
+        assert (table / "_SUCCESS").exists() if table.is_dir() else pq.read_metadata(table).num_columns
         pq.read_table(table)
     return done
 
@@ -242,7 +243,8 @@ def test_a_driver_killed_while_it_matches(tmp_path: Path) -> None:
     assert list(done) == ["read", "compile"]
     assert not out.exists()
     visible = {path.name for path in (tmp_path / ".out-work").iterdir() if path.name[0] != "."}
-    assert visible == {f"{name}.parquet" for name in ("compiled", "events", "subscriptions", "unreadable")}
+    read = ("events", "subscriptions", "unreadable", "topology", "locations")
+    assert visible == {f"{name}.parquet" for name in (*read, "compiled")}
 
     # Here, where Spark runs already; it cuts tables in another way.
     again = CliRunner().invoke(app, ["run", "--out", str(out), *size, "--json"])
