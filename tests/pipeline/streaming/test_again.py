@@ -89,6 +89,13 @@ class TestIdentity:
         with pytest.raises(ParameterError, match=r"is of another stream, .*; name another folder"):
             place.run(**options, sink=str(place.folder / "other"))
 
+    def test_a_state_that_was_never_used(self, place: Place) -> None:
+        options = {"flow": "name", "state": str(place.folder / "state")}
+        table = place.events(0, 100)
+        place.stream(**options).close()  # made, and not started
+        place.run(**options)
+        assert place.found() == expected(FILTERS, table)
+
     def test_no_secret_is_kept_or_told(self, place: Place) -> None:
         job = {"source": named("nats://me:hunter2@host:4222/TICKS")}
         record = Record.open(place.spark, str(place.folder / "check"), job)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.nats]
 
-SCHEMA = nc.Schema.of({"symbol": "string", "price": "double"})
+SCHEMA = nc.Schema.of({"symbol": "string", "price": "double", "payload": "string"})
 
 
 @pytest.fixture
@@ -78,8 +78,8 @@ def run(
 def test_everybody_directly_without_a_plan(
     spark: SparkSession, server: NatsServer, subscriptions: str, tmp_path: Path
 ) -> None:
-    ticks = [
-        {"symbol": "IBM", "price": 15.0},
+    ticks: list[dict[str, Any]] = [
+        {"symbol": "IBM", "price": 15.0, "payload": "a name of ours"},
         {"symbol": "SAP", "price": 25.0},
         {"symbol": "SAP", "price": 1.0},
     ]

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-#: The column that has an event as JSON.
-PAYLOAD = "payload"
+#: The column that has an event as JSON, until sinks get it as `payload`: events may have one of that name.
+PAYLOAD = "__narrowcast_payload"
 
 
 class Sink(Protocol):

@@ -147,6 +147,9 @@ class State:
                     f"the state in {folder} was begun with {name} {there!r}, not {here!r}; "
                     "give that, or name another folder"
                 )
+        if about.owner != owner and not listed(spark, f"{place}/batch"):  # begun, and never used
+            about = msgspec.structs.replace(about, owner=owner)
+            write_bytes(spark, f"{place}/{_ABOUT}", msgspec.json.format(msgspec.json.encode(about)))
         if about.owner != owner:
             raise ParameterError(
                 f"the state in {folder} is of another stream, or of one that was begun anew; "

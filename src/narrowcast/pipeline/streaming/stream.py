@@ -156,8 +156,6 @@ class Stream:
         schema = self._incoming.schema
         self._record.check(schema, self._incoming.kind)
         routes = self._take_plan()
-        if self.state is not None:
-            self._state, self._flows = self._open_state(routes)
         if self.changes is not None and not exists(self.spark, self.changes):
             raise ParameterError(f"--changes is {self.changes!r}, which is not there; make the folder first")
         self._rows, self._names = self._numbered()
@@ -166,6 +164,8 @@ class Stream:
         self._snapshots = Snapshots(
             self.spark, self.subscriptions, schema, changes=self.changes, number_of=self._record.number_of
         )
+        if self.state is not None:  # last of all: what fails before leaves none behind
+            self._state, self._flows = self._open_state(routes)
 
     def start(self, *, once: bool = False, every: float = 0) -> StreamingQuery:
         """Start, and return Spark's own handle: `awaitTermination`, `stop`, `lastProgress`.
@@ -287,7 +287,8 @@ class Stream:
             # Dropped rather than selected: that is one call to Java, not one for each column.
             idle = [*work.idle, *([ROW] if self._incoming.judged else [])]
             sent = frame.drop(*idle) if idle else frame
-            self._write(sent.mapInArrow(work, self._shape(work.gives)), number)
+            made = sent.mapInArrow(work, self._shape(work.gives))
+            self._write(made.withColumnRenamed(PAYLOAD, "payload") if self._sink.payload else made, number)
             counts = self._counter.total
             self._parts = len(self._counter.parts.value)
         if again or counts[1] or not counts[0]:  # a function may have looked at none
