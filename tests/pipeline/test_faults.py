@@ -97,7 +97,8 @@ def stocks(tmp_path_factory: pytest.TempPathFactory) -> Given:
     for i in range(8):  # so that there is a task for each worker, and more to come
         part = tables["events"].slice(i * 20_000, 20_000)
         pq.write_table(part, folder / "events.parquet" / f"{i}.parquet")
-    options = [word for name in tables for word in (f"--{name}", str(folder / f"{name}.parquet"))]
+    names = ("subscriptions", "events")
+    options = [word for name in names for word in (f"--{name}", str(folder / f"{name}.parquet"))]
     return Given(tuple(options), matches_of(tables["subscriptions"], tables["events"]))
 
 
