@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from narrowcast.kernels.jit import kernel
+from narrowcast.kernels.trees import pruned
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,19 +28,10 @@ def group_costs(parent: Numbers, link: Doubles, members: Flags) -> Doubles:
     n_groups, n_nodes = members.shape
     out = np.zeros((len(parent), n_groups))
     stamp = np.full(n_nodes, -1, np.int64)
-    mark = -1
-    for t in range(len(parent)):
-        for g in range(n_groups):
-            mark += 1
-            total = 0.0
-            for node in range(n_nodes):
-                v = node
-                if members[g, v]:
-                    while v >= 0 and stamp[v] != mark:
-                        stamp[v] = mark
-                        total += link[t, v]
-                        v = parent[t, v]
-            out[t, g] = total
+    for g in range(n_groups):
+        inside = np.flatnonzero(members[g]).astype(np.int32)
+        for t in range(len(parent)):
+            out[t, g] = pruned(parent[t], link[t], inside, stamp, g * len(parent) + t)
     return out
 
 

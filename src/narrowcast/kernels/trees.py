@@ -22,25 +22,30 @@ if TYPE_CHECKING:
 
 
 @kernel
+def pruned(parent: Numbers, link: Doubles, members: Numbers, stamp: Ints, mark: int) -> float:
+    """Return the cost of one tree pruned to its members: each link once.
+
+    A node that was walked over carries the mark, so the work is the size of the pruned tree.
+    """
+    total = 0.0
+    for v in members:
+        while v >= 0 and stamp[v] != mark:
+            stamp[v] = mark
+            total += link[v]
+            v = parent[v]
+    return total
+
+
+@kernel
 def tree_costs(
     parent: Numbers, link: Doubles, tree: Ints, chosen: Ints, indptr: Ints, index: Numbers
 ) -> Doubles:
-    """Return for each chosen set the cost of its tree pruned to the members: each link once.
-
-    A node that was walked over carries the set's stamp, so the work is the size of the pruned tree.
-    """
+    """Return for each chosen set the cost of its tree pruned to the members."""
     out = np.zeros(len(chosen))
     stamp = np.full(parent.shape[1], -1, np.int64)
     for k in range(len(chosen)):
         t, s = tree[k], chosen[k]
-        total = 0.0
-        for i in range(indptr[s], indptr[s + 1]):
-            v = index[i]
-            while v >= 0 and stamp[v] != k:
-                stamp[v] = k
-                total += link[t, v]
-                v = parent[t, v]
-        out[k] = total
+        out[k] = pruned(parent[t], link[t], index[indptr[s] : indptr[s + 1]], stamp, k)
     return out
 
 
@@ -53,15 +58,8 @@ def tree_means(parent: Numbers, link: Doubles, weight: Doubles, indptr: Ints, in
     # Tree by tree: its rows stay in the cache while all sets pass.
     for t in range(parent.shape[0]):
         for s in range(n_sets):
-            mark = t * n_sets + s
-            total = 0.0
-            for i in range(indptr[s], indptr[s + 1]):
-                v = index[i]
-                while v >= 0 and stamp[v] != mark:
-                    stamp[v] = mark
-                    total += link[t, v]
-                    v = parent[t, v]
-            out[s] += weight[t] * total
+            members = index[indptr[s] : indptr[s + 1]]
+            out[s] += weight[t] * pruned(parent[t], link[t], members, stamp, t * n_sets + s)
     return out
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from narrowcast.errors import ParameterError, TableError
-from narrowcast.model.labels import Labels, column_of, encode, labels_in, names_of
+from narrowcast.model.labels import Labels, encode, labels_in, names_of, numbers_in
 from narrowcast.model.relation import Positions, Relation, relation, relation_of, rows_of, same
 
 if TYPE_CHECKING:
@@ -75,13 +75,7 @@ class Interest:
         subscribers, [row] = encode("subscriber", labels_in(interests, "subscriber", "interests"))
         rated = labels_in(rates, "flow", "rates")
         flows, [column, place] = encode("flow", labels_in(interests, "flow", "interests"), rated)
-        values = column_of(rates, "rate", "rates")
-        if values.null_count:
-            raise TableError(f"column 'rate' of rates has {values.null_count} nulls; remove those rows")
-        try:
-            given = values.cast(pa.float64()).to_numpy()
-        except pa.ArrowException as error:
-            raise TableError(f"column 'rate' of rates is of type {values.type}; use numbers") from error
+        given = numbers_in(rates, "rate", "rates")
         if wrong := _wrong_rate(given, rated):
             raise TableError(wrong)
         repeated = np.flatnonzero(np.bincount(place, minlength=len(flows)) > 1)

@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 from narrowcast.errors import ParameterError, TableError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from narrowcast.model.relation import Positions
 
 #: Integers or strings that name the rows or columns of a relation.
@@ -101,6 +103,17 @@ def column_of(table: pa.Table, name: str, where: str) -> pa.ChunkedArray:
         found = ", ".join(map(repr, table.column_names)) or "none"
         raise TableError(f"{where} has no column {name!r}; its columns: {found}")
     return table.column(name)
+
+
+def numbers_in(table: pa.Table, name: str, where: str) -> NDArray[np.float64]:
+    """Return a table's column of numbers, or say why it has none."""
+    values = column_of(table, name, where)
+    if values.null_count:
+        raise TableError(f"column {name!r} of {where} has {values.null_count} nulls; remove those rows")
+    try:
+        return np.asarray(values.cast(pa.float64()).to_numpy(), np.float64)
+    except pa.ArrowException as error:
+        raise TableError(f"column {name!r} of {where} is of type {values.type}; use numbers") from error
 
 
 def labels_in(table: pa.Table, name: str, where: str) -> Labels:

@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, dijkstra
 
 from narrowcast.errors import ParameterError, TableError
-from narrowcast.model.labels import Labels, column_of, encode, labels_in, names_of, positions
+from narrowcast.model.labels import Labels, encode, labels_in, names_of, numbers_in, positions
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -112,13 +112,7 @@ class Topology:
         """Build from the table `topology` (a, b, cost); a row from a node to itself only names the node."""
         one, other = (labels_in(table, name, "topology") for name in ("a", "b"))
         nodes, [a, b] = encode("node", one, other)
-        values = column_of(table, "cost", "topology")
-        if values.null_count:
-            raise TableError(f"column 'cost' of topology has {values.null_count} nulls; remove those rows")
-        try:
-            cost = values.cast(pa.float64()).to_numpy()
-        except pa.ArrowException as error:
-            raise TableError(f"column 'cost' of topology is of type {values.type}; use numbers") from error
+        cost = numbers_in(table, "cost", "topology")
         if said := _wrong_cost(cost, one, other):
             raise TableError(said)
         return cls(a, b, cost, nodes)

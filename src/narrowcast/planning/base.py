@@ -26,6 +26,7 @@ __all__ = [
     "Planner",
     "check_channels",
     "check_seed",
+    "check_whole",
     "delta_between",
     "plan_of_flows",
 ]
@@ -74,14 +75,18 @@ def check_channels(channels: int | None, *, required: str = "") -> None:
         return
     if channels is None:
         raise ParameterError(f"channels is None; {required} needs a whole number of at least 1")
-    if isinstance(channels, bool) or not isinstance(channels, int | np.integer) or channels < 1:
-        raise ParameterError(f"channels is {channels!r}; give a whole number of at least 1")
+    check_whole("channels", channels)
 
 
 def check_seed(seed: int) -> None:
     """Refuse a seed that is not a whole number of at least 0."""
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise ParameterError(f"seed is {seed!r}; give a whole number of at least 0")
+    check_whole("seed", seed, least=0)
+
+
+def check_whole(name: str, value: int, *, least: int = 1) -> None:
+    """Refuse a parameter that is not a whole number, or too small."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ParameterError(f"{name} is {value!r}; give a whole number of at least {least}")
 
 
 def plan_of_flows(interest: Interest, channel: Positions, n_channels: int) -> ChannelPlan:

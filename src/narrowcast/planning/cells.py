@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self, get_args
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from narrowcast.errors import ParameterError
 from narrowcast.kernels import waste
-from narrowcast.planning.base import PLANNERS, check_channels, check_seed, plan_of_flows
+from narrowcast.planning.base import PLANNERS, check_channels, check_seed, check_whole, plan_of_flows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,8 +51,8 @@ class Chosen:
     @classmethod
     def of(cls, interest: Interest, top: int | None) -> Self:
         """Return the flows of greatest rate x audience, of equals the first; what weighs nothing is none."""
-        if top is not None and (isinstance(top, bool) or not isinstance(top, int | np.integer) or top < 1):
-            raise ParameterError(f"top is {top!r}; give a whole number of at least 1, or none for all flows")
+        if top is not None:
+            check_whole("top", top)
         audience = interest.audience()
         load = interest.rate * audience
         order = np.argsort(-load, kind="stable")
@@ -63,6 +64,16 @@ class Chosen:
 
     def __len__(self) -> int:
         return len(self.flows)
+
+    @property
+    def audience(self) -> Ints:
+        """How many want each."""
+        return np.diff(self.start)
+
+    @property
+    def load(self) -> NDArray[np.float64]:
+        """The messages per second that each makes."""
+        return np.asarray(self.weight * self.audience, np.float64)
 
     def sets(self) -> NDArray[np.uint64]:
         """Return the subscribers of each flow as a row of flags."""
@@ -77,7 +88,7 @@ class Chosen:
         return words
 
 
-class _Clustering:
+class _Clustering(ABC):
     """A planner that puts every flow worth it into one of so many groups."""
 
     plan_: ChannelPlan
@@ -110,9 +121,9 @@ class _Clustering:
         self.plan_ = plan_of_flows(interest, channel, n_groups)
         return self
 
+    @abstractmethod
     def _groups(self, chosen: Chosen, n_groups: int) -> Ints:
         """Return the group of each chosen flow."""
-        raise NotImplementedError
 
 
 class _Moving(_Clustering):
@@ -136,8 +147,7 @@ class _Moving(_Clustering):
         self.passes = passes
 
     def _groups(self, chosen: Chosen, n_groups: int) -> Ints:
-        if isinstance(self.passes, bool) or not isinstance(self.passes, int | np.integer) or self.passes < 0:
-            raise ParameterError(f"passes is {self.passes!r}; give a whole number of at least 0")
+        check_whole("passes", self.passes, least=0)
         if 4 * n_groups * chosen.n_subscribers > _MOST:
             raise ParameterError(
                 f"{n_groups} groups by {chosen.n_subscribers} subscribers take more than {_MOST >> 30} GB; "
@@ -231,12 +241,9 @@ class Pairwise(_Clustering):
     """
 
     def _groups(self, chosen: Chosen, n_groups: int) -> Ints:
-        audience = np.diff(chosen.start)
         into = np.arange(len(chosen))
-        load = chosen.weight * audience
-        waste.merge(
-            _KINDS[self.distance], chosen.sets(), chosen.weight.copy(), audience, load, n_groups, into
-        )
+        kind, weight = _KINDS[self.distance], chosen.weight.copy()  # it is changed, as the others are
+        waste.merge(kind, chosen.sets(), weight, chosen.audience, chosen.load, n_groups, into)
         return _numbered(into)
 
 
@@ -260,10 +267,9 @@ class Mst(_Clustering):
     """
 
     def _groups(self, chosen: Chosen, n_groups: int) -> Ints:
-        audience = np.diff(chosen.start)
         parent, cost = np.zeros(len(chosen), np.int64), np.empty(len(chosen))
-        load = chosen.weight * audience
-        waste.spanning(_KINDS[self.distance], chosen.sets(), chosen.weight, audience, load, parent, cost)
+        kind = _KINDS[self.distance]
+        waste.spanning(kind, chosen.sets(), chosen.weight, chosen.audience, chosen.load, parent, cost)
         into = np.arange(len(chosen))
         waste.unite(np.argsort(cost[1:], kind="stable")[: len(chosen) - n_groups] + 1, parent, into)
         return _numbered(into)

@@ -8,14 +8,13 @@ import numpy as np
 from scipy.sparse import diags_array
 
 from narrowcast.costs.network import Network
-from narrowcast.errors import ParameterError
 from narrowcast.kernels import partial
 from narrowcast.model.interest import Interest
 from narrowcast.model.matches import Matches
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation_of, rows_of
 from narrowcast.model.topology import Trees
-from narrowcast.planning.base import PLANNERS, check_channels, check_seed
+from narrowcast.planning.base import PLANNERS, check_channels, check_seed, check_whole
 from narrowcast.planning.cells import MacQueen
 
 if TYPE_CHECKING:
@@ -97,10 +96,8 @@ class Partial:
         """Make the plan, `plan_`."""
         check_channels(self.channels, required="partial")
         check_seed(self.seed)
-        for name in ("samples", "rounds"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-                raise ParameterError(f"{name} is {value!r}; give a whole number of at least 1")
+        check_whole("samples", self.samples)
+        check_whole("rounds", self.rounds)
         assert self.channels is not None
         rng = np.random.default_rng(self.seed)
         node, trees = self._network(interest, rng)

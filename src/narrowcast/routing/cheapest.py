@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
@@ -99,7 +100,7 @@ class _Weighing:
         return _Prices(self.network, plan, publisher, n_events)
 
 
-class _Demoting(_Weighing):
+class _Demoting(_Weighing, ABC):
     """A router that does what the plan says, unless those reached are better sent to directly."""
 
     def route(
@@ -121,9 +122,9 @@ class _Demoting(_Weighing):
         channels = _rows_where(sent.channels, worth)
         return delivered(channels, _without(matches, _rows_where(reached, worth)), plan)
 
+    @abstractmethod
     def _worth(self, channels: Matches, reached: Matches, plan: ChannelPlan, prices: _Prices) -> Flags:
         """Return for which events the channels are worth it, by whom they reach who is interested."""
-        raise NotImplementedError
 
 
 @ROUTERS.register("threshold")
