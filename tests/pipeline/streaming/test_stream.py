@@ -186,6 +186,15 @@ class TestBadInput:
         with pytest.raises(SchemaError, match="events had an attribute 'name' and lack it now"):
             place.run(schema=nc.Schema.of({"price": "double"}))
 
+    def test_a_file_of_other_types_is_named(self, place: Place) -> None:
+        place.events(0, 100)
+        place.run()
+        odd = pa.table({"event_id": [900], "price": ["cheap"], "name": ["x"]})
+        pq.write_table(odd, place.folder / "events" / "odd.parquet")
+        said = r"column price of .*odd.parquet is BINARY, where double is expected; write the file"
+        with pytest.raises(JobError, match=said):
+            place.run()
+
     def test_a_type_that_holds_more_is_fine(self, place: Place) -> None:
         (place.folder / "lines").mkdir()
         for i, (kind, line) in enumerate(
