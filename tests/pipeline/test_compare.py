@@ -118,7 +118,7 @@ def test_the_table_has_a_row_for_each() -> None:
     assert table.schema.field("asked").type == pa.int64()
     said = table.to_pylist()[-1]
     assert said["method"] == "mst"
-    assert said["problem"] == "top is 0; give a whole number of at least 1, or none for all flows"
+    assert said["problem"] == "top is 0; give a whole number of at least 1"
     assert said["waste"] is said["seconds"] is said["channels"] is None
     assert found.to_dict()["rows"][0]["problem"] is None
     assert table["improvement_pct"].null_count == table.num_rows, "there is no network"

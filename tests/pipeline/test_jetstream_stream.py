@@ -96,9 +96,11 @@ def test_every_message_once_in_steps_and_across_restarts(
     query.processAllAvailable()
     server.fill("once.b", numbers(500, 5000))  # while it runs
     batches = finish(query)
-    assert [progress.numInputRows for progress in batches] == [2000, 2000, 1000, 500]
-    assert [missing_of(progress) for progress in batches] == [0, 0, 0, 0]
-    assert [lag_of(progress) for progress in batches] == [3000, 1000, 0, 0]
+    assert [progress.numInputRows for progress in batches[:3]] == [2000, 2000, 1000]
+    assert sum(progress.numInputRows for progress in batches[3:]) == 500  # in one batch, or as they come
+    assert {missing_of(progress) for progress in batches} == {0}
+    assert [lag_of(progress) for progress in batches[:3]] == [3000, 1000, 0]
+    assert lag_of(batches[-1]) == 0
     assert taken(spark, tmp_path) == numbers(5500)
 
     server.fill("once.a", numbers(100, 5500))
