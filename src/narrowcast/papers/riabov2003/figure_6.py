@@ -1,4 +1,4 @@
-"""Riabov, Liu, Wolf, Yu, Zhang 2003: which way events go, over few groups, on a network."""
+"""Figure 6: how much of what multicast can save is saved, against the threshold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from narrowcast.model.events import EventBatch
 from narrowcast.model.interest import Interest
 from narrowcast.model.matches import Matches
 from narrowcast.model.subscriptions import SubscriptionSet
-from narrowcast.papers.base import PAPERS, Experiment, Outcome, Row
+from narrowcast.papers.base import Experiment, Outcome, Row
 from narrowcast.planning.base import PLANNERS
 from narrowcast.planning.partial import Partial
 from narrowcast.routing import PartialRouter, ThresholdRouter
@@ -168,40 +168,19 @@ def _claims(rows: list[Row], params: dict[str, Any]) -> list[str]:
     return [*(f"The paper: {each}." for each in said), ours, none]
 
 
-def _figure_3(study: Study) -> Outcome:
-    """Draw the network of the first seed."""
-    network = Stocks(edges=study.params["edges"], seed=study.seeds[0]).network()
-    topology, place = network.topology, network.place
-    sizes = {
-        "nodes": topology.n_nodes,
-        "links": topology.n_links,
-        "transit_nodes": int((network.kind == "transit").sum()),
-        "stubs": sum(network.n_stubs(block) for block in range(int(network.block.max()) + 1)),
-    }
-    records: list[dict[str, Any]] = [
-        {"what": "link", "x": float(place[a, 0]), "y": float(place[a, 1]),
-         "x2": float(place[b, 0]), "y2": float(place[b, 1])}
-        for a, b in zip(topology.a.tolist(), topology.b.tolist(), strict=True)
-    ]  # fmt: skip
-    records += [
-        {"what": kind, "x": float(x), "y": float(y), "block": f"block {block + 1}"}
-        for (x, y), kind, block in zip(place, network.kind.tolist(), network.block.tolist(), strict=True)
-    ]
-    said = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sizes.items())
-    rows = [Row.of("network", None, name, [count]) for name, count in sizes.items()]
-    note = "The paper's network has about 600 nodes in three blocks; this one is drawn from the first seed."
-    return Outcome(rows, {"riabov2003-figure-3": (records, said)}, [note])
-
-
-_SIZES = {"subscriptions": 1000, "learn": 12_000, "events": 4000, "cells": 5, "top": 200}
-PAPERS.register("riabov2003")(
+FIGURE_6 = Experiment(
+    "how much of what multicast can save is saved, against the threshold",
+    _figure_6,
     {
-        "figure-6": Experiment(
-            "how much of what multicast can save is saved, against the threshold",
-            _figure_6,
-            {**_SIZES, "modes": [1, 4, 9], "groups": [11, 61], "edges": "levels", "multicast": "dense"},
-            {"learn": 3000, "events": 1000, "modes": [1, 9], "groups": [11]},
-        ),
-        "figure-3": Experiment("the network, as a picture", _figure_3, {"edges": "levels"}),
-    }
+        "subscriptions": 1000,
+        "learn": 12_000,
+        "events": 4000,
+        "cells": 5,
+        "top": 200,
+        "modes": [1, 4, 9],
+        "groups": [11, 61],
+        "edges": "levels",
+        "multicast": "dense",
+    },
+    {"learn": 3000, "events": 1000, "modes": [1, 9], "groups": [11]},
 )

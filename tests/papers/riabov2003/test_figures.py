@@ -10,7 +10,7 @@ import pytest
 from narrowcast.errors import ParameterError
 from narrowcast.papers import PAPERS, Outcome, Row, Study
 from narrowcast.papers.base import Experiment, check_seeds
-from narrowcast.papers.riabov2003 import THRESHOLDS
+from narrowcast.papers.riabov2003.figure_6 import THRESHOLDS
 from support.command import call, document, refusal
 
 if TYPE_CHECKING:

@@ -1,0 +1,9 @@
+"""Riabov, Liu, Wolf, Yu, Zhang 2003: which way events go, over few groups, on a network."""
+
+from __future__ import annotations
+
+from narrowcast.papers.base import PAPERS
+from narrowcast.papers.riabov2003.figure_3 import FIGURE_3
+from narrowcast.papers.riabov2003.figure_6 import FIGURE_6
+
+PAPERS.register("riabov2003")({"figure-6": FIGURE_6, "figure-3": FIGURE_3})
