@@ -51,7 +51,7 @@ run: $(READY)
 	$(BIN)/narrowcast run --out out/
 
 # Side by side: as many processes as cores and memory permit, and all tests of a file in one of them.
-SPREAD := -n auto --dist loadfile
+SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 
 test: lint
 	$(BIN)/python -m pytest $(SPREAD) -m "not slow"

@@ -35,6 +35,15 @@ def pytest_xdist_auto_num_workers() -> int:
     return max(1, min(cores, memory // ROOM))
 
 
+#: Files that take long begin first, so that no process is left alone with one of them in the end.
+LONG = ("tests/test_docs", "tests/cli/", "tests/pipeline/", "tests/filters/", "tests/matching/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put tests in order, the files that take long first."""
+    items.sort(key=lambda item: next((i for i, name in enumerate(LONG) if name in item.nodeid), len(LONG)))
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Give the one Spark of a process that runs tests: starting it costs seconds."""

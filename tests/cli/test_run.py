@@ -113,10 +113,16 @@ def test_everything_is_what_one_process_computes(first: tuple[Path, dict[str, An
         "version": nc.__version__,
         "source": {
             "workload": "stocks",
-            "parameters": {"n_subscriptions": 60, "n_events": 80, "modes": 1, "edges": "levels"},
+            "parameters": {
+                "n_subscriptions": 60,
+                "n_events": 80,
+                "modes": 1,
+                "edges": "levels",
+                "drift": 0.0,
+            },
         },
         "seed": 3,
-        "method": "hash",
+        "method": "partial",
         "subscriptions": 60,
         "subscribers": len(set(stocks.subscribers().to_pylist())),
         "boxes": 60,
@@ -130,7 +136,7 @@ def test_everything_is_what_one_process_computes(first: tuple[Path, dict[str, An
         "flows": len(expected),
         "wants": interest.wants.nnz,
         "channels": 4,
-        "plan": "hash",
+        "plan": "partial",
     }
     plan, info = nc.read_plan(out / "plan")
     plan.validate(interest)
@@ -140,7 +146,12 @@ def test_everything_is_what_one_process_computes(first: tuple[Path, dict[str, An
         assert pq.read_table(out / f"{name}.parquet").equals(tables[name])
     network = nc.Network(links, locations=nc.Locations.from_table(tables["locations"], links))
     paid = network.score(interest, plan)
-    assert costs["hash"] == {
+    own = nc.Partial(channels=4, seed=3, topology=links, locations=network.locations)
+    kept = nc.Interest.from_tables(
+        *(pq.read_table(out / f"{name}.parquet") for name in ("interests", "rates"))
+    )
+    assert plan == own.fit(kept).plan_
+    assert costs["partial"] == {
         "channels": 4,
         "waste": found.total,
         **found.terms,
@@ -148,14 +159,14 @@ def test_everything_is_what_one_process_computes(first: tuple[Path, dict[str, An
         "improvement_pct": pytest.approx(paid.terms["improvement_pct"]),
     }
     assert (costs["unicast"]["improvement_pct"], costs["ideal"]["improvement_pct"]) == (0, 100)
-    assert list(costs) == ["hash", "unicast", "broadcast", "per-flow", "ideal"]
+    assert list(costs) == ["partial", "unicast", "broadcast", "per-flow", "hash", "ideal"]
     wanted = interest.wants.nnz
     someone = int((interest.wants.sum(axis=1) > 0).sum())  # who wants nothing is not in an interest's table
     assert costs["broadcast"]["waste"] == someone * len(expected) - wanted
     assert costs["unicast"]["unicast"] == costs["per-flow"]["deliveries"] == wanted
     assert costs["ideal"]["deliveries"] == costs["ideal"]["wanted"] == wanted
     assert costs["per-flow"]["channels"] == len(expected)
-    assert (info.method, info.seed, info.channels, info.flow_space) == ("hash", 3, 4, "events")
+    assert (info.method, info.seed, info.channels, info.flow_space) == ("partial", 3, 4, "events")
     assert info.params == {"channels": 4, "recent": 10_000}
     assert info.costs == {"waste": found.total, "network": pytest.approx(paid.total)}
     assert set(info.inputs) == {"subscriptions", "events"}
@@ -272,6 +283,37 @@ def test_own_tables_and_rejected_rows(spark: SparkSession, tmp_path: Path) -> No
     _, said = document("run", "--out", out, *options, "--schema", tmp_path / "types.json", "--recent", "1")
     assert "done before" not in said
     assert pq.read_table(out / "rejected.parquet").num_rows == 2
+
+
+@pytest.mark.spark
+def test_own_network(own: Callable[..., list[str | Path]], spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,b,cost\nann,hub,2\nbob,hub,3\nfar,hub,9\n")
+    (tmp_path / "p.csv").write_text("event_id,node\n5,far\n6,hub\n8,far\n")
+    options = [*own(), "--topology", tmp_path / "t.csv", "--channels", "2"]
+    summary, _ = document("run", "--out", tmp_path / "out", *options, "--publishers", tmp_path / "p.csv")
+    # Both want one event and ann the other: from far 9 + 2 + 3 and 11, from the hub 5 and 2.
+    assert summary["costs"]["ideal"]["network"] == pytest.approx((2 * (14 + 11) + 5 + 2) / 3)
+    assert summary["method"] == "partial"
+    assert (tmp_path / "out" / "publishers.parquet").exists()
+    _, said = document("run", "--out", tmp_path / "out", *options, "--publishers", tmp_path / "p.csv")
+    assert "evaluate" in said
+    (tmp_path / "p.csv").write_text("node\nhub\n")
+    summary, said = document("run", "--out", tmp_path / "out", *options, "--publishers", tmp_path / "p.csv")
+    assert "done before" not in said
+    assert summary["costs"]["ideal"]["network"] == pytest.approx(5 + 2)
+    summary, _ = document("run", "--out", tmp_path / "out", *own(), "--channels", "2")
+    assert summary["method"] == "pairwise"
+    assert "network" not in summary["costs"]["ideal"]
+    assert not (tmp_path / "out" / "topology.parquet").exists()
+
+    (tmp_path / "p.csv").write_text("node\nnowhere\n")
+    said = refusal("run", "--out", tmp_path / "x", *options, "--publishers", tmp_path / "p.csv")
+    assert said.startswith("an event is published on node 'nowhere', which no link of the topology names")
+    (tmp_path / "p.csv").write_text("node\n")
+    said = refusal("run", "--out", tmp_path / "x", *options, "--publishers", tmp_path / "p.csv")
+    assert said.endswith("p.csv has no rows; give at least one, or leave the publishers out")
+    said = refusal("run", "--out", tmp_path / "x", *own(), "--publishers", tmp_path / "p.csv")
+    assert said == "--publishers is given without --topology; give both, or neither"
 
 
 @pytest.mark.spark

@@ -315,3 +315,25 @@ def test_a_pattern_with_many_wildcards_is_decided_at_once() -> None:
     assert one.matches({"a": "a" * 40}) is False
     assert one.matches({"a": "a" * 40 + "b"}) is True
     assert time.perf_counter() - start < 0.25
+
+
+@pytest.mark.parametrize(
+    ("text", "failing"),
+    [
+        ("a > 1 AND b > 1", ["b > 1"]),
+        ("a > 5 AND b > 1 AND c > 1", ["a > 5", "b > 1", "c > 1"]),
+        ("a > 1 AND (b > 1 OR c > 1)", ["b > 1", "c > 1"]),
+        ("b > 1 OR a > 1", []),
+        ("NOT (a > 1 AND b < 1)", ["NOT (a > 1 AND b < 1)"]),
+        ("c > 1", ["c > 1"]),
+    ],
+)
+def test_the_predicates_that_fail(text: str, failing: list[str]) -> None:
+    found = explain(text, {"a": 3, "b": 0, "c": None}, {"a": "int", "b": "int", "c": "int"}).failing()
+    assert [part.text for part in found] == failing
+    assert all(part.values and part.holds is not True for part in found)
+
+
+def test_a_negation_that_fails_has_all_values() -> None:
+    [found] = explain("NOT (a > 1 AND b < 1)", {"a": 3, "b": 0}).failing()
+    assert str(found) == "false NOT (a > 1 AND b < 1)   [a is 3, b is 0]"

@@ -76,7 +76,7 @@ def test_an_empty_interest(spark: SparkSession, kind: pa.DataType) -> None:
     found = to_interest(frames_of(spark, interests, rates))
     assert (found.n_subscribers, found.n_flows, found.n_wants) == (0, 0, 0)
     assert found.flows.type == kind
-    plan, _ = make_plan(frames_of(spark, interests, rates), "hash", channels=2)
+    plan, *_ = make_plan(frames_of(spark, interests, rates), "hash", channels=2)
     assert (plan.n_groups, plan.n_flows) == (2, 0)
 
 
@@ -111,7 +111,7 @@ def test_bad_rates_are_refused(spark: SparkSession) -> None:
 @pytest.mark.spark
 def test_a_plan_by_name(spark: SparkSession) -> None:
     interests, rates = some(pa.string())
-    plan, interest = make_plan(frames_of(spark, interests, rates), "hash", channels=3, seed=1)
+    plan, interest, _ = make_plan(frames_of(spark, interests, rates), "hash", channels=3, seed=1)
     assert interest == Interest.from_tables(interests, rates)
     assert plan == Hash(channels=3).fit(interest).plan_
 

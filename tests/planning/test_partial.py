@@ -20,6 +20,7 @@ from narrowcast import (
     PartialRouter,
     SubscriptionSet,
     Topology,
+    Unicast,
 )
 from narrowcast.errors import ParameterError
 from narrowcast.kernels import partial as kernels
@@ -155,3 +156,23 @@ def test_the_stock_workload() -> None:
 @pytest.mark.parametrize(("modes", "channels", "least"), [(9, 11, 70), (9, 61, 81), (1, 61, 86)])
 def test_the_stock_workload_comes_out_as_asked(modes: Literal[1, 9], channels: int, least: float) -> None:
     assert np.mean([improvement(modes, channels, seed) for seed in range(31, 36)]) >= least
+
+
+def test_no_group_is_left_without_flows_that_gain_by_it() -> None:
+    """Clusters of few and scattered interests start with groups of nobody."""
+    rng = np.random.default_rng(3)
+    star = Topology([0] * 40, range(1, 41), [5.0] * 40)
+    tail = Topology([*star.a, 0], [*star.b, 41], [*star.cost, 100.0])
+    wants = np.zeros((42, 60), bool)
+    for flow in range(60):
+        wants[rng.choice(np.arange(1, 41), 3, replace=False), flow] = True
+    interest = Interest(wants)
+    network = Network(tail, publishers=[41])
+    costs = []
+    for channels in (1, 2, 6):
+        plan = Partial(channels=channels, topology=tail, publishers=[41]).fit(interest).plan_
+        assert plan.n_channels == channels
+        assert (np.bincount(plan.carries.indices) > 0).all()
+        costs.append(network.score(interest, plan).total)
+    assert costs[0] > costs[1] > costs[2]
+    assert costs[0] < network.score(interest, Unicast().fit(interest).plan_).total

@@ -12,7 +12,8 @@ from hypothesis.extra.numpy import arrays
 
 from narrowcast import ChannelPlan, Matches, Network, Topology
 from narrowcast.errors import ParameterError
-from narrowcast.routing import ExactRouter, PartialRouter, ThresholdRouter
+from narrowcast.routing import ROUTERS, ChannelRouter, ExactRouter, Method, PartialRouter, ThresholdRouter
+from narrowcast.sim import Replay
 
 if TYPE_CHECKING:
     from narrowcast.routing import Deliveries
@@ -63,6 +64,64 @@ def test_who_knows_more_pays_less(case: tuple[Any, Matches, ChannelPlan, Any], t
     found = paid(learned.route(flow, matches, plan, publisher), plan, publisher)
     assert found.sum() <= paid(default.route(flow, matches, plan, publisher), plan, publisher).sum() + 1e-9
     assert found.sum() <= paid(fixed.route(flow, matches, plan, publisher), plan, publisher).sum() + 1e-9
+
+
+@given(cases(), arrays(np.int64, 8, elements=st.integers(0, 7)), st.sampled_from(list(ROUTERS)))
+def test_everybody_gets_it_wherever_they_are(
+    case: tuple[Any, Matches, ChannelPlan, Any], place: Any, name: str
+) -> None:
+    """With several on a node, some of whom listen and some of whom do not."""
+    flow, matches, plan, publisher = case
+    network = Network(SITES, locations=place)
+    router: Any = ROUTERS[name]() if name == "channels" else ROUTERS[name](network=network)
+    sent = router.route(flow, matches, plan, *([] if name == "channels" else [publisher]))
+    for event, who in zip(matches.rows(), matches.index, strict=True):
+        over = plan.listens.toarray()[who, sent.channels[int(event)]].any()
+        assert over or who in sent.unicast[int(event)]
+        assert not (over and who in sent.unicast[int(event)])
+    replay = Replay(network, publisher, matches, plan.subscribers)
+    cost = replay.cost(sent, plan)
+    if name in ("exact", "partial"):
+        assert (cost <= replay.unicast + 1e-9).all()
+        as_planned = ChannelRouter().route(flow, matches, plan)
+        assert (cost <= replay.cost(as_planned, plan) + 1e-9).all() or name == "partial"
+
+
+def test_a_node_that_is_sent_to_anyhow() -> None:
+    """A message to the second on node 1 goes there either way: only the channel's own cost can be saved."""
+    links = Topology([0, 1, 1], [1, 2, 3], [10.0, 1.0, 9.0])
+    plan = ChannelPlan([[1]], [[1], [0], [1], [1]])
+    network = Network(links, locations=[1, 1, 2, 3])
+    matches = Matches.from_pairs([0, 0, 0], [0, 1, 2], n_events=1)
+    for kind in (ExactRouter, PartialRouter):
+        sent = kind(network=network).route([0], matches, plan, [0])
+        assert sent.unicast.index.tolist() == [0, 1, 2]
+
+
+@given(cases())
+def test_broadcast_where_it_costs_less(case: tuple[Any, Matches, ChannelPlan, Any]) -> None:
+    flow, matches, plan, publisher = case
+    network = Network(SITES)
+    whole = network.broadcast(publisher)
+    for kind in (ThresholdRouter, ExactRouter, PartialRouter):
+        without = kind(network=network).route(flow, matches, plan, publisher)
+        sent = kind(network=network, broadcast=True).route(flow, matches, plan, publisher)
+        cost = paid(without, plan, publisher)
+        to_all = whole < cost - 1e-9
+        assert (sent.method[to_all] == Method.BROADCAST).all()
+        assert (sent.method[~to_all] == without.method[~to_all]).all()
+        rows = sent.channels.counts() + sent.unicast.counts()
+        assert (rows[to_all] == 0).all()
+        replay = Replay(network, publisher, matches, SITES.nodes)
+        assert replay.cost(sent, plan) == pytest.approx(np.minimum(cost, whole))
+
+
+def test_broadcast_in_messages_needs_all_of_them() -> None:
+    """A message to each costs no less than to all only where all are interested or the channel is larger."""
+    plan = ChannelPlan([[1]], [[1], [1], [0]])
+    matches = Matches.from_pairs([0, 0, 1, 1, 1], [0, 1, 0, 1, 2], n_events=2)
+    sent = ExactRouter(broadcast=True).route([0, 0], matches, plan)
+    assert sent.to_table()["method"].to_pylist() == ["channel", "channel+unicast"]
 
 
 def test_a_share_that_is_just_enough() -> None:

@@ -291,9 +291,9 @@ def test_stubs_and_nodes_follow_zipf() -> None:
         np.testing.assert_allclose(np.sort(nodes)[::-1] / nodes.sum(), chance, atol=0.03)
 
 
-@pytest.mark.parametrize("modes", [1, 4, 9])
-def test_events_fall_where_the_density_says(modes: Any) -> None:
-    stocks = Stocks(n_events=40_000, modes=modes)
+@pytest.mark.parametrize(("modes", "drift"), [(1, 0), (4, 0), (9, 0), (1, 0.7), (4, 0.35), (9, 1.2)])
+def test_events_fall_where_the_density_says(modes: Any, drift: float) -> None:
+    stocks = Stocks(n_events=40_000, modes=modes, drift=drift)
     points = stocks.points()
     for column in range(4):
         for start in range(-4, 24, 2):
@@ -303,6 +303,35 @@ def test_events_fall_where_the_density_says(modes: Any) -> None:
             assert share == pytest.approx(float(stocks.density(lo, hi)), abs=0.01)
     # Each attribute is drawn by itself.
     assert np.abs(np.corrcoef(points.T) - np.eye(4)).max() < 0.02
+
+
+@given(st.floats(-5, 5), st.sampled_from([1, 4, 9]))
+def test_peaks_move_and_turn_at_the_ends(drift: float, modes: Any) -> None:
+    for i, (moved, start) in enumerate(
+        zip(Stocks(modes=modes, drift=drift).mixtures(), Stocks(modes=modes).mixtures(), strict=True)
+    ):
+        np.testing.assert_array_equal(moved[0], start[0])
+        np.testing.assert_array_equal(moved[2], start[2])
+        for there, mean in zip(moved[1].tolist(), start[1].tolist(), strict=True):
+            if i in (0, 3):
+                assert there == mean
+                continue
+            wanted, step = mean, 20 * drift
+            while not 0 <= wanted + step <= 20:  # go to the end, and turn
+                end = 20.0 if step > 0 else 0.0
+                step, wanted = -(step - (end - wanted)), end
+            assert there == pytest.approx(wanted + step, abs=1e-9)
+
+
+def test_drift_changes_nothing_but_the_peaks() -> None:
+    start, moved = Stocks(n_events=50, modes=9), Stocks(n_events=50, modes=9, drift=0.1)
+    tables, others = start.tables(), moved.tables()
+    for name in ("subscriptions", "topology", "locations"):
+        assert tables[name].equals(others[name])
+    step = moved.points() - start.points()
+    assert (step[:, [0, 3]] == 0).all()
+    assert set(np.round(step[:, 2], 9)) == {2.0}  # no peak of the quotes turns, but one of the names: 18, 20
+    assert set(np.round(step[:, 1], 9)) == {2.0}
 
 
 # ------------------------------------------------------------------------------------- bad and text input
@@ -317,6 +346,8 @@ def test_events_fall_where_the_density_says(modes: Any) -> None:
         ({"n_events": True}, "n_events is True; give a whole number"),
         ({"modes": 3}, "modes is 3; give one of 1, 4, 9"),
         ({"edges": "long"}, "edges is 'long'; give one of levels, nested, hops"),
+        ({"drift": math.nan}, "drift is nan; give a number: a share of the range of names"),
+        ({"drift": "far"}, "drift is 'far'; give a number"),
         ({"seed": -1}, "seed is -1; give a whole number of at least 0"),
     ],
 )

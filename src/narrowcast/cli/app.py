@@ -13,6 +13,7 @@ from narrowcast.cli.compare import compare
 from narrowcast.cli.diff import diff
 from narrowcast.cli.doctor import doctor
 from narrowcast.cli.evaluate import evaluate
+from narrowcast.cli.explain import explain
 from narrowcast.cli.generate import generate
 from narrowcast.cli.match import match
 from narrowcast.cli.plan import plan
@@ -27,7 +28,21 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-for command in (run, match, plan, evaluate, compare, stream, reproduce, generate, check, diff, bench, doctor):
+for command in (
+    run,
+    match,
+    plan,
+    evaluate,
+    compare,
+    explain,
+    stream,
+    reproduce,
+    generate,
+    check,
+    diff,
+    bench,
+    doctor,
+):
     app.command()(command)
 
 

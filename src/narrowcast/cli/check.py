@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from narrowcast.cli.event import read_event
 from narrowcast.errors import FilterError, InputError, TableError
 from narrowcast.files import read_table
 from narrowcast.filters.explain import Explanation, Subscription
@@ -42,7 +43,7 @@ def check(
         Path | None, typer.Option(help="A table of events: gives the types and a sample for selectivity.")
     ] = None,
     event: Annotated[
-        str | None, typer.Option(help="One event as JSON: show which predicates hold for it.")
+        str | None, typer.Option(help="One event as JSON, @FILE or -: show which predicates hold for it.")
     ] = None,
     limit_boxes: Annotated[int, typer.Option(help="The most boxes one filter may become.")] = Limits().boxes,
     rows: Annotated[int, typer.Option(min=1, help="Filters to list; bad ones come first.")] = 20,
@@ -66,7 +67,7 @@ def check(
         raise InputError("give --schema or --events, not both: the events carry their own types")
     limits = Limits(boxes=limit_boxes)
     typed = schema is not None or events is not None
-    told = None if event is None else _decode_event(event)
+    told = None if event is None else read_event(event)
     sample = None if events is None else _sample(events)
     with Console(stderr=True).status(f"reading {table.num_rows:,} filters") as status:
         if sample is not None:
@@ -168,13 +169,6 @@ def _explain(
         raise InputError(
             f"--event does not go with subscription_id {number}, which {error}; mend it, or give --schema"
         ) from error
-
-
-def _decode_event(text: str) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
-        raise InputError(f"--event {text[:60]!r} is not a JSON object: {error}") from error
 
 
 def _show(report: dict[str, Any]) -> None:

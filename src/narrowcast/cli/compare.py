@@ -52,10 +52,11 @@ def compare(
     recent: inputs.Recent = None,
     last: inputs.Last = None,
     window: inputs.Window = None,
-    cells: inputs.Cells = 5,
+    cells: inputs.Cells = "auto",
     top: inputs.Top = None,
     topology: inputs.Topology = None,
     locations: inputs.Locations = None,
+    publishers: inputs.Publishers = None,
     costs: inputs.Costs = None,
     settings: Annotated[
         list[str] | None,
@@ -91,7 +92,7 @@ def compare(
         raise TableError(f"{out} exists already; name another folder or remove it")
     params = parameters(settings or [])
     methods_of(chosen, params)
-    network = NetworkTables.read(topology, locations)
+    network = NetworkTables.read(topology, locations, publishers)
     COSTS.made(costs, **network.given)  # what is wrong with them is told before Spark starts
     if recent is last is window is None and interests is state is None and flows == "events":
         recent = RECENT
@@ -105,7 +106,7 @@ def compare(
         recent=recent,
         last=last,
         window=window,
-        cells=cells,
+        cells=inputs.cells_of(cells),
         top=top,
         schema=None if schema is None else Schema.read(schema),
         strict=strict,
@@ -118,7 +119,7 @@ def compare(
         if rejected is not None and taken.rejected is not None:
             write_table(taken.rejected, rejected, doing=f"write {rejected}")
         with watched(at.spark, at.progress, "interest"), plainly("bring the interest to the driver"):
-            network = network.fitting(taken.frames)
+            network = network.fitting(text=taken.frames.text)
             interest = to_interest(taken.frames)
         task = at.progress.add_task("compare")
         found = compare_methods(
@@ -128,7 +129,7 @@ def compare(
             seed=seed,
             params=params,
             costs=costs,
-            **network.given,
+            network=network,
             tell=lambda name, done, of: at.progress.update(
                 task, description=f"compare: {name}", completed=done, total=of
             ),

@@ -15,7 +15,7 @@ from narrowcast.model.schema import Schema
 from narrowcast.pipeline.evaluate import evaluate as evaluate_plan
 from narrowcast.pipeline.inputs import Inputs, take
 from narrowcast.pipeline.match import STRATEGIES
-from narrowcast.pipeline.network import NetworkTables
+from narrowcast.pipeline.network import COLUMNS, NetworkTables
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.progress import watched
 from narrowcast.pipeline.run import RECENT
@@ -43,6 +43,7 @@ def evaluate(
     top: inputs.Top = None,
     topology: inputs.Topology = None,
     locations: inputs.Locations = None,
+    publishers: inputs.Publishers = None,
     costs: inputs.Costs = None,
     channels: Annotated[
         int | None, typer.Option("--channels", metavar="K", help="Of the baseline hash; else as the plan.")
@@ -76,7 +77,7 @@ def evaluate(
     _require_fitting(info, interests, state)
     options.one_of("--strategy", strategy, STRATEGIES)
     check_channels(channels)
-    network = NetworkTables.read(topology, locations)
+    network = NetworkTables.read(topology, locations, publishers)
     COSTS.made(costs, **network.given)  # what is wrong with them is told before Spark starts
     if recent is last is window is None:  # then the events that the plan says it was made from
         recent, last, window = (info.params.get(name) for name in ("recent", "last", "window"))
@@ -111,13 +112,13 @@ def evaluate(
         if rejected is not None and taken.rejected is not None:
             write_table(taken.rejected, rejected, doing=f"write {rejected}")
         with watched(at.spark, at.progress, "evaluate"), plainly("evaluate the plan"):
-            network = network.fitting(taken.frames)
+            network = network.fitting(text=taken.frames.text)
             found = evaluate_plan(
-                taken.frames, made, name=info.method, channels=channels, costs=costs, **network.given
+                taken.frames, made, name=info.method, channels=channels, costs=costs, network=network
             )
     facts: dict[str, Any] = {"command": "evaluate", "plan": str(plan), **taken.facts, **found.to_dict()}
     prints = taken.fingerprints | {k: v for k, v in network.fingerprints.items() if k in info.inputs}
-    if prints != {k: v for k, v in info.inputs.items() if k in prints or k not in ("topology", "locations")}:
+    if prints != {k: v for k, v in info.inputs.items() if k in prints or k not in COLUMNS}:
         typer.echo("these are not the inputs that the plan was made from", err=True)
     # Only topics, and flows of a stream, have a rate in time; else it is what all events given make, or one.
     unit = "messages a second" if info.flow_space == "topics" or state is not None else "messages"

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from narrowcast import __version__
 from narrowcast.files import new_folder
-from narrowcast.workloads import WORKLOADS, make_workload, values_of
+from narrowcast.workloads import WORKLOADS, make_workload, origin_of, values_of
 
 
 def generate(
@@ -46,6 +46,7 @@ def generate(
             "seed": seed,
             "version": __version__,
             "rows": {name: table.num_rows for name, table in tables.items()},
+            **origin_of(made),
         }
         text = msgspec.json.format(msgspec.json.encode(said), indent=2)
         (aside / "workload.json").write_bytes(text + b"\n")

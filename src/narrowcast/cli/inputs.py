@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from narrowcast.errors import ParameterError
 from narrowcast.pipeline.inputs import FLOWS
 
 Interests = Annotated[
@@ -46,9 +47,29 @@ Locations = Annotated[
     str | None,
     typer.Option("--locations", metavar="L", help="Table: subscriber, node; else the node of the same name."),
 ]
+Publishers = Annotated[
+    str | None,
+    typer.Option("--publishers", metavar="P", help="Table: node: where events come from; else any node."),
+]
 Costs = Annotated[
     list[str] | None,
     typer.Option("--cost", metavar="C", help="A cost to tell; can be repeated. Default: all there can be."),
 ]
-Cells = Annotated[int, typer.Option("--cells", metavar="C", help="Cells along each attribute.")]
+Cells = Annotated[
+    str, typer.Option("--cells", metavar="C", help="Cells along each attribute; auto: as many as pays.")
+]
 Top = Annotated[int | None, typer.Option("--top", metavar="T", help="Keep the T heaviest cells; else all.")]
+
+
+def cells_of(text: str) -> int | None:
+    """Return how many cells a text asks for, None for as many as pays.
+
+    >>> cells_of("5"), cells_of("auto")
+    (5, None)
+    """
+    if text == "auto":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise ParameterError(f"--cells is {text!r}; give a whole number of at least 1, or auto") from None

@@ -27,10 +27,12 @@ from narrowcast.planning import PLANNERS
 
 def plan(
     out: Annotated[Path, typer.Option("--out", metavar="PLAN", help="A folder that does not exist yet.")],
-    method: Annotated[str, typer.Option("--method", metavar="M", help=f"How: {', '.join(PLANNERS)}.")],
+    method: Annotated[
+        str, typer.Option("--method", metavar="M", help=f"How: {', '.join(PLANNERS)}.")
+    ] = "auto",
     channels: Annotated[
         int | None,
-        typer.Option("--channels", metavar="K", help="The most channels; hash needs it."),
+        typer.Option("--channels", metavar="K", help="The most channels; most methods need it."),
     ] = None,
     interests: inputs.Interests = None,
     rates: inputs.Rates = None,
@@ -41,10 +43,11 @@ def plan(
     recent: inputs.Recent = None,
     last: inputs.Last = None,
     window: inputs.Window = None,
-    cells: inputs.Cells = 5,
+    cells: inputs.Cells = "auto",
     top: inputs.Top = None,
     topology: inputs.Topology = None,
     locations: inputs.Locations = None,
+    publishers: inputs.Publishers = None,
     costs: inputs.Costs = None,
     settings: Annotated[
         list[str] | None,
@@ -67,13 +70,16 @@ def plan(
     --last or --window says otherwise), or the cells of a grid over the event space. The state of a stream has
     its flows and their rates, as they are at this moment: the stream may go on meanwhile.
 
+    The method auto is the one that measured best for the first --cost: partial for network, which is the
+    default with a topology, pairwise for waste, or macqueen where there are too many flows for it.
+
     Examples:
 
-        narrowcast plan --interests i.parquet --rates r.csv --method hash --channels 16 --out plan
+        narrowcast plan --interests i.parquet --rates r.csv --channels 16 --out plan
 
         narrowcast plan --subscriptions s.jsonl --events e.csv --flows cells --method per-flow --out plan
 
-        narrowcast plan --state out/state --method hash --channels 16 --out plan
+        narrowcast plan --state out/state --method macqueen --channels 16 --out plan
 
         narrowcast plan --interests i.csv --topology t.csv --method partial --channels 9 --out plan
     """
@@ -82,7 +88,9 @@ def plan(
     if out.exists() or out.is_symlink():
         raise TableError(f"{out} exists already; name another folder or remove it")
     params = parameters(settings or [])
-    network = NetworkTables.read(topology, locations)
+    if method == "auto" and costs:
+        params.setdefault("cost", costs[0])
+    network = NetworkTables.read(topology, locations, publishers)
     COSTS.made(costs, **network.given)  # what is wrong with them is told before Spark starts
     if recent is last is window is None and interests is state is None and flows == "events":
         recent = RECENT
@@ -96,7 +104,7 @@ def plan(
         recent=recent,
         last=last,
         window=window,
-        cells=cells,
+        cells=inputs.cells_of(cells),
         top=top,
         schema=None if schema is None else Schema.read(schema),
         strict=strict,
@@ -109,9 +117,9 @@ def plan(
         if rejected is not None and taken.rejected is not None:
             write_table(taken.rejected, rejected, doing=f"write {rejected}")
         with watched(at.spark, at.progress, "plan"), plainly("plan"):
-            network = network.fitting(taken.frames)
-            made, interest = make_plan(
-                taken.frames, method, channels=channels, seed=seed, params=params, **network.given
+            network = network.fitting(text=taken.frames.text)
+            made, interest, method = make_plan(
+                taken.frames, method, channels=channels, seed=seed, params=params, network=network
             )
             bounds = None if taken.frames.cells is None else taken.frames.cells.toArrow().sort_by("flow")
         said: dict[str, Any] = {"channels": channels, **params}

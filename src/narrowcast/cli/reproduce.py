@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -12,6 +15,9 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from narrowcast.cli import options
 from narrowcast.errors import ParameterError
 from narrowcast.files import new_folder
+
+if TYPE_CHECKING:
+    from narrowcast.papers.base import Runner
 
 
 def reproduce(
@@ -29,11 +35,27 @@ def reproduce(
     scale: Annotated[
         str, typer.Option("--scale", metavar="SIZE", help="paper, or small for a quick look.")
     ] = "paper",
+    master: Annotated[
+        str | None,
+        typer.Option(
+            "--master",
+            metavar="URL",
+            help="Run as Spark tasks: local[*,4], spark://host:7077. Default: in this process.",
+        ),
+    ] = None,
+    conf: options.Conf = None,
     as_json: options.Json = False,
 ) -> None:
     """Run experiments of a paper: results.json, a picture for each figure, and report.html.
 
-    Example: `narrowcast reproduce riabov2003 --experiment figure-6 --scale small --seeds 0,1 --out riabov`
+    What is finished is kept beside the folder until it is there: after an interruption the same command goes
+    on from where it was.
+
+    Examples:
+
+        narrowcast reproduce riabov2003 --experiment figure-6 --scale small --seeds 0,1 --out riabov
+
+        narrowcast reproduce riabov2003 --master local[*,4] --out riabov
     """
     from narrowcast.papers import PAPERS, Study
     from narrowcast.papers.base import check_seeds
@@ -60,12 +82,9 @@ def reproduce(
         known = ", ".join(sorted({key for params in chosen.values() for key in params}))
         raise ParameterError(f"no experiment here has a parameter {unknown[0]!r}; there are: {known}")
     numbers = check_seeds(seeds)
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with (
-        new_folder(out) as aside,
-        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress,
-    ):
+    if conf and master is None:
+        raise ParameterError(f"--conf is {conf[0]!r}, a setting of Spark's; give --master with it")
+    with _kept(out) as points, new_folder(out) as aside, _runner(master, conf, points) as (runner, progress):
         outcomes = {}
         for name in names:
             task = progress.add_task(name, total=None)
@@ -73,7 +92,7 @@ def reproduce(
             def tell(what: str, done: int, of: int, task: object = task, name: str = name) -> None:
                 progress.update(task, description=f"{name}: {what}", completed=done, total=of)  # type: ignore[arg-type]
 
-            outcomes[name] = experiments[name].run(Study(numbers, chosen[name], tell))
+            outcomes[name] = experiments[name].run(Study(numbers, chosen[name], tell, runner))
             progress.update(task, total=1, completed=1)
         facts = {"seeds": list(numbers), "scale": size, "params": chosen}
         said = write_study(aside, paper, outcomes, facts)
@@ -81,3 +100,39 @@ def reproduce(
     options.show(said, tables, as_json=as_json)
     if not as_json:
         typer.echo(f"{out}: results.json, report.html and the pictures")
+
+
+@contextmanager
+def _kept(out: Path) -> Iterator[Path]:
+    """Give a folder for finished points that stays when a block fails, and say so."""
+    folder = out.parent / f".{out.name}.points"
+    if n := _count(folder):
+        typer.echo(f"{n} points of an earlier run in {folder}: what is the same is not done again", err=True)
+    try:
+        yield folder
+    except BaseException:
+        with suppress(OSError):
+            folder.rmdir()  # when nothing is in it
+        if n := _count(folder):
+            typer.echo(f"{n} finished points stay in {folder}: the same command goes on from there", err=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _count(folder: Path) -> int:
+    return len(list(folder.glob("*.point")))
+
+
+@contextmanager
+def _runner(master: str | None, conf: list[str] | None, points: Path) -> Iterator[tuple[Runner, Progress]]:
+    """Give what runs sweeps, here or on Spark, and where to show how far they are."""
+    if master is not None:
+        from narrowcast.pipeline.sweep import run_sweep
+
+        with options.spark_at(master, conf, ui=False) as at:
+            yield lambda sweep, tell: run_sweep(at.spark, sweep, done=points, tell=tell), at.progress
+        return
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        yield lambda sweep, tell: sweep.run(done=points, tell=tell), progress

@@ -8,18 +8,19 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from narrowcast.cli import options
+from narrowcast.cli import inputs, options
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.filters.subscriptions import COLUMNS
 from narrowcast.model.artefact import read_plan
 from narrowcast.model.schema import EVENT_ID, Schema
 from narrowcast.pipeline.checkpoint import RECORDS, Checkpoints, key_of, workshop
 from narrowcast.pipeline.match import STRATEGIES
+from narrowcast.pipeline.network import NetworkTables
 from narrowcast.pipeline.run import RECENT, TABLES, Job, Made, Run
 from narrowcast.planning import PLANNERS
 from narrowcast.planning.base import check_channels
 from narrowcast.report.job import FILES, rows_of, summary_of, write_report
-from narrowcast.workloads import WORKLOADS, make_workload, values_of
+from narrowcast.workloads import WORKLOADS, make_workload, origin_of, values_of
 
 
 def run(
@@ -34,7 +35,7 @@ def run(
     ] = None,
     method: Annotated[
         str, typer.Option("--method", metavar="M", help=f"How to plan: {', '.join(PLANNERS)}.")
-    ] = "hash",
+    ] = "auto",
     channels: Annotated[int, typer.Option("--channels", metavar="K", help="The most channels.")] = 16,
     seed: options.Seed = 0,
     settings: Annotated[
@@ -49,6 +50,9 @@ def run(
         str | None,
         typer.Option("--events", metavar="E", help=f"Own events: {EVENT_ID} and a column per attribute."),
     ] = None,
+    topology: inputs.Topology = None,
+    locations: inputs.Locations = None,
+    publishers: inputs.Publishers = None,
     schema: options.SchemaFile = None,
     strategy: options.Strategy = "auto",
     memory: options.Memory = None,
@@ -83,6 +87,8 @@ def run(
     check_channels(channels)
     PLANNERS[method]
     options.one_of("--strategy", strategy, STRATEGIES)
+    network = {"topology": topology, "locations": locations, "publishers": publishers}
+    NetworkTables.read(**network)  # what is wrong with them is told before Spark starts
     if recent < 1:
         raise ParameterError(f"--recent is {recent}; plan for at least 1 event")
     job = Job(
@@ -95,13 +101,14 @@ def run(
         recent=recent,
         schema=None if schema is None else Schema.read(schema),
         strict=strict,
+        network={name: path for name, path in network.items() if path is not None},
     )
     with workshop(out, fresh=fresh) as folder, options.spark_at(master, conf, ui=ui) as at:
         stages = Checkpoints(folder)
         work = Run(at.spark, stages, job, at.progress, at.tell)
         records = work.do()
         facts = {name: record.facts for name, record in records.items()}
-        facts["job"] = {"source": said, "seed": seed, "method": method}
+        facts["job"] = {"source": said, "seed": seed, "method": facts["plan"]["method"]}
         summary = summary_of(facts, {name: record.seconds for name, record in records.items()})
 
         def report(aside: Path) -> dict[str, Any]:
@@ -127,7 +134,7 @@ def _source(
     if subscriptions is None and events is None:
         name = workload or "stocks"
         made = make_workload(name, settings, seed=seed)
-        said = {"workload": name, "parameters": values_of(made)}
+        said = {"workload": name, "parameters": values_of(made), **origin_of(made)}
         return Made(made.tables, {**said, "seed": seed}), said
     if subscriptions is None or events is None:
         given, lacks = ("events", "subscriptions") if subscriptions is None else ("subscriptions", "events")

@@ -57,10 +57,38 @@ class Explanation:
     def __str__(self) -> str:
         return "\n".join(self._lines(0))
 
-    def _lines(self, depth: int) -> list[str]:
+    def failing(self) -> tuple[Explanation, ...]:
+        """Return the predicates because of which it does not hold, false or null; none where it holds.
+
+        Of a conjunction those are the parts that fail, of a disjunction all of them. A negation is told as
+        a whole, with the values of all that it negates.
+
+        Examples
+        --------
+        >>> wanted = Subscription.parse("price > 75 AND NOT (name = 'IBM' OR volume IS NULL)")
+        >>> [str(part) for part in wanted.explain({"price": 80.5, "name": "IBM", "volume": 1}).failing()]
+        ["false NOT (name = 'IBM' OR volume IS NULL)   [name is 'IBM', volume is 1]"]
+        """
+        if self.holds:
+            return ()
+        if self.connective in ("AND", "OR"):
+            return tuple(inner for part in self.parts for inner in part.failing())
+        return (Explanation(self.text, self.holds, self._given()),)
+
+    def told(self) -> str:
+        """Return a predicate with the values that it looked at."""
         given = ", ".join(f"{name} is {_shown(value)}" for name, value in self.values.items())
-        head = self.connective or self.text
-        line = f"{_WORDS[self.holds]:<6}{'  ' * depth}{head}{f'   [{given}]' if given else ''}"
+        return f"{self.connective or self.text}{f'   [{given}]' if given else ''}"
+
+    def _given(self) -> dict[str, Any]:
+        """Return the values of all predicates."""
+        found = dict(self.values)
+        for part in self.parts:
+            found |= part._given()
+        return found
+
+    def _lines(self, depth: int) -> list[str]:
+        line = f"{_WORDS[self.holds]:<6}{'  ' * depth}{self.told()}"
         return [line, *(inner for part in self.parts for inner in part._lines(depth + 1))]
 
 

@@ -37,23 +37,31 @@ def group_costs(parent: Numbers, link: Doubles, members: Flags) -> Doubles:
 
 @kernel
 def choose(
-    distance: Doubles, tree: Ints, start: Ints, who: Numbers, costs: Doubles, members: Flags, group: Ints,
-    paid: Doubles,
+    distance: Doubles, tree: Ints, start: Ints, who: Numbers, node: Numbers, costs: Doubles, members: Flags,
+    group: Ints, paid: Doubles,
 ) -> None:  # fmt: skip
-    """Give each event the group that costs least, those it leaves out included; -1 where none does."""
+    """Give each event the group that costs least, those it leaves out included; -1 where none does.
+
+    `who` is interested in an event, and stands on a node; those on one node stand side by side, and a
+    message that is sent there directly is sent once.
+    """
     for e in range(len(tree)):
         t = tree[e]
-        alone = 0.0
+        alone, last = 0.0, -1
         for i in range(start[e], start[e + 1]):
-            alone += distance[t, who[i]]
+            if node[who[i]] != last:
+                last = node[who[i]]
+                alone += distance[t, last]
         best, found = alone, -1
         for g in range(len(members)):
             cost = costs[t, g]
             if cost >= best:
                 continue
+            last = -1
             for i in range(start[e], start[e + 1]):
-                if not members[g, who[i]]:
-                    cost += distance[t, who[i]]
+                if not members[g, who[i]] and node[who[i]] != last:
+                    last = node[who[i]]
+                    cost += distance[t, last]
                     if cost >= best:
                         break
             if cost < best:
@@ -117,8 +125,9 @@ def learn(
     members: Flags, nodes: Numbers, rounds: int, group: Ints, paid: Doubles,
 ) -> int:  # fmt: skip
     """Improve groups in turns, events choosing groups and groups members; return how many turns it took."""
+    same = np.arange(members.shape[1]).astype(np.int32)
     for turn in range(rounds):
-        choose(distance, tree, start, who, group_costs(parent, link, members), members, group, paid)
+        choose(distance, tree, start, who, same, group_costs(parent, link, members), members, group, paid)
         changed = 0
         order = np.argsort(group, kind="mergesort")
         for g in range(len(members)):
@@ -128,5 +137,5 @@ def learn(
             )
         if not changed:
             return turn
-    choose(distance, tree, start, who, group_costs(parent, link, members), members, group, paid)
+    choose(distance, tree, start, who, same, group_costs(parent, link, members), members, group, paid)
     return rounds

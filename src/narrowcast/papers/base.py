@@ -12,10 +12,11 @@ import numpy as np
 from narrowcast.errors import ParameterError
 from narrowcast.planning.base import check_seed
 from narrowcast.registry import Registry
+from narrowcast.sim.sweep import Sweep, Swept, Tell
 
 Scale: TypeAlias = Literal["small", "paper"]
-#: Told what is done next, how much is done, and how much there is.
-Tell: TypeAlias = Callable[[str, int, int], None]
+#: Runs a sweep, and tells how far it is.
+Runner: TypeAlias = Callable[[Sweep, Tell], Swept]
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -54,13 +55,33 @@ class Row(msgspec.Struct, frozen=True):
         return cls(series, x, metric, paper, float(np.mean(values)), float(np.std(values)))
 
 
+def _here(sweep: Sweep, tell: Tell) -> Swept:
+    """Run a sweep in this process."""
+    return sweep.run(tell=tell)
+
+
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What an experiment is run with: seeds, parameters, and whom to tell how far it is."""
+    """What an experiment is run with.
+
+    Parameters
+    ----------
+    seeds, params
+        A run for each seed, with these parameters.
+    tell
+        Told how far it is.
+    runner
+        Runs its sweeps: in this process unless given. An experiment does not know where it runs.
+    """
 
     seeds: tuple[int, ...]
     params: Mapping[str, Any]
     tell: Tell = lambda _, __, ___: None
+    runner: Runner = _here
+
+    def run(self, sweep: Sweep) -> Swept:
+        """Run a sweep, all points of which must come out."""
+        return self.runner(sweep, self.tell).whole()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from narrowcast.pipeline.session import session, use
 from narrowcast.pipeline.streaming.batch import Batch
 from narrowcast.pipeline.streaming.state import State
 from narrowcast.pipeline.streaming.stream import Stream
+from narrowcast.pipeline.sweep import run_sweep
 from narrowcast.pipeline.tables import Ingested, fingerprint, ingest, schema_of
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "match",
     "owners",
     "rates_of",
+    "run_sweep",
     "schema_of",
     "session",
     "to_interest",

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from narrowcast.costs.base import COSTS
 from narrowcast.errors import ParameterError
+from narrowcast.pipeline.network import NOWHERE, NetworkTables
 from narrowcast.pipeline.plan import COMMON, make_planner, parameters_of
 from narrowcast.pipeline.trial import Trial, trials
 from narrowcast.planning.base import PLANNERS, check_channels
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
     from narrowcast.model.cost import Cost
     from narrowcast.model.interest import Interest
     from narrowcast.model.plan import ChannelPlan
-    from narrowcast.model.topology import Locations, Topology
     from narrowcast.planning.base import Planner
 
 #: What is always there to compare with; `ideal` is no plan but what none can beat.
 ALWAYS = ("unicast", "broadcast", "per-flow", "hash")
 IDEAL = "ideal"
+#: The method that takes one of the others: compared only where it is asked for.
+_CHOOSES = "auto"
 #: Methods whose plan is the same with any number of channels.
 _ANYHOW = ("unicast", "broadcast")
 
@@ -122,8 +124,7 @@ def compare(
     seed: int = 0,
     params: Mapping[str, Any] | None = None,
     costs: Iterable[str] | None = None,
-    topology: Topology | None = None,
-    locations: Locations | None = None,
+    network: NetworkTables = NOWHERE,
     tell: Callable[[str, int, int], None] | None = None,
 ) -> Comparison:
     """Make a plan by every method, each in a process of its own, and return what they cost.
@@ -145,8 +146,8 @@ def compare(
         Parameters of methods; each gets those that it has.
     costs
         Names of costs; all that what is given suffices for where left out.
-    topology, locations
-        The network and who is where, for the methods and costs that take one.
+    network
+        For the methods and costs that take one.
     tell
         Called with what is done next, how much is done, and how much there is.
 
@@ -163,7 +164,7 @@ def compare(
     if not counts or len(set(counts)) < len(counts):
         raise ParameterError(f"channels is {counts}; give one number, or several that differ")
     chosen = methods_of(methods, params or {})
-    models = COSTS.made(costs, topology=topology, locations=locations)
+    models = COSTS.made(costs, **network.given)
     names = tuple(sorted(models, key=lambda name: (name != "network", name)))
     if not names:
         raise ParameterError("there is no cost to compare by; name one, or leave costs out")
@@ -174,9 +175,7 @@ def compare(
         own = {name: value for name, value in (params or {}).items() if name in parameters_of(method)}
         for count in counts[:1] if method in _ANYHOW else counts:
             try:
-                planner = make_planner(
-                    method, channels=count, seed=seed, params=own, topology=topology, locations=locations
-                )
+                planner = make_planner(method, channels=count, seed=seed, params=own, network=network)
             except ParameterError as error:
                 rows.append(Compared(method, count, problem=str(error)))
                 continue
@@ -201,7 +200,9 @@ def methods_of(methods: Iterable[str] | None, params: Mapping[str, Any]) -> list
     >>> methods_of(["mst"], {"top": 9})
     ['unicast', 'broadcast', 'per-flow', 'hash', 'mst']
     """
-    named = list(PLANNERS) if methods is None else list(dict.fromkeys(methods))
+    named = (
+        [name for name in PLANNERS if name != _CHOOSES] if methods is None else list(dict.fromkeys(methods))
+    )
     for name in named:
         if name != IDEAL:
             PLANNERS[name]

@@ -157,7 +157,7 @@ def estimate(
     columns = tuple(sorted(set(names)))
     n_events = events.count()
     some = sample_events(events, n_events, schema, seed, columns)
-    held = _subscriptions(payloads, n, schema, seed)
+    held = sample_subscriptions(payloads, n, schema, seed)
     sample = _Sample(n, n_bytes, n_events, some, held, events.sparkSession.sparkContext.defaultParallelism)
     measured = sample.measure(counts=counts)
     forecasts = {"broadcast": sample.broadcast(measured)}
@@ -281,8 +281,8 @@ def _divisors(parts: int) -> list[int]:
     return [copies for copies in (2, 4, 8) if parts % copies == 0 and 2 * copies <= parts]
 
 
-def _subscriptions(payloads: DataFrame, n: int, schema: Schema, seed: int) -> SubscriptionSet:
-    """Return a sample of subscriptions, some of each payload."""
+def sample_subscriptions(payloads: DataFrame, n: int, schema: Schema, seed: int) -> SubscriptionSet:
+    """Return a sample of n subscriptions, some of each payload; all where they are few."""
     share = min(1.0, SAMPLE[0] / max(1, n))
     some = payloads.select("payload").mapInArrow(
         partial(_some, schema=schema, share=share, seed=seed), "payload binary"

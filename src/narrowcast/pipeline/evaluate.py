@@ -25,6 +25,7 @@ from narrowcast.model.labels import encode, labels_in
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation_of, rows_of
 from narrowcast.pipeline.blocks import Blocks, copies, members, placed
+from narrowcast.pipeline.network import NOWHERE, NetworkTables
 from narrowcast.pipeline.plan import LIMIT, chunks, to_interest
 from narrowcast.pipeline.problems import plainly
 from narrowcast.planning.base import check_channels
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from narrowcast.costs.base import CostModel
     from narrowcast.model.labels import Labels
     from narrowcast.model.relation import Positions
-    from narrowcast.model.topology import Locations, Topology
     from narrowcast.pipeline.interest import InterestFrames
 
 #: What every plan is compared with; `ideal` is no plan but what none can beat.
@@ -126,8 +126,7 @@ def evaluate(
     name: str,
     channels: int | None = None,
     costs: Iterable[str] | None = None,
-    topology: Topology | None = None,
-    locations: Locations | None = None,
+    network: NetworkTables = NOWHERE,
     limit: int = LIMIT,
     block_size: int = BLOCK,
 ) -> Evaluation:
@@ -150,8 +149,8 @@ def evaluate(
         How many channels the baseline `hash` has; as many as the plan where left out, at least 1.
     costs
         Names of cost models; all that what is given suffices for where left out.
-    topology, locations
-        The network and who is where, for the costs that need one.
+    network
+        For the costs that need one.
     limit
         The most wanted pairs to bring to the driver, for a cost model that is not additive.
     block_size
@@ -166,7 +165,7 @@ def evaluate(
     check_channels(channels)
     if block_size < 1:
         raise ParameterError(f"block_size is {block_size}; give at least 1")
-    models = COSTS.made(costs, topology=topology, locations=locations)
+    models = COSTS.made(costs, **network.given)
     spark = frames.interests.sparkSession
     with plainly("evaluate the plan"), _shipped(spark, plan) as shipped:
         n_pairs, sizes = _checked(frames, shipped, channels)

@@ -10,13 +10,14 @@ from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.cells import NUMBERS, CellGrid
 from narrowcast.pipeline.cells import cell_rates, from_cells
 from narrowcast.pipeline.content import Content, reasons_of
-from narrowcast.pipeline.estimate import sample_events
+from narrowcast.pipeline.estimate import sample_events, sample_subscriptions
 from narrowcast.pipeline.interest import InterestFrames, from_matches, from_topics
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.progress import watched
 from narrowcast.pipeline.storage import size_of
 from narrowcast.pipeline.streaming.state import State
 from narrowcast.pipeline.tables import fingerprint, ingest
+from narrowcast.planning.grids import adaptive_grid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,8 +49,9 @@ class Inputs:
     recent, last, window
         Which events: see `from_matches`.
     cells, top, grid
-        How many cells to cut each attribute in, by how many events fall in them, and how many of them to
-        keep; or the edges of a grid by attribute, as keys, which those of a state have to be.
+        How many cells to cut each attribute in, by how many events fall in them: as many as pays where left
+        out (`adaptive_grid`). How many of them to keep. Or the edges of a grid by attribute, as keys, which
+        those of a state have to be.
     schema, strict, strategy, memory, seed
         How to read and to match.
     """
@@ -63,7 +65,7 @@ class Inputs:
     recent: int | None = None
     last: int | None = None
     window: float | None = None
-    cells: int = 5
+    cells: int | None = None
     top: int | None = None
     grid: Mapping[str, Sequence[int]] | None = None
     schema: Schema | None = None
@@ -220,7 +222,8 @@ def _content(
             grid = _grid(content, inputs)
             rates = cell_rates(content.events, grid).persist(StorageLevel.DISK_ONLY)
             frames = from_cells(None, content.compiled, grid, top=inputs.top, density=rates)
-        return Taken(_kept(frames), content.facts, prints, content.rejected, grid.keys())
+        facts = content.facts | {"cells": dict(zip(grid.attributes, grid.shape, strict=True))}
+        return Taken(_kept(frames), facts, prints, content.rejected, grid.keys())
     matches = content.match(strategy=inputs.strategy, memory=inputs.memory, seed=inputs.seed, tell=tell)
     with plainly("find the last events"):
         frames = from_matches(
@@ -243,7 +246,10 @@ def _grid(content: Content, inputs: Inputs) -> CellGrid:
     if not names:
         raise ParameterError("no filter bounds an attribute that is a number; use --flows events instead")
     sample = sample_events(content.events, content.facts["events"], schema, inputs.seed)
-    return CellGrid.quantiles(schema, sample, inputs.cells, attributes=names)
+    if inputs.cells is not None:
+        return CellGrid.quantiles(schema, sample, inputs.cells, attributes=names)
+    packed, n = content.compiled.where("payload IS NOT NULL"), content.facts["subscriptions"]
+    return adaptive_grid(sample, sample_subscriptions(packed, n, schema, inputs.seed), names, top=inputs.top)
 
 
 def _kept(frames: InterestFrames) -> InterestFrames:

@@ -44,6 +44,11 @@ class InterestFrames:
     flow_space: Literal["topics", "cells", "events"]
     cells: DataFrame | None = None
 
+    @property
+    def text(self) -> bool:
+        """Whether subscribers are named by text, not by numbers."""
+        return self.interests.schema["subscriber"].dataType.simpleString() == "string"
+
 
 def from_topics(
     interests: DataFrame, rates: DataFrame | None = None, *, at: datetime | float | None = None

@@ -1,4 +1,4 @@
-"""The network that messages travel on, as tables: its links, and who is where."""
+"""The network that messages travel on, as tables: its links, who is where, and where events come from."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import pyarrow as pa
 
-from narrowcast.errors import ParameterError
+from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import read_table
+from narrowcast.model.labels import labels_in, positions
 from narrowcast.model.topology import Locations, Topology
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from narrowcast.pipeline.interest import InterestFrames
+    from numpy.typing import NDArray
+
+#: The tables by name, with the columns that each must have.
+COLUMNS = {"topology": ("a", "b", "cost"), "locations": ("subscriber", "node"), "publishers": ("node",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,8 @@ class NetworkTables:
         The links.
     locations
         The node of each subscriber; where left out, it is on the node of the same name.
+    publishers
+        The number of the node that each of some events came from; where left out, any node is as likely.
 
     Examples
     --------
@@ -37,52 +44,81 @@ class NetworkTables:
 
     topology: Topology | None = None
     locations: Locations | None = None
+    publishers: NDArray[np.int32] | None = None
 
     @classmethod
-    def read(cls, topology: str | Path | None, locations: str | Path | None) -> Self:
-        """Read the tables `topology` (a, b, cost) and `locations` (subscriber, node), on the driver."""
+    def read(
+        cls,
+        topology: str | Path | None = None,
+        locations: str | Path | None = None,
+        publishers: str | Path | None = None,
+    ) -> Self:
+        """Read the tables, on the driver; those left out are not there."""
         if topology is None:
-            if locations is not None:
-                raise ParameterError("--locations is given without --topology; give both, or neither")
+            for name, path in (("locations", locations), ("publishers", publishers)):
+                if path is not None:
+                    raise ParameterError(f"--{name} is given without --topology; give both, or neither")
             return cls()
-        links = Topology.from_table(read_table(topology, ("a", "b", "cost")))
+        links = Topology.from_table(read_table(topology, COLUMNS["topology"]))
         if links.n_nodes == 0:
             raise ParameterError(f"{topology} has no links; give at least one, or leave the topology out")
-        if locations is None:
-            return cls(links)
-        return cls(links, Locations.from_table(read_table(locations, ("subscriber", "node")), links))
+        places = None
+        if locations is not None:
+            places = Locations.from_table(read_table(locations, COLUMNS["locations"]), links)
+        return cls(links, places, None if publishers is None else _publishers(publishers, links))
 
     @property
     def given(self) -> dict[str, Any]:
         """What there is, by name, for planners and costs."""
-        both = {"topology": self.topology, "locations": self.locations}
-        return {name: value for name, value in both.items() if value is not None}
+        named = {name: getattr(self, name) for name in COLUMNS}
+        return {name: value for name, value in named.items() if value is not None}
 
     @property
     def fingerprints(self) -> dict[str, str]:
         """What tells these tables from others, by name; the order of rows does not."""
         return {name: _fingerprint(value) for name, value in self.given.items()}
 
-    def fitting(self, frames: InterestFrames) -> Self:
-        """Return it with labels as an interest has them: digits, which CSV reads as numbers, may be text."""
-        text = frames.interests.schema["subscriber"].dataType.simpleString() == "string"
+    def fitting(self, *, text: bool) -> Self:
+        """Return it with subscribers named by text, if others name them so: CSV reads digits as numbers."""
         if not text or self.topology is None:
             return self
         if self.locations is not None:
             names = _as_text(self.locations.subscribers)
-            return type(self)(self.topology, Locations(names, self.locations.node))
+            return type(self)(self.topology, Locations(names, self.locations.node), self.publishers)
         links = self.topology
-        return type(self)(Topology(links.a, links.b, links.cost, _as_text(links.nodes)))
+        named = Topology(links.a, links.b, links.cost, _as_text(links.nodes))
+        return type(self)(named, None, self.publishers)
+
+
+#: No network: what is sent costs its messages.
+NOWHERE = NetworkTables()
+
+
+def _publishers(path: str | Path, topology: Topology) -> NDArray[np.int32]:
+    """Return the nodes that a table says events come from, each as often as it is named."""
+    where = labels_in(read_table(path, COLUMNS["publishers"]), "node", "publishers")
+    if len(where) == 0:
+        raise ParameterError(f"{path} has no rows; give at least one, or leave the publishers out")
+    node = positions("node", where, topology.nodes)
+    wrong = np.flatnonzero(node < 0)
+    if len(wrong):
+        raise TableError(
+            f"an event is published on node {where[int(wrong[0])].as_py()!r}, which no link of the topology "
+            "names; add a link to it, or mend publishers"
+        )
+    return node.astype(np.int32)
 
 
 def _as_text(labels: pa.Array) -> pa.Array:
     return labels.cast(pa.string()) if pa.types.is_integer(labels.type) else labels
 
 
-def _fingerprint(value: Topology | Locations) -> str:
+def _fingerprint(value: Topology | Locations | NDArray[np.int32]) -> str:
     """Return a hash of a table's values."""
     if isinstance(value, Topology):
         parts = [value.nodes.to_pylist(), value.a.tolist(), value.b.tolist(), value.cost.tolist()]
-    else:
+    elif isinstance(value, Locations):
         parts = [value.subscribers.to_pylist(), value.node.tolist()]
+    else:
+        parts = [each.tolist() for each in np.unique(value, return_counts=True)]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.model.interest import Interest
 from narrowcast.model.labels import encode, labels_in
 from narrowcast.model.relation import relation_of
+from narrowcast.pipeline.network import COLUMNS, NOWHERE, NetworkTables
 from narrowcast.pipeline.problems import plainly
 from narrowcast.planning.base import PLANNERS, check_channels, check_seed
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from narrowcast.model.labels import Labels
     from narrowcast.model.plan import ChannelPlan
-    from narrowcast.model.topology import Locations, Topology
     from narrowcast.pipeline.interest import InterestFrames
     from narrowcast.planning.base import Planner
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: with 3 and 9 million, which makes about 1.6 GB here; what a planner needs for itself comes on top.
 LIMIT = 50_000_000
 #: Parameters that every method may have, and that are not given as one of its own.
-COMMON = ("channels", "seed", "topology", "locations")
+COMMON = ("channels", "seed", *COLUMNS)
 #: Pairs that a worker looks at in one go: finding labels among all costs once per go, not once per batch.
 CHUNK = 1 << 20
 
@@ -86,6 +86,14 @@ def to_interest(frames: InterestFrames, *, limit: int = LIMIT) -> Interest:
     return Interest(relation_of(row, place, (len(subscribers), len(flows))), rate, subscribers, flows)
 
 
+class Planned(NamedTuple):
+    """A plan, the interest that it was made from, and the method that made it: what `auto` chose."""
+
+    plan: ChannelPlan
+    interest: Interest
+    method: str
+
+
 def make_plan(
     frames: InterestFrames,
     method: str,
@@ -93,10 +101,9 @@ def make_plan(
     channels: int | None,
     seed: int = 0,
     params: Mapping[str, Any] | None = None,
-    topology: Topology | None = None,
-    locations: Locations | None = None,
+    network: NetworkTables = NOWHERE,
     limit: int = LIMIT,
-) -> tuple[ChannelPlan, Interest]:
+) -> Planned:
     """Make a plan by any registered method, on the driver, and check that it serves everybody.
 
     Parameters
@@ -111,15 +118,10 @@ def make_plan(
         Of what the method leaves to chance.
     params
         The method's other parameters.
-    topology, locations
-        The network, for methods that plan for one; others go without.
+    network
+        For methods that plan for one; others go without.
     limit
         The most wanted pairs to bring to the driver.
-
-    Returns
-    -------
-    tuple of ChannelPlan and Interest
-        The plan, and the interest that it was made from.
 
     Raises
     ------
@@ -128,13 +130,11 @@ def make_plan(
     PlanError
         When the method leaves a wanted pair without service.
     """
-    planner = make_planner(
-        method, channels=channels, seed=seed, params=params, topology=topology, locations=locations
-    )
+    planner = make_planner(method, channels=channels, seed=seed, params=params, network=network)
     interest = to_interest(frames, limit=limit)
     plan = planner.fit(interest).plan_
     plan.validate(interest)
-    return plan, interest
+    return Planned(plan, interest, getattr(planner, "method_", method))
 
 
 def make_planner(
@@ -143,14 +143,13 @@ def make_planner(
     channels: int | None,
     seed: int = 0,
     params: Mapping[str, Any] | None = None,
-    topology: Topology | None = None,
-    locations: Locations | None = None,
+    network: NetworkTables = NOWHERE,
 ) -> Planner:
     """Return a planner, ready to be fitted; what it takes is checked first.
 
     Parameters
     ----------
-    method, channels, seed, params, topology, locations
+    method, channels, seed, params, network
         As for `make_plan`.
 
     Examples
@@ -163,9 +162,8 @@ def make_planner(
     params = dict(params or {})
     check_channels(channels)
     check_seed(seed)
-    given = {"topology": topology, "locations": locations}
     taken = inspect.signature(make).parameters
-    given = {name: value for name, value in given.items() if value is not None and name in taken}
+    given = {name: value for name, value in network.given.items() if name in taken}
     _check_params(method, params, given)
     return make(channels=channels, seed=seed, **params, **given)
 

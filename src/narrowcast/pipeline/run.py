@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from narrowcast import __version__
 from narrowcast.costs import COSTS
-from narrowcast.files import writing
+from narrowcast.files import read_table, writing
 from narrowcast.model.artefact import read_plan, write_plan
 from narrowcast.model.interest import Interest
 from narrowcast.pipeline.checkpoint import Checkpoints, Record, key_of
@@ -18,7 +18,7 @@ from narrowcast.pipeline.content import reasons_of, rejected_of
 from narrowcast.pipeline.evaluate import evaluate
 from narrowcast.pipeline.interest import InterestFrames, check_time, from_matches
 from narrowcast.pipeline.match import PARQUET, match
-from narrowcast.pipeline.network import NetworkTables
+from narrowcast.pipeline.network import COLUMNS, NetworkTables
 from narrowcast.pipeline.plan import make_plan
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.progress import watched
@@ -28,7 +28,7 @@ from narrowcast.pipeline.storage import read_back, size_of
 from narrowcast.pipeline.tables import ingest, schema_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     import pyarrow as pa
@@ -45,12 +45,10 @@ if TYPE_CHECKING:
 #: The events that a plan is made from: the last ones that somebody wanted.
 RECENT = 10_000
 _INTEREST = ("interests", "rates")
-#: What a workload may have besides subscriptions and events.
-_NETWORK = ("topology", "locations")
 #: What the stages write.
 TABLES = (
     *(f"{name}.parquet" for name in ("subscriptions", "events", "unreadable", "compiled", "rejected")),
-    *(f"{name}.parquet" for name in ("matches", *_INTEREST, *_NETWORK)),
+    *(f"{name}.parquet" for name in ("matches", *_INTEREST, *COLUMNS)),
     "plan",
 )
 #: Sizes of matches that are told apart in the picture.
@@ -85,10 +83,12 @@ class Job:
         The types of events, where their files do not tell them.
     strict
         End at the first bad row instead of setting it aside.
+    network
+        Paths of the tables of a network, by name; without, the network that a workload has.
     """
 
     source: Made | dict[str, str]
-    method: str = "hash"
+    method: str = "auto"
     channels: int = 16
     seed: int = 0
     strategy: str = "auto"
@@ -96,6 +96,7 @@ class Job:
     recent: int = RECENT
     schema: Schema | None = None
     strict: bool = False
+    network: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -160,10 +161,11 @@ class Run:
         """Return the interest that the plan is made from."""
         return InterestFrames(self.table("interests"), self.table("rates"), "events")
 
-    def network(self) -> dict[str, Any]:
-        """Return the network of the workload, by name what there is of it; own tables have none."""
-        paths = [self.stages.folder / f"{name}.parquet" for name in _NETWORK]
-        return NetworkTables.read(*(path if path.exists() else None for path in paths)).given
+    def network(self) -> NetworkTables:
+        """Return the network that was given, or the workload's; there may be none."""
+        paths = [self.stages.folder / f"{name}.parquet" for name in COLUMNS]
+        found = NetworkTables.read(*(path if path.exists() else None for path in paths))
+        return found.fitting(text=self.frames().text)
 
     def sample(self, flows: int = 240, subscribers: int = 160) -> Interest:
         """Return a sample of the interest that a picture can show; the same for the same tables."""
@@ -196,6 +198,7 @@ class Run:
         job, source = self.job, self.job.source
         said: dict[str, Any] = {}
         looked: dict[str, Ingested] = {}
+        prints = NetworkTables.read(**job.network).fingerprints
         if isinstance(source, Made):
             said = source.said
         else:
@@ -209,13 +212,15 @@ class Run:
                 (aside / "made").mkdir()
                 for name, table in source.tables().items():
                     read = name in ("subscriptions", "events")
-                    if read or name in _NETWORK:
+                    if read or (name in COLUMNS and not self.job.network):
                         path = str((aside / "made" if read else aside) / f"{name}.parquet")
                         with writing(path):
                             pq.write_table(table, path)
                         if read:
                             looked[name] = self._ingest(name, path)
-            facts: dict[str, Any] = {"fingerprints": {}}
+            for name, path in self.job.network.items():
+                pq.write_table(read_table(path, COLUMNS[name]), aside / f"{name}.parquet")
+            facts: dict[str, Any] = {"fingerprints": dict(prints)}
             for name, found in looked.items():
                 written = self._keep(found.rows, aside, name)
                 facts["fingerprints"][name], facts[name] = fingerprinted(written)
@@ -223,10 +228,11 @@ class Run:
             reasons_of(self._keep(bad, aside, "unreadable"), strict=job.strict)
             return facts
 
-        names = ("subscriptions", "events", "unreadable", *_NETWORK)
+        names = ("subscriptions", "events", "unreadable", *COLUMNS)
         outputs = tuple(f"{name}.parquet" for name in names)
         types = job.schema.to_dict() if job.schema else None
-        self._stage("read", "", outputs, work, source=said, types=types, strict=job.strict, writes=names)
+        of = {"source": said, "types": types, "strict": job.strict, "network": prints}
+        self._stage("read", "", outputs, work, writes=names, **of)
 
     def _ingest(self, name: str, path: str) -> Ingested:
         """Read a table; events with a time that is none are an error."""
@@ -317,14 +323,14 @@ class Run:
 
         def work(aside: Path) -> dict[str, Any]:
             network = self.network()
-            plan, interest = make_plan(
-                self.frames(), job.method, channels=job.channels, seed=job.seed, **network
+            plan, interest, method = make_plan(
+                self.frames(), job.method, channels=job.channels, seed=job.seed, network=network
             )
-            models = COSTS.made(**network)
+            models = COSTS.made(**network.given)
             write_plan(
                 plan,
                 aside / "plan",
-                method=job.method,
+                method=method,
                 params={"channels": job.channels, "recent": job.recent},
                 seed=job.seed,
                 flow_space="events",
@@ -332,7 +338,7 @@ class Run:
                 inputs=self.records["read"].facts["fingerprints"],
                 interest=interest,
             )
-            return {"channels": plan.n_groups}
+            return {"channels": plan.n_groups, "method": method}
 
         self._stage(
             "plan", "interest", ("plan",), work, method=job.method, channels=job.channels, seed=job.seed
@@ -342,9 +348,10 @@ class Run:
         """Say what the plan costs."""
 
         def work(_: Path) -> dict[str, Any]:
-            plan, _info = read_plan(self.stages.folder / "plan")
-            job = self.job
-            found = evaluate(self.frames(), plan, name=job.method, channels=job.channels, **self.network())
+            plan, info = read_plan(self.stages.folder / "plan")
+            found = evaluate(
+                self.frames(), plan, name=info.method, channels=self.job.channels, network=self.network()
+            )
             return found.to_dict()
 
         self._stage("evaluate", "plan", (), work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from narrowcast.planning.auto import Auto
 from narrowcast.planning.base import PLANNERS, OnlinePlanner, Planner
 from narrowcast.planning.baselines import Broadcast, Hash, PerFlow, Unicast
 from narrowcast.planning.cells import Forgy, MacQueen, Mst, Pairwise
@@ -10,6 +11,7 @@ from narrowcast.planning.replan import Replanner
 
 __all__ = [
     "PLANNERS",
+    "Auto",
     "Broadcast",
     "Forgy",
     "Hash",

@@ -9,6 +9,7 @@ from scipy.sparse import diags_array
 
 from narrowcast.costs.network import Network
 from narrowcast.kernels import partial
+from narrowcast.kernels.trees import tree_costs
 from narrowcast.model.interest import Interest
 from narrowcast.model.matches import Matches
 from narrowcast.model.plan import ChannelPlan
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 _ROOTS = 2048
 #: Passes of the clustering that groups start from.
 _PASSES = 3
+#: How often a group that nothing goes by is given to others.
+_SEEDINGS = 3
+#: Gains that are smaller than this share of what is paid are rounding.
+_ROUNDING = 1e-9
 #: What a message over a channel is cheaper by than one sent directly, where there is no network.
 _SHARED = 1e-6
 
@@ -40,8 +45,9 @@ class Partial:
     A flow goes to nobody else: the members of one group, and directly to those who want it and are not in
     it; or directly to all. In turns, flows choose the group that comes cheapest, and groups take in or let
     go the nodes by which their flows come cheaper, at exactly what each adds to the trees. Either can only
-    lower the cost, so it ends. It is the product's own answer to riabov2003: a group need not hold everybody
-    who could be interested in any of its flows, which is what makes groups large and wasteful.
+    lower the cost, so it ends. A group that nothing goes by is given to those who gain most by one. It is the
+    product's own answer to riabov2003: a group need not hold everybody who could be interested in any of its
+    flows, which is what makes groups large and wasteful.
 
     With a topology it minimises network cost; without, messages: one for each member that is reached, and
     one for each that is sent directly.
@@ -148,12 +154,28 @@ class Partial:
         members = _start(sets, weight, self.channels, trees.parent.shape[1])
         nodes = np.unique(sets.index).astype(np.int32)
         group, paid = np.empty(sets.n_events, np.int64), np.empty(sets.n_events)
-        self.rounds_ = partial.learn(
-            trees.parent, trees.link, trees.distance, tree, weight, sets.indptr, sets.index,
-            members, nodes, self.rounds, group, paid,
-        )  # fmt: skip
-        used = np.bincount(group[group >= 0], minlength=len(members)) > 0
-        return members[used]
+        seedings = np.zeros(len(members), np.int64)
+        first, kind = sets.distinct()
+        exact = tree_costs(trees.parent, trees.link, tree, np.arange(len(tree)), sets.indptr, sets.index)
+        while True:
+            self.rounds_ += partial.learn(
+                trees.parent, trees.link, trees.distance, tree, weight, sets.indptr, sets.index,
+                members, nodes, self.rounds, group, paid,
+            )  # fmt: skip
+            unused = np.bincount(group[group >= 0], minlength=len(members)) == 0
+            # A group that nothing goes by is free for those who gain most by one of their own.
+            gain = np.bincount(kind, weight * np.maximum(paid - exact, 0.0))
+            gain[gain <= _ROUNDING * np.bincount(kind, weight * paid)] = 0.0
+            best = np.argsort(-gain, kind="stable")[: np.count_nonzero(unused & (seedings < _SEEDINGS))]
+            best = best[gain[best] > 0]
+            if not len(best):
+                kept: Flags = members[~unused]
+                return kept
+            free = np.flatnonzero(unused)[: len(best)]
+            chosen = sets.take(first[best])
+            members[free] = False
+            members[free[chosen.rows()], chosen.index] = True
+            seedings[free] += 1
 
 
 def _start(sets: Matches, weight: NDArray[np.float64], channels: int, n_nodes: int) -> Flags:
@@ -179,9 +201,8 @@ def _chosen(sets: Matches, trees: Trees, members: Flags) -> Ints:
     group, paid = np.empty(sets.n_events, np.int64), np.empty(sets.n_events)
     mean = partial.group_costs(trees.parent, trees.link, members).mean(axis=0)[None]
     distance = trees.distance.mean(axis=0)[None]
-    partial.choose(
-        distance, np.zeros(sets.n_events, np.int64), sets.indptr, sets.index, mean, members, group, paid
-    )
+    first, same = np.zeros(sets.n_events, np.int64), np.arange(members.shape[1], dtype=np.int32)
+    partial.choose(distance, first, sets.indptr, sets.index, same, mean, members, group, paid)
     return group
 
 

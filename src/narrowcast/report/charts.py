@@ -34,8 +34,12 @@ CHARTS = (
     "interest-matrix",
     "load-per-channel",
     "matches-per-event",
+    "riabov2003-drift",
     "riabov2003-figure-3",
+    "riabov2003-figure-4",
+    "riabov2003-figure-5",
     "riabov2003-figure-6",
+    "riabov2003-matching",
 )
 
 #: Ways of sending that need no planning, and what none can beat.

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     Tables = dict[str, list[tuple[str, ...]]]
 
 
+#: Places along an axis that a table shows.
+_PLACES = 6
+
+
 def write_study(
     folder: Path, paper: str, outcomes: Mapping[str, Outcome], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -59,7 +63,9 @@ def write_study(
 def tables_of(name: str, outcome: Outcome) -> Tables:
     """Return the numbers of an experiment as rows of text, series beside places; then what they say."""
     places = sorted({row.x for row in outcome.rows if row.x is not None})
-    some = [place for place in places if round(place * 20) in (0, 3, 6)] if len(places) > 6 else places
+    # As many as fit a terminal, the first and the last among them.
+    step = -(-(len(places) - 1) // (_PLACES - 1)) if len(places) > _PLACES else 1
+    some = [*places[:-1:step], *places[-1:]]
     found: Tables = {}
     for metric in dict.fromkeys(row.metric for row in outcome.rows):
         rows = [row for row in outcome.rows if row.metric == metric]

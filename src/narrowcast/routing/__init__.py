@@ -5,14 +5,18 @@ from __future__ import annotations
 from narrowcast.routing.base import ROUTERS, Deliveries, Method, Router
 from narrowcast.routing.channels import ChannelRouter
 from narrowcast.routing.cheapest import ExactRouter, PartialRouter, ThresholdRouter
+from narrowcast.routing.decision import Decision, Way, decide
 
 __all__ = [
     "ROUTERS",
     "ChannelRouter",
+    "Decision",
     "Deliveries",
     "ExactRouter",
     "Method",
     "PartialRouter",
     "Router",
     "ThresholdRouter",
+    "Way",
+    "decide",
 ]

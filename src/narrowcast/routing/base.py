@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from narrowcast.errors import ParameterError
+from narrowcast.model.matches import Matches
 from narrowcast.model.plan import cuts
 from narrowcast.model.relation import relation_of
 from narrowcast.registry import Registry
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from narrowcast.model.matches import Matches
     from narrowcast.model.plan import ChannelPlan
     from narrowcast.model.relation import Positions
 
@@ -46,7 +46,7 @@ class Deliveries:
     Parameters
     ----------
     method
-        A `Method` per event.
+        A `Method` per event. Broadcast over no channel is one message to everybody, wherever they are.
     channels
         The channels each event is sent to.
     unicast
@@ -130,12 +130,25 @@ def flows_of(events: ArrayLike, matches: Matches, plan: ChannelPlan) -> Position
     return flow
 
 
-def delivered(channels: Matches, unicast: Matches, plan: ChannelPlan) -> Deliveries:
-    """Return deliveries with their methods, from where each event goes."""
+def delivered(
+    channels: Matches, unicast: Matches, plan: ChannelPlan, everybody: NDArray[np.bool_] | None = None
+) -> Deliveries:
+    """Return deliveries with their methods, from where each event goes; some go to everybody instead."""
+    if everybody is not None:
+        channels, unicast = rows_where(channels, ~everybody), rows_where(unicast, ~everybody)
     method = np.where(channels.counts() > 0, Method.CHANNEL, Method.NONE)
     method += np.where(unicast.counts() > 0, Method.UNICAST, Method.NONE)
     method[_reaches_all(channels, plan)] = Method.BROADCAST
+    if everybody is not None:
+        method[everybody] = Method.BROADCAST
     return Deliveries(method.astype(np.uint8), channels, unicast)
+
+
+def rows_where(matches: Matches, some: NDArray[np.bool_]) -> Matches:
+    """Return the matches of some events, and none of the others."""
+    rows = matches.rows()
+    kept = some[rows]
+    return Matches.from_pairs(rows[kept], matches.index[kept], matches.n_events)
 
 
 def _reaches_all(chosen: Matches, plan: ChannelPlan) -> NDArray[np.bool_]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from narrowcast.errors import ParameterError
 from narrowcast.kernels import partial
 from narrowcast.model.matches import Matches
-from narrowcast.model.relation import rows_of
-from narrowcast.routing.base import ROUTERS, delivered, flows_of
+from narrowcast.routing.base import ROUTERS, delivered, flows_of, rows_where
 from narrowcast.routing.channels import ChannelRouter
+from narrowcast.routing.prices import Prices, direct, over, shares
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -24,84 +23,32 @@ if TYPE_CHECKING:
 
     Doubles = NDArray[np.float64]
     Flags = NDArray[np.bool_]
-    Ints = NDArray[np.int64]
 
 
-class _Prices:
-    """What ways cost, looked up where it is asked for.
-
-    Parameters
-    ----------
-    network
-        Where subscribers and publishers are; without, each message to a subscriber costs 1.
-    plan
-        Whose channels there are.
-    publisher
-        The node that each event comes from; costs are averages over publishers where left out.
-    n_events
-        How many events there are.
-    """
-
-    def __init__(
-        self, network: Network | None, plan: ChannelPlan, publisher: ArrayLike | None, n_events: int
-    ) -> None:
-        self.network = network
-        if network is None:
-            self.node_of, n_nodes = np.arange(plan.n_subscribers, dtype=np.int32), plan.n_subscribers
-        else:
-            self.node_of, n_nodes = network.nodes_of(plan.subscribers), network.topology.n_nodes
-        group, who = plan.groups()[plan.listens.indices], rows_of(plan.listens)
-        members = np.zeros((plan.n_channels, n_nodes), np.bool_)
-        members[group, self.node_of[who]] = True
-        #: The nodes of each channel's listeners; a session's message reaches all of its group.
-        self.members: Flags = members[plan.groups()]
-        #: The publishers that there are, and which of them each event has.
-        self.roots: Ints | None = None
-        self.row = np.zeros(n_events, np.int64)
-        if publisher is not None and network is not None:
-            given = network.topology.check_nodes(publisher, "publisher")
-            if len(given) != n_events:
-                raise ParameterError(f"{len(given)} publishers for {n_events} events; give one each")
-            self.roots, self.row = np.unique(given, return_inverse=True)
-
-    @cached_property
-    def channel(self) -> Doubles:
-        """What a message to each channel costs, a row for each publisher."""
-        if self.network is None:
-            return np.asarray(self.members.sum(axis=1)[None], np.float64)
-        n_channels = len(self.members)
-        channel, node = np.nonzero(self.members)
-        sets = Matches.from_pairs(channel, node, n_channels)
-        if self.roots is None:
-            return self.network.mean_multicast(sets)[None]
-        each = sets.take(np.tile(np.arange(n_channels), len(self.roots)))
-        paid = self.network.multicast(np.repeat(self.roots, n_channels), each)
-        return paid.reshape(len(self.roots), n_channels)
-
-    @cached_property
-    def node(self) -> Doubles:
-        """What a message to each node costs, a row for each publisher."""
-        n_nodes = self.members.shape[1]
-        if self.network is None:
-            return np.ones((1, n_nodes))
-        if self.roots is None:
-            alone = Matches.trusted(np.arange(n_nodes + 1), np.arange(n_nodes, dtype=np.int32))
-            return self.network.mean_unicast(alone)[None]
-        return self.network.topology.distances(self.roots)
+#: Costs that differ by less than this share are equal.
+_ROUNDING = 1e-12
 
 
 class _Weighing:
     """A router that knows what ways cost."""
 
-    def __init__(self, *, network: Network | None = None) -> None:
+    def __init__(self, *, network: Network | None = None, broadcast: bool = False) -> None:
         self.network = network
+        self.broadcast = broadcast
 
-    def _prices(self, plan: ChannelPlan, publisher: ArrayLike | None, n_events: int) -> _Prices:
-        return _Prices(self.network, plan, publisher, n_events)
+    def _sent(self, channels: Matches, unicast: Matches, plan: ChannelPlan, prices: Prices) -> Deliveries:
+        """Return deliveries, by broadcast where that may be and costs less."""
+        if not self.broadcast:
+            return delivered(channels, unicast, plan)
+        paid = over(channels, prices) + direct(unicast, prices)
+        return delivered(channels, unicast, plan, prices.everybody[prices.row] < paid * (1 - _ROUNDING))
+
+    def _prices(self, plan: ChannelPlan, publisher: ArrayLike | None, n_events: int) -> Prices:
+        return Prices(self.network, plan, publisher, n_events)
 
 
 class _Demoting(_Weighing, ABC):
-    """A router that does what the plan says, unless those reached are better sent to directly."""
+    """A router that does what the plan says, unless direct messages are better."""
 
     def route(
         self, events: ArrayLike, matches: Matches, plan: ChannelPlan, publisher: ArrayLike | None = None
@@ -116,15 +63,14 @@ class _Demoting(_Weighing, ABC):
             The number of the node that each event comes from; where left out, costs are averages.
         """
         sent = ChannelRouter().route(events, matches, plan)
-        reached = _without(matches, sent.unicast)
         prices = self._prices(plan, publisher, matches.n_events)
-        worth = self._worth(sent.channels, reached, plan, prices)
-        channels = _rows_where(sent.channels, worth)
-        return delivered(channels, _without(matches, _rows_where(reached, worth)), plan)
+        worth = self._worth(sent, matches, plan, prices)
+        reached = rows_where(_without(matches, sent.unicast), worth)
+        return self._sent(rows_where(sent.channels, worth), _without(matches, reached), plan, prices)
 
     @abstractmethod
-    def _worth(self, channels: Matches, reached: Matches, plan: ChannelPlan, prices: _Prices) -> Flags:
-        """Return for which events the channels are worth it, by whom they reach who is interested."""
+    def _worth(self, sent: Deliveries, matches: Matches, plan: ChannelPlan, prices: Prices) -> Flags:
+        """Return for which events the channels that the plan says are worth it."""
 
 
 @ROUTERS.register("threshold")
@@ -140,6 +86,8 @@ class ThresholdRouter(_Demoting):
         and needs no tuning.
     network
         As for `ExactRouter`. Without, and without a threshold, channels are always used.
+    broadcast
+        As for `ExactRouter`.
 
     Examples
     --------
@@ -151,8 +99,14 @@ class ThresholdRouter(_Demoting):
     ['unicast', 'broadcast']
     """
 
-    def __init__(self, *, threshold: ArrayLike | None = None, network: Network | None = None) -> None:
-        super().__init__(network=network)
+    def __init__(
+        self,
+        *,
+        threshold: ArrayLike | None = None,
+        network: Network | None = None,
+        broadcast: bool = False,
+    ) -> None:
+        super().__init__(network=network, broadcast=broadcast)
         self.threshold = threshold
 
     def thresholds(self, plan: ChannelPlan) -> Doubles:
@@ -183,8 +137,8 @@ class ThresholdRouter(_Demoting):
         sent = ChannelRouter().route(events, matches, plan)
         prices = self._prices(plan, publisher, matches.n_events)
         reached = _without(matches, sent.unicast)
-        share = _shares(sent.channels, reached, prices)
-        gain = _direct(reached, prices) - _over(sent.channels, prices)
+        share = shares(sent.channels, reached, prices)
+        gain = direct(matches, prices) - _paid(sent, prices)
         found = self.thresholds(plan)
         single = np.flatnonzero(sent.channels.counts() == 1)
         channel = sent.channels.index[sent.channels.indptr[single]]
@@ -199,11 +153,11 @@ class ThresholdRouter(_Demoting):
         self.threshold = found
         return self
 
-    def _worth(self, channels: Matches, reached: Matches, plan: ChannelPlan, prices: _Prices) -> Flags:
+    def _worth(self, sent: Deliveries, matches: Matches, plan: ChannelPlan, prices: Prices) -> Flags:
         limits = self.thresholds(plan)
-        limit = np.zeros(channels.n_events)
-        np.maximum.at(limit, channels.rows(), limits[channels.index])
-        return _shares(channels, reached, prices) >= limit
+        limit = np.zeros(sent.n_events)
+        np.maximum.at(limit, sent.channels.rows(), limits[sent.channels.index])
+        return shares(sent.channels, _without(matches, sent.unicast), prices) >= limit
 
 
 @ROUTERS.register("exact")
@@ -217,6 +171,9 @@ class ExactRouter(_Demoting):
     network
         Where subscribers and publishers are. Without, each message to a subscriber costs 1, over a channel
         or not.
+    broadcast
+        Whether an event may go to everybody, in one message and over no channel of the plan: on a network,
+        to every node. It does where that costs less.
 
     Examples
     --------
@@ -227,8 +184,8 @@ class ExactRouter(_Demoting):
     ['unicast', 'broadcast']
     """
 
-    def _worth(self, channels: Matches, reached: Matches, plan: ChannelPlan, prices: _Prices) -> Flags:  # noqa: ARG002
-        return _over(channels, prices) <= _direct(reached, prices)
+    def _worth(self, sent: Deliveries, matches: Matches, plan: ChannelPlan, prices: Prices) -> Flags:  # noqa: ARG002
+        return _paid(sent, prices) <= direct(matches, prices)
 
 
 @ROUTERS.register("partial")
@@ -240,7 +197,7 @@ class PartialRouter(_Weighing):
 
     Parameters
     ----------
-    network
+    network, broadcast
         As for `ExactRouter`.
 
     Examples
@@ -258,18 +215,28 @@ class PartialRouter(_Weighing):
         """Return the way of each event; see `ThresholdRouter`."""
         flows_of(events, matches, plan)
         prices = self._prices(plan, publisher, matches.n_events)
-        sets = _on_nodes(matches, prices)
         chosen, paid = np.empty(matches.n_events, np.int64), np.empty(matches.n_events)
+        # Those on one node side by side: a message that is sent there directly is sent once.
+        order = np.lexsort((prices.node_of[matches.index], matches.rows()))
         # A channel that costs no more is used: it is one message to send.
-        favour = prices.channel * (1 - 1e-12)
-        partial.choose(prices.node, prices.row, sets.indptr, sets.index, favour, prices.members, chosen, paid)
+        favour = prices.channel * (1 - _ROUNDING)
+        partial.choose(
+            prices.node, prices.row, matches.indptr, matches.index[order], prices.node_of, favour,
+            prices.listens, chosen, paid,
+        )  # fmt: skip
         used = np.flatnonzero(chosen >= 0)
         channels = Matches.from_pairs(used, chosen[used], matches.n_events)
         event, who = matches.rows(), matches.index
         alone = chosen[event] < 0
         if plan.n_channels:
-            alone |= ~prices.members[chosen[event], prices.node_of[who]]
-        return delivered(channels, Matches.from_pairs(event[alone], who[alone], matches.n_events), plan)
+            alone |= ~prices.listens[chosen[event], who]
+        unicast = Matches.from_pairs(event[alone], who[alone], matches.n_events)
+        return self._sent(channels, unicast, plan, prices)
+
+
+def _paid(sent: Deliveries, prices: Prices) -> Doubles:
+    """Return what each event costs."""
+    return over(sent.channels, prices) + direct(sent.unicast, prices)
 
 
 def _without(matches: Matches, other: Matches) -> Matches:
@@ -278,39 +245,3 @@ def _without(matches: Matches, other: Matches) -> Matches:
     keys, gone = matches.rows() * width + matches.index, other.rows() * width + other.index
     kept = keys[~np.isin(keys, gone, assume_unique=True)]
     return Matches.from_pairs(kept // width, kept % width, matches.n_events)
-
-
-def _rows_where(matches: Matches, some: Flags) -> Matches:
-    """Return the matches of some events, and none of the others."""
-    rows = matches.rows()
-    kept = some[rows]
-    return Matches.from_pairs(rows[kept], matches.index[kept], matches.n_events)
-
-
-def _on_nodes(matches: Matches, prices: _Prices) -> Matches:
-    """Return the nodes of those interested in each event, each once."""
-    return Matches.from_pairs(matches.rows(), prices.node_of[matches.index], matches.n_events)
-
-
-def _direct(reached: Matches, prices: _Prices) -> Doubles:
-    """Return what messages to each node of those reached cost."""
-    sets = _on_nodes(reached, prices)
-    event = sets.rows()
-    return _sums(event, prices.node[prices.row[event], sets.index], reached.n_events)
-
-
-def _over(channels: Matches, prices: _Prices) -> Doubles:
-    """Return what messages over the channels of each event cost."""
-    event = channels.rows()
-    return _sums(event, prices.channel[prices.row[event], channels.index], channels.n_events)
-
-
-def _shares(channels: Matches, reached: Matches, prices: _Prices) -> Doubles:
-    """Return how many of the nodes of its channels are interested in each event; 0 where it has none."""
-    members = _sums(channels.rows(), prices.members.sum(axis=1)[channels.index], channels.n_events)
-    interested = _on_nodes(reached, prices).counts()
-    return np.divide(interested, members, out=np.zeros(channels.n_events), where=members > 0)
-
-
-def _sums(event: Ints, values: Any, n_events: int) -> Doubles:
-    return np.bincount(event, values, n_events).astype(np.float64)

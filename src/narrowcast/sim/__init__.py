@@ -1,7 +1,8 @@
-"""What becomes of plans in use: events sent again by them."""
+"""What becomes of plans in use: events sent again by them, at every point of a sweep."""
 
 from __future__ import annotations
 
 from narrowcast.sim.replay import Replay
+from narrowcast.sim.sweep import Sweep, Swept
 
-__all__ = ["Replay"]
+__all__ = ["Replay", "Sweep", "Swept"]

@@ -10,6 +10,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.model.labels import positions
 from narrowcast.model.matches import Matches
 from narrowcast.model.relation import rows_of
+from narrowcast.routing import Method
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -86,6 +87,8 @@ class Replay:
             sent.n_events,
         )
         found = np.bincount(event, over, sent.n_events) + network.unicast(self.publisher, direct)
+        everybody = np.flatnonzero((sent.method == Method.BROADCAST) & (sent.channels.counts() == 0))
+        found[everybody] = network.broadcast(self.publisher[everybody])
         return np.asarray(found, np.float64)
 
     def improvement(self, sent: Deliveries, plan: ChannelPlan) -> float:

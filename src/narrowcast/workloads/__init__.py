@@ -1,8 +1,25 @@
-"""Workloads: made-up subscriptions and events, the same again for the same seed."""
+"""Workloads: subscriptions and events, the same again for the same seed."""
 
 from __future__ import annotations
 
-from narrowcast.workloads.base import WORKLOADS, Workload, make_workload, parameters_of, values_of
+from narrowcast.workloads.base import (
+    WORKLOADS,
+    Workload,
+    make_workload,
+    origin_of,
+    parameters_of,
+    values_of,
+)
+from narrowcast.workloads.quotes import Quotes
 from narrowcast.workloads.stocks import Stocks
 
-__all__ = ["WORKLOADS", "Stocks", "Workload", "make_workload", "parameters_of", "values_of"]
+__all__ = [
+    "WORKLOADS",
+    "Quotes",
+    "Stocks",
+    "Workload",
+    "make_workload",
+    "origin_of",
+    "parameters_of",
+    "values_of",
+]

@@ -54,7 +54,7 @@ def parameters_of(workload: Callable[..., Workload]) -> dict[str, Any]:
     --------
     >>> from narrowcast.workloads.stocks import Stocks
     >>> list(parameters_of(Stocks))
-    ['n_subscriptions', 'n_events', 'modes', 'edges']
+    ['n_subscriptions', 'n_events', 'modes', 'edges', 'drift']
     """
     known = inspect.signature(workload, eval_str=True).parameters
     return {name: parameter.annotation for name, parameter in known.items() if name != "seed"}
@@ -65,13 +65,19 @@ def values_of(workload: Workload) -> dict[str, Any]:
     return {name: getattr(workload, name) for name in parameters_of(type(workload))}
 
 
+def origin_of(workload: Workload) -> dict[str, Any]:
+    """Return, under `origin`, what a workload says of the tables it reads; nothing where it reads none."""
+    origin = getattr(workload, "origin", None)
+    return {} if origin is None else {"origin": origin()}
+
+
 def make_workload(name: str, settings: Iterable[str] = (), *, seed: int = 0) -> Workload:
     """Return the workload of a name, with parameters written as `key=value`.
 
     Examples
     --------
     >>> make_workload("stocks", ["n_events=50", "modes=4"])
-    Stocks(n_subscriptions=1000, n_events=50, modes=4, edges='levels', seed=0)
+    Stocks(n_subscriptions=1000, n_events=50, modes=4, edges='levels', drift=0.0, seed=0)
     >>> make_workload("stocks", ["n_event=50"])
     Traceback (most recent call last):
     narrowcast.errors.ParameterError: stocks has no parameter 'n_event'; did you mean 'n_events'? known: ...

@@ -51,6 +51,9 @@ MIXTURES: dict[int, tuple[tuple[Normal, ...], ...]] = {
         _VOLUME,
     ),
 }
+#: The attributes whose peaks can move, and the length of the range (0, x] that they stay in.
+MOVING = (1, 2)
+DOMAIN = 20.0
 
 
 @WORKLOADS.register("stocks")
@@ -76,6 +79,10 @@ class Stocks:
         How many peaks the events have: 1, 4 (two names by two quotes) or 9 (three by three).
     edges
         What the links of the network cost: `levels`, `nested` or `hops`. It changes nothing else.
+    drift
+        How far the peaks of the events have moved, along names and along quotes, as a share of their range
+        (0, 20]; one that comes to an end of it turns back. Subscriptions stay, and so does what else is
+        random in the events.
     seed
         What all random choices come from.
 
@@ -93,6 +100,7 @@ class Stocks:
     n_events: int = 10_000
     modes: Literal[1, 4, 9] = 1
     edges: Edges = "levels"
+    drift: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -102,7 +110,28 @@ class Stocks:
             raise ParameterError(f"modes is {self.modes!r}; give one of {', '.join(map(str, MIXTURES))}")
         if self.edges not in get_args(Edges):
             raise ParameterError(f"edges is {self.edges!r}; give one of {', '.join(get_args(Edges))}")
+        number = isinstance(self.drift, int | float | np.number) and not isinstance(self.drift, bool)
+        if not number or not np.isfinite(self.drift):
+            raise ParameterError(f"drift is {self.drift!r}; give a number: a share of the range of names")
         check_seed(self.seed)
+
+    def mixtures(self) -> list[tuple[Doubles, Doubles, Doubles]]:
+        """Return, for each attribute, the shares, means and standard deviations that events are drawn from.
+
+        Examples
+        --------
+        >>> [weight, mean, deviation] = Stocks(modes=9, drift=0.25).mixtures()[1]
+        >>> mean.tolist()  # 4, 11 and 18 moved by 5: the last turns at 20
+        [9.0, 16.0, 17.0]
+        """
+        found = []
+        for i, mixture in enumerate(MIXTURES[self.modes]):
+            weight, mean, deviation = np.array(mixture, np.float64).T
+            if i in MOVING:
+                there = (mean + DOMAIN * self.drift) % (2 * DOMAIN)
+                mean = np.minimum(there, 2 * DOMAIN - there)
+            found.append((weight, mean, deviation))
+        return found
 
     def tables(self) -> dict[str, pa.Table]:
         """Return the tables: subscriptions and events, and the network with who is where.
@@ -158,8 +187,7 @@ class Stocks:
         _, _, _, pick, draw = self._streams()
         chance = pick.random((self.n_events, 4))
         points = draw.standard_normal((self.n_events, 4))
-        for i, mixture in enumerate(MIXTURES[self.modes]):
-            weight, mean, deviation = np.array(mixture).T
+        for i, (weight, mean, deviation) in enumerate(self.mixtures()):
             part = np.searchsorted(np.cumsum(weight)[:-1], chance[:, i], side="right")
             points[:, i] = mean[part] + deviation[part] * points[:, i]
         return points
@@ -174,8 +202,7 @@ class Stocks:
         """
         low, high = np.asarray(lo, np.float64), np.asarray(hi, np.float64)
         sides = []
-        for i, mixture in enumerate(MIXTURES[self.modes]):
-            weight, mean, deviation = np.array(mixture).T
+        for i, (weight, mean, deviation) in enumerate(self.mixtures()):
             below, above = ((end[..., i, None] - mean) / deviation for end in (low, high))
             sides.append(np.maximum(ndtr(above) - ndtr(below), 0) @ weight)
         return np.asarray(np.prod(sides, axis=0), np.float64)

@@ -25,10 +25,11 @@ def rows() -> dict[tuple[str, float | None], float]:
     params = PAPERS["riabov2003"]["figure-6"].settings(
         "paper", {"modes": "9", "learn": "4000", "groups": "11"}
     )
-    steps: list[int] = []
-    study = Study((5, 6), params, lambda _, done, __: steps.append(done))
+    told: list[tuple[str, int, int]] = []
+    study = Study((5, 6), params, lambda *said: told.append(said))
     outcome = PAPERS["riabov2003"]["figure-6"].run(study)
-    assert steps == [0, 1]
+    assert [said[1:] for said in told] == [(done, 10) for done in range(10)]
+    assert told[4][0] == "modes 9, seed 5, groups 11, method partial"
     assert len(outcome.notes) == 5
     return {(row.series, row.x): row.measured for row in outcome.rows}
 
@@ -69,6 +70,7 @@ def test_the_figure_at_the_papers_size(edges: str) -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     words = ["riabov2003", "--scale", "small", "--seeds", "0", *SMALL]
+    words += ["--experiment", "figure-6", "--experiment", "figure-3"]
     said, _ = document("reproduce", *words, "--out", tmp_path / "out")
     assert (said["paper"], said["seeds"], said["scale"]) == ("riabov2003", [0], "small")
     figure = said["experiments"]["figure-6"]

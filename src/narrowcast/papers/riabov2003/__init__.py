@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from narrowcast.papers.base import PAPERS
+from narrowcast.papers.riabov2003.data import DATA
+from narrowcast.papers.riabov2003.drift import DRIFT
 from narrowcast.papers.riabov2003.figure_3 import FIGURE_3
 from narrowcast.papers.riabov2003.figure_6 import FIGURE_6
+from narrowcast.papers.riabov2003.matching import MATCHING
 
-PAPERS.register("riabov2003")({"figure-6": FIGURE_6, "figure-3": FIGURE_3})
+PAPERS.register("riabov2003")(
+    {"figure-6": FIGURE_6, "figure-3": FIGURE_3, "matching": MATCHING, "data": DATA, "drift": DRIFT}
+)

@@ -21,6 +21,7 @@ from narrowcast.planning.partial import Partial
 from narrowcast.routing import PartialRouter, ThresholdRouter
 from narrowcast.sim.cells import cell_interest
 from narrowcast.sim.replay import Replay
+from narrowcast.sim.sweep import Sweep
 from narrowcast.workloads.stocks import SCHEMA, Stocks
 
 if TYPE_CHECKING:
@@ -29,10 +30,13 @@ if TYPE_CHECKING:
     from narrowcast.model.plan import ChannelPlan
     from narrowcast.papers.base import Study
     from narrowcast.routing import Router
+    from narrowcast.sim.sweep import Record
 
 #: The thresholds of the figure, and the clusterings that are compared over them.
 THRESHOLDS = tuple(round(0.05 * i, 2) for i in range(11))
 METHODS = ("forgy", "macqueen", "pairwise", "mst")
+#: The product's own, which has no threshold.
+OWN = "partial"
 #: What one of its own rows is called: each group's break-even in the place of a threshold.
 BREAK_EVEN = "break-even"
 
@@ -48,7 +52,7 @@ class _Setting:
     cell: NDArray[np.int64]
 
     @classmethod
-    def make(cls, seed: int, modes: Any, params: dict[str, Any]) -> _Setting:
+    def make(cls, *, seed: int, modes: Any, **params: Any) -> _Setting:
         """Draw the workload of a seed."""
         n, later = params["learn"], params["events"]
         stocks = Stocks(
@@ -76,11 +80,27 @@ class _Setting:
             grid.cell_of(events)[n:],
         )
 
-    def improvement(self, router: Router, plan: ChannelPlan) -> float:
+    def improvement(self, router: Router, plan: ChannelPlan, *, of_cells: bool = True) -> float:
         """Return what the events come to by a plan: 0 for all unicast, 100 for the ideal."""
         replay = self.replay
         route: Any = router.route  # those here take the publisher too
-        return replay.improvement(route(self.cell, replay.in_plan(plan), plan, replay.publisher), plan)
+        flow = self.cell if of_cells else np.full(len(self.cell), -1)
+        return replay.improvement(route(flow, replay.in_plan(plan), plan, replay.publisher), plan)
+
+
+def _improvements(
+    setting: _Setting, *, method: str, groups: int, seed: int, top: int, learn: int, **_: Any
+) -> list[Record]:
+    """Return the improvement at every threshold: making the plan takes longer than using it."""
+    network = setting.network
+    if method == OWN:
+        own = Partial(channels=groups, topology=network.topology, seed=seed, samples=learn)
+        router, plan = PartialRouter(network=network), own.fit(setting.learnt).plan_
+        best = setting.improvement(router, plan, of_cells=False)
+        return [{"threshold": None, "improvement": best}]
+    plan = PLANNERS[method](channels=groups, top=top).fit(setting.cells).plan_
+    routers = {t: ThresholdRouter(threshold=t, network=network) for t in (*THRESHOLDS, None)}
+    return [{"threshold": t, "improvement": setting.improvement(by, plan)} for t, by in routers.items()]
 
 
 def _figure_6(study: Study) -> Outcome:
@@ -88,24 +108,14 @@ def _figure_6(study: Study) -> Outcome:
     params = dict(study.params)
     if params["multicast"] not in ("dense", "alm"):
         raise ParameterError(f"multicast is {params['multicast']!r}; give one of dense, alm")
-    found: dict[tuple[str, float | None], list[float]] = {}
-    steps = [(modes, seed) for modes in params["modes"] for seed in study.seeds]
-    for done, (modes, seed) in enumerate(steps):
-        study.tell(f"{modes} modes, seed {seed}", done, len(steps))
-        setting = _Setting.make(seed, modes, params)
-        network = setting.network
-        for groups in params["groups"]:
-            for method in METHODS:
-                plan = PLANNERS[method](channels=groups, top=params["top"]).fit(setting.cells).plan_
-                series = f"{method}/{modes}/{groups}"
-                for t in THRESHOLDS:
-                    router = ThresholdRouter(threshold=t, network=network)
-                    found.setdefault((series, t), []).append(setting.improvement(router, plan))
-                even = setting.improvement(ThresholdRouter(network=network), plan)
-                found.setdefault((f"{series}/{BREAK_EVEN}", None), []).append(even)
-            own = Partial(channels=groups, topology=network.topology, seed=seed, samples=params["learn"])
-            best = setting.improvement(PartialRouter(network=network), own.fit(setting.learnt).plan_)
-            found.setdefault((f"partial/{modes}/{groups}", None), []).append(best)
+    grid = {"modes": params["modes"], "groups": params["groups"], "method": (*METHODS, OWN)}
+    fixed = {name: value for name, value in params.items() if name not in grid}
+    sweep = Sweep(_improvements, grid, study.seeds, fixed, setup=_Setting.make, by=["modes"])
+    found: dict[tuple[str, Any], list[Any]] = {}
+    for row in study.run(sweep).rows:
+        series, t = f"{row['method']}/{row['modes']}/{row['groups']}", row["threshold"]
+        series += f"/{BREAK_EVEN}" if t is None and row["method"] != OWN else ""
+        found.setdefault((series, t), []).append(row["improvement"])
     rows = [Row.of(series, x, "improvement_pct", values) for (series, x), values in found.items()]
     said = f"{params['subscriptions']:,} subscriptions, {params['events']:,} events not used for planning, "
     said += f"{len(study.seeds)} seeds, {params['edges']} costs, {params['multicast']} multicast"

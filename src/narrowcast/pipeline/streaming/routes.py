@@ -102,7 +102,7 @@ class Routes:
         known = _positions(subscribers, plan.subscribers)
         carries = plan.carries
         if self.flows is None:  # whatever the plan was made from, an event may go over any channel
-            carries = sp.csr_array(np.ones((1, plan.n_channels), np.bool_))
+            carries = sp.csr_array(~np.isin(np.arange(plan.n_channels), plan.parent)[None])  # not over groups
         fitted = ChannelPlan(carries, listens.tocsr()[known], plan.parent)
         return Routes(self.name, fitted, self.flows, plan.flows)
 

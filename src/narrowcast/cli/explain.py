@@ -1,0 +1,149 @@
+"""`narrowcast explain`: why an event, a subscriber or a channel is treated as it is."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pyarrow as pa
+import typer
+
+from narrowcast.cli import explained, inputs, options
+from narrowcast.cli.event import read_event
+from narrowcast.cli.plan import parameters
+from narrowcast.costs.network import Network
+from narrowcast.errors import ParameterError
+from narrowcast.pipeline.network import NetworkTables
+from narrowcast.report.explain import Known, explain_channel, explain_event, explain_subscriber
+from narrowcast.report.explain.event import Sender
+from narrowcast.report.explain.known import place_of
+from narrowcast.routing import ROUTERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from narrowcast.model.labels import Labels
+    from narrowcast.routing import Router
+
+
+def explain(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan: a folder.")],
+    event: Annotated[
+        str | None, typer.Option("--event", metavar="JSON", help="Explain this event: JSON, @FILE or -.")
+    ] = None,
+    subscriber: Annotated[
+        str | None,
+        typer.Option("--subscriber", metavar="S", help="Explain this subscriber, or the event for it."),
+    ] = None,
+    channel: Annotated[
+        int | None, typer.Option("--channel", metavar="C", help="Explain this channel, by its number.")
+    ] = None,
+    subscriptions: inputs.Subscriptions = None,
+    events: inputs.Events = None,
+    interests: inputs.Interests = None,
+    rates: inputs.Rates = None,
+    topology: inputs.Topology = None,
+    locations: inputs.Locations = None,
+    publishers: inputs.Publishers = None,
+    publisher: Annotated[
+        str | None, typer.Option("--publisher", metavar="NODE", help="Where the event comes from.")
+    ] = None,
+    flow: Annotated[
+        str | None,
+        typer.Option("--flow", metavar="NAME", help="The attribute that has an event's topic; else flow."),
+    ] = None,
+    router: Annotated[
+        str | None,
+        typer.Option("--router", metavar="R", help=f"What decides: {', '.join(ROUTERS)}; else what fits."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the router, as threshold=0.15."),
+    ] = None,
+    schema: options.SchemaFile = None,
+    rows: Annotated[int, typer.Option("--rows", metavar="N", min=1, help="Of lists, the first N.")] = 5,
+    as_json: options.Json = False,
+) -> None:
+    """Tell why an event goes where it goes, what a subscriber gets and why, or what a channel is good for.
+
+    For an event: the flow or cell it falls in, what each way costs and why one was chosen, who gets it, and
+    which predicate fails for those who get it in vain. It says who is interested by the filters of
+    --subscriptions, or for topics by --interests. On a --topology costs are those of links, else messages.
+
+    What is wasted on a subscriber or in a channel follows from --interests, or for a plan of cells or events
+    from --subscriptions and --events. Without them, what the plan itself says is told. All is read in this
+    process, without Spark.
+
+    Examples:
+
+        narrowcast explain plan --event '{"price": 80, "name": "IBM"}' --subscriptions s.parquet
+
+        narrowcast explain plan --event @e.json --subscriber ann --subscriptions s.csv --topology t.csv
+
+        narrowcast explain plan --subscriber ann --interests i.parquet --rates r.csv
+
+        narrowcast explain plan --channel 3 --subscriptions s.parquet --events e.parquet
+    """
+    if event is None and subscriber is None and channel is None:
+        raise ParameterError("nothing to explain; give one of --event, --subscriber, --channel")
+    if channel is not None and not (event is subscriber is None):
+        raise ParameterError("give --channel alone: it goes with neither --event nor --subscriber")
+    told = None if event is None else read_event(event)
+    known = Known(
+        plan,
+        subscriptions=subscriptions,
+        events=events,
+        interests=interests,
+        rates=rates,
+        schema=schema,
+        event=told,
+    )
+    facts: dict[str, Any] = {
+        "command": "explain",
+        "plan": str(plan),
+        "method": known.info.method,
+        "flow_space": known.flow_space,
+    }
+    if told is not None:
+        name = router or ("partial" if known.info.method == "partial" else "threshold")
+        make = _router(name, parameters(settings or []))
+        tables = NetworkTables.read(topology, locations, publishers)
+        if publisher is not None and tables.topology is None:
+            raise ParameterError("--publisher is given without --topology; give both, or neither")
+
+        def sender(labels: Labels) -> Sender:
+            fitting = tables.fitting(text=not pa.types.is_integer(labels.type))
+            network = Network(**fitting.given) if fitting.topology else None
+            place = None
+            if publisher is not None and network is not None:
+                place = place_of("node", publisher, network.topology.nodes)
+            return Sender(make(network), network, place)
+
+        found = explain_event(known, told, sender, flow=flow, subscriber=subscriber, rows=rows)
+        unit = "messages" if tables.topology is None else "cost of links"
+        facts |= {"router": name, "unit": unit} | found
+        shown = explained.event(facts, rows)
+    elif subscriber is not None:
+        facts |= explain_subscriber(known, subscriber, rows=rows)
+        shown = explained.subscriber(facts, rows)
+    else:
+        assert channel is not None
+        facts |= explain_channel(known, channel, rows=rows)
+        shown = explained.channel(facts)
+    options.show(facts, shown, as_json=as_json)
+
+
+def _router(name: str, params: dict[str, Any]) -> Callable[[Network | None], Router]:
+    """Return what makes a router for a network, once its parameters are known to be its own."""
+    factory = ROUTERS[name]
+    takes = inspect.signature(factory).parameters
+    own = [each for each in takes if each != "network"]
+    for key, value in params.items():
+        if key not in own:
+            raise ParameterError(
+                f"router {name!r} has no parameter {key!r}; it has: {', '.join(own) or 'none'}"
+            )
+        if isinstance(value, str):
+            raise ParameterError(f"--set {key} is {value!r}; give a number")
+    return lambda network: factory(**params, **({"network": network} if "network" in takes else {}))

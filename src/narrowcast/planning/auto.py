@@ -1,0 +1,96 @@
+"""The method that is best for what is to be planned, as measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from narrowcast.errors import ParameterError
+from narrowcast.planning.base import PLANNERS, check_channels
+from narrowcast.planning.cells import MacQueen, Pairwise
+from narrowcast.planning.partial import Partial
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from narrowcast.model.interest import Interest
+    from narrowcast.model.plan import ChannelPlan
+    from narrowcast.model.topology import Locations, Topology
+    from narrowcast.planning.base import Planner
+
+#: The costs that a method can be chosen for.
+COSTS = ("network", "waste")
+#: Flows up to which the closest are merged, which takes time by the square of their number: half a minute.
+_MERGED = 20_000
+
+
+@PLANNERS.register("auto")
+class Auto:
+    """Plans by the method that measured best for a cost (benchmarks/results/planning.json).
+
+    For network cost that is `partial`. For waste, where every flow goes by a channel, it is `pairwise`, and
+    `macqueen` where there are too many flows for it.
+
+    Parameters
+    ----------
+    channels
+        The most channels; required.
+    seed
+        Of what the method leaves to chance.
+    topology, locations, publishers
+        The network, where there is one: see `Partial`.
+    cost
+        `network` or `waste`; where left out, the first if there is a topology.
+
+    Examples
+    --------
+    >>> from narrowcast.model.interest import Interest
+    >>> auto = Auto(channels=2).fit(Interest([[1, 1, 0], [0, 1, 1]]))
+    >>> auto.method_, auto.plan_
+    ('pairwise', ChannelPlan(2 channels, 3 flows, 2 subscribers))
+    """
+
+    plan_: ChannelPlan
+    #: The name of the method that made it.
+    method_: str
+
+    def __init__(
+        self,
+        *,
+        channels: int | None = None,
+        seed: int = 0,
+        topology: Topology | None = None,
+        locations: Locations | ArrayLike | None = None,
+        publishers: ArrayLike | None = None,
+        cost: str | None = None,
+    ) -> None:
+        self.channels = channels
+        self.seed = seed
+        self.topology = topology
+        self.locations = locations
+        self.publishers = publishers
+        self.cost = cost
+
+    def fit(self, interest: Interest) -> Self:
+        """Choose the method and make the plan, `plan_`."""
+        check_channels(self.channels, required="auto")
+        cost = self.cost or ("waste" if self.topology is None else "network")
+        if cost not in COSTS:
+            raise ParameterError(f"cost is {cost!r}; auto knows the best method for {' and '.join(COSTS)}")
+        if cost == "network" and self.topology is None:
+            raise ParameterError("cost is 'network' and there is no topology; give one, or take waste")
+        planner: Planner
+        if cost == "network":
+            self.method_ = "partial"
+            planner = Partial(
+                channels=self.channels,
+                seed=self.seed,
+                topology=self.topology,
+                locations=self.locations,
+                publishers=self.publishers,
+            )
+        else:
+            self.method_ = "pairwise" if interest.n_flows <= _MERGED else "macqueen"
+            kind = Pairwise if self.method_ == "pairwise" else MacQueen
+            planner = kind(channels=self.channels, seed=self.seed)
+        self.plan_ = planner.fit(interest).plan_
+        return self

@@ -1,0 +1,10 @@
+"""Why a plan treats an event, a subscriber or a channel as it does."""
+
+from __future__ import annotations
+
+from narrowcast.report.explain.channel import explain_channel
+from narrowcast.report.explain.event import explain_event
+from narrowcast.report.explain.known import Known
+from narrowcast.report.explain.subscriber import explain_subscriber
+
+__all__ = ["Known", "explain_channel", "explain_event", "explain_subscriber"]

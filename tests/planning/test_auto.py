@@ -1,0 +1,48 @@
+"""The method `auto`: which it takes, and that it plans as that method does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import narrowcast as nc
+from narrowcast.errors import ParameterError
+from narrowcast.planning import auto
+
+LINE = nc.Topology([0, 1, 2], [1, 2, 3], [1.0, 10.0, 100.0])
+INTEREST = nc.Interest([[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 0, 1]], rate=[9, 2, 8, 3])
+
+
+def test_a_network_is_planned_for() -> None:
+    chosen = nc.planning.Auto(channels=2, topology=LINE, publishers=[0], seed=4).fit(INTEREST)
+    assert chosen.method_ == "partial"
+    own = nc.Partial(channels=2, topology=LINE, publishers=[0], seed=4).fit(INTEREST)
+    assert chosen.plan_ == own.plan_
+
+
+def test_waste_by_how_many_flows_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = nc.planning.Auto(channels=2).fit(INTEREST)
+    assert (chosen.method_, chosen.plan_) == ("pairwise", nc.Pairwise(channels=2).fit(INTEREST).plan_)
+    asked = nc.planning.Auto(channels=2, topology=LINE, cost="waste").fit(INTEREST)
+    assert asked.method_ == "pairwise"
+    monkeypatch.setattr(auto, "_MERGED", 3)
+    chosen = nc.planning.Auto(channels=2).fit(INTEREST)
+    assert (chosen.method_, chosen.plan_) == ("macqueen", nc.MacQueen(channels=2).fit(INTEREST).plan_)
+
+
+def test_it_is_no_worse_than_what_needs_no_planning() -> None:
+    rng = np.random.default_rng(5)
+    interest = nc.Interest(rng.random((30, 60)) < 0.2, rng.random(60))
+    waste = nc.Waste()
+    auto_waste = waste.score(interest, nc.planning.Auto(channels=6).fit(interest).plan_).total
+    for other in (nc.Hash(channels=6), nc.Mst(channels=6), nc.Broadcast()):
+        assert auto_waste <= waste.score(interest, other.fit(interest).plan_).total
+
+
+def test_bad_parameters() -> None:
+    with pytest.raises(ParameterError, match="channels is None; auto needs"):
+        nc.planning.Auto().fit(INTEREST)
+    with pytest.raises(ParameterError, match="cost is 'network' and there is no topology"):
+        nc.planning.Auto(channels=2, cost="network").fit(INTEREST)
+    with pytest.raises(ParameterError, match="cost is 'filtering'; auto knows the best method for"):
+        nc.planning.Auto(channels=2, cost="filtering").fit(INTEREST)
