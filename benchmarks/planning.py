@@ -20,7 +20,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.cluster.vq import kmeans2
 from scipy.spatial.distance import pdist
 
-from narrowcast import COSTS, Auto, EventBatch, Hash, Interest, Locations, SubscriptionSet, Topology
+from narrowcast import COSTS, Auto, EventBatch, Interest, Locations, SubscriptionSet, Topology
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation_of
 from narrowcast.pipeline.trial import trials
@@ -32,7 +32,7 @@ from narrowcast.workloads.stocks import SCHEMA
 SIZES, SUBSCRIBERS, MARKETS, CHANNELS = (200, 2_000, 20_000), 10_000, 30, 100
 EVENTS, EVENT_CHANNELS = (1_000, 4_000, 16_000), 16
 #: Flows up to which a peer is tried: beyond, it takes more memory or time than there is.
-MOST = {"kmeans": 2_000, "linkage": 4_000}
+MOST = {"kmeans": 1_000, "linkage": 1_000}
 
 
 class KMeans:
@@ -133,7 +133,7 @@ def run(*, quick: bool = False) -> dict[str, Any]:
     for n in (50, 200) if quick else SIZES:
         interest = markets(n, 500 if quick else SUBSCRIBERS)
         planners: dict[str, Any] = {name: PLANNERS[name](channels=CHANNELS) for name in methods}
-        planners |= {"partial": Partial(channels=CHANNELS), "hash": Hash(channels=CHANNELS)}
+        planners |= {name: PLANNERS[name](channels=CHANNELS) for name in ("auto", "partial", "hash")}
         peers = {"kmeans": KMeans(channels=CHANNELS), "linkage": Linkage(channels=CHANNELS)}
         planners |= {name: peer for name, peer in peers.items() if n <= MOST[name]}
         results["markets"] += rows_of(interest, planners)
@@ -141,7 +141,7 @@ def run(*, quick: bool = False) -> dict[str, Any]:
         interest, topology, locations = stocks(n)
         planners = {name: PLANNERS[name](channels=EVENT_CHANNELS) for name in methods}
         planners["partial"] = Partial(channels=EVENT_CHANNELS, topology=topology, locations=locations)
-        planners["hash"] = Hash(channels=EVENT_CHANNELS)
+        planners |= {name: PLANNERS[name](channels=EVENT_CHANNELS) for name in ("auto", "hash")}
         peers = {"kmeans": KMeans(channels=EVENT_CHANNELS), "linkage": Linkage(channels=EVENT_CHANNELS)}
         # Here there are few subscribers, and k-means has an easier time.
         planners |= {name: peer for name, peer in peers.items() if n <= 4 * MOST[name]}

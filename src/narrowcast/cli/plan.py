@@ -70,8 +70,8 @@ def plan(
     --last or --window says otherwise), or the cells of a grid over the event space. The state of a stream has
     its flows and their rates, as they are at this moment: the stream may go on meanwhile.
 
-    The method auto is the one that measured best for the first --cost: partial for network, which is the
-    default with a topology, pairwise for waste, or macqueen where there are too many flows for it.
+    The method auto is the one that is best for the first --cost: partial for network, which is the default
+    with a topology; for waste that of pairwise and macqueen which wastes less.
 
     Examples:
 

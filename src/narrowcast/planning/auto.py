@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from narrowcast.costs.waste import Waste
 from narrowcast.errors import ParameterError
 from narrowcast.planning.base import PLANNERS, check_channels
-from narrowcast.planning.cells import MacQueen, Pairwise
 from narrowcast.planning.partial import Partial
 
 if TYPE_CHECKING:
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from narrowcast.model.interest import Interest
     from narrowcast.model.plan import ChannelPlan
     from narrowcast.model.topology import Locations, Topology
-    from narrowcast.planning.base import Planner
 
 #: The costs that a method can be chosen for.
 COSTS = ("network", "waste")
-#: Flows up to which the closest are merged, which takes time by the square of their number: half a minute.
-_MERGED = 20_000
+#: Flows up to which the closest are merged, which takes time by the square of their number: ten seconds.
+_MERGED = 10_000
 
 
 @PLANNERS.register("auto")
 class Auto:
     """Plans by the method that measured best for a cost (benchmarks/results/planning.json).
 
-    For network cost that is `partial`. For waste, where every flow goes by a channel, it is `pairwise`, and
-    `macqueen` where there are too many flows for it.
+    For network cost that is `partial`. For waste, where every flow goes by a channel, it is `pairwise` where
+    many want a flow and `macqueen` where few do: both are tried, and the plan that wastes less is kept. Where
+    there are more than 10,000 flows it is `macqueen` alone.
 
     Parameters
     ----------
@@ -78,9 +78,7 @@ class Auto:
             raise ParameterError(f"cost is {cost!r}; auto knows the best method for {' and '.join(COSTS)}")
         if cost == "network" and self.topology is None:
             raise ParameterError("cost is 'network' and there is no topology; give one, or take waste")
-        planner: Planner
         if cost == "network":
-            self.method_ = "partial"
             planner = Partial(
                 channels=self.channels,
                 seed=self.seed,
@@ -88,9 +86,11 @@ class Auto:
                 locations=self.locations,
                 publishers=self.publishers,
             )
-        else:
-            self.method_ = "pairwise" if interest.n_flows <= _MERGED else "macqueen"
-            kind = Pairwise if self.method_ == "pairwise" else MacQueen
-            planner = kind(channels=self.channels, seed=self.seed)
-        self.plan_ = planner.fit(interest).plan_
+            self.method_, self.plan_ = "partial", planner.fit(interest).plan_
+            return self
+        names = ("pairwise", "macqueen") if interest.n_flows <= _MERGED else ("macqueen",)
+        plans = {name: PLANNERS[name](channels=self.channels).fit(interest).plan_ for name in names}
+        waste = Waste()
+        self.method_ = min(plans, key=lambda name: waste.score(interest, plans[name]).total)
+        self.plan_ = plans[self.method_]
         return self
