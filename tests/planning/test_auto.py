@@ -33,7 +33,7 @@ def test_waste_by_how_many_flows_there_are(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(seen) == 2, "each is better somewhere"
     asked = nc.planning.Auto(channels=2, topology=LINE, cost="waste").fit(INTEREST)
     assert asked.method_ in ("pairwise", "macqueen")
-    monkeypatch.setattr(auto, "_MERGED", 59)
+    monkeypatch.setattr(auto, "_MERGED", 60 * 60 * 30 - 1)
     chosen = nc.planning.Auto(channels=5).fit(many)
     assert (chosen.method_, chosen.plan_) == ("macqueen", nc.MacQueen(channels=5).fit(many).plan_)
 

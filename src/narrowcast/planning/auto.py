@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 #: The costs that a method can be chosen for.
 COSTS = ("network", "waste")
-#: Flows up to which the closest are merged, which takes time by the square of their number: ten seconds.
-_MERGED = 10_000
+#: Flows x flows x subscribers up to which the closest are merged: ten seconds.
+_MERGED = 10**12
 
 
 @PLANNERS.register("auto")
@@ -28,7 +28,8 @@ class Auto:
 
     For network cost that is `partial`. For waste, where every flow goes by a channel, it is `pairwise` where
     many want a flow and `macqueen` where few do: both are tried, and the plan that wastes less is kept. Where
-    there are more than 10,000 flows it is `macqueen` alone.
+    the first would take more than some ten seconds, as for 10,000 flows and as many subscribers, it is
+    `macqueen` alone.
 
     Parameters
     ----------
@@ -88,7 +89,8 @@ class Auto:
             )
             self.method_, self.plan_ = "partial", planner.fit(interest).plan_
             return self
-        names = ("pairwise", "macqueen") if interest.n_flows <= _MERGED else ("macqueen",)
+        quick = interest.n_flows**2 * interest.n_subscribers <= _MERGED
+        names = ("pairwise", "macqueen") if quick else ("macqueen",)
         plans = {name: PLANNERS[name](channels=self.channels).fit(interest).plan_ for name in names}
         waste = Waste()
         self.method_ = min(plans, key=lambda name: waste.score(interest, plans[name]).total)

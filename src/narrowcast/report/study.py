@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Tables = dict[str, list[tuple[str, ...]]]
 
 
-#: Places along an axis that a table shows.
+#: Places along an axis that a table shows; of more, the first, one between, and the last.
 _PLACES = 6
 
 
@@ -63,9 +63,8 @@ def write_study(
 def tables_of(name: str, outcome: Outcome) -> Tables:
     """Return the numbers of an experiment as rows of text, series beside places; then what they say."""
     places = sorted({row.x for row in outcome.rows if row.x is not None})
-    # As many as fit a terminal, the first and the last among them.
-    step = -(-(len(places) - 1) // (_PLACES - 1)) if len(places) > _PLACES else 1
-    some = [*places[:-1:step], *places[-1:]]
+    last = len(places) - 1
+    some = [places[0], places[3 * last // 10], places[last]] if len(places) > _PLACES else places
     found: Tables = {}
     for metric in dict.fromkeys(row.metric for row in outcome.rows):
         rows = [row for row in outcome.rows if row.metric == metric]
