@@ -176,3 +176,18 @@ def test_the_readme_tells_what_streams_measured() -> None:
     backlog = found["backlog"]
     assert f"{backlog['messages']:,} JSON messages" in readme
     assert f"at {backlog['events_per_s_warm']:,} a second" in readme
+
+
+def test_the_readme_tells_what_planning_measured() -> None:
+    readme = (ROOT / "README.md").read_text()
+    found = json.loads((ROOT / "benchmarks" / "results" / "planning.json").read_text())
+    shown = [row for row in found["stocks"] if f"| {row['flows']:,} events onto" in readme]
+    methods = {row["method"]: row for row in shown}
+    for name in ("partial", "pairwise", "forgy", "kmeans", "linkage", "hash"):
+        row = methods[name]
+        numbers = f"{row['improvement_pct']:.1f} % | {row['waste_per_wanted']:.2f} | {row['seconds']:.2f} |"
+        assert numbers in readme
+    many = {row["method"]: row for row in found["markets"] if row["flows"] == 20_000}
+    assert f"100 channels bring {many['auto']['waste_per_wanted']:.1f} messages in vain" in readme
+    assert f"onto as many channels it is {many['hash']['waste_per_wanted']:.1f}" in readme
+    assert f"That plan takes {many['auto']['seconds']:.1f} s" in readme
