@@ -151,6 +151,14 @@ def rows_where(matches: Matches, some: NDArray[np.bool_]) -> Matches:
     return Matches.from_pairs(rows[kept], matches.index[kept], matches.n_events)
 
 
+def without(matches: Matches, other: Matches) -> Matches:
+    """Return the pairs that are not among others."""
+    width = max(int(matches.index.max(initial=0)), int(other.index.max(initial=0))) + 1
+    keys, gone = matches.rows() * width + matches.index, other.rows() * width + other.index
+    kept = keys[~np.isin(keys, gone, assume_unique=True)]
+    return Matches.from_pairs(kept // width, kept % width, matches.n_events)
+
+
 def _reaches_all(chosen: Matches, plan: ChannelPlan) -> NDArray[np.bool_]:
     """Return for which events the listeners of the chosen channels are all subscribers."""
     members, event = plan.members()[chosen.index], chosen.rows()

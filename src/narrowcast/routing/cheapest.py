@@ -10,7 +10,7 @@ import numpy as np
 from narrowcast.errors import ParameterError
 from narrowcast.kernels import partial
 from narrowcast.model.matches import Matches
-from narrowcast.routing.base import ROUTERS, delivered, flows_of, rows_where
+from narrowcast.routing.base import ROUTERS, delivered, flows_of, rows_where, without
 from narrowcast.routing.channels import ChannelRouter
 from narrowcast.routing.prices import Prices, direct, over, shares
 
@@ -65,8 +65,8 @@ class _Demoting(_Weighing, ABC):
         sent = ChannelRouter().route(events, matches, plan)
         prices = self._prices(plan, publisher, matches.n_events)
         worth = self._worth(sent, matches, plan, prices)
-        reached = rows_where(_without(matches, sent.unicast), worth)
-        return self._sent(rows_where(sent.channels, worth), _without(matches, reached), plan, prices)
+        reached = rows_where(without(matches, sent.unicast), worth)
+        return self._sent(rows_where(sent.channels, worth), without(matches, reached), plan, prices)
 
     @abstractmethod
     def _worth(self, sent: Deliveries, matches: Matches, plan: ChannelPlan, prices: Prices) -> Flags:
@@ -136,7 +136,7 @@ class ThresholdRouter(_Demoting):
         """
         sent = ChannelRouter().route(events, matches, plan)
         prices = self._prices(plan, publisher, matches.n_events)
-        reached = _without(matches, sent.unicast)
+        reached = without(matches, sent.unicast)
         share = shares(sent.channels, reached, prices)
         gain = direct(matches, prices) - _paid(sent, prices)
         found = self.thresholds(plan)
@@ -157,7 +157,7 @@ class ThresholdRouter(_Demoting):
         limits = self.thresholds(plan)
         limit = np.zeros(sent.n_events)
         np.maximum.at(limit, sent.channels.rows(), limits[sent.channels.index])
-        return shares(sent.channels, _without(matches, sent.unicast), prices) >= limit
+        return shares(sent.channels, without(matches, sent.unicast), prices) >= limit
 
 
 @ROUTERS.register("exact")
@@ -237,11 +237,3 @@ class PartialRouter(_Weighing):
 def _paid(sent: Deliveries, prices: Prices) -> Doubles:
     """Return what each event costs."""
     return over(sent.channels, prices) + direct(sent.unicast, prices)
-
-
-def _without(matches: Matches, other: Matches) -> Matches:
-    """Return the pairs that are not among others."""
-    width = max(int(matches.index.max(initial=0)), int(other.index.max(initial=0))) + 1
-    keys, gone = matches.rows() * width + matches.index, other.rows() * width + other.index
-    kept = keys[~np.isin(keys, gone, assume_unique=True)]
-    return Matches.from_pairs(kept // width, kept % width, matches.n_events)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from narrowcast.model.matches import Matches
-from narrowcast.routing.base import Method, flows_of
+from narrowcast.routing.base import Method, flows_of, without
 from narrowcast.routing.channels import ChannelRouter
 from narrowcast.routing.cheapest import ExactRouter, PartialRouter, ThresholdRouter
 from narrowcast.routing.prices import Prices, direct, on_nodes, over
@@ -183,7 +183,7 @@ class _Case:
         #: What the plan itself says, and whom its channels then reach.
         self.planned = ChannelRouter().route(events, matches, plan)
         self.as_planned = self._cost(self.planned)
-        self.reached = _without(matches, self.planned.unicast)
+        self.reached = without(matches, self.planned.unicast)
         self.nodes = on_nodes(matches, self.prices)
         self.unicast = direct(matches, self.prices)
         self.even = None if network is None else ThresholdRouter(network=network).thresholds(plan)
@@ -316,13 +316,6 @@ def _name(channels: tuple[int, ...], unicast: int) -> str:
     """
     parts = [f"channel{'s' * (len(channels) > 1)} {', '.join(map(str, channels))}"] if channels else []
     return " + ".join(parts + ["unicast"] * (unicast > 0)) or "none"
-
-
-def _without(matches: Matches, other: Matches) -> Matches:
-    """Return the pairs that are not among others."""
-    rows = [np.setdiff1d(these, those) for these, those in zip(matches, other, strict=True)]
-    indptr = np.cumsum([0, *map(len, rows)])
-    return Matches(indptr, np.concatenate([np.zeros(0, np.int32), *rows]))
 
 
 def _most(shares: Doubles | None, channels: tuple[int, ...]) -> float | None:
