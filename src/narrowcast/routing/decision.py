@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from narrowcast.model.matches import Matches
 from narrowcast.routing.base import Method, flows_of, without
 from narrowcast.routing.channels import ChannelRouter
 from narrowcast.routing.cheapest import ExactRouter, PartialRouter, ThresholdRouter
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from narrowcast.costs.network import Network
+    from narrowcast.model.matches import Matches
     from narrowcast.model.plan import ChannelPlan
     from narrowcast.routing.base import Deliveries, Router
 
@@ -143,6 +143,7 @@ def decide(
 
     Examples
     --------
+    >>> from narrowcast.model.matches import Matches
     >>> from narrowcast.model.plan import ChannelPlan
     >>> plan = ChannelPlan(carries=[[1]], listens=[[1]] * 4)
     >>> interested = Matches.from_pairs([0, 1, 1, 1], [3, 0, 1, 2], n_events=2)
