@@ -6,7 +6,7 @@ Everything here works without Spark and NATS; `narrowcast.pipeline` and `narrowc
 from importlib import import_module
 from types import ModuleType
 
-from narrowcast.costs import COSTS, CostModel, Network, Waste
+from narrowcast.costs import COSTS, CostModel, Filtering, Network, Waste
 from narrowcast.filters.explain import Explanation, Subscription
 from narrowcast.filters.limits import Limits
 from narrowcast.filters.subscriptions import compile_filters
@@ -35,9 +35,13 @@ from narrowcast.model.subscriptions import SubscriptionSet
 from narrowcast.model.topology import Locations, Topology
 from narrowcast.planning import (
     PLANNERS,
+    Annealed,
     Broadcast,
     Forgy,
+    GroupsFirst,
     Hash,
+    Iterated,
+    Joint,
     MacQueen,
     Mst,
     OnlinePlanner,
@@ -46,6 +50,7 @@ from narrowcast.planning import (
     PerFlow,
     Planner,
     Replanner,
+    StreamsFirst,
     Unicast,
 )
 from narrowcast.routing import (
@@ -63,6 +68,7 @@ __all__ = [
     "MATCHERS",
     "PLANNERS",
     "ROUTERS",
+    "Annealed",
     "Auto",
     "Bitmap",
     "Broadcast",
@@ -74,11 +80,15 @@ __all__ = [
     "EventBatch",
     "ExactRouter",
     "Explanation",
+    "Filtering",
     "Forgy",
     "Grid",
+    "GroupsFirst",
     "Hash",
     "Hilbert",
     "Interest",
+    "Iterated",
+    "Joint",
     "Limits",
     "Locations",
     "MacQueen",
@@ -100,6 +110,7 @@ __all__ = [
     "STree",
     "Scan",
     "Schema",
+    "StreamsFirst",
     "Subscription",
     "SubscriptionSet",
     "ThresholdRouter",

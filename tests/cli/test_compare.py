@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import narrowcast as nc
+from narrowcast.costs.filtering import Filtering
 from support.command import call, document, refusal, table_of
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def test_compare(given: list[str], spark: SparkSession, tmp_path: Path) -> None:
         *("compare", 4, 4),
         {"top": 3},
     )
-    assert facts["costs"] == ["network", "waste"]
+    assert facts["costs"] == ["network", "waste", "filtering"]
     assert set(facts["inputs"]) == {"interests", "topology", "locations"}
     by_name = {(row["method"], row["asked"]): row for row in facts["rows"]}
     asked = {(name, count) for name in ("partial", "mst", "hash", "per-flow") for count in (2, 3)}
@@ -68,6 +69,8 @@ def test_compare(given: list[str], spark: SparkSession, tmp_path: Path) -> None:
     plan = nc.Mst(channels=3, top=3).fit(INTEREST).plan_
     assert by_name["mst", 3]["costs"]["waste"]["total"] == nc.Waste().score(INTEREST, plan).total
     assert by_name["mst", 3]["direct_share"] == pytest.approx(1 / 7)
+    share = Filtering.share(Filtering().score(INTEREST, plan), 4)
+    assert by_name["mst", 3]["excess_share"] == pytest.approx(share)
     table = pq.read_table(out / "compare.parquet")
     assert table["network"].to_pylist() == [row["costs"]["network"]["total"] for row in facts["rows"]]
     assert "seconds to plan" in (out / "compare.svg").read_text()
@@ -82,7 +85,9 @@ def test_a_method_that_fails_is_told(given: list[str], spark: SparkSession, tmp_
     assert ["forgy 2", "passes is -1; give a whole number of at least 0"] in rows
     [mine] = (row for row in rows if row[0] == "hash")
     waste = nc.Waste().score(INTEREST, nc.Hash(channels=2).fit(INTEREST).plan_).total
-    assert mine[1:4] == ["2", f"{waste:g}", "0.0"]
+    share = Filtering.share(Filtering().score(INTEREST, nc.Hash(channels=2).fit(INTEREST).plan_), 4)
+    assert mine[1:5] == ["2", f"{waste:g}", f"{100 * share:.1f}", "0.0"]
+    assert max(len(line) for line in found.stdout.splitlines() if "┃" in line) <= 80
     assert "network" not in found.stdout
     assert "forgy" in (tmp_path / "out" / "compare.svg").read_text(), (
         "what is missing is told below the title"
@@ -152,6 +157,7 @@ def test_plan_and_evaluate_on_a_network(given: list[str], spark: SparkSession, t
         facts["costs"]
         == info.costs
         == {
+            "filtering": Filtering().score(INTEREST, plan).total,
             "network": pytest.approx(paid.total),
             "waste": nc.Waste().score(INTEREST, plan).total,
         }

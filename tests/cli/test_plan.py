@@ -13,6 +13,7 @@ import pytest
 
 import narrowcast as nc
 from narrowcast.cli.plan import parameters
+from narrowcast.costs.filtering import Filtering
 from narrowcast.errors import ParameterError
 from narrowcast.pipeline.plan import to_interest
 from narrowcast.pipeline.streaming.state import State
@@ -94,10 +95,10 @@ def test_topics(topics: list[str], tmp_path: Path) -> None:
         "flows": 4,
         "subscribers": 3,
         "channels": plan.n_groups,
-        "costs": {"waste": cost.total},
+        "costs": {"filtering": Filtering().score(interest, plan).total, "waste": cost.total},
     }
     assert (info.method, info.seed, info.flow_space, info.params) == ("hash", 4, "topics", {"channels": 2})
-    assert info.costs == {"waste": cost.total}
+    assert info.costs == facts["costs"]
     assert set(info.inputs) == {"interests", "rates"}
     assert said == ""
 
@@ -109,7 +110,16 @@ def test_topics(topics: list[str], tmp_path: Path) -> None:
     table = call("evaluate", out, *topics)
     rows = table_of(table.stdout)
     [mine] = (row for row in rows if row[0] == "hash")
+    share = Filtering.share(Filtering().score(interest, plan), 3)
     assert mine[1:3] == [f"{plan.n_groups}", f"{cost.total:,.6g}"]
+    assert mine[-1] == f"{100 * share:.1f}"
+    assert found["methods"]["hash"]["excess_share"] == pytest.approx(share)
+    assert max(map(len, table.stdout.splitlines())) <= 80
+    alone = call("evaluate", out, *topics, "--cost", "filtering")
+    [heads] = (line for line in alone.stdout.splitlines() if "sessions" in line)
+    assert [each.strip() for each in heads.strip("┃").split("┃")][2:] == [
+        *("filtering", "groups", "sessions", "direct", "excess %"),
+    ]
     assert table.stdout.startswith(f"What {out} costs\n")
 
     # Other rates are other inputs: that is said, and the costs are those of what is given.
@@ -151,7 +161,8 @@ def test_events(content: list[str], tmp_path: Path) -> None:
     assert sorted(plan.flows.to_pylist()) == interest.flows.to_pylist()
     cost = nc.Waste().score(interest, plan).total
     assert (facts["flows"], facts["wants"], facts["rejected"]) == (12, interest.wants.nnz, 1)
-    assert facts["costs"] == info.costs == {"waste": cost}
+    filtering = Filtering().score(interest, plan).total
+    assert facts["costs"] == info.costs == {"filtering": filtering, "waste": cost}
     assert (info.flow_space, info.params) == ("events", {"channels": 3, "recent": 12})
     assert said.startswith("40 events against 4 subscriptions: about ")
 

@@ -15,6 +15,7 @@ import pytest
 
 import narrowcast as nc
 from narrowcast.cli import run as module
+from narrowcast.costs.filtering import Filtering, receivers
 from narrowcast.errors import NarrowcastError
 from narrowcast.pipeline.checkpoint import RECORDS, workshop
 from narrowcast.report.job import PICTURES as CHARTS
@@ -145,7 +146,7 @@ def test_everything_is_what_one_process_computes(first: tuple[Path, dict[str, An
     for name in NETWORK:
         assert pq.read_table(out / f"{name}.parquet").equals(tables[name])
     network = nc.Network(links, locations=nc.Locations.from_table(tables["locations"], links))
-    paid = network.score(interest, plan)
+    paid, filtering = network.score(interest, plan), Filtering().score(interest, plan)
     own = nc.Partial(channels=4, seed=3, topology=links, locations=network.locations)
     kept = nc.Interest.from_tables(
         *(pq.read_table(out / f"{name}.parquet") for name in ("interests", "rates"))
@@ -157,6 +158,8 @@ def test_everything_is_what_one_process_computes(first: tuple[Path, dict[str, An
         **found.terms,
         "network": pytest.approx(paid.total),
         "improvement_pct": pytest.approx(paid.terms["improvement_pct"]),
+        "filtering": pytest.approx(filtering.total),
+        "excess_share": pytest.approx(Filtering.share(filtering, receivers(interest))),
     }
     assert (costs["unicast"]["improvement_pct"], costs["ideal"]["improvement_pct"]) == (0, 100)
     assert list(costs) == ["partial", "unicast", "broadcast", "per-flow", "hash", "ideal"]
@@ -168,7 +171,11 @@ def test_everything_is_what_one_process_computes(first: tuple[Path, dict[str, An
     assert costs["per-flow"]["channels"] == len(expected)
     assert (info.method, info.seed, info.channels, info.flow_space) == ("partial", 3, 4, "events")
     assert info.params == {"channels": 4, "recent": 10_000}
-    assert info.costs == {"waste": found.total, "network": pytest.approx(paid.total)}
+    assert info.costs == {
+        "filtering": pytest.approx(filtering.total),
+        "waste": found.total,
+        "network": pytest.approx(paid.total),
+    }
     assert set(info.inputs) == {"subscriptions", "events"}
 
     page = (out / "report.html").read_text()

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import narrowcast as nc
+from narrowcast.costs.filtering import Filtering
 from narrowcast.errors import ParameterError
 from narrowcast.pipeline.compare import Compared, Comparison, compare
 from narrowcast.pipeline.interest import InterestFrames
@@ -77,12 +78,16 @@ def rows(found: Comparison) -> dict[tuple[str, int | None], Compared]:
 
 def test_the_costs_are_those_of_each_method() -> None:
     found = compare(INTEREST, channels=[3, 5], network=NetworkTables(LINE))
-    assert found.costs == ("network", "waste")
+    assert found.costs == ("network", "waste", "filtering")
     by_name = rows(found)
     several = [name for name in nc.PLANNERS if name not in ("auto", "unicast", "broadcast")]
     asked = {(name, count) for name in several for count in (3, 5)}
     assert set(by_name) == asked | {("unicast", None), ("broadcast", None), ("ideal", None)}
-    models: dict[str, nc.CostModel] = {"network": nc.Network(LINE), "waste": nc.Waste()}
+    models: dict[str, nc.CostModel] = {
+        "network": nc.Network(LINE),
+        "waste": nc.Waste(),
+        "filtering": Filtering(),
+    }
     for (name, count), row in by_name.items():
         assert row.problem == ""
         if name == "ideal":
@@ -102,7 +107,10 @@ def test_the_costs_are_those_of_each_method() -> None:
     assert found.rows[0].method == "ideal"
     unicast = by_name["unicast", None]
     assert unicast.direct_share == pytest.approx(1)
-    assert (unicast.improvement_pct, unicast.channels) == (0, 0)
+    assert (unicast.improvement_pct, unicast.excess_share, unicast.channels) == (0, 0, 0)
+    assert by_name["ideal", None].excess_share == 0
+    # Flooding is of what somebody wants, to who wants something; broadcast brings more, to more.
+    assert 1 < by_name["hash", 5].excess_share < by_name["broadcast", None].excess_share  # type: ignore[operator]
     assert by_name["hash", 3].direct_share == 0
     assert 0 < by_name["per-flow", 5].direct_share < by_name["per-flow", 3].direct_share < 1  # type: ignore[operator]
 
@@ -111,8 +119,8 @@ def test_the_table_has_a_row_for_each() -> None:
     found = compare(INTEREST, channels=2, methods=["mst", "ideal", "mst"], params={"top": 0})
     table = found.to_table()
     assert table.column_names == [
-        *("method", "asked", "channels", "waste", "improvement_pct", "direct_share", "seconds", "peak_mb"),
-        "problem",
+        *("method", "asked", "channels", "waste", "filtering", "improvement_pct", "excess_share"),
+        *("direct_share", "seconds", "peak_mb", "problem"),
     ]
     assert sorted(table["method"].to_pylist()) == sorted([*BASELINES, "mst", "ideal"])
     assert table.schema.field("asked").type == pa.int64()

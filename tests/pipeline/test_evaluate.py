@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from narrowcast.costs import COSTS, Waste
+from narrowcast.costs.filtering import Filtering, receivers
 from narrowcast.errors import ParameterError, PlanError, TableError
 from narrowcast.model.cost import Cost
 from narrowcast.model.interest import Interest
@@ -237,10 +238,15 @@ def test_a_plan_with_the_name_of_a_baseline(spark: SparkSession) -> None:
         whole.carries, np.ones(whole.listens.shape), subscribers=whole.subscribers, flows=whole.flows
     )
     assert evaluate(frames, crowd, name="hash").name == "hash, as planned"
+    ideal = Filtering().ideal(case.interest)
     text = json.dumps(other.to_dict())
     assert json.loads(text)["methods"]["ideal"] == {
         "channels": None,
-        "costs": {"waste": {"total": 0.0, "terms": dict(Waste().ideal(case.interest).terms)}},
+        "costs": {
+            "filtering": {"total": pytest.approx(ideal.total), "terms": pytest.approx(dict(ideal.terms))},
+            "waste": {"total": 0.0, "terms": dict(Waste().ideal(case.interest).terms)},
+        },
+        "excess_share": 0.0,
     }
 
 
@@ -267,8 +273,14 @@ def test_a_cost_that_does_not_add_up_is_scored_at_once(
     frames = case.frames(spark)
     found = evaluate(frames, case.plan, name="mine", block_size=40)
     assert_same(found.methods, on_the_driver(case, 7))
-    assert list(found.methods["mine"].costs) == ["listeners", "waste"]
+    assert list(found.methods["mine"].costs) == ["filtering", "listeners", "waste"]
+    # Each block has some of the subscribers; the share is of flooding to all of them.
+    for each in found.methods.values():
+        share = Filtering.share(each.costs["filtering"], receivers(case.interest))
+        assert each.excess_share == pytest.approx(share)
+    assert found.methods["broadcast"].excess_share == pytest.approx(1)
     alone = evaluate(frames, case.plan, name="mine", costs=["listeners"])
+    assert alone.methods["hash"].excess_share is None
     assert alone.methods["hash"].costs["listeners"].total == case.plan.listens.nnz
     assert alone.methods["per-flow"].channels == np.count_nonzero(case.interest.audience())
     with pytest.raises(ParameterError, match="wanted pairs and the driver takes 10;"):

@@ -38,6 +38,15 @@ def test_waste_by_how_many_flows_there_are(monkeypatch: pytest.MonkeyPatch) -> N
     assert (chosen.method_, chosen.plan_) == ("macqueen", nc.MacQueen(channels=5).fit(many).plan_)
 
 
+def test_filtering_and_sessions() -> None:
+    own = nc.Joint(channels=2, sessions=3, seed=4).fit(INTEREST).plan_
+    for chosen in (
+        nc.planning.Auto(channels=2, sessions=3, seed=4),
+        nc.planning.Auto(channels=2, sessions=3, seed=4, cost="filtering", topology=LINE),
+    ):
+        assert (chosen.fit(INTEREST).method_, chosen.plan_) == ("joint", own)
+
+
 def test_it_is_no_worse_than_what_needs_no_planning() -> None:
     rng = np.random.default_rng(5)
     interest = nc.Interest(rng.random((30, 60)) < 0.2, rng.random(60))
@@ -52,5 +61,7 @@ def test_bad_parameters() -> None:
         nc.planning.Auto().fit(INTEREST)
     with pytest.raises(ParameterError, match="cost is 'network' and there is no topology"):
         nc.planning.Auto(channels=2, cost="network").fit(INTEREST)
-    with pytest.raises(ParameterError, match="cost is 'filtering'; auto knows the best method for"):
-        nc.planning.Auto(channels=2, cost="filtering").fit(INTEREST)
+    with pytest.raises(ParameterError, match="cost is 'forwarding'; auto knows the best method for"):
+        nc.planning.Auto(channels=2, cost="forwarding").fit(INTEREST)
+    with pytest.raises(ParameterError, match="sessions is 3, and plans for waste have one level"):
+        nc.planning.Auto(channels=2, cost="waste", sessions=3).fit(INTEREST)

@@ -81,6 +81,20 @@ def test_the_tables() -> None:
     ]
 
 
+def test_the_excess_of_filtering_is_a_column_where_there_is_room() -> None:
+    known = facts()
+    for name, share in {"hash": 0.25, "unicast": 0.0, "ideal": 0.0}.items():
+        each = known["evaluate"]["methods"][name]
+        each["costs"]["filtering"] = {"total": 9.0, "terms": {"groups": 5.0, "sessions": 4.0, "direct": 0.0}}
+        each["excess_share"] = share
+    found = summary_of(known, {})
+    assert (found["costs"]["hash"]["filtering"], found["costs"]["hash"]["excess_share"]) == (9.0, 0.25)
+    assert "groups" not in found["costs"]["hash"]
+    rows = rows_of(found)["What it costs"]
+    assert rows[0][-1] == "excess %"
+    assert [row[-1] for row in rows[1:]] == ["25.0", "0.0", "0.0"]
+
+
 def test_a_network_has_columns_of_its_own() -> None:
     known = facts()
     for name, (total, gain) in {"hash": (30.0, 60.0), "unicast": (60.0, 0.0), "ideal": (9.0, 100.0)}.items():

@@ -14,6 +14,7 @@ from narrowcast.cli.diff import diff
 from narrowcast.cli.doctor import doctor
 from narrowcast.cli.evaluate import evaluate
 from narrowcast.cli.explain import explain
+from narrowcast.cli.export import export
 from narrowcast.cli.generate import generate
 from narrowcast.cli.match import match
 from narrowcast.cli.plan import plan
@@ -40,6 +41,7 @@ for command in (
     generate,
     check,
     diff,
+    export,
     bench,
     doctor,
 ):

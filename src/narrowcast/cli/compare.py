@@ -187,16 +187,19 @@ def _subtitle(said: str, found: Comparison) -> str:
 def _rows(found: Comparison) -> list[tuple[str, ...]]:
     """Return the comparison as rows of text, narrow enough for most terminals."""
     several = len({row.asked for row in found.rows if row.asked is not None}) > 1
+    costs, with_excess = options.columns_of(found.costs)
     gain = ("gain %",) if "network" in found.costs else ()
+    excess = ("excess %",) if with_excess else ()
     rows: list[tuple[str, ...]] = [
-        ("method", "used", *found.costs, *gain, "direct %", "sec", "MB"),
+        ("method", "used", *costs, *gain, *excess, "direct %", "sec", "MB"),
     ]
     for row in found.rows:
         if row.problem:
             continue
         share = None if row.direct_share is None else 100 * row.direct_share
-        totals = (row.costs[name].total for name in found.costs)
+        totals = (row.costs[name].total for name in costs)
         numbers = [(row.improvement_pct, 1)] if gain else []
+        numbers += [(None if row.excess_share is None else 100 * row.excess_share, 1)] if excess else []
         numbers += [(share, 1), (row.seconds, 2), (row.peak_mb, 1)]
         rows.append(
             (

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
     from narrowcast.model.artefact import PlanInfo
 
 #: Terms that the table has already: the total of a cost, or that of a row, under another name.
-_SAME = {"waste": ("wasted",), "network": ("unicast", "ideal", "broadcast")}
+_SAME = {
+    "waste": ("wasted",),
+    "network": ("unicast", "ideal", "broadcast"),
+    "filtering": ("ideal", "excess", "everything"),
+}
 
 
 def evaluate(
@@ -145,14 +149,16 @@ def _rows(facts: dict[str, Any], unit: str) -> list[tuple[str, ...]]:
     """Return costs as rows of text: a method each, a column for each cost and each of its terms."""
     methods: dict[str, Any] = facts["methods"]
     first = next(iter(methods.values()))["costs"]
+    costs, with_excess = options.columns_of(first)
     heads = [
         (cost, term)
-        for cost, each in first.items()
-        for term in (None, *each["terms"])
+        for cost in costs
+        for term in (None, *first[cost]["terms"])
         if term not in _SAME.get(cost, ())
     ]
+    excess = ("excess %",) if with_excess else ()
     rows: list[tuple[str, ...]] = [
-        (unit, "channels", *(cost if term is None else term for cost, term in heads))
+        (unit, "channels", *(cost if term is None else term for cost, term in heads), *excess)
     ]
     for name, each in methods.items():
         values = (
@@ -160,5 +166,6 @@ def _rows(facts: dict[str, Any], unit: str) -> list[tuple[str, ...]]:
             for cost, term in heads
         )
         shown = "" if each["channels"] is None else f"{each['channels']:,}"
-        rows.append((name, shown, *map(options.number, values)))
+        more = (f"{100 * each['excess_share']:.1f}",) if excess else ()
+        rows.append((name, shown, *map(options.number, values), *more))
     return rows

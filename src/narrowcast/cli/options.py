@@ -20,7 +20,7 @@ from narrowcast.pipeline.match import STRATEGIES
 from narrowcast.pipeline.session import MASTER, bytes_of, session, settings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from narrowcast.pipeline.estimate import Estimate
 
@@ -104,6 +104,19 @@ def number(value: float) -> str:
     ('36,851,234', '21.2853')
     """
     return f"{value:,.0f}" if abs(value) >= 1e5 else f"{value:,.6g}"
+
+
+def columns_of(costs: Collection[str]) -> tuple[list[str], bool]:
+    """Return the costs that a table has room for, and whether it has room for the excess of filtering.
+
+    That excess says what the total does; and of the columns of a network, that of filtering would be one
+    too many.
+
+    >>> columns_of(["filtering", "waste"]), columns_of(["filtering"])
+    ((['waste'], True), (['filtering'], True))
+    """
+    totals = [name for name in costs if name != "filtering" or "waste" not in costs]
+    return totals, "filtering" in costs and not {"network", "waste"} <= set(costs)
 
 
 def reasons(facts: Mapping[str, Any]) -> list[tuple[str, ...]]:

@@ -16,7 +16,7 @@ from narrowcast.model.schema import Schema
 from narrowcast.pipeline.inputs import Inputs, take
 from narrowcast.pipeline.match import STRATEGIES
 from narrowcast.pipeline.network import NetworkTables
-from narrowcast.pipeline.plan import make_plan, takes_network
+from narrowcast.pipeline.plan import make_plan, parameters_of, takes_network
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.progress import watched
 from narrowcast.pipeline.run import RECENT
@@ -33,6 +33,10 @@ def plan(
     channels: Annotated[
         int | None,
         typer.Option("--channels", metavar="K", help="The most channels; most methods need it."),
+    ] = None,
+    sessions: Annotated[
+        int | None,
+        typer.Option("--sessions", metavar="L", help="The most sessions in them, for methods of two levels."),
     ] = None,
     interests: inputs.Interests = None,
     rates: inputs.Rates = None,
@@ -71,7 +75,8 @@ def plan(
     its flows and their rates, as they are at this moment: the stream may go on meanwhile.
 
     The method auto is the one that is best for the first --cost: partial for network, which is the default
-    with a topology; for waste that of pairwise and macqueen which wastes less.
+    with a topology; joint for filtering, which is with --sessions; for waste that of pairwise and macqueen
+    which wastes less.
 
     Examples:
 
@@ -82,12 +87,18 @@ def plan(
         narrowcast plan --state out/state --method macqueen --channels 16 --out plan
 
         narrowcast plan --interests i.csv --topology t.csv --method partial --channels 9 --out plan
+
+        narrowcast plan --interests i.parquet --method joint --channels 50 --sessions 1000 --out plan
     """
     PLANNERS[method]
     options.one_of("--strategy", strategy, STRATEGIES)
     if out.exists() or out.is_symlink():
         raise TableError(f"{out} exists already; name another folder or remove it")
     params = parameters(settings or [])
+    if sessions is not None:
+        if "sessions" not in parameters_of(method):
+            raise ParameterError(f"--sessions is given, and method {method!r} has one level; leave it out")
+        params["sessions"] = sessions
     if method == "auto" and costs:
         params.setdefault("cost", costs[0])
     network = NetworkTables.read(topology, locations, publishers)

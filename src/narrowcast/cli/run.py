@@ -134,6 +134,11 @@ def _source(
     if subscriptions is None and events is None:
         name = workload or "stocks"
         made = make_workload(name, settings, seed=seed)
+        if "interests" in getattr(made, "makes", ()):
+            raise ParameterError(
+                f"workload {name!r} makes interests, and a run starts from subscriptions and events; "
+                "generate it, and plan with --interests and --rates"
+            )
         said = {"workload": name, "parameters": values_of(made), **origin_of(made)}
         return Made(made.tables, {**said, "seed": seed}), said
     if subscriptions is None or events is None:

@@ -10,7 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from narrowcast.costs.base import COSTS
+from narrowcast.costs.filtering import receivers
 from narrowcast.errors import ParameterError
+from narrowcast.pipeline.evaluate import excess_share
 from narrowcast.pipeline.network import NOWHERE, NetworkTables
 from narrowcast.pipeline.plan import COMMON, make_planner, parameters_of
 from narrowcast.pipeline.trial import Trial, trials
@@ -31,6 +33,8 @@ IDEAL = "ideal"
 _CHOOSES = "auto"
 #: Methods whose plan is the same with any number of channels.
 _ANYHOW = ("unicast", "broadcast")
+#: What rows are ordered by: the first of these that there is, else the first by name.
+_FIRST = ("network", "waste")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ class Compared:
         How many it uses.
     costs
         By the cost model's name; none where it failed.
+    excess_share
+        The excess of the cost `filtering` as a share of that of flooding; None without that cost.
     direct_share
         The share of the wanted messages that is sent directly, over no channel.
     seconds, peak_mb
@@ -59,6 +65,7 @@ class Compared:
     asked: int | None = None
     channels: int | None = None
     costs: Mapping[str, Cost] = field(default_factory=dict)
+    excess_share: float | None = None
     direct_share: float | None = None
     seconds: float | None = None
     peak_mb: float | None = None
@@ -78,6 +85,7 @@ class Compared:
             "channels": self.channels,
             "costs": costs,
             "improvement_pct": self.improvement_pct,
+            "excess_share": self.excess_share,
             "direct_share": self.direct_share,
             "seconds": self.seconds,
             "peak_mb": self.peak_mb,
@@ -108,7 +116,8 @@ class Comparison:
         """Return a row for each method, and a column for the total of each cost."""
         kinds = {"method": pa.string(), "asked": pa.int64(), "channels": pa.int64()}
         kinds |= dict.fromkeys(self.costs, pa.float64())
-        kinds |= dict.fromkeys(("improvement_pct", "direct_share", "seconds", "peak_mb"), pa.float64())
+        shares = ("improvement_pct", "excess_share", "direct_share")
+        kinds |= dict.fromkeys((*shares, "seconds", "peak_mb"), pa.float64())
         rows = []
         for row in self.rows:
             said = row.to_dict()
@@ -165,11 +174,12 @@ def compare(
         raise ParameterError(f"channels is {counts}; give one number, or several that differ")
     chosen = methods_of(methods, params or {})
     models = COSTS.made(costs, **network.given)
-    names = tuple(sorted(models, key=lambda name: (name != "network", name)))
+    names = tuple(sorted(models, key=lambda name: ([name != first for first in _FIRST], name)))
     if not names:
         raise ParameterError("there is no cost to compare by; name one, or leave costs out")
     # First of all: what is wrong with a network is wrong for all methods.
-    rows = [Compared(IDEAL, costs={name: models[name].ideal(interest) for name in names})]
+    ideal = {name: models[name].ideal(interest) for name in names}
+    rows = [Compared(IDEAL, costs=ideal, excess_share=excess_share(ideal, receivers(interest)))]
     planners: list[tuple[str, int | None, Planner]] = []
     for method in chosen:
         own = {name: value for name, value in (params or {}).items() if name in parameters_of(method)}
@@ -229,6 +239,7 @@ def _row(
         asked,
         channels=trial.plan.n_groups,
         costs=costs,
+        excess_share=excess_share(costs, receivers(interest)),
         direct_share=_direct(interest, trial.plan),
         seconds=trial.seconds,
         peak_mb=trial.megabytes,

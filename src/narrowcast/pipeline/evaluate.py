@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from narrowcast.costs.base import COSTS
+from narrowcast.costs.filtering import Filtering
 from narrowcast.errors import ParameterError, PlanError
 from narrowcast.model.cost import Cost
 from narrowcast.model.interest import Interest
@@ -68,15 +69,18 @@ class Scored:
         How many it uses; None for the ideal, which has none.
     costs
         By the cost model's name.
+    excess_share
+        The excess of the cost `filtering` as a share of that of flooding; None without that cost.
     """
 
     channels: int | None
     costs: Mapping[str, Cost]
+    excess_share: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         costs = {name: {"total": cost.total, "terms": dict(cost.terms)} for name, cost in self.costs.items()}
-        return {"channels": self.channels, "costs": costs}
+        return {"channels": self.channels, "costs": costs, "excess_share": self.excess_share}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +175,12 @@ def evaluate(
         n_pairs, sizes = _checked(frames, shipped, channels)
         blocks = Blocks.of_sizes(sizes, channels, block_size)
         in_parts = {each: model for each, model in models.items() if model.additive}
-        scores = _scored(frames, shipped, blocks, in_parts)
+        scores, n_subscribers = _scored(frames, shipped, blocks, in_parts)
     if at_once := {each: model for each, model in models.items() if not model.additive}:
         interest = to_interest(frames, limit=limit)
         plans = _plans(interest, plan, interest.subscribers, channels)
         scores += [score for score in _scores(interest, plans, at_once) if score[1] is not None]
-    return _evaluation(scores, name, plan, channels, n_pairs, models)
+    return _evaluation(scores, name, plan, channels, n_pairs, n_subscribers, models)
 
 
 @contextmanager
@@ -259,8 +263,8 @@ def _refuse(missed: DataFrame, n_missed: int, n_pairs: int) -> NoReturn:
 
 def _scored(
     frames: InterestFrames, plan: Broadcast[ChannelPlan], blocks: Blocks, models: Mapping[str, CostModel]
-) -> list[Score]:
-    """Return the scores of all blocks."""
+) -> tuple[list[Score], int]:
+    """Return the scores of all blocks, and how many subscribers want something."""
     interests, rates = frames.interests.select("subscriber", "flow"), frames.rates.select("flow", "rate")
     # All of them are subscribers of the plan, which serves everybody: there are no more than it has.
     everybody = labels_in(interests.select("subscriber").distinct().toArrow(), "subscriber", "interests")
@@ -281,8 +285,8 @@ def _scored(
         found = left.groupBy("block").cogroup(right.groupBy("block")).applyInArrow(work, _SCORES).collect()
     if not found:
         nothing = Interest(np.zeros((0, 0)))
-        return list(_scores(nothing, _plans(nothing, plan.value, everybody, blocks.channels), models))
-    return [(row.method, row.cost, row.term, row.value) for row in found]
+        return list(_scores(nothing, _plans(nothing, plan.value, everybody, blocks.channels), models)), 0
+    return [(row.method, row.cost, row.term, row.value) for row in found], len(everybody)
 
 
 def _score(
@@ -354,7 +358,13 @@ def _scores(
 
 
 def _evaluation(
-    scores: Iterable[Score], name: str, plan: ChannelPlan, channels: int, n_pairs: int, costs: Iterable[str]
+    scores: Iterable[Score],
+    name: str,
+    plan: ChannelPlan,
+    channels: int,
+    n_pairs: int,
+    n_subscribers: int,
+    costs: Iterable[str],
 ) -> Evaluation:
     """Add up scores."""
     parts: dict[tuple[str, str | None, str | None], list[float]] = defaultdict(list)
@@ -368,16 +378,19 @@ def _evaluation(
             terms[method, cost][term] = value
     used = {_OWN: plan.n_groups, "unicast": 0, "broadcast": 1, "hash": channels}
     used["per-flow"] = int(total["per-flow", None, None])
-    methods = {
-        method: Scored(
-            used.get(method), {cost: Cost(total[method, cost, None], terms[method, cost]) for cost in costs}
-        )
-        for method in (_OWN, *BASELINES)
-    }
+    methods = {}
+    for method in (_OWN, *BASELINES):
+        found = {cost: Cost(total[method, cost, None], terms[method, cost]) for cost in costs}
+        methods[method] = Scored(used.get(method), found, excess_share(found, n_subscribers))
     own = methods.pop(_OWN)
     if name in methods and not _alike(own, methods[name]):
         name = f"{name}, as planned"
     return Evaluation(name, n_pairs, {name: own} | {n: m for n, m in methods.items() if n != name})
+
+
+def excess_share(costs: Mapping[str, Cost], n_subscribers: int) -> float | None:
+    """Return the excess of the cost `filtering` as a share of that of flooding; None without that cost."""
+    return Filtering.share(costs["filtering"], n_subscribers) if "filtering" in costs else None
 
 
 def _alike(one: Scored, other: Scored) -> bool:

@@ -6,15 +6,21 @@ from narrowcast.planning.auto import Auto
 from narrowcast.planning.base import PLANNERS, OnlinePlanner, Planner
 from narrowcast.planning.baselines import Broadcast, Hash, PerFlow, Unicast
 from narrowcast.planning.cells import Forgy, MacQueen, Mst, Pairwise
+from narrowcast.planning.hierarchical import Annealed, GroupsFirst, Iterated, StreamsFirst
+from narrowcast.planning.joint import Joint
 from narrowcast.planning.partial import Partial
 from narrowcast.planning.replan import Replanner
 
 __all__ = [
     "PLANNERS",
+    "Annealed",
     "Auto",
     "Broadcast",
     "Forgy",
+    "GroupsFirst",
     "Hash",
+    "Iterated",
+    "Joint",
     "MacQueen",
     "Mst",
     "OnlinePlanner",
@@ -23,5 +29,6 @@ __all__ = [
     "PerFlow",
     "Planner",
     "Replanner",
+    "StreamsFirst",
     "Unicast",
 ]

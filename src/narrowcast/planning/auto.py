@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Self
 
 from narrowcast.costs.waste import Waste
 from narrowcast.errors import ParameterError
-from narrowcast.planning.base import PLANNERS, check_channels
+from narrowcast.planning.base import PLANNERS, check_channels, check_seed
+from narrowcast.planning.joint import Joint
 from narrowcast.planning.partial import Partial
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from narrowcast.model.topology import Locations, Topology
 
 #: The costs that a method can be chosen for.
-COSTS = ("network", "waste")
+COSTS = ("network", "filtering", "waste")
 #: Flows x flows x subscribers up to which the closest are merged: ten seconds.
 _MERGED = 10**12
 
@@ -26,10 +27,10 @@ _MERGED = 10**12
 class Auto:
     """Plans by the method that measured best for a cost (benchmarks/results/planning.json).
 
-    For network cost that is `partial`. For waste, where every flow goes by a channel, it is `pairwise` where
-    many want a flow and `macqueen` where few do: both are tried, and the plan that wastes less is kept. Where
-    the first would take more than some ten seconds, as for 10,000 flows and as many subscribers, it is
-    `macqueen` alone.
+    For network cost that is `partial`, for filtering `joint`. For waste, where every flow goes by a channel,
+    it is `pairwise` where many want a flow and `macqueen` where few do: both are tried, and the plan that
+    wastes less is kept. Where the first would take more than some ten seconds, as for 10,000 flows and 10,000
+    subscribers, it is `macqueen` alone.
 
     Parameters
     ----------
@@ -40,7 +41,10 @@ class Auto:
     topology, locations, publishers
         The network, where there is one: see `Partial`.
     cost
-        `network` or `waste`; where left out, the first if there is a topology.
+        `network`, `filtering` or `waste`; where left out, the first if there is a topology, the second if
+        there are sessions, else the last.
+    sessions
+        The most sessions, for filtering.
 
     Examples
     --------
@@ -63,6 +67,7 @@ class Auto:
         locations: Locations | ArrayLike | None = None,
         publishers: ArrayLike | None = None,
         cost: str | None = None,
+        sessions: int | None = None,
     ) -> None:
         self.channels = channels
         self.seed = seed
@@ -70,13 +75,20 @@ class Auto:
         self.locations = locations
         self.publishers = publishers
         self.cost = cost
+        self.sessions = sessions
 
     def fit(self, interest: Interest) -> Self:
         """Choose the method and make the plan, `plan_`."""
         check_channels(self.channels, required="auto")
-        cost = self.cost or ("waste" if self.topology is None else "network")
+        check_seed(self.seed)
+        alone = "waste" if self.sessions is None else "filtering"
+        cost = self.cost or (alone if self.topology is None else "network")
         if cost not in COSTS:
-            raise ParameterError(f"cost is {cost!r}; auto knows the best method for {' and '.join(COSTS)}")
+            raise ParameterError(f"cost is {cost!r}; auto knows the best method for {', '.join(COSTS)}")
+        if self.sessions is not None and cost != "filtering":
+            raise ParameterError(
+                f"sessions is {self.sessions}, and plans for {cost} have one level; leave it out"
+            )
         if cost == "network" and self.topology is None:
             raise ParameterError("cost is 'network' and there is no topology; give one, or take waste")
         if cost == "network":
@@ -88,6 +100,10 @@ class Auto:
                 publishers=self.publishers,
             )
             self.method_, self.plan_ = "partial", planner.fit(interest).plan_
+            return self
+        if cost == "filtering":
+            levels = Joint(channels=self.channels, sessions=self.sessions, seed=self.seed)
+            self.method_, self.plan_ = "joint", levels.fit(interest).plan_
             return self
         quick = interest.n_flows**2 * interest.n_subscribers <= _MERGED
         names = ("pairwise", "macqueen") if quick else ("macqueen",)

@@ -59,21 +59,23 @@ def summary_of(facts: Mapping[str, Mapping[str, Any]], seconds: Mapping[str, flo
         "channels": facts["plan"]["channels"],
         "plan": costs["name"],
         "costs": {
-            name: {"channels": each["channels"], **_flat(each["costs"])}
+            name: {"channels": each["channels"], **_flat(each["costs"], each.get("excess_share"))}
             for name, each in costs["methods"].items()
         },
         "stages": {name: {"seconds": value} for name, value in seconds.items()},
     }
 
 
-def _flat(costs: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Return the total of every cost by its name, the terms of the waste, and what a network gains.
+def _flat(costs: Mapping[str, Mapping[str, Any]], excess_share: float | None) -> dict[str, float]:
+    """Return the total of every cost by its name, the terms of the waste, and what else sums costs up.
 
     The other terms of a network cost are the totals of other methods, some under names of the waste's.
     """
     terms = dict(costs["waste"]["terms"])
     if "network" in costs:
         terms["improvement_pct"] = costs["network"]["terms"]["improvement_pct"]
+    if excess_share is not None:
+        terms["excess_share"] = excess_share
     return terms | {name: cost["total"] for name, cost in costs.items()}
 
 
@@ -95,9 +97,14 @@ def rows_of(summary: Mapping[str, Any]) -> Rows:
     if all("network" in cost for cost in summary["costs"].values()):
         terms += ["network"]
         costs[0] += ("network cost", "improvement %")
+    elif all("excess_share" in cost for cost in summary["costs"].values()):
+        costs[0] += ("excess %",)
     for name, cost in summary["costs"].items():
         each = [cost[term] / max(1, summary["flows"]) for term in terms]
-        each += [cost["improvement_pct"]] if "network" in cost else []
+        if "improvement %" in costs[0]:
+            each.append(cost["improvement_pct"])
+        if "excess %" in costs[0]:
+            each.append(100 * cost["excess_share"])
         channels = "" if cost["channels"] is None else f"{cost['channels']:,}"
         costs.append((name, channels, *(f"{value:,.1f}" for value in each)))
     return {"What came out": counts, "Time": times, "What it costs": costs}

@@ -10,11 +10,13 @@ from narrowcast.workloads.base import (
     parameters_of,
     values_of,
 )
+from narrowcast.workloads.flows import Flows
 from narrowcast.workloads.quotes import Quotes
 from narrowcast.workloads.stocks import Stocks
 
 __all__ = [
     "WORKLOADS",
+    "Flows",
     "Quotes",
     "Stocks",
     "Workload",

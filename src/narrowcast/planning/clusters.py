@@ -1,0 +1,188 @@
+"""Points that users want, put into clusters by what they would filter in vain: what tock2005 builds on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from narrowcast.errors import ParameterError
+from narrowcast.kernels import sessions
+from narrowcast.model.matches import Matches
+from narrowcast.model.plan import ChannelPlan
+from narrowcast.model.relation import relation_of, rows_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from narrowcast.kernels.sessions import Points as Rows
+    from narrowcast.kernels.sessions import State
+    from narrowcast.model.interest import Interest
+
+    Doubles = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+#: The most bytes that counts of users by clusters may take.
+_MOST = 6 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Flows, or sessions of them: who wants each, and its rate.
+
+    Parameters
+    ----------
+    sets
+        The users of each point, ascending.
+    rate
+        Messages per second of each.
+    n_users
+        How many users there are.
+    """
+
+    sets: Matches
+    rate: Doubles
+    n_users: int
+
+    @classmethod
+    def of(cls, interest: Interest) -> tuple[Self, Ints]:
+        """Return the flows that somebody wants, and their numbers in the interest.
+
+        Users are numbered by what they want, so that it does not matter how the interest numbers them.
+        """
+        wanted = np.flatnonzero(interest.audience() > 0)
+        columns = interest.wants[_order(interest)].tocsc()[:, wanted]
+        sets = Matches.trusted(columns.indptr.astype(np.int64), columns.indices.astype(np.int32))
+        return cls(sets, interest.rate[wanted], interest.n_subscribers), wanted
+
+    def __len__(self) -> int:
+        return len(self.rate)
+
+    def take(self, some: Ints) -> Points:
+        """Return some of the points."""
+        return Points(self.sets.take(some), self.rate[some], self.n_users)
+
+    def collapsed(self) -> tuple[Points, Ints]:
+        """Return points that no two of have the same users, and which of them each point is now part of."""
+        first, kind = self.sets.distinct()
+        rate = np.bincount(kind, self.rate).astype(np.float64)
+        return Points(self.sets.take(first), rate, self.n_users), kind
+
+    @property
+    def ideal(self) -> float:
+        """The messages per second that users want."""
+        return float(self.rate @ self.sets.counts())
+
+
+def _order(interest: Interest) -> Ints:
+    """Return subscribers in an order that only depends on what they want."""
+    wants = interest.wants
+    key = np.random.default_rng(0).integers(0, 2**63, interest.n_flows, np.uint64)
+    total = np.append(np.uint64(0), np.cumsum(key[wants.indices], dtype=np.uint64))  # wraps, as a hash may
+    return np.argsort(total[wants.indptr[1:]] - total[wants.indptr[:-1]], kind="stable")
+
+
+class Clusters:
+    """Which cluster each point is in, and who is in each cluster.
+
+    Parameters
+    ----------
+    points
+        What is put together.
+    number
+        The cluster of each point; it is changed in place.
+    n_clusters
+        How many there are; some may be empty.
+    """
+
+    def __init__(self, points: Points, number: Ints, n_clusters: int) -> None:
+        if 5 * points.n_users * n_clusters > _MOST:
+            raise ParameterError(
+                f"{n_clusters} clusters by {points.n_users} subscribers take more than {_MOST >> 30} GB; "
+                f"ask for at most {_MOST // (5 * max(1, points.n_users))}"
+            )
+        self.points, self.number = points, number
+        shape = (points.n_users, n_clusters)
+        self.count, self.flag = np.zeros(shape, np.int32), np.zeros(shape, np.uint8)
+        self.size, self.theta = np.zeros(n_clusters), np.zeros(n_clusters)
+        self.passes = 0
+
+    @property
+    def state(self) -> State:
+        """What kernels change: counts, flags, sizes and rates."""
+        return self.count, self.flag, self.size, self.theta
+
+    @property
+    def csr(self) -> Rows:
+        """What kernels read: the users of each point, and the rates."""
+        return self.points.sets.indptr, self.points.sets.index, self.points.rate
+
+    def counted(self) -> Self:
+        """Count from the numbers of clusters, and return self."""
+        sessions.count_in(self.csr, self.number, self.state)
+        return self
+
+    def settled(self, passes: int) -> Self:
+        """Move points to the nearest cluster until none moves, or so many passes are made; return self."""
+        moves = np.zeros(passes, np.int64)
+        self.counted()
+        self.passes = sessions.means(self.csr, passes, self.number, self.state, moves)
+        return self
+
+    def seeded(self, order: Ints) -> Self:
+        """Put points in turn where they cost least, and return self."""
+        sessions.seed_in_turn(self.csr, order, self.number, self.state)
+        return self
+
+    def as_points(self) -> Points:
+        """Return the clusters as points: everybody in them, and their rates."""
+        cluster, user = np.nonzero(self.flag.T)
+        sets = Matches.from_pairs(cluster, user, len(self.size))
+        return Points(sets, self.theta.copy(), self.points.n_users)
+
+    @property
+    def cost(self) -> float:
+        """The messages per second that users get: of each cluster its rate, for each of its users."""
+        return float(self.size @ self.theta)
+
+
+def random_start(rng: np.random.Generator, n_points: int, n_clusters: int) -> Ints:
+    """Return a random cluster for each point, each of them used where there are points enough."""
+    number = rng.integers(0, n_clusters, n_points)
+    some = rng.permutation(n_points)[:n_clusters]
+    number[some] = np.arange(len(some))
+    return number
+
+
+def two_level_plan(interest: Interest, flows: Ints, session: Ints, parent: Ints | None) -> ChannelPlan:
+    """Return the plan in which flows are in sessions, and sessions in groups.
+
+    Parameters
+    ----------
+    interest
+        Whom to serve.
+    flows
+        The flows that are carried: all that somebody wants.
+    session
+        The session of each of them.
+    parent
+        The group of each session; None for a plan of one level. What is empty is left out.
+    """
+    used, session = np.unique(session, return_inverse=True)
+    n_groups, above = 0, None
+    if parent is not None:
+        groups, group = np.unique(parent[used], return_inverse=True)
+        n_groups = len(groups)
+        above = np.append(np.full(n_groups, -1), group)
+    n_channels = n_groups + len(used)
+    channel = np.full(interest.n_flows, -1)
+    channel[flows] = n_groups + session
+    row, flow = rows_of(interest.wants), interest.wants.indices
+    return ChannelPlan(
+        relation_of(flows, channel[flows], (interest.n_flows, n_channels)),
+        relation_of(row, channel[flow], (interest.n_subscribers, n_channels)),
+        parent=above,
+        subscribers=interest.subscribers,
+        flows=interest.flows,
+    )
