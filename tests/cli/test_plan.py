@@ -267,7 +267,8 @@ def test_state_of_cells(spark: SparkSession, tmp_path: Path) -> None:
     assert said.startswith("the plan's flows are cells, and those of the inputs topics; ")
     nc.write_plan(plan, tmp_path / "events", method="per-flow", flow_space="events")
     assert "a state has none" in refusal("evaluate", tmp_path / "events", "--state", other)
-    said = refusal("plan", "--state", tmp_path / "no", "--method", "hash", "--out", tmp_path / "p")
+    words = ("--method", "hash", "--channels", "2", "--out", tmp_path / "p")
+    said = refusal("plan", "--state", tmp_path / "no", *words)
     assert "holds no state of a stream" in said
 
 
@@ -311,7 +312,8 @@ def test_what_is_found_out_on_spark(topics: list[str], tmp_path: Path) -> None:
     for words, message in (
         (["--channels", "0"], "channels is 0; give a whole number of at least 1"),
         (["--set", "moves=3"], "method 'hash' has no parameter 'moves'"),
-        (["--interests", "nothing.parquet"], "nothing.parquet does not exist"),
+        ([], "channels is None; hash needs a whole number of at least 1"),
+        (["--interests", "nothing.parquet", "--channels", "2"], "nothing.parquet does not exist"),
     ):
         assert message in refusal("plan", *topics, "--method", "hash", "--out", out, *words)
     assert not out.exists()

@@ -146,7 +146,7 @@ def test_parameters_go_to_the_methods_that_have_them() -> None:
         ({"channels": []}, r"channels is \[\]; give one number, or several that differ"),
         ({"channels": [2, 2]}, r"channels is \[2, 2\]; give one number, or several that differ"),
         ({"methods": ["msst"]}, "unknown method 'msst'; did you mean 'mst'"),
-        ({"params": {"topp": 1}}, "no method compared has a parameter 'topp'; they have: distance, "),
+        ({"params": {"topp": 1}}, "no method compared has a parameter 'topp'; they have: .*distance, "),
         (
             {"params": {"topology": 1}},
             "topology is among the parameters of methods; give it as topology itself",

@@ -135,7 +135,8 @@ def show(facts: Mapping[str, Any], tables: Mapping[str, Sequence[Sequence[str]]]
         console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
         table = Table()
         for i, name in enumerate(head):
-            table.add_column(name, justify="right" if i else "left")
+            # Folded where there is no room: a number that is cut is another number.
+            table.add_column(name, justify="right" if i else "left", overflow="fold")
         for row in rows:
             table.add_row(*map(escape, row))
         console.print(table)

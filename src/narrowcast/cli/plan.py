@@ -16,7 +16,7 @@ from narrowcast.model.schema import Schema
 from narrowcast.pipeline.inputs import Inputs, take
 from narrowcast.pipeline.match import STRATEGIES
 from narrowcast.pipeline.network import NetworkTables
-from narrowcast.pipeline.plan import make_plan, parameters_of, takes_network
+from narrowcast.pipeline.plan import check_planner, make_plan, parameters_of, takes_network
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.progress import watched
 from narrowcast.pipeline.run import RECENT
@@ -123,6 +123,7 @@ def plan(
         memory=options.memory_of(memory),
         seed=seed,
     )
+    check_planner(method, channels=channels, seed=seed, params=params, network=network)
     with options.spark_at(master, conf, ui=ui) as at, sized(at.spark, given.size(at.spark)):
         taken = take(at.spark, given, at.progress, at.tell)
         if rejected is not None and taken.rejected is not None:

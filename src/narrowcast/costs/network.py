@@ -114,6 +114,12 @@ class Network:
         self._means: tuple[Doubles, float] | None = None
         self._against: tuple[Interest, tuple[float, float]] | None = None
 
+    @property
+    def shares(self) -> Doubles:
+        """How much of all events comes from each of the publishers."""
+        found: Doubles = self._weight
+        return found
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Trees are cheaper to compute than to send.
         return _remade, (self.topology, self.locations, self.publishers, self._weight, self.mode)

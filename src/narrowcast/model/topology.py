@@ -76,7 +76,10 @@ class Topology:
 
     def __init__(self, a: ArrayLike, b: ArrayLike, cost: ArrayLike, nodes: Any = None) -> None:
         one, other = _whole("a", a), _whole("b", b)
-        paid = np.array(cost, np.float64)
+        try:
+            paid = np.array(cost, np.float64)
+        except (TypeError, ValueError):
+            raise ParameterError(f"cost is {cost!r}; give a number for each link") from None
         if not one.shape == other.shape == paid.shape or one.ndim != 1:
             raise ParameterError(
                 f"a, b and cost have shapes {one.shape}, {other.shape} and {paid.shape}; "

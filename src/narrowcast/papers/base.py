@@ -150,9 +150,13 @@ def _value(name: str, text: str, like: Any) -> Any:
     if isinstance(like, list):
         kind, parts = list[type(like[0])], text.split(",")  # type: ignore[misc]
     try:
-        return msgspec.convert(parts, kind, strict=False)
+        found = msgspec.convert(parts, kind, strict=False)
     except msgspec.ValidationError:
         raise ParameterError(f"{name} is {text!r}; give a value like {like!r}") from None
+    for each in found if isinstance(found, list) else [found]:
+        if type(each) is int and each < 1:
+            raise ParameterError(f"{name} is {text!r}; give a whole number of at least 1")
+    return found
 
 
 #: Papers by the name that `narrowcast reproduce` takes: their experiments by name.

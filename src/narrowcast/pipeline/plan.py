@@ -168,6 +168,23 @@ def make_planner(
     return make(channels=channels, seed=seed, **params, **given)
 
 
+def check_planner(method: str, *, channels: int | None, seed: int = 0, **given: Any) -> None:
+    """Refuse what a method would refuse once it has the interest, before there is one.
+
+    Parameters
+    ----------
+    method, channels, seed, given
+        As for `make_planner`.
+
+    Examples
+    --------
+    >>> check_planner("pairwise", channels=None)
+    Traceback (most recent call last):
+    narrowcast.errors.ParameterError: channels is None; pairwise needs a whole number of at least 1
+    """
+    make_planner(method, channels=channels, seed=seed, **given).fit(Interest(np.zeros((0, 0))))
+
+
 def parameters_of(method: str) -> dict[str, inspect.Parameter]:
     """Return the parameters of a method that are its own: without channels, seed and the network."""
     taken = inspect.signature(PLANNERS[method]).parameters

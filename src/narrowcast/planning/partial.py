@@ -16,13 +16,16 @@ from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation_of, rows_of
 from narrowcast.model.topology import Trees
 from narrowcast.planning.base import PLANNERS, check_channels, check_seed, check_whole
-from narrowcast.planning.cells import MacQueen
+from narrowcast.planning.cells import MacQueen, Pairwise
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import ArrayLike, NDArray
 
     from narrowcast.model.topology import Locations, Topology
 
+    Doubles = NDArray[np.float64]
     Flags = NDArray[np.bool_]
     Ints = NDArray[np.int64]
 
@@ -34,6 +37,8 @@ _PASSES = 3
 _SEEDINGS = 3
 #: Gains that are smaller than this share of what is paid are rounding.
 _ROUNDING = 1e-9
+#: Sets x sets x nodes up to which the closest are merged: a second.
+_MERGED = 10**11
 #: What a message over a channel is cheaper by than one sent directly, where there is no network.
 _SHARED = 1e-6
 
@@ -106,52 +111,65 @@ class Partial:
         check_whole("rounds", self.rounds)
         assert self.channels is not None
         rng = np.random.default_rng(self.seed)
-        node, trees = self._network(interest, rng)
+        node, trees, share = self._network(interest, rng)
         sets = Matches.from_pairs(interest.wants.indices, node[rows_of(interest.wants)], interest.n_flows)
         worth = np.flatnonzero((interest.rate > 0) & (sets.counts() > 0))
         members = np.zeros((0, trees.parent.shape[1]), np.bool_)
         self.rounds_ = 0
         if len(worth):
-            flow, tree, weight = self._sample(interest.rate[worth], len(trees.root), rng)
+            flow, tree, weight = self._sample(interest.rate[worth], share, rng)
             members = self._learned(sets.take(worth[flow]), tree, weight, trees)
-        channel = _chosen(sets, trees, members)
+        channel = _chosen(sets, trees, share, members)
         self.plan_ = _plan(interest, channel, members[:, node])
         return self
 
-    def _network(self, interest: Interest, rng: np.random.Generator) -> tuple[NDArray[np.int32], Trees]:
-        """Return the node of each subscriber, and the trees of publishers."""
+    def _network(
+        self, interest: Interest, rng: np.random.Generator
+    ) -> tuple[NDArray[np.int32], Trees, Doubles]:
+        """Return the node of each subscriber, the trees of publishers, and how often each publishes."""
         if self.topology is None:
             n = interest.n_subscribers
             parent = np.append(np.full(n, n), -1).astype(np.int32)[None]
             far = np.append(np.ones(n), 0.0)[None]
-            return np.arange(n, dtype=np.int32), Trees(
-                np.array([n], np.int32), parent, far, far * (1 - _SHARED)
-            )
+            trees = Trees(np.array([n], np.int32), parent, far, far * (1 - _SHARED))
+            return np.arange(n, dtype=np.int32), trees, np.ones(1)
         network = Network(self.topology, locations=self.locations, publishers=self.publishers)
-        roots = network.publishers
+        roots, share = network.publishers, network.shares
         if len(roots) > _ROOTS:
-            roots = np.sort(rng.choice(roots, _ROOTS, replace=False))
+            some = np.sort(rng.choice(len(roots), _ROOTS, replace=False, p=share))
+            roots, share = roots[some], share[some] / share[some].sum()
         node = network.nodes_of(interest.subscribers)
         self.topology.check_reached(np.full(len(node), roots[0]), node)
-        return node, self.topology.trees(roots)
+        self.topology.check_reached(roots, np.full(len(roots), roots[0]))
+        return node, self.topology.trees(roots), share
 
-    def _sample(
-        self, rate: NDArray[np.float64], n_roots: int, rng: np.random.Generator
-    ) -> tuple[Ints, Ints, NDArray[np.float64]]:
+    def _sample(self, rate: Doubles, share: Doubles, rng: np.random.Generator) -> tuple[Ints, Ints, Doubles]:
         """Return flows and publishers to learn from, and how much each counts."""
+        n_roots = len(share)
         if len(rate) > self.samples:
             flow = rng.choice(len(rate), self.samples, p=rate / rate.sum())
-            return flow, rng.integers(0, n_roots, len(flow)), np.ones(len(flow))
-        each = max(1, min(n_roots, self.samples // len(rate)))
+            return flow, rng.choice(n_roots, len(flow), p=share), np.ones(len(flow))
+        each = max(1, self.samples // len(rate))
+        each = min(n_roots, each) if (share == share[0]).all() else each
         flow = np.repeat(np.arange(len(rate)), each)
-        # Publishers in turns from anywhere: all are there equally often, none twice for a flow.
-        tree = (rng.integers(0, n_roots, len(rate))[:, None] + np.arange(each) * n_roots // each) % n_roots
+        # Publishers in even steps from anywhere along their shares: each as often as it publishes.
+        along = (rng.random(len(rate))[:, None] + np.arange(each) / each) % 1
+        tree = np.minimum(np.searchsorted(np.cumsum(share), along, side="right"), n_roots - 1)
         return flow, tree.ravel(), np.repeat(rate / each, each)
 
     def _learned(self, sets: Matches, tree: Ints, weight: NDArray[np.float64], trees: Trees) -> Flags:
         """Return the members of groups that samples cost least with."""
         assert self.channels is not None
-        members = _start(sets, weight, self.channels, trees.parent.shape[1])
+        found = [
+            self._improved(members, sets, tree, weight, trees)
+            for members in _starts(sets, weight, self.channels, trees.parent.shape[1])
+        ]
+        return min(found, key=lambda each: each[0])[1]
+
+    def _improved(
+        self, members: Flags, sets: Matches, tree: Ints, weight: Doubles, trees: Trees
+    ) -> tuple[float, Flags]:
+        """Return what samples cost with groups that began as given, and their members."""
         nodes = np.unique(sets.index).astype(np.int32)
         group, paid = np.empty(sets.n_events, np.int64), np.empty(sets.n_events)
         seedings = np.zeros(len(members), np.int64)
@@ -169,8 +187,7 @@ class Partial:
             best = np.argsort(-gain, kind="stable")[: np.count_nonzero(unused & (seedings < _SEEDINGS))]
             best = best[gain[best] > 0]
             if not len(best):
-                kept: Flags = members[~unused]
-                return kept
+                return float(weight @ paid), members[~unused]
             free = np.flatnonzero(unused)[: len(best)]
             chosen = sets.take(first[best])
             members[free] = False
@@ -178,29 +195,39 @@ class Partial:
             seedings[free] += 1
 
 
-def _start(sets: Matches, weight: NDArray[np.float64], channels: int, n_nodes: int) -> Flags:
-    """Return groups to start from: all sets that there are, or what most in a cluster of them want."""
+def _starts(sets: Matches, weight: Doubles, channels: int, n_nodes: int) -> Iterator[Flags]:
+    """Yield groups to start from: all sets that there are; else what most in a cluster of them want.
+
+    And where that takes no longer than a moment, everybody in the clusters that `Pairwise` makes: as groups
+    only change to what costs less, they never end dearer than those.
+    """
     first, kind = sets.distinct()
     kinds = sets.take(first)
     members = np.zeros((min(channels, kinds.n_events), n_nodes), np.bool_)
     if kinds.n_events <= channels:
         members[kinds.rows(), kinds.index] = True
-        return members
-    load = np.bincount(kind, weight)
+        yield members
+        return
+    load = np.bincount(kind, weight).astype(np.float64)
     wants = relation_of(kinds.index, kinds.rows(), (n_nodes, kinds.n_events))
-    carries = MacQueen(channels=channels, passes=_PASSES).fit(Interest(wants, load)).plan_.carries
-    groups: Any = carries.T
-    shares = (groups @ diags_array(load) @ wants.T).tocoo()
-    most = shares.data >= 0.5 * (groups @ load)[shares.row]
-    members[shares.row[most], shares.col[most]] = True
-    return members
+    interest = Interest(wants, load)
+    clusters: list[tuple[Any, float]] = [(MacQueen(channels=channels, passes=_PASSES), 0.5)]
+    if kinds.n_events**2 * n_nodes <= _MERGED:
+        clusters.append((Pairwise(channels=channels), 0.0))
+    for planner, least in clusters:
+        groups: Any = planner.fit(interest).plan_.carries.T
+        shares = (groups @ diags_array(load) @ wants.T).tocoo()
+        enough = shares.data >= least * (groups @ load)[shares.row]
+        members[:] = False
+        members[shares.row[enough], shares.col[enough]] = True
+        yield members.copy()
 
 
-def _chosen(sets: Matches, trees: Trees, members: Flags) -> Ints:
+def _chosen(sets: Matches, trees: Trees, share: Doubles, members: Flags) -> Ints:
     """Return for each flow the group that costs least on average over the publishers; -1 where none does."""
     group, paid = np.empty(sets.n_events, np.int64), np.empty(sets.n_events)
-    mean = partial.group_costs(trees.parent, trees.link, members).mean(axis=0)[None]
-    distance = trees.distance.mean(axis=0)[None]
+    mean = (share @ partial.group_costs(trees.parent, trees.link, members))[None]
+    distance = (share @ trees.distance)[None]
     first, same = np.zeros(sets.n_events, np.int64), np.arange(members.shape[1], dtype=np.int32)
     partial.choose(distance, first, sets.indptr, sets.index, same, mean, members, group, paid)
     return group

@@ -112,7 +112,10 @@ class ThresholdRouter(_Demoting):
     def thresholds(self, plan: ChannelPlan) -> Doubles:
         """Return the share of its members from which on each channel is used."""
         if self.threshold is not None:
-            given = np.asarray(self.threshold, np.float64)
+            try:
+                given = np.asarray(self.threshold, np.float64)
+            except (TypeError, ValueError):
+                raise ParameterError(f"threshold is {self.threshold!r}; give a share from 0 to 1") from None
             if given.ndim > 1 or (given.ndim and given.shape != (plan.n_channels,)):
                 raise ParameterError(
                     f"{given.size} thresholds for {plan.n_channels} channels; give one each, or one for all"

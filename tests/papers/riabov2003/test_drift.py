@@ -25,8 +25,8 @@ SMALL = {
     "groups": "8",
     "steps": "2",
     "drift": "0.4",
-    "per_step": "1500",
-    "half_life": "1000",
+    "per_step": "3000",
+    "half_life": "1000",  # three of them a step: by then nearly all that counts is new
 }
 EXPERIMENT = PAPERS["riabov2003"]["drift"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
+from math import floor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -259,10 +260,12 @@ def _claims(rows: list[Row]) -> list[str]:
         )
         if not share:
             continue
-        said = f"{method}, planned again from the events seen, saves at least {min(share):.0f} % of what a "
+        said = (
+            f"{method}, planned again from the events seen, saves at least {floor(min(share))} % of what a "
+        )
         said += "plan from scratch saves, at every step"
         if won:
-            said += f"; of what the old plan misses by then it wins at least {min(won):.0f} %"
+            said += f"; of what the old plan misses by then it wins at least {floor(min(won))} %"
         notes.append(f"{said}. These are means over the seeds.")
     return [*notes, "The paper does not look at this; our own target is 90 % of a plan made from scratch."]
 
