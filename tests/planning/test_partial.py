@@ -16,6 +16,7 @@ from narrowcast import (
     Interest,
     Matches,
     Network,
+    Pairwise,
     Partial,
     PartialRouter,
     SubscriptionSet,
@@ -28,7 +29,7 @@ from narrowcast.sim import Replay
 from narrowcast.workloads.stocks import SCHEMA, Stocks
 
 #: Two sites with a long link between them: nodes 0 to 3, and 4 to 7.
-SITES = Topology([0, 0, 0, 4, 4, 4, 0], [1, 2, 3, 5, 6, 7, 4], [1.0, 1.5, 1.25, 1.125, 1.75, 1.0625, 10.0])
+SITES = Topology([0, 0, 0, 4, 4, 4, 0], [1, 2, 3, 5, 6, 7, 4], [1, 1.5, 1.25, 1.125, 1.75, 1.0625, 10])
 
 
 def interests(n_flows: int = 6) -> st.SearchStrategy[Interest]:
@@ -176,3 +177,47 @@ def test_no_group_is_left_without_flows_that_gain_by_it() -> None:
         costs.append(network.score(interest, plan).total)
     assert costs[0] > costs[1] > costs[2]
     assert costs[0] < network.score(interest, Unicast().fit(interest).plan_).total
+
+
+def test_publishers_count_as_often_as_they_are_named() -> None:
+    """Two sites with a long link between them: what pays depends on where most events come from."""
+    sites = Topology(
+        [0, 0, 0, 4, 4, 4, 0], [1, 2, 3, 5, 6, 7, 4], [1.0, 1.5, 1.25, 1.125, 1.75, 1.0625, 10.0]
+    )
+    rng = np.random.default_rng(4)
+    better = 0
+    for _ in range(10):
+        interest = Interest(rng.random((8, 12)) < 0.5, rng.random(12) + 0.1)
+        often = [0] * 97 + [1, 5, 7]
+        network = Network(sites, publishers=often)
+        weighted, even = (
+            network.score(
+                interest, Partial(channels=2, topology=sites, publishers=given).fit(interest).plan_
+            ).total
+            for given in (often, [0, 1, 5, 7])
+        )
+        assert weighted <= even * 1.01
+        better += weighted < even * (1 - 1e-9)
+    assert better >= 3
+
+
+def test_a_network_in_parts_is_refused() -> None:
+    parts = Topology([0, 2], [1, 3], [1.0, 1.0])
+    interest = Interest([[1, 0], [0, 1], [1, 1]])
+    for publishers in ([0, 2], None):
+        planner = Partial(channels=2, topology=parts, locations=[0, 1, 0], publishers=publishers)
+        with pytest.raises(ParameterError, match=r"cannot be reached from .*; add a link"):
+            planner.fit(interest)
+
+
+@given(arrays(np.bool_, (6, 9)), st.integers(1, 4), st.integers(0, 3))
+def test_it_is_never_dearer_than_pairwise(wants: Any, channels: int, seed: int) -> None:
+    line = Topology(range(5), range(1, 6), [1.0, 3.0, 2.0, 5.0, 1.5])
+    interest = Interest(wants, np.arange(9) % 4)
+    network = Network(line)
+    plans = [
+        kind.fit(interest).plan_
+        for kind in (Partial(channels=channels, topology=line, seed=seed), Pairwise(channels=channels))
+    ]
+    own, other = (network.score(interest, plan).total for plan in plans)
+    assert own <= other + 1e-9
