@@ -36,7 +36,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 #: Files that take long begin first, so that no process is left alone with one of them in the end.
-LONG = ("tests/test_docs", "tests/cli/", "tests/pipeline/", "tests/filters/", "tests/matching/")
+LONG = ("tests/cli/", "tests/test_docs", "tests/pipeline/", "tests/filters/", "tests/matching/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -51,6 +51,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     folder = tmp_path_factory.mktemp("spark")
     conf = {
+        # Functions of tests are found by their modules, also by a Spark that was started in another folder.
+        "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[1]),
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.driver.memory": "2g",
         "spark.local.dir": str(folder / "local"),

@@ -127,10 +127,10 @@ def test_the_table_at_a_hundred_thousand() -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("sizes=0,10", "sizes is [0, 10] and events 500; give numbers of at least 1, and each size once"),
+        ("sizes=0,10", "sizes is '0,10'; give a whole number of at least 1"),
         ("sizes=10,10", "each size once"),
-        ("sizes=-1", "sizes is -1; give a whole number"),
-        ("events=0", "events 0; give numbers of at least 1"),
+        ("sizes=-1", "sizes is '-1'; give a whole number of at least 1"),
+        ("events=0", "events is '0'; give a whole number of at least 1"),
         ("sizes=many", "sizes is 'many'; give a value like"),
     ],
 )
