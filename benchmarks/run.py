@@ -25,7 +25,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 #: What is not a benchmark itself.
-HELPERS = {"run", "workloads", "peers", "sparks"}
+HELPERS = {"run", "workloads", "peers", "sparks", "clusterings"}
 NAMES = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in HELPERS)
 
 

@@ -158,6 +158,7 @@ def test_a_wrong_result_stops_the_benchmark() -> None:
         peers.check(one, Matches.from_pairs([0], [2], n_events=1), "grid")
 
 
+@pytest.mark.slow
 def test_the_benchmark_runs(tmp_path: Path) -> None:
     result = json.loads(json.dumps(matching.run(tmp_path, quick=True)))
     rows = {(r["workload"], r["form"], r["subscriptions"], r["matcher"]): r for r in result["rows"]}

@@ -29,6 +29,7 @@ from narrowcast.model.diff import PlanDelta, PlanDiff, diff_plans, renumbered
 from narrowcast.model.events import EventBatch
 from narrowcast.model.interest import Interest
 from narrowcast.model.matches import Matches
+from narrowcast.model.migration import migration
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.schema import Schema
 from narrowcast.model.subscriptions import SubscriptionSet
@@ -122,6 +123,7 @@ __all__ = [
     "compile_filters",
     "diff_plans",
     "load_matcher",
+    "migration",
     "read_plan",
     "renumbered",
     "write_plan",

@@ -5,6 +5,8 @@ Large tables belong to the pipeline; what is read here must fit in memory.
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import tempfile
 from contextlib import contextmanager
@@ -110,6 +112,36 @@ def writing(path: str | Path) -> Iterator[None]:
         raise TableError(f"cannot write {path}: {said}; free some space, or name another place") from error
 
 
+def check_new_table(path: Path) -> None:
+    """Refuse to write a table where something is, or in a format that there is not."""
+    _refuse_existing(path, replace=False)
+    if path.suffix.lower() not in FORMATS:
+        raise TableError(f"{path} ends in {path.suffix or 'nothing'!r}; use one of {', '.join(FORMATS)}")
+
+
+def write_new_table(table: pa.Table, path: Path) -> None:
+    """Write a small table as its file's ending says; the file appears whole or not at all."""
+    import pyarrow.csv as pc
+    import pyarrow.parquet as pq
+
+    check_new_table(path)
+    aside = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            match FORMATS[path.suffix.lower()]:
+                case "parquet":
+                    pq.write_table(table, aside)
+                case "csv":
+                    pc.write_csv(table, aside)
+                case _:
+                    rows = (json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist())
+                    aside.write_text("".join(rows), "utf-8")
+            aside.rename(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
 @contextmanager
 def new_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
     """Write a folder aside and put it in place only when the block ends well.
@@ -157,4 +189,5 @@ def swap(aside: Path, path: Path) -> None:
 
 def _refuse_existing(path: Path, replace: bool) -> None:
     if (path.exists() or path.is_symlink()) and not replace:
-        raise TableError(f"{path} exists already; name another folder or remove it")
+        what = "file" if path.is_file() else "folder"
+        raise TableError(f"{path} exists already; name another {what} or remove it")

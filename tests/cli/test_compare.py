@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 import pyarrow.csv as pc
@@ -11,7 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import narrowcast as nc
+from narrowcast.cli.compare import _rows
 from narrowcast.costs.filtering import Filtering
+from narrowcast.pipeline.compare import Compared, Comparison
+from narrowcast.pipeline.sendings import Replayed, Sent
 from support.command import call, document, refusal, table_of
 
 if TYPE_CHECKING:
@@ -46,7 +49,8 @@ def given(folder: Path) -> list[str]:
 @pytest.mark.spark
 def test_compare(given: list[str], spark: SparkSession, tmp_path: Path) -> None:
     out = tmp_path / "compared"
-    words = ("--channels", "2,3", "--methods", "partial,mst", "--set", "top=3", "--out", out)
+    sets = ("--set", "top=3", "--set", "beta=2")
+    words = ("--channels", "2,3", "--methods", "partial,mst", *sets, "--out", out)
     facts, said = document("compare", *given, *words)
     assert said == ""
     assert {file.name for file in out.iterdir()} == {
@@ -55,8 +59,10 @@ def test_compare(given: list[str], spark: SparkSession, tmp_path: Path) -> None:
     assert json.loads((out / "compare.json").read_text()) | {"out": str(out)} == facts
     assert (facts["command"], facts["flows"], facts["subscribers"], facts["params"]) == (
         *("compare", 4, 4),
-        {"top": 3},
+        {"top": 3, "beta": 2},
     )
+    assert facts["replay"] is None
+    assert {row["replayed"] for row in facts["rows"]} == {None}
     assert facts["costs"] == ["network", "waste", "filtering"]
     assert set(facts["inputs"]) == {"interests", "topology", "locations"}
     by_name = {(row["method"], row["asked"]): row for row in facts["rows"]}
@@ -69,11 +75,31 @@ def test_compare(given: list[str], spark: SparkSession, tmp_path: Path) -> None:
     plan = nc.Mst(channels=3, top=3).fit(INTEREST).plan_
     assert by_name["mst", 3]["costs"]["waste"]["total"] == nc.Waste().score(INTEREST, plan).total
     assert by_name["mst", 3]["direct_share"] == pytest.approx(1 / 7)
-    share = Filtering.share(Filtering().score(INTEREST, plan), 4)
-    assert by_name["mst", 3]["excess_share"] == pytest.approx(share)
+    filtering = Filtering(beta=2).score(INTEREST, plan)
+    assert by_name["mst", 3]["costs"]["filtering"]["total"] == pytest.approx(filtering.total)
+    assert by_name["mst", 3]["excess_share"] == pytest.approx(Filtering.share(filtering, 4))
     table = pq.read_table(out / "compare.parquet")
     assert table["network"].to_pylist() == [row["costs"]["network"]["total"] for row in facts["rows"]]
     assert "seconds to plan" in (out / "compare.svg").read_text()
+
+
+@pytest.mark.parametrize("unit", ["links", "messages"])
+def test_the_table_has_room_for_replayed_events(unit: Literal["links", "messages"]) -> None:
+    gain = 61.94 if unit == "links" else None
+    sent = Sent(360872.4, gain, 303, 900, 243, 29304, router="threshold")
+    costs = {"waste": nc.Cost(27.675), "filtering": nc.Cost(9.0)}
+    if unit == "links":
+        costs["network"] = nc.Cost(943.36, {"improvement_pct": 96.17})
+    row = Compared("hierarchical-rra", 11, 11, costs, 0.15, 0.0, 0.01, 0.6, replayed=sent)
+    names = tuple(sorted(costs, key=["network", "waste", "filtering"].index))
+    head, mine = _rows(Comparison(names, (row,), Replayed(unit, 322, 10960, {}, {})))
+    told = {
+        "links": ("network", "gain %", "replayed", "gain %"),
+        "messages": ("waste", "replayed", "in vain"),
+    }
+    assert head == ("method", "used", *told[unit], "sec", "MB")
+    values = {"links": ("943.36", "96.2", "360,872", "61.9"), "messages": ("27.675", "360,872", "29,304")}
+    assert mine == ("hierarchical-rra", "11", *values[unit], "0.01", "0.6")
 
 
 @pytest.mark.spark
@@ -112,11 +138,14 @@ def test_bad_networks_are_one_line(command: str, folder: Path, tmp_path: Path) -
         return refusal(*words, "--topology", tmp_path / "t.csv", *more)
 
     assert refused("a,b,cost\n1,2,-3\n").startswith(
-        "the link from 1 to 2 costs -3.0; a cost is a finite number"
+        f"{tmp_path / 't.csv'}: the link from 1 to 2 costs -3.0; a cost is a finite number"
     )
     assert refused("a,b\n1,2\n").endswith("t.csv has no column 'cost'; it has 'a', 'b'")
     assert refused("a,b,cost\n1,2,3\n", "subscriber,node\n1,7\n").startswith(
-        "subscriber 1 is on node 7, which"
+        f"{tmp_path / 'l.csv'}: subscriber 1 is on node 7, which"
+    )
+    assert refused("a,b,cost\n1,2,3\n", "subscriber,node\n1,2\n2,\n").endswith(
+        "l.csv: column 'node' of locations has 1 nulls, the first in row 1; remove those rows"
     )
     assert refusal(*words, "--cost", "network") == (
         "cost 'network' needs topology; give it, or leave the cost out"
@@ -139,7 +168,17 @@ def test_bad_words(folder: Path, tmp_path: Path) -> None:
     ]
     assert refusal(*words, "2,x") == "--channels is '2,x'; give a whole number, or several as 11,61"
     said = refusal(*words, "2", "--methods", "mst", "--set", "passes=3")
-    assert said == "no method compared has a parameter 'passes'; they have: distance, top"
+    assert said.startswith("nobody has a parameter 'passes'; they have: the methods ")
+    assert said.endswith("distance; cost 'filtering' alpha, beta")
+    said = refusal(*words, "2", "--methods", "mst", "--set", "seed=3")
+    assert said == "seed is among the parameters of methods; give it as seed itself"
+    assert refusal(*words, "2", "--set", "beta=-1").startswith("beta is -1; ")
+    said = refusal(*words, "2", "--router", "exact")
+    assert said == "--router is exact, and no events are sent; it goes with --subscriptions and --events"
+    said = refusal(*words, "2", "--cells", "5")
+    assert said == "--cells goes with --subscriptions and --events, not with --interests"
+    said = refusal(*words, "2", "--top", "5")
+    assert said == "--top goes with --subscriptions and --events, not with --interests"
     assert refusal(*words, "2", "--methods", "mzt").startswith("unknown method 'mzt'; did you mean 'mst'?")
     (tmp_path / "out").mkdir()
     assert refusal(*words, "2").endswith("out exists already; name another folder or remove it")
@@ -187,7 +226,7 @@ def test_plan_and_evaluate_on_a_network(given: list[str], spark: SparkSession, t
     assert shown.exit_code == 0, shown.exception
     assert shown.stderr == "these are not the inputs that the plan was made from\n"
     assert table_of(shown.stdout)[0][0] in ("partial", "messages a second")
-    assert "improvement_pct" in shown.stdout
+    assert "gain %" in shown.stdout
     assert "waste" not in shown.stdout
 
 
@@ -227,10 +266,8 @@ def test_parameters_reach_planners(given: list[str], spark: SparkSession, tmp_pa
     assert made == nc.Pairwise(channels=2, distance="norm", top=3).fit(INTEREST).plan_
     assert info.params == {"channels": 2, "distance": "norm", "top": 3}
     out = ("--out", tmp_path / "other")
-    assert (
-        refusal(*words, "--set", "topp=3", *out)
-        == "method 'pairwise' has no parameter 'topp'; it has: top, distance"
-    )
+    said = refusal(*words, "--set", "topp=3", *out)
+    assert said.startswith("nobody has a parameter 'topp'; they have: method 'pairwise' top, distance; cost")
     assert refusal(*words, "--set", "distance=far", *out).startswith(
         "distance is 'far'; use one of total, norm, "
     )

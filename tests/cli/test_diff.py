@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from narrowcast import Hash, Interest
 from narrowcast.cli.diff import diff
-from narrowcast.errors import PlanError
+from narrowcast.errors import PlanError, TableError
+from narrowcast.files import read_table
 from narrowcast.model.artefact import write_plan
 from narrowcast.model.plan import ChannelPlan
 
@@ -116,3 +117,25 @@ def test_a_folder_with_a_plan_in_it_is_pointed_into(tmp_path: Path) -> None:
     (tmp_path / "out" / "plan" / "plan.json").write_text("{}")
     found = CliRunner().invoke(app, [str(tmp_path / "out")] * 2)
     assert str(found.exception).endswith(f"out holds a plan but is none; give {tmp_path / 'out' / 'plan'}")
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_the_way_is_written(plans: list[str], tmp_path: Path, ending: str) -> None:
+    """Between these plans, numbered alike, one pair is sent directly from now on."""
+    file = tmp_path / "new" / f"way.{ending}"
+    found = CliRunner().invoke(app, [*plans, "--renumber", "--steps", str(file)])
+    assert found.exit_code == 0
+    [row] = read_table(file).to_pylist()
+    assert (row["action"], row["subscriber"], row["flow"]) == ("directly", "ann", "y")
+    assert [each.name for each in file.parent.iterdir()] == [file.name]
+
+
+def test_the_way_is_not_written_over_anything(plans: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "way.csv"
+    file.write_text("mine")
+    found = CliRunner().invoke(app, [*plans, "--steps", str(file)])
+    assert isinstance(found.exception, TableError)
+    assert str(found.exception).endswith("way.csv exists already; name another file or remove it")
+    assert file.read_text() == "mine"
+    found = CliRunner().invoke(app, [*plans, "--steps", str(tmp_path / "way.xls")])
+    assert "ends in '.xls'; use one of .parquet, .csv" in str(found.exception)

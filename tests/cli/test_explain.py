@@ -333,10 +333,30 @@ def test_types_that_do_not_fit_the_cells(folder: Path) -> None:
         (["--event", "{}", "--set", "network=1"], "router 'threshold' has no parameter 'network'"),
         (["--event", "{}", "--publisher", "far"], "--publisher is given without --topology"),
         (["--event", "{}", "--schema", "a", "--events", "b"], "give --schema or --events, not both"),
+        (["--event", '{"prise": 3}'], "--event has 'prise', which events do not have; did you mean 'price'?"),
+        (
+            ["--event", "{}", "--flow", "x"],
+            "--flow names a topic, and the plan's flows are cells; leave it out",
+        ),
+        (
+            ["--channel", "1", "--router", "exact"],
+            "--router is about an event; give --event with it, or leave",
+        ),
+        (["--subscriber", "ann", "--topology", "t"], "--topology is about an event; give --event with it"),
     ],
 )
 def test_bad_words(folder: Path, words: list[str], message: str) -> None:
     assert message in refusal("explain", folder / "cells", *words)
+
+
+def test_attributes_that_events_lack(folder: Path, tmp_path: Path) -> None:
+    types = tmp_path / "types.json"
+    types.write_text('{"price": "int", "name": "string", "volume": "int"}')
+    words = ("explain", folder / "cells", "--subscriptions", folder / "s.parquet", "--event")
+    said = refusal(*words, '{"price": 1, "venue": "x"}', "--schema", types)
+    assert said == "--event has 'venue', which events do not have; they have price, name, volume"
+    document(*words, '{"price": 1, "venue": "x"}')  # filters alone do not tell what events have
+    document(*words, '{"PRICE": 1, "event_id": 7}', "--schema", types)
 
 
 def test_bad_input(folder: Path) -> None:

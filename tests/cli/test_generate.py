@@ -27,7 +27,7 @@ def test_tables_are_those_of_the_workload(tmp_path: Path) -> None:
     assert found.exit_code == 0
     assert found.stderr == ""
     tables = Stocks(n_subscriptions=20, modes=4, seed=7).tables()
-    made = "Stocks(n_subscriptions=20, n_events=10000, modes=4, edges='levels', drift=0.0, seed=7)"
+    made = "Stocks(n_subscriptions=20, n_events=10000, modes=4, edges='levels', drift=0.0, nodes=600, seed=7)"
     assert found.stdout.splitlines() == [
         f"{out}/subscriptions.parquet: 20 rows",
         f"{out}/events.parquet: 10,000 rows",
@@ -50,7 +50,14 @@ def test_json_is_what_the_file_says(tmp_path: Path) -> None:
     found = call("stocks", "--out", tmp_path / "w", "--set", "n_events=0", "--json")
     assert json.loads(found.stdout) == {
         "name": "stocks",
-        "parameters": {"n_subscriptions": 1000, "n_events": 0, "modes": 1, "edges": "levels", "drift": 0.0},
+        "parameters": {
+            "n_subscriptions": 1000,
+            "n_events": 0,
+            "modes": 1,
+            "edges": "levels",
+            "drift": 0.0,
+            "nodes": 600,
+        },
         "seed": 0,
         "version": narrowcast.__version__,
         "rows": {name: table.num_rows for name, table in Stocks(n_events=0).tables().items()},

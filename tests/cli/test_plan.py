@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import narrowcast as nc
-from narrowcast.cli.plan import parameters
+from narrowcast.cli.settings import parameters
 from narrowcast.costs.filtering import Filtering
 from narrowcast.errors import ParameterError
 from narrowcast.pipeline.plan import to_interest
@@ -89,12 +89,14 @@ def test_topics(topics: list[str], tmp_path: Path) -> None:
         "command": "plan",
         "out": str(out),
         "method": "hash",
+        "path": "driver",
         "rejected": 0,
         "reasons": {},
         "wants": 5,
         "flows": 4,
         "subscribers": 3,
         "channels": plan.n_groups,
+        "direct": 0,
         "costs": {"filtering": Filtering().score(interest, plan).total, "waste": cost.total},
     }
     assert (info.method, info.seed, info.flow_space, info.params) == ("hash", 4, "topics", {"channels": 2})
@@ -289,7 +291,7 @@ def test_state_of_cells(spark: SparkSession, tmp_path: Path) -> None:
             ["--state", "s", "--recent", "3"],
             "--recent goes with --subscriptions and --events, not with",
         ),
-        (["--state", "s", "--flows", "cells"], "--flows and --top goes with --subscriptions and --events"),
+        (["--state", "s", "--flows", "cells"], "--flows goes with --subscriptions and --events"),
         (["--interests", "i", "--recent", "0"], "--recent is 0; give a whole number of at least 1"),
         (["--interests", "i", "--last", "-1"], "--last is -1; give a whole number of at least 1"),
         (["--interests", "i", "--cells", "0"], "--cells is 0; give a whole number of at least 1"),
@@ -311,7 +313,7 @@ def test_what_is_found_out_on_spark(topics: list[str], tmp_path: Path) -> None:
     out = tmp_path / "plan"
     for words, message in (
         (["--channels", "0"], "channels is 0; give a whole number of at least 1"),
-        (["--set", "moves=3"], "method 'hash' has no parameter 'moves'"),
+        (["--set", "moves=3"], "nobody has a parameter 'moves'; they have: cost"),
         ([], "channels is None; hash needs a whole number of at least 1"),
         (["--interests", "nothing.parquet", "--channels", "2"], "nothing.parquet does not exist"),
     ):

@@ -120,6 +120,7 @@ def test_everything_is_what_one_process_computes(first: tuple[Path, dict[str, An
                 "modes": 1,
                 "edges": "levels",
                 "drift": 0.0,
+                "nodes": 600,
             },
         },
         "seed": 3,
@@ -315,7 +316,7 @@ def test_own_network(own: Callable[..., list[str | Path]], spark: SparkSession, 
 
     (tmp_path / "p.csv").write_text("node\nnowhere\n")
     said = refusal("run", "--out", tmp_path / "x", *options, "--publishers", tmp_path / "p.csv")
-    assert said.startswith("an event is published on node 'nowhere', which no link of the topology names")
+    assert "p.csv: an event is published on node 'nowhere', which no link of the topology names" in said
     (tmp_path / "p.csv").write_text("node\n")
     said = refusal("run", "--out", tmp_path / "x", *options, "--publishers", tmp_path / "p.csv")
     assert said.endswith("p.csv has no rows; give at least one, or leave the publishers out")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,9 +15,10 @@ from hypothesis.extra.numpy import arrays
 
 from narrowcast.costs.base import COSTS
 from narrowcast.costs.filtering import Filtering, receivers
-from narrowcast.errors import ParameterError
+from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.interest import Interest
 from narrowcast.model.plan import ChannelPlan
+from narrowcast.planning.hierarchical import GroupsFirst
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "tock2005_tiny.json").read_text())
 INTEREST = Interest([[1, 1, 0], [0, 1, 1]], rate=[1, 10, 100])
@@ -270,3 +272,64 @@ def test_by_the_messages_of_a_packet() -> None:
 def test_prices_that_are_none(name: str, value: Any) -> None:
     with pytest.raises(ParameterError, match=f"{name} is .*; give what a message costs: a finite number"):
         Filtering(**{name: value})
+
+
+# ---------------------------------------------------------------------------------------------- bad input
+
+
+def planned(interest: Interest) -> ChannelPlan:
+    """Return a plan of two levels of the paper's own method."""
+    return GroupsFirst(channels=2, sessions=3).fit(interest).plan_
+
+
+def test_a_flow_that_nobody_wants_costs_nothing() -> None:
+    interests = pa.table({"subscriber": ["a", "a", "b"], "flow": ["x", "y", "y"]})
+    rates = pa.table({"flow": ["x", "y", "z"], "rate": [3.0, 10.0, 1e9]})
+    with_it = Interest.from_tables(interests, rates)
+    without = Interest.from_tables(interests, rates.slice(0, 2))
+    assert with_it.audience().tolist() == [1, 2, 0]
+    plans = [planned(interest) for interest in (with_it, without)]
+    # Nothing carries it: who would pay for it?
+    assert np.diff(plans[0].carries.indptr).tolist() == [1, 1, 0]
+    for one, other in zip(plans, plans[::-1], strict=True):
+        assert Filtering().score(with_it, one) == Filtering().score(without, other)
+    assert Filtering().flooding(with_it) == Filtering().flooding(without) == 2 * 3
+    assert Filtering.multiplicity(with_it) == Filtering.multiplicity(without) == 23 / 13
+    channels = Filtering().per_channel(with_it, plans[0])
+    assert sum(channels["excess"].to_pylist()) == Filtering().score(with_it, plans[0]).terms["excess"]
+
+
+def test_a_subscriber_who_wants_nothing_pays_nothing() -> None:
+    interest = Interest([[1, 1], [0, 0], [0, 1]], rate=[3, 10], subscribers=["a", "idle", "b"])
+    plan = planned(interest)
+    people = Filtering().per_subscriber(interest, plan).to_pylist()
+    idle = next(row for row in people if row["subscriber"] == "idle")
+    assert idle == {"subscriber": "idle", "groups": 0, "sessions": 0, "direct": 0, "ideal": 0, "excess": 0}
+    assert receivers(interest) == 2
+    two = Interest([[1, 1], [0, 1]], rate=[3, 10], subscribers=["a", "b"])
+    assert Filtering.goodput(interest) == Filtering.goodput(two)
+
+
+def test_rates_of_zero_and_rates_that_are_missing() -> None:
+    interests = pa.table({"subscriber": [1, 1, 2], "flow": [7, 8, 8]})
+    # Flow 7 sends nothing, flow 8 has no rate: it is 1.
+    interest = Interest.from_tables(interests, pa.table({"flow": [7], "rate": [0.0]}))
+    assert interest.rate.tolist() == [0, 1]
+    everything = ChannelPlan([[1], [1]], [[1], [1]], subscribers=[1, 2], flows=[7, 8])
+    cost = Filtering(alpha=2, beta=3).score(interest, everything)
+    assert (cost.total, cost.terms["ideal"], cost.terms["excess"]) == (10, 10, 0)
+    assert Filtering.share(cost, 2) == 0
+    assert Filtering.multiplicity(interest) == 2
+    bare = Interest.from_tables(interests)
+    assert Filtering().score(bare, everything).terms["excess"] == 2
+    assert planned(interest).false_exclusions(interest).num_rows == 0  # a silent flow is served all the same
+
+
+@pytest.mark.parametrize("rate", [-1.0, -1e-9, math.inf, math.nan])
+def test_rates_that_are_none(rate: float) -> None:
+    reason = r"flow 8 has rate .*; a rate is a finite number of events per second, at least 0"
+    interests = pa.table({"subscriber": [1, 1], "flow": [7, 8]})
+    with pytest.raises(TableError, match=reason):
+        Interest.from_tables(interests, pa.table({"flow": [7, 8], "rate": [1.0, rate]}))
+    with pytest.raises(ParameterError, match=reason):
+        Interest([[1, 1]], [1.0, rate], flows=[7, 8])

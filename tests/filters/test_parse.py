@@ -225,6 +225,7 @@ def test_nesting_within_the_limit_is_taken(text: str) -> None:
     assert len(done.subscriptions) == 1
 
 
+@pytest.mark.slow
 def test_a_megabyte_of_filter_is_refused_by_default_and_taken_when_asked() -> None:
     text = "volume IN (" + ", ".join(str(i * 7) for i in range(150_000)) + ")"
     assert len(text) > 1_000_000

@@ -238,6 +238,7 @@ def assert_same_output(found: Path, expected: Path) -> None:
 
 
 @pytest.mark.usefixtures("spark")
+@pytest.mark.slow
 def test_a_driver_killed_while_it_matches(tmp_path: Path) -> None:
     out, size = tmp_path / "out", ["--set", "n_subscriptions=50", "--set", "n_events=200"]
     done = killed_in("match", out, *size)

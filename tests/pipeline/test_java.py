@@ -195,6 +195,7 @@ def test_java_is_found_without_importing_pyspark() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_spark_runs_on_the_bundled_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()

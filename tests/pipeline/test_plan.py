@@ -111,7 +111,7 @@ def test_bad_rates_are_refused(spark: SparkSession) -> None:
 @pytest.mark.spark
 def test_a_plan_by_name(spark: SparkSession) -> None:
     interests, rates = some(pa.string())
-    plan, interest, _ = make_plan(frames_of(spark, interests, rates), "hash", channels=3, seed=1)
+    plan, interest, *_ = make_plan(frames_of(spark, interests, rates), "hash", channels=3, seed=1)
     assert interest == Interest.from_tables(interests, rates)
     assert plan == Hash(channels=3).fit(interest).plan_
 

@@ -206,14 +206,17 @@ def test_shuffles_have_as_many_partitions_as_data_need(
 @pytest.mark.spark
 def test_start_is_quiet_and_stop_is_real() -> None:
     code = (
+        "import signal\n"
         "from narrowcast.pipeline import session\n"
-        "with session('local[1,4]', {'spark.driver.extraJavaOptions': '-Dmine=yes'}) as spark:\n"
+        "mine, own = {'spark.driver.extraJavaOptions': '-Dmine=yes'}, signal.getsignal(signal.SIGINT)\n"
+        "with session('local[1,4]', mine, own_interrupt=True) as spark:\n"
         "    print(spark.range(5).count(), spark._jvm.java.lang.System.getProperty('mine'))\n"
+        "    print(signal.getsignal(signal.SIGINT) is own)\n"
         "print(spark.getActiveSession())\n"
     )
     python = [sys.executable, "-W", "error", "-c", code]
     done = subprocess.run(python, capture_output=True, text=True, check=False)
-    assert done.stdout == "5 yes\nNone\n", done.stderr
+    assert done.stdout == "5 yes\nTrue\nNone\n", done.stderr
     # What is left comes from the Java itself, before any setting is read.
     noise = [line for line in done.stderr.splitlines() if not line.startswith("WARNING: ")]
     assert noise == []

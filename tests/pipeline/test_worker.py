@@ -134,6 +134,7 @@ with session("local[2,4]", {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLe
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_worker_that_is_not_listened_to_is_quiet() -> None:
     """Spark's own daemon would print a trace for each."""
     done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=True)

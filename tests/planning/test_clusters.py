@@ -123,26 +123,47 @@ def test_moves_on_both_levels_change_what_they_say(
     def counted() -> float:
         return float(alpha * above.cost + beta * below.cost)
 
-    joint.count_groups(below.state, parent, above.state)
+    member = np.zeros(wants.shape[0], np.int32)
+    joint.count_groups(below.state, parent, above.state, member)
+    # Limits that are broken weigh, too: what a move changes of them is part of what it says it changes.
+    before = above.flag.copy()
+    most, weight = np.array([1.0, 2.0, 6.0]), np.array([3.0, 5.0, 7.0, 0.5]) * random.randrange(2)
+    free = np.full(wants.shape[1], -1), np.full(n, -1)
+    rules = member, before, most, weight, *free
+
+    def weighed() -> float:
+        """Return what the broken limits weigh, by a literal count."""
+        joined = listening(wants, parent[number], n_groups)
+        theta = np.array([rate[parent[number] == g].sum() for g in range(n_groups)])
+        size = joined.sum(axis=0)
+        over = [
+            np.maximum(0, joined.sum(axis=1) - most[0]).sum(),
+            np.where(size > most[1], 1 + size - most[1], 0).sum(),
+            np.where(theta > most[2], theta / most[2], 0).sum(),
+            (joined != before.astype(bool)).sum(),
+        ]
+        return float(weight @ over)
+
     assert counted() == pytest.approx(cost())
     flow = np.nonzero(wants)[1]
     wanted = np.append(0, np.cumsum(wants.sum(axis=1))), flow.astype(np.int32)
     state = np.array([random.randrange(1, 2**63)], np.uint64)
     for heat in (100.0, 1.0, 1e-9):
-        before = cost()
+        last = cost() + weighed()
         change = joint.anneal(
             below.csr, weights, wanted, number, parent, below.state, above.state, state, 600,
-            (heat, heat),
+            (heat, heat), rules,
         )  # fmt: skip
-        assert cost() - before == pytest.approx(change, abs=1e-6)
+        assert cost() + weighed() - last == pytest.approx(change, abs=1e-6)
+        assert member.tolist() == listening(wants, parent[number], n_groups).sum(axis=1).tolist()
         assert counted() == pytest.approx(cost(), abs=1e-6)
     for _ in range(20):
-        before = cost()
-        moved = joint.move_flows(below.csr, weights, number, parent, below.state, above.state)
-        assert cost() < before if moved else cost() == pytest.approx(before)
-        before = cost()
-        hung = joint.move_sessions(parent, below.state, above.state)
-        assert cost() < before if hung else cost() == pytest.approx(before)
+        last = cost() + weighed()
+        moved = joint.move_flows(below.csr, weights, number, parent, below.state, above.state, rules)
+        assert cost() + weighed() < last if moved else cost() + weighed() == pytest.approx(last)
+        last = cost() + weighed()
+        hung = joint.move_sessions(alpha, parent, below.state, above.state, rules)
+        assert cost() + weighed() < last if hung else cost() + weighed() == pytest.approx(last)
         assert counted() == pytest.approx(cost(), abs=1e-6)
         if not moved + hung:
             return

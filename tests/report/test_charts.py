@@ -37,6 +37,7 @@ from narrowcast.report.charts import (
     save_chart,
 )
 from narrowcast.report.page import html_page
+from support.figures import TOCK2005
 
 INTEREST = Interest([[1, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1], [0, 0, 0, 0]])
 SIZES = {0: 3, 2: 1, 3: 1}
@@ -59,6 +60,11 @@ ROWS = [
     )
 ]
 DATA: dict[str, Records] = {
+    "moves": [
+        {"moves": moves, "cost": cost, "chosen": moves == 40}
+        for moves, cost in ((0, 900.0), (7, 800.0), (40, 650.0), (1200, 600.0))
+    ],
+    **TOCK2005,
     "riabov2003-figure-3": [
         {"what": "link", "x": 0.0, "y": 0.0, "x2": 1.0, "y2": 1.0},
         {"what": "transit", "x": 0.0, "y": 0.0, "block": "block 1"},

@@ -192,6 +192,20 @@ def test_what_is_left_out_of_a_base() -> None:
         group_addresses("ff18::/112", 1)
 
 
+def test_groups_of_others_are_avoided() -> None:
+    """By their MAC addresses, which many addresses share."""
+    theirs = ["224.64.0.0", "239.192.0.2", "ff18::8000:1"]
+    found = [str(address) for address in group_addresses("239.192.0.0/14", 3, theirs)]
+    assert found == ["239.192.0.1", "239.192.0.3", "239.192.0.4"]
+    assert str(group_addresses("ff18::/16", 2, theirs)[1]) == "ff18::8000:2"
+    with pytest.raises(ParameterError, match=r"has 3 of the 4 addresses .*; use a larger base"):
+        group_addresses("239.192.0.0/30", 4, theirs[:1])
+    with pytest.raises(ParameterError, match=r"avoid has 'me', which is no address; give one such as"):
+        group_addresses("239.192.0.0/30", 1, ["me"])
+    with pytest.raises(ParameterError, match=r"avoid has 10.0.0.1, which is no address of a multicast group"):
+        group_addresses("239.192.0.0/30", 1, ["10.0.0.1"])
+
+
 @pytest.mark.parametrize(
     ("base", "reason"),
     [

@@ -181,6 +181,28 @@ def test_all_of_it() -> None:
     assert interest.audience().tolist() == [3] * 20
 
 
+def test_some_subscribers_want_nothing_and_some_flows_are_not_wanted() -> None:
+    # Markets of 6, 3 and 2 symbols: a tenth of the first is one symbol, of the others none.
+    flows = Flows(n_flows=11, n_subscribers=40, markets=3, per_subscriber=1, share=0.1, seed=2)
+    interest, tables = flows.interest(), flows.tables()
+    each = np.diff(interest.wants.indptr)
+    assert set(each.tolist()) == {0, 1}
+    assert set(np.flatnonzero(interest.audience()).tolist()) <= set(range(6))
+    # They are in the interest; the table of interests has no row for them, and all flows have a rate.
+    assert interest.n_subscribers == 40
+    assert len(set(tables["interests"]["subscriber"].to_pylist())) == np.count_nonzero(each) < 40
+    assert tables["rates"].num_rows == 11
+    assert (interest.rate > 0).all()
+
+
+def test_symbols_that_are_not_traded_have_rate_zero(tmp_path: Path) -> None:
+    path = write(tmp_path, symbol=["a", "b", "c"], market=["m"] * 3, volume=[4.0, 0.0, None])
+    flows = Flows(symbols=path, per_subscriber=1, share=1.0, n_subscribers=2)
+    assert flows.tables()["rates"].to_pydict() == {"flow": ["a", "b"], "rate": [HOTTEST, 0.0]}
+    assert Filtering.multiplicity(flows.interest()) == 2
+    assert origin_of(flows)["origin"]["left_out"] == {"null": 1, "volume below 0": 0}
+
+
 @pytest.mark.slow
 def test_a_million_flows() -> None:
     table = Flows(n_flows=1_000_000, n_subscribers=10_000).tables()["interests"]

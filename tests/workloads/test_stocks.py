@@ -130,6 +130,15 @@ def test_the_network_is_that_of_the_seed_and_everybody_is_on_it() -> None:
     assert tables["locations"].num_rows == len(somebody)
 
 
+@pytest.mark.parametrize("nodes", [6, 50, 3000])
+def test_the_network_can_be_of_any_size(nodes: int) -> None:
+    tables = Stocks(n_events=5, seed=5, nodes=nodes).tables()
+    assert tables["topology"].equals(transit_stub(5, nodes=nodes).topology.to_table())
+    Locations.from_table(tables["locations"], Topology.from_table(tables["topology"]))
+    assert tables["subscriptions"]["filter"].equals(Stocks(seed=5).tables()["subscriptions"]["filter"])
+    assert tables["locations"].num_rows <= nodes
+
+
 def test_the_cost_of_links_changes_nothing_else() -> None:
     tables = {edges: Stocks(n_events=5, seed=5, edges=edges).tables() for edges in get_args(Edges)}
     for name in ("subscriptions", "events", "locations"):
@@ -348,6 +357,8 @@ def test_drift_changes_nothing_but_the_peaks() -> None:
         ({"edges": "long"}, "edges is 'long'; give one of levels, nested, hops"),
         ({"drift": math.nan}, "drift is nan; give a number: a share of the range of names"),
         ({"drift": "far"}, "drift is 'far'; give a number"),
+        ({"nodes": 5}, "nodes is 5; give at least 6, two for each block"),
+        ({"nodes": 7.5}, "nodes is 7.5; give a whole number"),
         ({"seed": -1}, "seed is -1; give a whole number of at least 0"),
     ],
 )

@@ -8,6 +8,7 @@ import typer
 
 from narrowcast import __version__
 from narrowcast.cli.bench import bench
+from narrowcast.cli.calibrate import calibrate
 from narrowcast.cli.check import check
 from narrowcast.cli.compare import compare
 from narrowcast.cli.diff import diff
@@ -39,6 +40,7 @@ for command in (
     stream,
     reproduce,
     generate,
+    calibrate,
     check,
     diff,
     export,

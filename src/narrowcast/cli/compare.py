@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import typer
 
 from narrowcast import __version__
-from narrowcast.cli import inputs, options
-from narrowcast.cli.plan import parameters
+from narrowcast.cli import inputs, options, settings
 from narrowcast.costs import COSTS
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import new_folder
@@ -21,17 +20,24 @@ from narrowcast.pipeline.compare import methods_of
 from narrowcast.pipeline.inputs import Inputs, take
 from narrowcast.pipeline.match import STRATEGIES
 from narrowcast.pipeline.network import NetworkTables
-from narrowcast.pipeline.plan import to_interest
+from narrowcast.pipeline.plan import COMMON, to_interest
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.progress import watched
+from narrowcast.pipeline.replay import replay_inputs
 from narrowcast.pipeline.run import RECENT
+from narrowcast.pipeline.sendings import Sending
 from narrowcast.pipeline.session import sized
 from narrowcast.pipeline.storage import write_table
 from narrowcast.planning import PLANNERS
 from narrowcast.report.charts import compared_methods, save_chart
+from narrowcast.routing.choice import router_for, router_maker, router_parameters
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from narrowcast.model.plan import ChannelPlan
     from narrowcast.pipeline.compare import Compared, Comparison
+    from narrowcast.pipeline.sendings import Replayed
 
 
 def compare(
@@ -58,10 +64,9 @@ def compare(
     locations: inputs.Locations = None,
     publishers: inputs.Publishers = None,
     costs: inputs.Costs = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the methods that have it."),
-    ] = None,
+    router: settings.Router = None,
+    again: settings.Again = True,
+    given_settings: settings.Settings = None,
     rejected: options.Rejected = None,
     seed: options.Seed = 0,
     schema: options.SchemaFile = None,
@@ -79,6 +84,9 @@ def compare(
     driver; one that fails is told with its reason, and the others go on. The folder gets `compare.json`,
     `compare.parquet` and a picture, `compare.png` and `compare.svg`.
 
+    With filters and events, all of the events are also sent by each plan, to those whom they match and the
+    way that a --router decides, and rows are ordered by what that costs on the network.
+
     Examples:
 
         narrowcast compare --interests i.parquet --rates r.csv --channels 16 --out compared
@@ -90,10 +98,20 @@ def compare(
     options.one_of("--strategy", strategy, STRATEGIES)
     if out.exists() or out.is_symlink():
         raise TableError(f"{out} exists already; name another folder or remove it")
-    params = parameters(settings or [])
-    methods_of(chosen, params)
     network = NetworkTables.read(topology, locations, publishers)
-    COSTS.made(costs, **network.given)  # what is wrong with them is told before Spark starts
+    if router is not None and (subscriptions is None or not again):
+        raise ParameterError(
+            f"--router is {router}, and no events are sent; it goes with --subscriptions and --events"
+        )
+    again = again and subscriptions is not None
+    fitting = dict.fromkeys(router_for(method, flows) for method in ("", "partial"))
+    routers = ([router] if router else list(fitting)) if again else []
+    params, costing, routing = _dealt(
+        settings.parameters(given_settings or []), chosen, costs, network, routers
+    )
+    for name in routers:  # what is wrong with them is told before Spark starts
+        router_maker(name, {key: value for key, value in routing.items() if key in router_parameters(name)})
+    COSTS.made(costs, **network.given, **costing)
     if recent is last is window is None and interests is state is None and flows == "events":
         recent = RECENT
     given = Inputs(
@@ -121,6 +139,16 @@ def compare(
         with watched(at.spark, at.progress, "interest"), plainly("bring the interest to the driver"):
             network = network.fitting(text=taken.frames.text)
             interest = to_interest(taken.frames)
+
+        def replayed(plans: Mapping[str, tuple[ChannelPlan, str]]) -> Replayed:
+            sent_by = {
+                name: Sending.by(plan, method, flows, router, routing)
+                for name, (plan, method) in plans.items()
+            }
+            multicast = costing.get("multicast", "dense")
+            with watched(at.spark, at.progress, "replay"):
+                return replay_inputs(taken, given, sent_by, network=network, multicast=multicast)
+
         task = at.progress.add_task("compare")
         found = compare_methods(
             interest,
@@ -130,6 +158,8 @@ def compare(
             params=params,
             costs=costs,
             network=network,
+            cost_params=costing,
+            replay=replayed if again else None,
             tell=lambda name, done, of: at.progress.update(
                 task, description=f"compare: {name}", completed=done, total=of
             ),
@@ -140,7 +170,7 @@ def compare(
         **taken.facts,
         "subscribers": interest.n_subscribers,
         "seed": seed,
-        "params": params,
+        "params": {**params, **costing, **routing},
         "inputs": taken.fingerprints | network.fingerprints,
         **found.to_dict(),
     }
@@ -174,6 +204,26 @@ def _counts(channels: str) -> list[int]:
         ) from None
 
 
+def _dealt(
+    params: dict[str, Any],
+    chosen: list[str] | None,
+    costs: list[str] | None,
+    network: NetworkTables,
+    routers: list[str],
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return the parameters of methods, of costs and of routers."""
+    for name in params:
+        if name in COMMON:
+            raise ParameterError(f"{name} is among the parameters of methods; give it as {name} itself")
+    own, costing, routing = settings.dealt(
+        params,
+        settings.takers_of_methods(methods_of(chosen, {}), "the methods"),
+        settings.takers_of_costs(costs, network.given),
+        settings.takers_of_routers(routers),
+    )
+    return own, costing, routing
+
+
 def _name(row: Compared) -> str:
     return row.method if row.asked is None else f"{row.method} {row.asked}"
 
@@ -190,8 +240,16 @@ def _rows(found: Comparison) -> list[tuple[str, ...]]:
     costs, with_excess = options.columns_of(found.costs)
     gain = ("gain %",) if "network" in found.costs else ()
     excess = ("excess %",) if with_excess else ()
+    again: tuple[str, ...] = ()
+    if found.replayed is not None:
+        on_links = found.replayed.unit == "links"
+        again = ("replayed", "gain %" if on_links else "in vain")
+        excess = ()  # there is no room for all
+        if gain and on_links:
+            costs = [name for name in costs if name != "waste"]
+    direct = () if again else ("direct %",)
     rows: list[tuple[str, ...]] = [
-        ("method", "used", *costs, *gain, *excess, "direct %", "sec", "MB"),
+        ("method", "used", *costs, *gain, *excess, *again, *direct, "sec", "MB"),
     ]
     for row in found.rows:
         if row.problem:
@@ -200,13 +258,29 @@ def _rows(found: Comparison) -> list[tuple[str, ...]]:
         totals = (row.costs[name].total for name in costs)
         numbers = [(row.improvement_pct, 1)] if gain else []
         numbers += [(None if row.excess_share is None else 100 * row.excess_share, 1)] if excess else []
-        numbers += [(share, 1), (row.seconds, 2), (row.peak_mb, 1)]
         rows.append(
             (
                 _name(row) if several else row.method,
                 "" if row.channels is None else f"{row.channels:,}",
-                *(f"{value:,.0f}" if abs(value) >= 1e5 else f"{value:,.5g}" for value in totals),
+                *map(_number, totals),
                 *("" if value is None else f"{value:.{digits}f}" for value, digits in numbers),
+                *(_again(row) if again else ()),
+                *(
+                    "" if value is None else f"{value:.{digits}f}"
+                    for value, digits in (*([(share, 1)] * len(direct)), (row.seconds, 2), (row.peak_mb, 1))
+                ),
             )
         )
     return rows
+
+
+def _again(row: Compared) -> tuple[str, str]:
+    """Return what replayed events cost, and how good or bad that is."""
+    sent = row.replayed
+    assert sent is not None
+    how = f"{sent.wasted:,}" if sent.improvement_pct is None else f"{sent.improvement_pct:.1f}"
+    return _number(sent.cost), how
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1e5 else f"{value:,.5g}"

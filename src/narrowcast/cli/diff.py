@@ -11,8 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from narrowcast.cli import options
+from narrowcast.files import check_new_table, write_new_table
 from narrowcast.model.artefact import read_plan
 from narrowcast.model.diff import Count, diff_plans, renumbered
+from narrowcast.model.migration import migration
 
 if TYPE_CHECKING:
     from narrowcast.model.diff import PlanDiff
@@ -29,20 +31,37 @@ def diff(
             "listeners they share: planners number channels as they come.",
         ),
     ] = False,
+    steps: Annotated[
+        Path | None,
+        typer.Option(
+            "--steps",
+            metavar="FILE",
+            help="Write the way from the first plan to the second, on which nobody misses a message: a new "
+            "file, .csv, .jsonl or .parquet.",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document and nothing else.")
     ] = False,
 ) -> None:
     """Show what changes between two plans: channels, flows and subscribers moved, costs before and after.
 
-    Example: `narrowcast diff plans/monday plans/tuesday --renumber`
+    Examples:
+
+        narrowcast diff plans/monday plans/tuesday --renumber
+
+        narrowcast diff plans/monday plans/tuesday --steps migration.csv
     """
+    if steps is not None:
+        check_new_table(steps)
     old, old_info = read_plan(before)
     new, new_info = read_plan(after)
     shown = renumbered(new, old) if renumber else new
     found = diff_plans(old, shown, costs_before=old_info.costs, costs_after=new_info.costs)
     # Renumbering may leave unused numbers; they are no channels of the plan.
     found = msgspec.structs.replace(found, channels=Count(old.n_channels, new.n_channels))
+    if steps is not None:
+        write_new_table(migration(old, shown), steps)
     if as_json:
         typer.echo(msgspec.json.encode(found).decode())
     else:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from narrowcast.cli import inputs, options
+from narrowcast.cli import inputs, options, settings
 from narrowcast.costs import COSTS
-from narrowcast.errors import PlanError
+from narrowcast.errors import ParameterError, PlanError
 from narrowcast.model.artefact import read_plan
 from narrowcast.model.schema import Schema
 from narrowcast.pipeline.evaluate import evaluate as evaluate_plan
@@ -18,20 +18,28 @@ from narrowcast.pipeline.match import STRATEGIES
 from narrowcast.pipeline.network import COLUMNS, NetworkTables
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.progress import watched
+from narrowcast.pipeline.replay import replay_inputs
 from narrowcast.pipeline.run import RECENT
+from narrowcast.pipeline.sendings import Sending
 from narrowcast.pipeline.session import sized
 from narrowcast.pipeline.storage import write_table
 from narrowcast.planning.base import check_channels
+from narrowcast.routing import ROUTERS
+from narrowcast.routing.choice import router_for, router_maker
 
 if TYPE_CHECKING:
     from narrowcast.model.artefact import PlanInfo
 
+#: Why a plan of events is not scored on other events.
+_OTHERS = "the plan is of other events, and each goes to every channel with somebody interested"
 #: Terms that the table has already: the total of a cost, or that of a row, under another name.
 _SAME = {
     "waste": ("wasted",),
     "network": ("unicast", "ideal", "broadcast"),
     "filtering": ("ideal", "excess", "everything"),
 }
+#: What terms are called in the table.
+_SHORT = {"improvement_pct": "gain %"}
 
 
 def evaluate(
@@ -52,6 +60,9 @@ def evaluate(
     channels: Annotated[
         int | None, typer.Option("--channels", metavar="K", help="Of the baseline hash; else as the plan.")
     ] = None,
+    router: settings.Router = None,
+    again: settings.Again = True,
+    given_settings: settings.Settings = None,
     rejected: options.Rejected = None,
     seed: options.Seed = 0,
     schema: options.SchemaFile = None,
@@ -67,6 +78,10 @@ def evaluate(
 
     First it makes sure that the plan serves everybody; costs of one that does not are not reported.
 
+    Beside these costs, which go by flows, it tells what the events given cost when each is sent to those whom
+    it matches, the way that a --router decides: of a plan of cells or of events. They need not be the events
+    that the plan was made from.
+
     Examples:
 
         narrowcast evaluate plan --interests i.parquet --rates r.csv
@@ -76,13 +91,21 @@ def evaluate(
         narrowcast evaluate plan --state out/state
 
         narrowcast evaluate plan --interests i.csv --topology t.csv --locations l.csv
+
+        narrowcast evaluate plan --subscriptions s.csv --events later.csv --topology t.csv --router exact
     """
     made, info = read_plan(plan)
     _require_fitting(info, interests, state)
     options.one_of("--strategy", strategy, STRATEGIES)
     check_channels(channels)
     network = NetworkTables.read(topology, locations, publishers)
-    COSTS.made(costs, **network.given)  # what is wrong with them is told before Spark starts
+    name = router or router_for(info.method, info.flow_space)
+    again = _is_replayed(info, state, router, again=again)
+    routers = settings.takers_of_routers([name]) if again else {}
+    params = settings.parameters(given_settings or [])
+    costing, routing = settings.dealt(params, settings.takers_of_costs(costs, network.given), routers)
+    router_maker(name, routing)  # what is wrong with them is told before Spark starts
+    COSTS.made(costs, **network.given, **costing)
     if recent is last is window is None:  # then the events that the plan says it was made from
         recent, last, window = (info.params.get(name) for name in ("recent", "last", "window"))
         if recent is last is window is None and info.flow_space == "events":
@@ -115,18 +138,50 @@ def evaluate(
             )
         if rejected is not None and taken.rejected is not None:
             write_table(taken.rejected, rejected, doing=f"write {rejected}")
-        with watched(at.spark, at.progress, "evaluate"), plainly("evaluate the plan"):
-            network = network.fitting(text=taken.frames.text)
-            found = evaluate_plan(
-                taken.frames, made, name=info.method, channels=channels, costs=costs, network=network
-            )
-    facts: dict[str, Any] = {"command": "evaluate", "plan": str(plan), **taken.facts, **found.to_dict()}
+        network = network.fitting(text=taken.frames.text)
+        others = again and info.inputs.get("events", "") not in ("", taken.fingerprints.get("events"))
+        found, why = None, _OTHERS if others and info.flow_space == "events" else None
+        if why is None:
+            try:
+                with watched(at.spark, at.progress, "evaluate"), plainly("evaluate the plan"):
+                    found = evaluate_plan(
+                        taken.frames,
+                        made,
+                        name=info.method,
+                        channels=channels,
+                        costs=costs,
+                        network=network,
+                        params=costing,
+                    )
+            except PlanError as error:
+                if not others:
+                    raise
+                why = str(error)
+        replayed = None
+        if again:
+            with watched(at.spark, at.progress, "replay"):
+                replayed = replay_inputs(
+                    taken,
+                    given,
+                    {name: Sending(made, name, routing)},
+                    network=network,
+                    multicast=costing.get("multicast", "dense"),
+                )
+    facts: dict[str, Any] = {"command": "evaluate", "plan": str(plan), **taken.facts}
+    facts |= {"name": info.method, "pairs": None, "methods": {}} if found is None else found.to_dict()
+    facts |= {"not_scored": why, "replay": None}
+    if replayed is not None:
+        facts["replay"] = {**replayed.facts(), "plan": replayed.plans[name].to_dict()}
     prints = taken.fingerprints | {k: v for k, v in network.fingerprints.items() if k in info.inputs}
     if prints != {k: v for k, v in info.inputs.items() if k in prints or k not in COLUMNS}:
         typer.echo("these are not the inputs that the plan was made from", err=True)
     # Only topics, and flows of a stream, have a rate in time; else it is what all events given make, or one.
     unit = "messages a second" if info.flow_space == "topics" or state is not None else "messages"
-    tables = {f"What {plan} costs": _rows(facts, unit)}
+    tables = {f"What {plan} costs": _rows(facts, unit)} if found is not None else {}
+    if replayed is not None:
+        tables[_said(facts)] = _replayed_rows(facts)
+    if why is not None:
+        typer.echo(f"costs by flows are left out: {why}", err=True)
     if facts["rejected"]:
         tables = {"Rows that were set aside": options.reasons(facts), **tables}
     options.show(facts, tables, as_json=as_json)
@@ -145,6 +200,43 @@ def _require_fitting(info: PlanInfo, interests: str | None, state: str | None) -
         raise PlanError(f"the plan's flows are {info.flow_space}; give {needs} to evaluate it")
 
 
+def _is_replayed(info: PlanInfo, state: str | None, router: str | None, *, again: bool) -> bool:
+    """Return whether there are events to send by the plan; a router without any is an error."""
+    able = info.flow_space in ("cells", "events") and state is None
+    if router is not None and not (able and again):
+        ROUTERS[router]
+        how = "leave --no-replay out" if able else "it goes with --subscriptions and --events"
+        raise ParameterError(f"--router is {router}, and no events are sent; {how}")
+    return able and again
+
+
+def _said(facts: dict[str, Any]) -> str:
+    """Return what the table of replayed events is of."""
+    again = facts["replay"]
+    mine = again["plan"]
+    said = f"What {again['events']:,} events cost that are sent by it, with the router {mine['router']}"
+    if mine["outside"]:
+        said += f"; {mine['outside']:,} of them are in cells that no channel carries"
+    return said
+
+
+def _replayed_rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return what came of events as rows of text."""
+    again = facts["replay"]
+    on_links = again["unit"] == "links"
+    gain = ("gain %",) if on_links else ()
+    rows: list[tuple[str, ...]] = [
+        ("way", "cost of links" if on_links else "messages", *gain, "by channel", "direct", "in vain")
+    ]
+    ways = {facts["name"]: again["plan"]}
+    ways |= {f"all {name}": again[name] for name in ("unicast", "broadcast")} | {"ideal": again["ideal"]}
+    for name, each in ways.items():
+        shown = (f"{each['improvement_pct']:.1f}",) if on_links else ()
+        counts = (f"{each[key]:,}" for key in ("channel_messages", "direct_messages", "wasted"))
+        rows.append((name, options.number(each["cost"]), *shown, *counts))
+    return rows
+
+
 def _rows(facts: dict[str, Any], unit: str) -> list[tuple[str, ...]]:
     """Return costs as rows of text: a method each, a column for each cost and each of its terms."""
     methods: dict[str, Any] = facts["methods"]
@@ -154,12 +246,12 @@ def _rows(facts: dict[str, Any], unit: str) -> list[tuple[str, ...]]:
         (cost, term)
         for cost in costs
         for term in (None, *first[cost]["terms"])
-        if term not in _SAME.get(cost, ())
+        # With a network there is no room for what all rows have alike.
+        if term not in _SAME.get(cost, ()) and not (term == "wanted" and "network" in costs)
     ]
     excess = ("excess %",) if with_excess else ()
-    rows: list[tuple[str, ...]] = [
-        (unit, "channels", *(cost if term is None else term for cost, term in heads), *excess)
-    ]
+    named = (cost if term is None else _SHORT.get(term, term) for cost, term in heads)
+    rows: list[tuple[str, ...]] = [(unit, "channels", *named, *excess)]
     for name, each in methods.items():
         values = (
             each["costs"][cost]["total"] if term is None else each["costs"][cost]["terms"][term]

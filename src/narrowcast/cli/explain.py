@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,20 +11,21 @@ import typer
 
 from narrowcast.cli import explained, inputs, options
 from narrowcast.cli.event import read_event
-from narrowcast.cli.plan import parameters
+from narrowcast.cli.settings import parameters
 from narrowcast.costs.network import Network
 from narrowcast.errors import ParameterError
+from narrowcast.model.schema import EVENT_ID
 from narrowcast.pipeline.network import NetworkTables
 from narrowcast.report.explain import Known, explain_channel, explain_event, explain_subscriber
 from narrowcast.report.explain.event import Sender
 from narrowcast.report.explain.known import place_of
 from narrowcast.routing import ROUTERS
+from narrowcast.routing.choice import router_for, router_maker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
 
     from narrowcast.model.labels import Labels
-    from narrowcast.routing import Router
 
 
 def explain(
@@ -89,6 +90,17 @@ def explain(
         raise ParameterError("nothing to explain; give one of --event, --subscriber, --channel")
     if channel is not None and not (event is subscriber is None):
         raise ParameterError("give --channel alone: it goes with neither --event nor --subscriber")
+    about = {
+        "topology": topology,
+        "locations": locations,
+        "publishers": publishers,
+        "publisher": publisher,
+        "flow": flow,
+        "router": router,
+        "set": settings,
+    }
+    if event is None and (odd := [name for name, value in about.items() if value]):
+        raise ParameterError(f"--{odd[0]} is about an event; give --event with it, or leave it out")
     told = None if event is None else read_event(event)
     known = Known(
         plan,
@@ -105,9 +117,14 @@ def explain(
         "method": known.info.method,
         "flow_space": known.flow_space,
     }
+    if flow is not None and known.flow_space != "topics":
+        raise ParameterError(
+            f"--flow names a topic, and the plan's flows are {known.flow_space}; leave it out"
+        )
     if told is not None:
-        name = router or ("partial" if known.info.method == "partial" else "threshold")
-        make = _router(name, parameters(settings or []))
+        _check_names(told, known, flow, typed=not (schema is None and events is None))
+        name = router or router_for(known.info.method, known.flow_space)
+        make = router_maker(name, parameters(settings or []))
         tables = NetworkTables.read(topology, locations, publishers)
         if publisher is not None and tables.topology is None:
             raise ParameterError("--publisher is given without --topology; give both, or neither")
@@ -134,16 +151,15 @@ def explain(
     options.show(facts, shown, as_json=as_json)
 
 
-def _router(name: str, params: dict[str, Any]) -> Callable[[Network | None], Router]:
-    """Return what makes a router for a network, once its parameters are known to be its own."""
-    factory = ROUTERS[name]
-    takes = inspect.signature(factory).parameters
-    own = [each for each in takes if each != "network"]
-    for key, value in params.items():
-        if key not in own:
-            raise ParameterError(
-                f"router {name!r} has no parameter {key!r}; it has: {', '.join(own) or 'none'}"
-            )
-        if isinstance(value, str):
-            raise ParameterError(f"--set {key} is {value!r}; give a number")
-    return lambda network: factory(**params, **({"network": network} if "network" in takes else {}))
+def _check_names(event: Mapping[str, Any], known: Known, flow: str | None, *, typed: bool) -> None:
+    """Refuse an attribute that events lack; where only filters tell, one that is spelt like another."""
+    names = dict.fromkeys(name.partition(".")[0] for name in known.schema.names)
+    lower = {name.lower() for name in (*names, EVENT_ID, "time", flow or "flow")}
+    given = {name.lower() for name in event}
+    for name in event:
+        if name.lower() in lower:
+            continue
+        close = [each for each in difflib.get_close_matches(name, names, 1) if each.lower() not in given]
+        if typed or close:
+            hint = f"did you mean {close[0]!r}?" if close else f"they have {', '.join(names) or 'none'}"
+            raise ParameterError(f"--event has {name!r}, which events do not have; {hint}")

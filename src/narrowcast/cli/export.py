@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: What makes the files of each form, and the options that it takes.
 FORMS: dict[str, tuple[Callable[..., Files], tuple[str, ...]]] = {
-    "multicast": (multicast_files, ("base", "port", "port_per_session")),
+    "multicast": (multicast_files, ("base", "avoid", "port", "port_per_session")),
     "nats": (nats_files, ("prefix", "encode", "keep_topic", "mappings")),
     "csv": (csv_files, ()),
 }
@@ -48,6 +48,14 @@ def export(
         str | None,
         typer.Option(
             "--base", metavar="NET", help=f"multicast: where addresses come from; default {multicast.BASE}."
+        ),
+    ] = None,
+    avoid: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--avoid",
+            metavar="ADDR",
+            help="multicast: a group of others, to share no MAC address with; can be repeated.",
         ),
     ] = None,
     port: Annotated[
@@ -85,6 +93,7 @@ def export(
     made, takes = FORMS[to]
     asked: dict[str, Any] = {
         "base": base,
+        "avoid": avoid or None,
         "port": port,
         "port_per_session": port_per_session or None,
         "prefix": prefix,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -76,13 +74,9 @@ def spark_at(master: str, conf: list[str] | None, *, ui: bool) -> Iterator[At]:
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     settings = settings_of(conf or [])
-    interrupt = signal.getsignal(signal.SIGINT)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         starting = progress.add_task("start Spark", total=None)
-        with session(master, settings, ui=ui) as spark:
-            if interrupt is not None and threading.current_thread() is threading.main_thread():
-                # Spark's own handler calls Spark, which fails in the middle of a call, with a trace.
-                signal.signal(signal.SIGINT, interrupt)
+        with session(master, settings, ui=ui, own_interrupt=True) as spark:
             progress.update(starting, total=1, completed=1)
             if ui:
                 console.print(f"Spark's pages: {spark.sparkContext.uiWebUrl}", highlight=False)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from narrowcast.cli import inputs, options
+from narrowcast.cli.onward import Onward, method_for
+from narrowcast.cli.settings import Settings, for_plan, parameters
 from narrowcast.costs import COSTS
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.artefact import write_plan
@@ -16,13 +17,14 @@ from narrowcast.model.schema import Schema
 from narrowcast.pipeline.inputs import Inputs, take
 from narrowcast.pipeline.match import STRATEGIES
 from narrowcast.pipeline.network import NetworkTables
-from narrowcast.pipeline.plan import check_planner, make_plan, parameters_of, takes_network
+from narrowcast.pipeline.plan import LIMIT, check_planner, costs_of, make_plan, parameters_of, takes_network
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.progress import watched
 from narrowcast.pipeline.run import RECENT
 from narrowcast.pipeline.session import sized
 from narrowcast.pipeline.storage import write_table
 from narrowcast.planning import PLANNERS
+from narrowcast.planning.watch import watching
 
 
 def plan(
@@ -53,10 +55,23 @@ def plan(
     locations: inputs.Locations = None,
     publishers: inputs.Publishers = None,
     costs: inputs.Costs = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the method; can be repeated."),
+    start: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="PLAN", help="A plan to go on from; --set moves=N limits changes."),
     ] = None,
+    pinned: Annotated[
+        Path | None,
+        typer.Option("--pinned", metavar="P", help="Table: flow, channel: flows that have their channel."),
+    ] = None,
+    settings: Settings = None,
+    limit: Annotated[
+        int,
+        typer.Option(
+            "--limit",
+            metavar="N",
+            help="The most wanted pairs on the driver; above it, joint plans on Spark.",
+        ),
+    ] = LIMIT,
     rejected: options.Rejected = None,
     seed: options.Seed = 0,
     schema: options.SchemaFile = None,
@@ -89,12 +104,21 @@ def plan(
         narrowcast plan --interests i.csv --topology t.csv --method partial --channels 9 --out plan
 
         narrowcast plan --interests i.parquet --method joint --channels 50 --sessions 1000 --out plan
+
+        narrowcast plan --interests i.parquet --channels 50 --set memberships=20 --pinned p.csv --out plan
+
+        narrowcast plan --interests new.parquet --from plan --set moves=500 --out next
     """
     PLANNERS[method]
     options.one_of("--strategy", strategy, STRATEGIES)
     if out.exists() or out.is_symlink():
         raise TableError(f"{out} exists already; name another folder or remove it")
     params = parameters(settings or [])
+    wish = costs[0] if costs else params.get("cost")
+    asked, method = method, method_for(method, params, (start, pinned, sessions), wish)
+    if asked != method:
+        params.pop("cost", None)  # auto's own, which has been heard
+    onward = Onward.read(start, pinned, method)
     if sessions is not None:
         if "sessions" not in parameters_of(method):
             raise ParameterError(f"--sessions is given, and method {method!r} has one level; leave it out")
@@ -102,7 +126,8 @@ def plan(
     if method == "auto" and costs:
         params.setdefault("cost", costs[0])
     network = NetworkTables.read(topology, locations, publishers)
-    COSTS.made(costs, **network.given)  # what is wrong with them is told before Spark starts
+    params, told = for_plan(params, method, costs, network.given)
+    COSTS.made(costs, **network.given, **told)  # what is wrong with them is told before Spark starts
     if recent is last is window is None and interests is state is None and flows == "events":
         recent = RECENT
     given = Inputs(
@@ -123,24 +148,35 @@ def plan(
         memory=options.memory_of(memory),
         seed=seed,
     )
-    check_planner(method, channels=channels, seed=seed, params=params, network=network)
+    check_planner(method, channels=channels, seed=seed, params=params | onward.params, network=network)
     with options.spark_at(master, conf, ui=ui) as at, sized(at.spark, given.size(at.spark)):
         taken = take(at.spark, given, at.progress, at.tell)
         if rejected is not None and taken.rejected is not None:
             write_table(taken.rejected, rejected, doing=f"write {rejected}")
-        with watched(at.spark, at.progress, "plan"), plainly("plan"):
+        with (
+            watched(at.spark, at.progress, "plan") as say,
+            watching(lambda cost: say(f"cost {options.number(cost)}")),
+            plainly("plan"),
+        ):
             network = network.fitting(text=taken.frames.text)
-            made, interest, method = make_plan(
-                taken.frames, method, channels=channels, seed=seed, params=params, network=network
+            onward = onward.fitting(text=taken.frames.text)
+            planned = make_plan(
+                taken.frames,
+                method,
+                channels=channels,
+                seed=seed,
+                params=params | onward.params,
+                network=network,
+                limit=limit,
             )
+            made, method = planned.plan, planned.method
+            totals = costs_of(taken.frames, planned, costs=costs, params=told, network=network)
             bounds = None if taken.frames.cells is None else taken.frames.cells.toArrow().sort_by("flow")
-        said: dict[str, Any] = {"channels": channels, **params}
+        said: dict[str, Any] = {"channels": channels, **params, **onward.names}
         if taken.edges is not None:
             said |= {"top": top, "grid": taken.edges}
         elif taken.frames.flow_space == "events":
             said |= {name: value for name, value in given.chosen.items() if value is not None}
-        models = COSTS.made(costs, **network.given)
-        totals = {name: model.score(interest, made).total for name, model in models.items()}
         write_plan(
             made,
             out,
@@ -150,40 +186,29 @@ def plan(
             flow_space=taken.frames.flow_space,
             costs=totals,
             inputs=taken.fingerprints | (network.fingerprints if takes_network(method) else {}),
-            interest=interest,
+            interest=planned.interest,
             cells=bounds,
+            beside=onward.files(planned),
         )
     facts = {
         "command": "plan",
         "out": str(out),
         "method": method,
+        "path": planned.path,
         **taken.facts,
-        "subscribers": interest.n_subscribers,
+        "subscribers": made.n_subscribers,
         "channels": made.n_groups,
+        "direct": int(made.unicast.nnz),
         "costs": totals,
+        **onward.facts(planned),
     }
     names = ("rejected", "subscribers", "flows", "wants", "channels")
     rows: list[tuple[str, ...]] = [("", "number"), *((name, f"{facts[name]:,}") for name in names)]
     rows += [(f"cost: {name}", options.number(value)) for name, value in totals.items()]
-    tables = {f"The plan in {out}": rows}
+    if made.unicast.nnz:
+        rows += [("wants sent directly", f"{made.unicast.nnz:,}")]
+    rows += [("planned on", planned.path)]
+    tables = {f"The plan in {out}": rows, **onward.tables(planned)}
     if facts["rejected"]:
         tables = {"Rows that were set aside": options.reasons(facts), **tables}
     options.show(facts, tables, as_json=as_json)
-
-
-def parameters(settings: list[str]) -> dict[str, Any]:
-    """Return parameters given as `key=value`; a value that reads as JSON is that, any other is text.
-
-    >>> parameters(["distance=total", "moves=10"])
-    {'distance': 'total', 'moves': 10}
-    """
-    found: dict[str, Any] = {}
-    for word in settings:
-        key, equals, value = word.partition("=")
-        if not equals or not key:
-            raise ParameterError(f"--set is {word!r}; give it as key=value")
-        try:
-            found[key] = msgspec.json.decode(value)
-        except msgspec.DecodeError:
-            found[key] = value
-    return found

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    paper: Annotated[str, typer.Argument(metavar="PAPER", help="Which paper: riabov2003.")],
+    paper: Annotated[str, typer.Argument(metavar="PAPER", help="Which paper: riabov2003, tock2005.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder that does not exist yet.")],
     experiment: Annotated[
         list[str] | None,
@@ -55,7 +55,7 @@ def reproduce(
 
         narrowcast reproduce riabov2003 --experiment figure-6 --scale small --seeds 0,1 --out riabov
 
-        narrowcast reproduce riabov2003 --master local[*,4] --out riabov
+        narrowcast reproduce tock2005 --master local[*,4] --out tock
     """
     from narrowcast.papers import PAPERS, Study
     from narrowcast.papers.base import check_seeds

@@ -2,7 +2,7 @@
 
 Sessions have a state as in `sessions`, with counts of the flows that a user wants. Groups have theirs, with
 counts of the sessions that a user listens to. A flow costs `beta` for each user of its session and `alpha`
-for each of its group: `weights` has both.
+for each of its group: `weights` has both. What plans must keep to is in `limits`, with weights of their own.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from narrowcast.kernels.jit import kernel
+from narrowcast.kernels.limits import allowed, burden, burdens, limited
 from narrowcast.kernels.sessions import away, first_least, overlaps
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from narrowcast.kernels.sessions import Ints, Points, State
+    from narrowcast.kernels.limits import Limits, Numbers
+    from narrowcast.kernels.sessions import Bytes, Ints, Points, State
 
-    Numbers: TypeAlias = NDArray[np.int32]
     Random: TypeAlias = NDArray[np.uint64]
     Weights: TypeAlias = tuple[float, float]
 
@@ -33,10 +34,11 @@ _ROUNDING = 1e-12
 
 
 @kernel
-def count_groups(sessions: State, parent: Ints, groups: State) -> None:
-    """Count who listens to which sessions of each group, from nothing."""
+def count_groups(sessions: State, parent: Ints, groups: State, member: Numbers) -> None:
+    """Count who listens to which sessions of each group, and in how many groups users are, from nothing."""
     _, flag, _, theta = sessions
     count, above, size, rate = groups
+    member[:] = 0
     count[:] = 0
     above[:] = 0
     size[:] = 0.0
@@ -50,38 +52,56 @@ def count_groups(sessions: State, parent: Ints, groups: State) -> None:
                 if count[u, g] == 0:
                     above[u, g] = 1
                     size[g] += 1
+                    member[u] += 1
                 count[u, g] += 1
 
 
 @kernel
-def move(points: Points, k: int, own: int, to: int, parent: Ints, sessions: State, groups: State) -> None:
-    """Move a flow from one session to another, with all who leave and join sessions and groups for it."""
+def take_out(
+    points: Points, k: int, own: int, parent: Ints, sessions: State, groups: State, member: Numbers
+) -> None:
+    """Take a flow out of its session, with all who leave the session and its group for it."""
     start, who, rate = points
     count, flag, size, theta = sessions
     gcount, gflag, gsize, gtheta = groups
-    group, other = parent[own], parent[to]
+    g = parent[own]
     for i in range(start[k], start[k + 1]):
         u = who[i]
         count[u, own] -= 1
         if count[u, own] == 0:
             flag[u, own] = 0
             size[own] -= 1
-            gcount[u, group] -= 1
-            if gcount[u, group] == 0:
-                gflag[u, group] = 0
-                gsize[group] -= 1
+            gcount[u, g] -= 1
+            if gcount[u, g] == 0:
+                gflag[u, g] = 0
+                gsize[g] -= 1
+                member[u] -= 1
+    theta[own] = theta[own] - rate[k] if size[own] else 0.0
+    gtheta[g] = gtheta[g] - rate[k] if gsize[g] else 0.0
+
+
+@kernel
+def put_in(
+    points: Points, k: int, to: int, parent: Ints, sessions: State, groups: State, member: Numbers
+) -> None:
+    """Put a flow into a session, with all who join the session and its group for it."""
+    start, who, rate = points
+    count, flag, size, theta = sessions
+    gcount, gflag, gsize, gtheta = groups
+    g = parent[to]
+    for i in range(start[k], start[k + 1]):
+        u = who[i]
         if count[u, to] == 0:
             flag[u, to] = 1
             size[to] += 1
-            if gcount[u, other] == 0:
-                gflag[u, other] = 1
-                gsize[other] += 1
-            gcount[u, other] += 1
+            if gcount[u, g] == 0:
+                gflag[u, g] = 1
+                gsize[g] += 1
+                member[u] += 1
+            gcount[u, g] += 1
         count[u, to] += 1
-    theta[own] = theta[own] - rate[k] if size[own] else 0.0
     theta[to] += rate[k]
-    gtheta[group] = gtheta[group] - rate[k] if gsize[group] else 0.0
-    gtheta[other] += rate[k]
+    gtheta[g] += rate[k]
 
 
 @kernel
@@ -97,41 +117,67 @@ def above_without(points: Points, k: int, own: int, group: int, sessions: State,
 
 
 @kernel
+def out_of_group(
+    points: Points, k: int, own: int, group: int, sessions: State, groups: State, leaves: Bytes
+) -> None:
+    """Write for each user of a flow whether it is out of the flow's group without it."""
+    start, who, _ = points
+    count, gcount = sessions[0], groups[0]
+    for i in range(start[k], start[k + 1]):
+        leaves[i - start[k]] = count[who[i], own] == 1 and gcount[who[i], group] == 1
+
+
+@kernel
 def move_flows(
-    points: Points, weights: Weights, session: Ints, parent: Ints, sessions: State, groups: State
-) -> int:
+    points: Points, weights: Weights, session: Ints, parent: Ints, sessions: State, groups: State,
+    limits: Limits,
+) -> int:  # fmt: skip
     """Move each flow once to the session where both levels cost least; return how many moved."""
     alpha, beta = weights
-    start, _, rate = points
+    start, who, rate = points
     _, flag, size, theta = sessions
     _, gflag, gsize, gtheta = groups
     few, near = np.empty(len(size), np.uint8), np.empty(len(size))
     gfew, gnear = np.empty(len(gsize), np.uint8), np.empty(len(gsize))
+    member, pin, anchor = limits[0], limits[4], limits[5]
+    weighed, heavy, leaves = limited(limits), np.zeros(len(gsize)), np.empty(len(flag), np.uint8)
     moved = 0
     for k in range(len(session)):
         own, d, r = session[k], start[k + 1] - start[k], rate[k]
         here = away(points, k, own, sessions)
         above = above_without(points, k, own, parent[own], sessions, groups)
-        if here <= 0.0 and above <= 0.0:
+        if weighed:
+            users = who[start[k] : start[k + 1]]
+            out_of_group(points, k, own, parent[own], sessions, groups, leaves)
+            burdens(limits, users, leaves, r, parent[own], groups, heavy)
+        if here <= 0.0 and above <= 0.0 and heavy[parent[own]] <= 0.0:
             continue
         overlaps(points, k, flag, few, near)
         overlaps(points, k, gflag, gfew, gnear)
         for g in range(len(gnear)):
             gnear[g] = alpha * ((d - gnear[g]) * gtheta[g] + (gsize[g] - gnear[g]) * r)
         gnear[parent[own]] = alpha * above
+        gnear += heavy
         for s in range(len(near)):
             near[s] = beta * ((d - near[s]) * theta[s] + (size[s] - near[s]) * r) + gnear[parent[s]]
-        near[own] = beta * here + alpha * above
+        near[own] = beta * here + gnear[parent[own]]
+        if pin[k] >= 0:
+            for s in range(len(near)):
+                if anchor[s] != pin[k]:
+                    near[s] = np.inf
         to = first_least(near, own)
         if to != own and near[to] < near[own] * (1 - _ROUNDING):
-            move(points, k, own, to, parent, sessions, groups)
+            take_out(points, k, own, parent, sessions, groups, member)
+            put_in(points, k, to, parent, sessions, groups, member)
             session[k] = to
             moved += 1
     return moved
 
 
 @kernel
-def rehang(s: int, to: int, users: Numbers, parent: Ints, rate: float, groups: State) -> None:
+def rehang(
+    s: int, to: int, users: Numbers, parent: Ints, rate: float, groups: State, member: Numbers
+) -> None:
     """Move a session, with those who listen to it, to another group."""
     gcount, gflag, gsize, gtheta = groups
     own = parent[s]
@@ -140,9 +186,11 @@ def rehang(s: int, to: int, users: Numbers, parent: Ints, rate: float, groups: S
         if gcount[u, own] == 0:
             gflag[u, own] = 0
             gsize[own] -= 1
+            member[u] -= 1
         if gcount[u, to] == 0:
             gflag[u, to] = 1
             gsize[to] += 1
+            member[u] += 1
         gcount[u, to] += 1
     gtheta[own] = gtheta[own] - rate if gsize[own] else 0.0
     gtheta[to] += rate
@@ -150,27 +198,36 @@ def rehang(s: int, to: int, users: Numbers, parent: Ints, rate: float, groups: S
 
 
 @kernel
-def move_sessions(parent: Ints, sessions: State, groups: State) -> int:
+def move_sessions(alpha: float, parent: Ints, sessions: State, groups: State, limits: Limits) -> int:
     """Move each session once to the group that costs least; return how many moved."""
     _, flag, _, theta = sessions
     gcount, gflag, gsize, gtheta = groups
+    member, anchor, weighed = limits[0], limits[5], limited(limits)
+    heavy, leaves = np.zeros(len(gsize)), np.empty(len(flag), np.uint8)
     near, moved = np.empty(len(gsize)), 0
     for s in range(len(parent)):
+        if anchor[s] >= 0:
+            continue
         users = np.flatnonzero(flag[:, s]).astype(np.int32)
         own, r, d = parent[s], theta[s], len(users)
         left = 0
         near[:] = 0.0
-        for u in users:
-            left += gcount[u, own] == 1
+        for i in range(d):
+            u = users[i]
+            leaves[i] = gcount[u, own] == 1
+            left += leaves[i]
             for g in range(len(near)):
                 near[g] += gflag[u, g]
+        if weighed:
+            burdens(limits, users, leaves, r, own, groups, heavy)
         for g in range(len(near)):
-            near[g] = (d - near[g]) * gtheta[g] + (gsize[g] - near[g]) * r
+            near[g] = alpha * ((d - near[g]) * gtheta[g] + (gsize[g] - near[g]) * r)
         rest = gsize[own] - left
-        near[own] = max(0.0, left * (gtheta[own] - r) + (rest - (d - left)) * r) if rest else 0.0
+        near[own] = alpha * max(0.0, left * (gtheta[own] - r) + (rest - (d - left)) * r) if rest else 0.0
+        near += heavy
         to = first_least(near, own)
         if to != own and near[to] < near[own] * (1 - _ROUNDING):
-            rehang(s, to, users, parent, r, groups)
+            rehang(s, to, users, parent, r, groups, member)
             moved += 1
     return moved
 
@@ -203,9 +260,9 @@ def accepted(random: Random, change: float, heat: float) -> bool:
 @kernel
 def anneal(
     points: Points, weights: Weights, wanted: tuple[Ints, Numbers], session: Ints, parent: Ints,
-    sessions: State, groups: State, random: Random, proposals: int, heats: Weights,
+    sessions: State, groups: State, random: Random, proposals: int, heats: Weights, limits: Limits,
 ) -> float:  # fmt: skip
-    """Move flows and sessions at random, uphill too, less and less so; return the change of the cost.
+    """Move flows and sessions at random, uphill too, less and less so; return the change of cost and weights.
 
     Half of the proposals are sessions that somebody who wants the flow is in already: `wanted` has the flows
     of each user in compressed rows. Temperatures fall from the first of `heats` to the second in equal steps.
@@ -215,6 +272,8 @@ def anneal(
     ustart, flows = wanted
     count, flag, size, theta = sessions
     gcount, gflag, gsize, gtheta = groups
+    member, anchor = limits[0], limits[5]
+    weighed, leaves = limited(limits), np.empty(len(flag), np.uint8)
     change, heat = 0.0, heats[0]
     fall = (heats[1] / heats[0]) ** (_STEADY / max(1, proposals))
     for step in range(proposals):
@@ -223,18 +282,23 @@ def anneal(
         if step % _WHOLE == 0:
             s, to = one_of(random, len(parent)), one_of(random, len(gsize))
             own, r = parent[s], theta[s]
-            if to == own:
+            if to == own or anchor[s] >= 0:
                 continue
             users = np.flatnonzero(flag[:, s]).astype(np.int32)
             left, seen, d = 0, 0, len(users)
-            for u in users:
-                left += gcount[u, own] == 1
+            for i in range(d):
+                u = users[i]
+                leaves[i] = gcount[u, own] == 1
+                left += leaves[i]
                 seen += gflag[u, to]
             rest = gsize[own] - left
             was = left * (gtheta[own] - r) + (rest - (d - left)) * r if rest else 0.0
             delta = alpha * ((d - seen) * gtheta[to] + (gsize[to] - seen) * r - was)
+            if weighed:
+                delta += burden(limits, users, leaves, r, own, to, groups)
+                delta -= burden(limits, users, leaves, r, own, own, groups)
             if accepted(random, delta, heat):
-                rehang(s, to, users, parent, r, groups)
+                rehang(s, to, users, parent, r, groups, member)
                 change += delta
             continue
         k = one_of(random, len(session))
@@ -244,7 +308,7 @@ def anneal(
         else:
             to = one_of(random, len(size))
         own = session[k]
-        if to == own:
+        if to == own or not allowed(limits, k, to):
             continue
         d, r, group, other = start[k + 1] - start[k], rate[k], parent[own], parent[to]
         left, gleft, seen, gseen = 0, 0, 0, 0
@@ -262,8 +326,14 @@ def anneal(
             rest = gsize[group] - gleft
             was = gleft * (gtheta[group] - r) + (rest - (d - gleft)) * r if rest else 0.0
             delta += alpha * ((d - gseen) * gtheta[other] + (gsize[other] - gseen) * r - was)
+            if weighed:
+                users = who[start[k] : start[k + 1]]
+                out_of_group(points, k, own, group, sessions, groups, leaves)
+                delta += burden(limits, users, leaves, r, group, other, groups)
+                delta -= burden(limits, users, leaves, r, group, group, groups)
         if accepted(random, delta, heat):
-            move(points, k, own, to, parent, sessions, groups)
+            take_out(points, k, own, parent, sessions, groups, member)
+            put_in(points, k, to, parent, sessions, groups, member)
             session[k] = to
             change += delta
     return change

@@ -30,14 +30,15 @@ _BYTE = 255
 
 @kernel
 def count_in(points: Points, cluster: Ints, state: State) -> None:
-    """Count who wants what in each cluster, from nothing."""
+    """Count who wants what in each cluster, from nothing; points with -1 are in none."""
     count, flag, size, theta = state
     count[:] = 0
     flag[:] = 0
     size[:] = 0.0
     theta[:] = 0.0
     for k in range(len(cluster)):
-        put(points, k, cluster[k], state)
+        if cluster[k] >= 0:
+            put(points, k, cluster[k], state)
 
 
 @kernel
@@ -154,17 +155,16 @@ def means(points: Points, passes: int, cluster: Ints, state: State, moves: Ints)
 
 @kernel
 def seed_in_turn(points: Points, order: Ints, cluster: Ints, state: State) -> None:
-    """Put points one by one into the cluster whose cost grows least, into empty ones first."""
+    """Put points one by one into the cluster whose cost grows least, which an empty one's does not."""
     start, _, rate = points
     _, flag, size, theta = state
     few, near = np.empty(len(size), np.uint8), np.empty(len(size))
     for at in range(len(order)):
-        k, to = order[at], at
+        k = order[at]
         d, r = start[k + 1] - start[k], rate[k]
-        if at >= len(size):
-            overlaps(points, k, flag, few, near)
-            for c in range(len(near)):
-                near[c] = (d - near[c]) * theta[c] + (size[c] - near[c]) * r
-            to = first_least(near, -1)
+        overlaps(points, k, flag, few, near)
+        for c in range(len(near)):
+            near[c] = (d - near[c]) * theta[c] + (size[c] - near[c]) * r
+        to = first_least(near, -1)
         put(points, k, to, state)
         cluster[k] = to

@@ -72,6 +72,7 @@ def write_plan(
     inputs: Mapping[str, str] | None = None,
     interest: Interest | None = None,
     cells: pa.Table | None = None,
+    beside: Mapping[str, pa.Table | bytes] | None = None,
     replace: bool = False,
 ) -> PlanInfo:
     """Write a plan artefact; the folder appears whole or not at all.
@@ -89,6 +90,8 @@ def write_plan(
         Where the rate of each channel is taken from; without it the column `rate` is null.
     cells
         For flows that are cells: `flow`, `lo` and `hi`, the ends of each.
+    beside
+        Further files by name, tables for Parquet: reading the plan does not look at them.
     replace
         Whether a folder that exists is replaced.
     """
@@ -123,6 +126,11 @@ def write_plan(
                 pq.write_table(table, aside / f"{name}.parquet")
         if cells is not None:
             pq.write_table(cells, aside / "cells.parquet")
+        for name, content in (beside or {}).items():
+            if isinstance(content, bytes):
+                (aside / name).write_bytes(content)
+            else:
+                pq.write_table(content, aside / name)
         (aside / "plan.json").write_bytes(text + b"\n")
     return info
 

@@ -57,7 +57,7 @@ class PlanDelta:
 
 def delta_between(before: ChannelPlan, after: ChannelPlan) -> PlanDelta:
     """Return the rows to add and to remove to come from one plan to the other; labels are compared."""
-    before, after = _aligned(before, after)
+    before, after = aligned(before, after)
     return PlanDelta(_rows_only_in(after, before), _rows_only_in(before, after))
 
 
@@ -80,7 +80,7 @@ def _minus(one: Relation, other: Relation) -> Relation:
     return relation_of(row, column, one.shape)
 
 
-def _aligned(one: ChannelPlan, other: ChannelPlan) -> tuple[ChannelPlan, ChannelPlan]:
+def aligned(one: ChannelPlan, other: ChannelPlan) -> tuple[ChannelPlan, ChannelPlan]:
     """Return both plans over the labels and channels of either, in one order."""
     subscribers, subscriber_codes = encode("subscriber", one.subscribers, other.subscribers)
     flows, flow_codes = encode("flow", one.flows, other.flows)
@@ -113,7 +113,7 @@ def renumbered(plan: ChannelPlan, like: ChannelPlan) -> ChannelPlan:
         min_weight_full_bipartite_matching,
     )  # on use: it brings scipy.linalg along
 
-    theirs, ours = _aligned(like, plan)
+    theirs, ours = aligned(like, plan)
     shared, n_slots = _shared(theirs, ours), theirs.n_channels
     number = np.full(plan.n_channels, -1)
     if shared.nnz:
@@ -226,7 +226,7 @@ def diff_plans(
     """
     channels = Count(before.n_channels, after.n_channels)
     costs_before, costs_after = costs_before or {}, costs_after or {}
-    before, after = _aligned(before, after)
+    before, after = aligned(before, after)
     delta = PlanDelta(_rows_only_in(after, before), _rows_only_in(before, after))
     return PlanDiff(
         channels,

@@ -9,7 +9,7 @@ from narrowcast.pipeline.evaluate import Evaluation, evaluate, false_exclusions
 from narrowcast.pipeline.interest import InterestFrames, from_matches, from_topics, rates_of
 from narrowcast.pipeline.java import JavaHome, java_home
 from narrowcast.pipeline.match import match
-from narrowcast.pipeline.plan import make_plan, to_interest
+from narrowcast.pipeline.plan import costs_of, make_plan, to_interest
 from narrowcast.pipeline.session import session, use
 from narrowcast.pipeline.streaming.batch import Batch
 from narrowcast.pipeline.streaming.state import State
@@ -29,6 +29,7 @@ __all__ = [
     "Stream",
     "cell_rates",
     "compile_subscriptions",
+    "costs_of",
     "estimate",
     "evaluate",
     "false_exclusions",

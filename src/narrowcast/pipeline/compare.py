@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from narrowcast.model.cost import Cost
     from narrowcast.model.interest import Interest
     from narrowcast.model.plan import ChannelPlan
+    from narrowcast.pipeline.sendings import Replayed, Sent
     from narrowcast.planning.base import Planner
 
 #: What is always there to compare with; `ideal` is no plan but what none can beat.
@@ -35,6 +37,8 @@ _CHOOSES = "auto"
 _ANYHOW = ("unicast", "broadcast")
 #: What rows are ordered by: the first of these that there is, else the first by name.
 _FIRST = ("network", "waste")
+#: What files have of replayed events, the two that are no counts first.
+_REPLAYED = ("cost", "improvement_pct", "direct_messages", "wasted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class Compared:
         What `Trial` has: how long making the plan took, and how much memory, in 10**6 bytes.
     problem
         Why it failed; empty where it did not.
+    replayed
+        What came of events that were sent by its plan, where there were any.
     """
 
     method: str
@@ -70,6 +76,7 @@ class Compared:
     seconds: float | None = None
     peak_mb: float | None = None
     problem: str = ""
+    replayed: Sent | None = None
 
     @property
     def improvement_pct(self) -> float | None:
@@ -90,6 +97,7 @@ class Compared:
             "seconds": self.seconds,
             "peak_mb": self.peak_mb,
             "problem": self.problem or None,
+            "replayed": None if self.replayed is None else self.replayed.to_dict(),
         }
 
 
@@ -103,14 +111,22 @@ class Comparison:
         The names of the costs, the one that rows are ordered by first.
     rows
         The cheapest first, those that failed last.
+    replayed
+        What came of events that were sent by the plans, where there were any.
     """
 
     costs: tuple[str, ...]
     rows: tuple[Compared, ...]
+    replayed: Replayed | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
-        return {"costs": list(self.costs), "rows": [row.to_dict() for row in self.rows]}
+        replayed = None if self.replayed is None else self.replayed.facts()
+        return {
+            "costs": list(self.costs),
+            "rows": [row.to_dict() for row in self.rows],
+            "replay": replayed,
+        }
 
     def to_table(self) -> pa.Table:
         """Return a row for each method, and a column for the total of each cost."""
@@ -118,10 +134,20 @@ class Comparison:
         kinds |= dict.fromkeys(self.costs, pa.float64())
         shares = ("improvement_pct", "excess_share", "direct_share")
         kinds |= dict.fromkeys((*shares, "seconds", "peak_mb"), pa.float64())
+        if self.replayed is not None:
+            kinds |= {f"replayed_{name}": pa.float64() for name in _REPLAYED[:2]}
+            kinds |= {f"replayed_{name}": pa.int64() for name in _REPLAYED[2:]}
         rows = []
         for row in self.rows:
             said = row.to_dict()
-            rows.append({**said, **{name: cost["total"] for name, cost in said["costs"].items()}})
+            again = said["replayed"] or {}
+            rows.append(
+                {
+                    **said,
+                    **{name: cost["total"] for name, cost in said["costs"].items()},
+                    **{f"replayed_{name}": again.get(name) for name in _REPLAYED},
+                }
+            )
         return pa.Table.from_pylist(rows, pa.schema({**kinds, "problem": pa.string()}))
 
 
@@ -134,6 +160,8 @@ def compare(
     params: Mapping[str, Any] | None = None,
     costs: Iterable[str] | None = None,
     network: NetworkTables = NOWHERE,
+    cost_params: Mapping[str, Any] | None = None,
+    replay: Callable[[Mapping[str, tuple[ChannelPlan, str]]], Replayed] | None = None,
     tell: Callable[[str, int, int], None] | None = None,
 ) -> Comparison:
     """Make a plan by every method, each in a process of its own, and return what they cost.
@@ -157,6 +185,11 @@ def compare(
         Names of costs; all that what is given suffices for where left out.
     network
         For the methods and costs that take one.
+    cost_params
+        Parameters of costs; each gets those that it has.
+    replay
+        Called once with all plans and the method of each: sends events by them. On a network, rows are then
+        ordered by what that costs.
     tell
         Called with what is done next, how much is done, and how much there is.
 
@@ -173,7 +206,7 @@ def compare(
     if not counts or len(set(counts)) < len(counts):
         raise ParameterError(f"channels is {counts}; give one number, or several that differ")
     chosen = methods_of(methods, params or {})
-    models = COSTS.made(costs, **network.given)
+    models = COSTS.made(costs, **{**network.given, **(cost_params or {})})
     names = tuple(sorted(models, key=lambda name: ([name != first for first in _FIRST], name)))
     if not names:
         raise ParameterError("there is no cost to compare by; name one, or leave costs out")
@@ -190,6 +223,7 @@ def compare(
                 rows.append(Compared(method, count, problem=str(error)))
                 continue
             planners.append((method, None if method in _ANYHOW else count, planner))
+    made: dict[str, tuple[ChannelPlan, str]] = {}
     with closing(trials(interest, [planner for *_, planner in planners])) as results:
         for done, (method, asked, _) in enumerate(planners):
             if tell is not None:
@@ -198,8 +232,17 @@ def compare(
             plan = trial.plan
             scores = {} if plan is None else {name: models[name].score(interest, plan) for name in names}
             rows.append(_row(method, asked, trial, scores, interest))
+            if plan is not None and replay is not None:
+                made[_key(rows[-1])] = plan, trial.method or method
+    replayed = None
+    if replay is not None:
+        if tell is not None:
+            tell("replay", len(planners), len(planners))
+        replayed = replay(made)
+        found = {**replayed.plans, IDEAL: replayed.baselines[IDEAL]}
+        rows = [dataclasses.replace(row, replayed=found.get(_key(row))) for row in rows]
     rows.sort(key=lambda row: _rank(row, names[0]))
-    return Comparison(names, tuple(rows))
+    return Comparison(names, tuple(rows), replayed)
 
 
 def methods_of(methods: Iterable[str] | None, params: Mapping[str, Any]) -> list[str]:
@@ -253,7 +296,14 @@ def _direct(interest: Interest, plan: ChannelPlan) -> float:
     return sent / wanted if wanted else 0.0
 
 
+def _key(row: Compared) -> str:
+    """Return what tells a row from others."""
+    return row.method if row.asked is None else f"{row.method} {row.asked}"
+
+
 def _rank(row: Compared, cost: str) -> tuple[Any, ...]:
     """Return what rows are ordered by: the ideal, then by cost, those that failed last."""
     total = row.costs[cost].total if row.costs else 0.0
+    if row.replayed is not None and row.replayed.improvement_pct is not None:
+        total = row.replayed.cost
     return (not row.costs, row.method != IDEAL, total, row.method, row.asked or 0)

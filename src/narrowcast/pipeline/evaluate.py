@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -29,6 +28,7 @@ from narrowcast.pipeline.blocks import Blocks, copies, members, placed
 from narrowcast.pipeline.network import NOWHERE, NetworkTables
 from narrowcast.pipeline.plan import LIMIT, chunks, to_interest
 from narrowcast.pipeline.problems import plainly
+from narrowcast.pipeline.shipping import shipped
 from narrowcast.planning.base import check_channels
 from narrowcast.planning.baselines import Hash, PerFlow, Unicast
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from pyspark import Broadcast
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from narrowcast.costs.base import CostModel
     from narrowcast.model.labels import Labels
@@ -119,8 +119,7 @@ def false_exclusions(frames: InterestFrames, plan: ChannelPlan) -> DataFrame:
     The same as `ChannelPlan.false_exclusions`, in no order; pairs are looked at where they are.
     """
     interests = frames.interests.select("subscriber", "flow")
-    shipped = interests.sparkSession.sparkContext.broadcast(plan)
-    return _missed(interests, shipped)
+    return _missed(interests, interests.sparkSession.sparkContext.broadcast(plan))
 
 
 def evaluate(
@@ -131,6 +130,7 @@ def evaluate(
     channels: int | None = None,
     costs: Iterable[str] | None = None,
     network: NetworkTables = NOWHERE,
+    params: Mapping[str, Any] | None = None,
     limit: int = LIMIT,
     block_size: int = BLOCK,
 ) -> Evaluation:
@@ -155,6 +155,8 @@ def evaluate(
         Names of cost models; all that what is given suffices for where left out.
     network
         For the costs that need one.
+    params
+        Parameters of costs; each gets those that it has.
     limit
         The most wanted pairs to bring to the driver, for a cost model that is not additive.
     block_size
@@ -169,28 +171,18 @@ def evaluate(
     check_channels(channels)
     if block_size < 1:
         raise ParameterError(f"block_size is {block_size}; give at least 1")
-    models = COSTS.made(costs, **network.given)
+    models = COSTS.made(costs, **{**network.given, **(params or {})})
     spark = frames.interests.sparkSession
-    with plainly("evaluate the plan"), _shipped(spark, plan) as shipped:
-        n_pairs, sizes = _checked(frames, shipped, channels)
+    with plainly("evaluate the plan"), shipped(spark, plan) as everywhere:
+        n_pairs, sizes = _checked(frames, everywhere, channels)
         blocks = Blocks.of_sizes(sizes, channels, block_size)
         in_parts = {each: model for each, model in models.items() if model.additive}
-        scores, n_subscribers = _scored(frames, shipped, blocks, in_parts)
+        scores, n_subscribers = _scored(frames, everywhere, blocks, in_parts)
     if at_once := {each: model for each, model in models.items() if not model.additive}:
         interest = to_interest(frames, limit=limit)
         plans = _plans(interest, plan, interest.subscribers, channels)
         scores += [score for score in _scores(interest, plans, at_once) if score[1] is not None]
     return _evaluation(scores, name, plan, channels, n_pairs, n_subscribers, models)
-
-
-@contextmanager
-def _shipped(spark: SparkSession, value: Any) -> Iterator[Broadcast[Any]]:
-    """Send something to every worker once, for the length of a block."""
-    shipped = spark.sparkContext.broadcast(value)
-    try:
-        yield shipped
-    finally:
-        shipped.destroy()
 
 
 def _missed(interests: DataFrame, plan: Broadcast[ChannelPlan]) -> DataFrame:
@@ -280,7 +272,7 @@ def _scored(
             partial(copies, blocks=blocks), f"block bigint, subscriber {subscriber}, channel bigint"
         )
         right = right.unionByName(more, allowMissingColumns=True)
-    with _shipped(interests.sparkSession, everybody) as names:
+    with shipped(interests.sparkSession, everybody) as names:
         work = partial(_score, plan=plan, everybody=names, channels=blocks.channels, models=dict(models))
         found = left.groupBy("block").cogroup(right.groupBy("block")).applyInArrow(work, _SCORES).collect()
     if not found:

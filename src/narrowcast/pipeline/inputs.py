@@ -85,8 +85,7 @@ class Inputs:
         if self.state is not None:
             self._check_state(events)
         elif self.interests is not None:
-            if self.flows != "events" or self.top is not None or events:
-                odd = f"--{events[0]}" if events else "--flows and --top"
+            if odd := self._of_content(events):
                 raise ParameterError(f"{odd} goes with --subscriptions and --events, not with --interests")
             if self.subscriptions is not None or self.events is not None:
                 raise ParameterError("--interests goes without --subscriptions and --events; give one or two")
@@ -100,15 +99,23 @@ class Inputs:
             raise ParameterError(f"--{events[0]} chooses among events; leave it out with --flows cells")
         if self.flows == "events" and self.top is not None:
             raise ParameterError("--top chooses among cells; leave it out, or say --flows cells")
+        if self.flows == "events" and self.cells is not None:
+            raise ParameterError("--cells says how many cells; leave it out, or say --flows cells")
 
     def _check_state(self, events: list[str]) -> None:
         """Refuse what does not go with the state of a stream, which says all itself."""
         tables = [name for name in self.paths if name != "state"]
         if tables:
             raise ParameterError(f"--{tables[0]} goes without --state; give the tables, or the state")
-        if self.flows != "events" or self.top is not None or events:
-            odd = f"--{events[0]}" if events else "--flows and --top"
+        if odd := self._of_content(events):
             raise ParameterError(f"{odd} goes with --subscriptions and --events, not with --state")
+
+    def _of_content(self, events: list[str]) -> str:
+        """Return an option that says what flows to make of events, if one is given."""
+        given = [f"--{name}" for name in events]
+        given += ["--flows"] if self.flows != "events" else []
+        given += [f"--{name}" for name in ("cells", "top") if getattr(self, name) is not None]
+        return given[0] if given else ""
 
     @property
     def chosen(self) -> dict[str, Any]:
@@ -131,7 +138,8 @@ class Inputs:
 class Taken:
     """An interest, what was found on the way, and what it was made from.
 
-    For cells there are the edges of their grid by attribute, as keys.
+    For cells there are the edges of their grid by attribute, as keys. Of filters and events there is the
+    `content`, and for flows that are events their `matches`, which are kept on disk.
     """
 
     frames: InterestFrames
@@ -139,6 +147,8 @@ class Taken:
     fingerprints: dict[str, str]
     rejected: DataFrame | None = field(default=None, repr=False)
     edges: dict[str, list[int]] | None = None
+    content: Content | None = field(default=None, repr=False)
+    matches: DataFrame | None = field(default=None, repr=False)
 
 
 def take(
@@ -223,13 +233,14 @@ def _content(
             rates = cell_rates(content.events, grid).persist(StorageLevel.DISK_ONLY)
             frames = from_cells(None, content.compiled, grid, top=inputs.top, density=rates)
         facts = content.facts | {"cells": dict(zip(grid.attributes, grid.shape, strict=True))}
-        return Taken(_kept(frames), facts, prints, content.rejected, grid.keys())
+        return Taken(_kept(frames), facts, prints, content.rejected, grid.keys(), content)
     matches = content.match(strategy=inputs.strategy, memory=inputs.memory, seed=inputs.seed, tell=tell)
+    matches = matches.persist(StorageLevel.DISK_ONLY)
     with plainly("find the last events"):
-        frames = from_matches(
-            matches.persist(StorageLevel.DISK_ONLY), content.owners, content.events, **inputs.chosen
-        )
-    return Taken(_kept(frames), content.facts, prints, rejected=content.rejected)
+        frames = from_matches(matches, content.owners, content.events, **inputs.chosen)
+    return Taken(
+        _kept(frames), content.facts, prints, rejected=content.rejected, content=content, matches=matches
+    )
 
 
 def _grid(content: Content, inputs: Inputs) -> CellGrid:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -12,9 +13,11 @@ import pyarrow as pa
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import read_table
 from narrowcast.model.labels import labels_in, positions
+from narrowcast.model.schema import EVENT_ID
 from narrowcast.model.topology import Locations, Topology
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -35,6 +38,8 @@ class NetworkTables:
         The node of each subscriber; where left out, it is on the node of the same name.
     publishers
         The number of the node that each of some events came from; where left out, any node is as likely.
+    published
+        Where the table of publishers is, if it has a column `event_id` that tells whose each event is.
 
     Examples
     --------
@@ -45,6 +50,7 @@ class NetworkTables:
     topology: Topology | None = None
     locations: Locations | None = None
     publishers: NDArray[np.int32] | None = None
+    published: str | None = None
 
     @classmethod
     def read(
@@ -59,13 +65,25 @@ class NetworkTables:
                 if path is not None:
                     raise ParameterError(f"--{name} is given without --topology; give both, or neither")
             return cls()
-        links = Topology.from_table(read_table(topology, COLUMNS["topology"]))
+        with _about(topology):
+            links = Topology.from_table(read_table(topology, COLUMNS["topology"]))
         if links.n_nodes == 0:
             raise ParameterError(f"{topology} has no links; give at least one, or leave the topology out")
-        places = None
+        places = nodes = published = None
         if locations is not None:
-            places = Locations.from_table(read_table(locations, COLUMNS["locations"]), links)
-        return cls(links, places, None if publishers is None else _publishers(publishers, links))
+            with _about(locations):
+                places = Locations.from_table(read_table(locations, COLUMNS["locations"]), links)
+        if publishers is not None:
+            with _about(publishers):
+                rows = read_table(publishers, COLUMNS["publishers"])
+                if rows.num_rows == 0:
+                    raise ParameterError(
+                        f"{publishers} has no rows; give at least one, or leave the publishers out"
+                    )
+                nodes = _publishers(rows, links)
+            if EVENT_ID in (name.lower() for name in rows.column_names):
+                published = str(publishers)
+        return cls(links, places, nodes, published)
 
     @property
     def given(self) -> dict[str, Any]:
@@ -84,21 +102,28 @@ class NetworkTables:
             return self
         if self.locations is not None:
             names = _as_text(self.locations.subscribers)
-            return type(self)(self.topology, Locations(names, self.locations.node), self.publishers)
+            return replace(self, locations=Locations(names, self.locations.node))
         links = self.topology
-        named = Topology(links.a, links.b, links.cost, _as_text(links.nodes))
-        return type(self)(named, None, self.publishers)
+        return replace(self, topology=Topology(links.a, links.b, links.cost, _as_text(links.nodes)))
 
 
 #: No network: what is sent costs its messages.
 NOWHERE = NetworkTables()
 
 
-def _publishers(path: str | Path, topology: Topology) -> NDArray[np.int32]:
+@contextmanager
+def _about(path: str | Path) -> Iterator[None]:
+    """Say which file an error is about that a block raises."""
+    try:
+        yield
+    except (ParameterError, TableError) as error:
+        said = str(error)
+        raise type(error)(said if str(path) in said else f"{path}: {said}") from error
+
+
+def _publishers(table: pa.Table, topology: Topology) -> NDArray[np.int32]:
     """Return the nodes that a table says events come from, each as often as it is named."""
-    where = labels_in(read_table(path, COLUMNS["publishers"]), "node", "publishers")
-    if len(where) == 0:
-        raise ParameterError(f"{path} has no rows; give at least one, or leave the publishers out")
+    where = labels_in(table, "node", "publishers")
     node = positions("node", where, topology.nodes)
     wrong = np.flatnonzero(node < 0)
     if len(wrong):

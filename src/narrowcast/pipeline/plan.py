@@ -1,25 +1,28 @@
-"""Planning on the driver: the interest is brought over, within a stated limit, and handed to a planner."""
+"""Planning: the interest is brought to the driver, within a limit; above it, `joint` plans on Spark."""
 
 from __future__ import annotations
 
 import inspect
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from narrowcast.errors import ParameterError
+from narrowcast.costs.base import COSTS
+from narrowcast.errors import ParameterError, PlanError
 from narrowcast.model.interest import Interest
 from narrowcast.model.labels import encode, labels_in
 from narrowcast.model.relation import relation_of
 from narrowcast.pipeline.network import COLUMNS, NOWHERE, NetworkTables
 from narrowcast.pipeline.problems import plainly
-from narrowcast.planning.base import PLANNERS, check_channels, check_seed
+from narrowcast.planning.auto import Auto
+from narrowcast.planning.base import PLANNERS, check_channels, check_seed, check_whole
+from narrowcast.planning.joint import Joint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pyspark import Broadcast
 
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 LIMIT = 50_000_000
 #: Parameters that every method may have, and that are not given as one of its own.
 COMMON = ("channels", "seed", *COLUMNS)
+#: Parameters of `joint` that it also has above the limit.
+ON_SPARK = ("sessions", "alpha", "beta", "sweeps", "restarts", "seconds")
 #: Pairs that a worker looks at in one go: finding labels among all costs once per go, not once per batch.
 CHUNK = 1 << 20
 
@@ -55,17 +60,14 @@ def to_interest(frames: InterestFrames, *, limit: int = LIMIT) -> Interest:
     ParameterError
         When there are more, before any is brought over.
     """
-    from pyspark.sql import functions as sf
+    if over := _over(frames, limit):
+        raise ParameterError(f"{over}, or raise the limit on a driver with more memory")
+    return _brought(frames)
 
+
+def _brought(frames: InterestFrames) -> Interest:
+    """Return the interest, however large it is."""
     with plainly("bring the interest to the driver"):
-        pairs = frames.interests.agg(sf.count("*").alias("pairs"))
-        [counts] = pairs.crossJoin(frames.rates.agg(sf.count("*").alias("flows"))).collect()
-        for what, count in (("wanted pairs", counts.pairs), ("flows", counts.flows)):
-            if count > limit:
-                raise ParameterError(
-                    f"the interest has {count:,} {what} and the driver takes {limit:,}; keep fewer flows "
-                    "(the heaviest cells, the last events), or raise the limit on a driver with more memory"
-                )
         interests = frames.interests.select("subscriber", "flow")
         rates = frames.rates.select("flow", "rate").toArrow()
         column = labels_in(interests.select("subscriber").distinct().toArrow(), "subscriber", "interests")
@@ -86,12 +88,45 @@ def to_interest(frames: InterestFrames, *, limit: int = LIMIT) -> Interest:
     return Interest(relation_of(row, place, (len(subscribers), len(flows))), rate, subscribers, flows)
 
 
+def _over(frames: InterestFrames, limit: int) -> str:
+    """Return what is too much for the driver, and what to do about it; nothing where all is within."""
+    from pyspark.sql import functions as sf
+
+    with plainly("count the interest"):
+        pairs = frames.interests.agg(sf.count("*").alias("pairs"))
+        [counts] = pairs.crossJoin(frames.rates.agg(sf.count("*").alias("flows"))).collect()
+    for what, count in (("wanted pairs", counts.pairs), ("flows", counts.flows)):
+        if count > limit:
+            return (
+                f"the interest has {count:,} {what} and the driver takes {limit:,}; "
+                "keep fewer flows (the heaviest cells, the last events)"
+            )
+    return ""
+
+
 class Planned(NamedTuple):
-    """A plan, the interest that it was made from, and the method that made it: what `auto` chose."""
+    """A plan, the interest that it was made from, the method that made it, and where.
+
+    Parameters
+    ----------
+    plan
+        It serves everybody.
+    interest
+        What it was made from. Where that is more than the driver takes, only the plan's flows with their
+        rates, and nobody who wants them: see `costs_of`.
+    method
+        What made it: for `auto` what that chose.
+    path
+        `driver`, or `spark` where the driver only held who is in which channel.
+    planner
+        What else it has found out, on the driver.
+    """
 
     plan: ChannelPlan
     interest: Interest
     method: str
+    path: Literal["driver", "spark"]
+    planner: Planner | None = None
 
 
 def make_plan(
@@ -104,7 +139,11 @@ def make_plan(
     network: NetworkTables = NOWHERE,
     limit: int = LIMIT,
 ) -> Planned:
-    """Make a plan by any registered method, on the driver, and check that it serves everybody.
+    """Make a plan by any registered method, and check that it serves everybody.
+
+    Up to the limit that is done on the driver. Above it, `joint` can do with less, and so can `auto` where
+    there is no network to plan for: with the distinct sets of users of flows on the driver where these are
+    within the limit, and on Spark where they are not. See `packed` and `distributed`.
 
     Parameters
     ----------
@@ -130,11 +169,84 @@ def make_plan(
     PlanError
         When the method leaves a wanted pair without service.
     """
+    check_whole("limit", limit)
     planner = make_planner(method, channels=channels, seed=seed, params=params, network=network)
-    interest = to_interest(frames, limit=limit)
+    if over := _over(frames, limit):
+        return _plan_large(frames, _large(planner, params or {}, over), limit)
+    interest = _brought(frames)
     plan = planner.fit(interest).plan_
     plan.validate(interest)
-    return Planned(plan, interest, getattr(planner, "method_", method))
+    return Planned(plan, interest, getattr(planner, "method_", method), "driver", planner)
+
+
+def _large(planner: Planner, params: Mapping[str, Any], over: str) -> Joint:
+    """Return what plans an interest that is over the limit, or say that nothing does."""
+    nothing = Interest(np.zeros((0, 0)))
+    # On one level joint saves waste as well: what users filter is what they want, and that.
+    if isinstance(planner, Auto) and planner.fit(nothing).method_ != "partial":
+        planner = Joint(channels=planner.channels, seed=planner.seed, sessions=planner.sessions)
+    if not isinstance(planner, Joint):
+        raise ParameterError(
+            f"{over}, raise the limit on a driver with more memory, or take --method joint, which then plans "
+            "on Spark"
+        )
+    if odd := [name for name in params if name not in ("cost", *ON_SPARK)]:
+        raise ParameterError(
+            f"{odd[0]} is given, which joint does without on Spark, and {over}, raise the limit, or leave "
+            f"{odd[0]} out; there it takes {', '.join(ON_SPARK)}"
+        )
+    return planner.fit(nothing)
+
+
+def _plan_large(frames: InterestFrames, planner: Joint, limit: int) -> Planned:
+    """Plan from the distinct sets of users of flows."""
+    # These build on what is here: they cannot be known when this module is made.
+    from narrowcast.pipeline.distributed import plan_packed
+    from narrowcast.pipeline.evaluate import false_exclusions
+    from narrowcast.pipeline.packed import packed
+
+    with packed(frames) as found:
+        plan, interest = plan_packed(found, planner, limit=limit)
+        path: Literal["driver", "spark"] = "driver" if found.entries <= limit else "spark"
+    with plainly("check the plan"):
+        missed = false_exclusions(frames, plan).limit(3).collect()
+    if missed:
+        first = ", ".join(f"subscriber {row.subscriber!r} wants flow {row.flow!r}" for row in missed)
+        raise PlanError(f"some wanted pairs are not served: {first}; plan again for this interest")
+    return Planned(plan, interest, "joint", path)
+
+
+def costs_of(
+    frames: InterestFrames,
+    planned: Planned,
+    *,
+    costs: Iterable[str] | None = None,
+    params: Mapping[str, Any] | None = None,
+    network: NetworkTables = NOWHERE,
+) -> dict[str, float]:
+    """Return what a plan costs by each cost model, where its interest is.
+
+    Parameters
+    ----------
+    frames, planned
+        What was given to `make_plan`, and what came out.
+    costs
+        Names of cost models. Where left out all that what is given suffices for, but of an interest that
+        is not on the driver only those that can be added up from parts of it.
+    params
+        Of the cost models: each takes those that it has.
+    network
+        For the costs that need one.
+    """
+    params = dict(params or {})
+    models = COSTS.made(costs, **network.given, **params)
+    if planned.interest.n_wants or not planned.plan.n_subscribers:
+        return {name: model.score(planned.interest, planned.plan).total for name, model in models.items()}
+    from narrowcast.pipeline.evaluate import evaluate  # builds on what is here
+
+    names = [name for name, model in models.items() if model.additive or costs is not None]
+    found = evaluate(frames, planned.plan, name=planned.method, costs=names, network=network, params=params)
+    return {name: cost.total for name, cost in found.methods[found.name].costs.items()}
 
 
 def make_planner(

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
     from rich.progress import Progress, TaskID
@@ -17,8 +17,10 @@ _EVERY = 0.2
 
 
 @contextmanager
-def watched(spark: SparkSession, progress: Progress, name: str) -> Iterator[None]:
+def watched(spark: SparkSession, progress: Progress, name: str) -> Iterator[Callable[[str], None]]:
     """Show what runs within a block as one line: its name, and how many tasks are done of those known.
+
+    What is yielded says something behind the name.
 
     Parameters
     ----------
@@ -35,7 +37,7 @@ def watched(spark: SparkSession, progress: Progress, name: str) -> Iterator[None
     if not progress.disable:
         looker.start()
     try:
-        yield
+        yield lambda text: progress.update(task, description=f"{name}: {text}")
     finally:
         stop.set()
         if looker.is_alive():

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from narrowcast import __version__
-from narrowcast.costs import COSTS
 from narrowcast.files import read_table, writing
 from narrowcast.model.artefact import read_plan, write_plan
 from narrowcast.model.interest import Interest
@@ -19,7 +18,7 @@ from narrowcast.pipeline.evaluate import evaluate
 from narrowcast.pipeline.interest import InterestFrames, check_time, from_matches
 from narrowcast.pipeline.match import PARQUET, match
 from narrowcast.pipeline.network import COLUMNS, NetworkTables
-from narrowcast.pipeline.plan import make_plan
+from narrowcast.pipeline.plan import costs_of, make_plan
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.progress import watched
 from narrowcast.pipeline.rows import fingerprint, fingerprinted
@@ -318,27 +317,25 @@ class Run:
         self._stage("interest", "match", outputs, work, recent=self.job.recent)
 
     def _plan(self) -> None:
-        """Plan channels, on the driver."""
+        """Plan channels."""
         job = self.job
 
         def work(aside: Path) -> dict[str, Any]:
             network = self.network()
-            plan, interest, method = make_plan(
-                self.frames(), job.method, channels=job.channels, seed=job.seed, network=network
-            )
-            models = COSTS.made(**network.given)
+            frames = self.frames()
+            planned = make_plan(frames, job.method, channels=job.channels, seed=job.seed, network=network)
             write_plan(
-                plan,
+                planned.plan,
                 aside / "plan",
-                method=method,
+                method=planned.method,
                 params={"channels": job.channels, "recent": job.recent},
                 seed=job.seed,
                 flow_space="events",
-                costs={name: model.score(interest, plan).total for name, model in models.items()},
+                costs=costs_of(frames, planned, network=network),
                 inputs=self.records["read"].facts["fingerprints"],
-                interest=interest,
+                interest=planned.interest,
             )
-            return {"channels": plan.n_groups, "method": method}
+            return {"channels": planned.plan.n_groups, "method": planned.method, "path": planned.path}
 
         self._stage(
             "plan", "interest", ("plan",), work, method=job.method, channels=job.channels, seed=job.seed

@@ -7,9 +7,10 @@ import os
 import re
 import signal
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from narrowcast.errors import MissingError, ParameterError
 from narrowcast.pipeline.java import java_home, quiet_home
@@ -62,6 +63,7 @@ def session(
     app_name: str = "narrowcast",
     *,
     ui: bool = False,
+    own_interrupt: bool = False,
 ) -> Iterator[SparkSession]:
     """Give a Spark session for the length of a block.
 
@@ -78,6 +80,9 @@ def session(
         What Spark's own pages and logs call this run.
     ui
         Whether Spark serves its own pages while it runs, at `spark.sparkContext.uiWebUrl`.
+    own_interrupt
+        Whether the process has its own way with SIGINT, and keeps it. Else Spark puts a handler in its place
+        that cancels jobs, and that fails with a trace where it falls into the middle of a call.
 
     Raises
     ------
@@ -111,7 +116,8 @@ def session(
     builder = SparkSession.builder.master(master).appName(app_name)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with _environment(_launch(master)), plainly(f"start Spark on {master}"), _started_or_ended():
+    handling = _no_handler() if own_interrupt else nullcontext()
+    with _environment(_launch(master)), plainly(f"start Spark on {master}"), _started_or_ended(), handling:
         spark = builder.getOrCreate()
     try:
         with plainly("use Spark with these settings"):
@@ -248,6 +254,19 @@ def _started_or_ended() -> Iterator[None]:
                 os.kill(pid, signal.SIGKILL)
         SparkContext._gateway = SparkContext._jvm = None
         raise
+
+
+@contextmanager
+def _no_handler() -> Iterator[None]:
+    """Keep Spark from taking SIGINT for the length of a block, not even for a moment."""
+    from pyspark.core import context
+
+    theirs: Any = context
+    theirs.signal = SimpleNamespace(SIGINT=signal.SIGINT, signal=lambda *_: None)
+    try:
+        yield
+    finally:
+        theirs.signal = signal
 
 
 def _children() -> set[int]:

@@ -50,12 +50,15 @@ class Trial:
         What it made.
     problem
         Why it made none, in one line.
+    method
+        The method that made it, where the planner chose among others.
     """
 
     seconds: float | None = None
     megabytes: float | None = None
     plan: ChannelPlan | None = None
     problem: str = ""
+    method: str | None = None
 
 
 def trials(interest: Interest, planners: Sequence[Planner]) -> Generator[Trial, None, None]:
@@ -155,7 +158,7 @@ def _tried(interest: Interest, path: Path) -> Trial:
         seconds = time.perf_counter() - start
         _, most = _resident()
         plan.validate(interest)
-        return Trial(seconds, max(0, most - before) / 1e6, plan)
+        return Trial(seconds, max(0, most - before) / 1e6, plan, method=getattr(planner, "method_", None))
     except NarrowcastError as error:
         return Trial(problem=" ".join(str(error).split()))
     except MemoryError:

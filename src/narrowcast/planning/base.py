@@ -89,7 +89,9 @@ def check_whole(name: str, value: int, *, least: int = 1) -> None:
         raise ParameterError(f"{name} is {value!r}; give a whole number of at least {least}")
 
 
-def plan_of_flows(interest: Interest, channel: Positions, n_channels: int) -> ChannelPlan:
+def plan_of_flows(
+    interest: Interest, channel: Positions, n_channels: int, *, parent: Positions | None = None
+) -> ChannelPlan:
     """Return the plan in which each flow goes to one channel and subscribers listen where they must.
 
     Parameters
@@ -100,6 +102,8 @@ def plan_of_flows(interest: Interest, channel: Positions, n_channels: int) -> Ch
         For each flow its channel; with -1 it is sent directly to those who want it.
     n_channels
         How many channels the plan has.
+    parent
+        In a plan of two levels the group of each channel, -1 for a group itself.
 
     Examples
     --------
@@ -115,6 +119,7 @@ def plan_of_flows(interest: Interest, channel: Positions, n_channels: int) -> Ch
     return ChannelPlan(
         relation_of(carried, channel[carried], (interest.n_flows, n_channels)),
         relation_of(row[by_channel], listened[by_channel], (interest.n_subscribers, n_channels)),
+        parent=parent,
         unicast=relation_of(row[~by_channel], flow[~by_channel], interest.wants.shape),
         subscribers=interest.subscribers,
         flows=interest.flows,

@@ -10,8 +10,7 @@ import numpy as np
 from narrowcast.errors import ParameterError
 from narrowcast.kernels import sessions
 from narrowcast.model.matches import Matches
-from narrowcast.model.plan import ChannelPlan
-from narrowcast.model.relation import relation_of, rows_of
+from narrowcast.planning.base import plan_of_flows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from narrowcast.kernels.sessions import Points as Rows
     from narrowcast.kernels.sessions import State
     from narrowcast.model.interest import Interest
+    from narrowcast.model.plan import ChannelPlan
 
     Doubles = NDArray[np.float64]
     Ints = NDArray[np.int64]
@@ -63,9 +63,16 @@ class Points:
         """Return some of the points."""
         return Points(self.sets.take(some), self.rate[some], self.n_users)
 
-    def collapsed(self) -> tuple[Points, Ints]:
-        """Return points that no two of have the same users, and which of them each point is now part of."""
+    def collapsed(self, apart: Ints | None = None) -> tuple[Points, Ints]:
+        """Return points that no two of have the same users, and which of them each point is now part of.
+
+        Points with different numbers in `apart` stay apart.
+        """
         first, kind = self.sets.distinct()
+        if apart is not None:
+            _, first, kind = np.unique(
+                np.stack([kind, apart]), axis=1, return_index=True, return_inverse=True
+            )
         rate = np.bincount(kind, self.rate).astype(np.float64)
         return Points(self.sets.take(first), rate, self.n_users), kind
 
@@ -131,7 +138,8 @@ class Clusters:
         return self
 
     def seeded(self, order: Ints) -> Self:
-        """Put points in turn where they cost least, and return self."""
+        """Put points in turn, beside those that are in clusters, where they cost least; return self."""
+        self.counted()
         sessions.seed_in_turn(self.csr, order, self.number, self.state)
         return self
 
@@ -155,7 +163,13 @@ def random_start(rng: np.random.Generator, n_points: int, n_clusters: int) -> In
     return number
 
 
-def two_level_plan(interest: Interest, flows: Ints, session: Ints, parent: Ints | None) -> ChannelPlan:
+def two_level_plan(
+    interest: Interest,
+    flows: Ints,
+    session: Ints,
+    parent: Ints | None,
+    numbers: tuple[Ints, Ints] | None = None,
+) -> ChannelPlan:
     """Return the plan in which flows are in sessions, and sessions in groups.
 
     Parameters
@@ -165,24 +179,24 @@ def two_level_plan(interest: Interest, flows: Ints, session: Ints, parent: Ints 
     flows
         The flows that are carried: all that somebody wants.
     session
-        The session of each of them.
+        The session of each of them; one with -1 is sent directly.
     parent
-        The group of each session; None for a plan of one level. What is empty is left out.
+        The group of each session; None for a plan of one level.
+    numbers
+        The channel that each group is, and each session. Where left out, what is empty is left out, and
+        channels are numbered, groups first.
     """
-    used, session = np.unique(session, return_inverse=True)
-    n_groups, above = 0, None
+    by_session = session >= 0
+    flows, session = flows[by_session], session[by_session]
+    if numbers is None:
+        groups, (used, session) = np.zeros(0, np.int64), np.unique(session, return_inverse=True)
+        if parent is not None:
+            groups, parent = np.unique(parent[used], return_inverse=True)
+        numbers = np.arange(len(groups)), len(groups) + np.arange(len(used))
+    group, number = numbers
+    n_channels = 1 + max(group.max(initial=-1), number.max(initial=-1))
+    above, channel = np.full(n_channels, -1), np.full(interest.n_flows, -1)
     if parent is not None:
-        groups, group = np.unique(parent[used], return_inverse=True)
-        n_groups = len(groups)
-        above = np.append(np.full(n_groups, -1), group)
-    n_channels = n_groups + len(used)
-    channel = np.full(interest.n_flows, -1)
-    channel[flows] = n_groups + session
-    row, flow = rows_of(interest.wants), interest.wants.indices
-    return ChannelPlan(
-        relation_of(flows, channel[flows], (interest.n_flows, n_channels)),
-        relation_of(row, channel[flow], (interest.n_subscribers, n_channels)),
-        parent=above,
-        subscribers=interest.subscribers,
-        flows=interest.flows,
-    )
+        above[number] = group[parent]
+    channel[flows] = number[session]
+    return plan_of_flows(interest, channel, n_channels, parent=above)

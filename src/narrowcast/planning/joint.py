@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import time
-from itertools import pairwise
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
 from narrowcast.errors import ParameterError
-from narrowcast.kernels import joint
+from narrowcast.model.plan import ChannelPlan
 from narrowcast.planning.base import PLANNERS, check_seed, check_whole
-from narrowcast.planning.clusters import Clusters, Points, two_level_plan
+from narrowcast.planning.clusters import Points, two_level_plan
 from narrowcast.planning.hierarchical import check_levels
+from narrowcast.planning.levels import Levels
+from narrowcast.planning.limits import GroupLimits
+from narrowcast.planning.start import Start, Step, within
+from narrowcast.planning.watch import tell
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from narrowcast.model.interest import Interest
-    from narrowcast.model.plan import ChannelPlan
 
     Ints = NDArray[np.int64]
 
-#: Proposals that are made in all where no number of sweeps is given, and the most sweeps that makes.
-_PROPOSALS, _SWEEPS = 60_000_000, 10_000
-#: Temperatures at the start and at the end, in what a flow costs on average.
-_HOT, _COLD = 0.3, 0.012
-#: Parts of the cooling, between which the clock is looked at.
-_PARTS = 50
-#: The most passes of moves that only go down.
-_PASSES = 200
+#: Passes after which the better of two starts is gone on with.
+_TRIED = 3
 
 
 @PLANNERS.register("joint")
@@ -41,10 +40,13 @@ class Joint:
     changes, of which more and more only what lowers the cost; then flows and sessions in turns to where they
     cost least, until none moves.
 
+    From another plan, `start`, it goes only as far as `moves` allows: subscribers that join or leave a group
+    are weighed against what is saved, less and less, and what saves most with so many of them is kept.
+
     Parameters
     ----------
     channels
-        The most groups; required.
+        The most groups; required, but with `start`: then as many as that has.
     sessions
         The most sessions; where left out a group is a session, and the plan has one level.
     seed
@@ -59,6 +61,13 @@ class Joint:
     seconds
         The most that it may take, about; the best so far is kept. The plan then hangs on how fast the machine
         is.
+    memberships, members, rate, pinned
+        The most groups of a subscriber, the most subscribers and messages per second in a group, and flows
+        that are in a certain group: see `GroupLimits`. Flows for which no group has room are sent directly.
+    start
+        A plan to begin with, in which each flow has one channel. Channels keep their numbers.
+    moves
+        The most groups that subscribers join and leave after `start`, in sum; where left out, any number.
 
     Examples
     --------
@@ -67,11 +76,18 @@ class Joint:
     >>> plan = Joint(channels=2, sessions=3).fit(interest).plan_
     >>> plan.n_groups, plan.n_channels
     (2, 5)
+    >>> pinned = Joint(channels=2, memberships=1, pinned={0: 1}).fit(interest).plan_
+    >>> pinned.carries.indices.tolist()
+    [1, 1, 0, 0]
     """
 
     plan_: ChannelPlan
     #: What users filter with it: C1 + C2 of the paper.
     cost_: float
+    #: With `start`: what is filtered after so many groups joined and left, as far as was looked, and how many
+    #: the plan takes.
+    curve_: list[Step]
+    moves_: int
 
     def __init__(
         self,
@@ -84,6 +100,12 @@ class Joint:
         sweeps: int | None = None,
         restarts: int = 1,
         seconds: float | None = None,
+        memberships: int | None = None,
+        members: int | None = None,
+        rate: float | None = None,
+        pinned: pa.Table | Mapping[Any, int] | None = None,
+        start: ChannelPlan | None = None,
+        moves: int | None = None,
     ) -> None:
         self.channels = channels
         self.sessions = sessions
@@ -93,102 +115,157 @@ class Joint:
         self.sweeps = sweeps
         self.restarts = restarts
         self.seconds = seconds
+        self.memberships = memberships
+        self.members = members
+        self.rate = rate
+        self.pinned = pinned
+        self.start = start
+        self.moves = moves
 
     def fit(self, interest: Interest) -> Self:
         """Make the plan, `plan_`."""
-        check_levels(self.channels, self.sessions, "joint")
+        limits = self._checked()
+        points, flows = Points.of(interest)
+        at = None if self.start is None else Start.of(self.start, interest, self.channels, self.sessions)
+        groups = np.arange(self.channels or 0) if at is None else at.groups
+        pin = limits.check(interest, groups)[flows]
+        apart = None
+        if limits.rate is not None:
+            apart = np.arange(len(points))  # together they may be too much for a group
+        elif at is not None or limits.pinned is not None:
+            apart = pin if at is None else at.session[flows] * (len(groups) + 1) + pin
+        kinds, kind = points.collapsed(apart)
+        some = np.zeros(len(kinds), np.int64)
+        some[kind] = np.arange(len(kind))
+        frame = _Frame.of(at, groups, self.sessions, len(kinds), pin)
+        if frame.flat and at is None and not limits.given:
+            frame = frame.simply()
+        end = None if self.seconds is None else time.monotonic() + self.seconds
+        best: Levels | None = None
+        self.curve_ = []
+        for turn in range((self.restarts if at is None else 1) if len(kinds) else 0):
+            if turn and end is not None and time.monotonic() >= end:
+                break
+            before = None if at is None else at.session[flows[some]]
+            begun = [
+                Levels(
+                    kinds,
+                    frame.sessions(pin[some], before),
+                    frame.parent.copy(),
+                    frame.n_groups,
+                    weights=(0.0, self.alpha + self.beta) if frame.simple else (self.alpha, self.beta),
+                    rng=np.random.default_rng([self.seed, turn]),
+                    most=limits.most,
+                    pin=pin[some],
+                    anchor=frame.anchor,
+                    at_random=at_random,
+                )
+                for at_random in ((False, True) if at is None and not limits.given else (False,))
+            ]
+            if len(begun) > 1:
+                # Which start is better hangs on how many want a flow; a few passes tell.
+                for each in begun:
+                    each.descend(end, passes=_TRIED)
+                begun.sort(key=lambda each: each.cost)
+            found = begun[0]
+            del begun
+            if at is not None and self.moves is not None:
+                self.curve_ = within(found, self.moves, self.sweeps, end)
+            else:
+                found.remember()
+                first = Step(0, found.cost)
+                found.improve(self.sweeps, end)
+                self.curve_ = [] if at is None else [first, Step(found.changes, found.cost)]
+            if best is None or found.cost < best.cost:
+                best = found
+        session, parent = (np.zeros(0, np.int64), frame.parent) if best is None else best.kept
+        self.cost_, self.moves_ = (0.0, 0) if best is None else (best.cost, best.changes)
+        tell(self.cost_)
+        self.plan_ = two_level_plan(
+            interest, flows, session[kind], None if frame.flat else parent, frame.numbers
+        )
+        return self
+
+    def _checked(self) -> GroupLimits:
+        """Refuse parameters that are out of range, and return the limits."""
+        if self.start is None:
+            check_levels(self.channels, self.sessions, "joint")
+        elif not isinstance(self.start, ChannelPlan):
+            raise ParameterError(f"start is {self.start!r}; give a plan, as --from does")
         check_seed(self.seed)
         check_whole("restarts", self.restarts)
         if self.sweeps is not None:
             check_whole("sweeps", self.sweeps, least=0)
+        if self.moves is not None:
+            check_whole("moves", self.moves, least=0)
+            if self.start is None:
+                raise ParameterError(f"moves is {self.moves} and there is no plan to start from; give one")
         if self.seconds is not None and not self.seconds > 0:
             raise ParameterError(f"seconds is {self.seconds!r}; give a number above 0, or none for no limit")
-        assert self.channels is not None
-        points, flows = Points.of(interest)
-        kinds, kind = points.collapsed()
-        n_groups = min(self.channels, len(kinds))
-        n_sessions = n_groups if self.sessions is None else min(self.sessions, len(kinds))
-        best: _Levels | None = None
-        end = None if self.seconds is None else time.monotonic() + self.seconds
-        for turn in range(self.restarts if n_groups else 0):
-            if turn and end is not None and time.monotonic() >= end:
-                break
-            found = _Levels(kinds, n_groups, n_sessions, self.alpha, self.beta, [self.seed, turn])
-            found.improve(self.sweeps, end)
-            if best is None or found.cost < best.cost:
-                best = found
-        session, parent = (np.zeros(0, np.int64),) * 2 if best is None else (best.session, best.parent)
-        self.cost_ = 0.0 if best is None else best.cost
-        self.plan_ = two_level_plan(interest, flows, session[kind], None if self.sessions is None else parent)
-        return self
+        return GroupLimits(
+            memberships=self.memberships, members=self.members, rate=self.rate, pinned=self.pinned
+        )
 
 
-class _Levels:
-    """Flows in sessions in groups, with who is in each."""
+class _Frame(NamedTuple):
+    """The groups and sessions that there are before flows are put into them."""
 
-    def __init__(
-        self,
-        points: Points,
-        n_groups: int,
-        n_sessions: int,
-        alpha: float,
-        beta: float,
-        seed: list[int],
-    ) -> None:
-        rng = np.random.default_rng(seed)
-        self.points, self._weights = points, (float(alpha), float(beta))
-        self.session, self.parent = np.zeros(len(points), np.int64), np.zeros(n_sessions, np.int64)
-        self._random = rng.integers(1, 2**63, 1, np.uint64)
-        self.below = Clusters(points, self.session, n_sessions).seeded(rng.permutation(len(points)))
-        middle = self.below.as_points()
-        self.above = Clusters(middle, self.parent, n_groups).seeded(np.argsort(-middle.rate, kind="stable"))
-        self._count()
-
-    def _count(self) -> None:
-        """Count anew, without what rounding has left."""
-        self.below.counted()
-        joint.count_groups(self.below.state, self.parent, self.above.state)
+    groups: Ints
+    #: The group of each session, and of one that stays there; -1 where it is open.
+    parent: Ints
+    anchor: Ints
+    flat: bool
+    #: The channels that groups and sessions are; None where those that are used are numbered at the end.
+    numbers: tuple[Ints, Ints] | None
+    #: Whether all sessions stand in one group that costs nothing, as there is but one level.
+    simple: bool = False
 
     @property
-    def cost(self) -> float:
-        """What users filter, on both levels."""
-        alpha, beta = self._weights
-        return alpha * self.above.cost + beta * self.below.cost
+    def n_groups(self) -> int:
+        """How many groups there are."""
+        return 1 if self.simple else len(self.groups)
 
-    def improve(self, sweeps: int | None, end: float | None) -> None:
-        """Move flows and sessions, uphill at first, until none can be moved to where it costs less."""
-        self._descend(end)
-        kept, least = (self.session.copy(), self.parent.copy()), self.cost
-        n = len(self.points)
-        if sweeps is None:
-            sweeps = min(_SWEEPS, _PROPOSALS // max(1, n))
-        unit = least / max(1, n)
-        if sweeps and unit > 0 and len(self.parent) > 1:
-            sets = self.points.sets
-            flows = sets.rows()[np.argsort(sets.index, kind="stable")].astype(np.int32)
-            each = np.bincount(sets.index, minlength=self.points.n_users)
-            wanted = np.append(0, np.cumsum(each)), flows
-            heats = unit * _HOT * (_COLD / _HOT) ** (np.arange(_PARTS + 1) / _PARTS)
-            for pair in pairwise(heats.tolist()):
-                if end is not None and time.monotonic() >= end:
-                    break
-                joint.anneal(
-                    self.below.csr, self._weights, wanted, self.session, self.parent, self.below.state,
-                    self.above.state, self._random, sweeps * n // _PARTS, pair,
-                )  # fmt: skip
-                self._count()
-            self._descend(end)
-        if self.cost > least:
-            self.session[:], self.parent[:] = kept
-            self._count()
+    def simply(self) -> _Frame:
+        """Return it with all sessions in one group: on one level, where no group has a limit."""
+        none = np.zeros(len(self.parent), np.int64)
+        return self._replace(parent=none, anchor=none, simple=True)
 
-    def _descend(self, end: float | None) -> None:
-        """Move flows and sessions in turns to where they cost least."""
-        for _ in range(_PASSES):
-            moved = joint.move_flows(
-                self.below.csr, self._weights, self.session, self.parent, self.below.state, self.above.state
-            )
-            moved += joint.move_sessions(self.parent, self.below.state, self.above.state)
-            self._count()
-            if not moved or (end is not None and time.monotonic() >= end):
-                return
+    @classmethod
+    def of(cls, at: Start | None, groups: Ints, sessions: int | None, n_flows: int, pin: Ints) -> _Frame:
+        """Return those of an earlier plan, or as many as there is use for; pinned flows have theirs."""
+        pinned = np.unique(pin[pin >= 0])
+        flat = sessions is None if at is None else at.flat
+        if at is None and not len(pinned):
+            groups = groups[:n_flows]
+        if flat:
+            parent = anchor = np.arange(len(groups))
+            return cls(groups, parent, anchor, flat, (groups, groups) if at or len(pinned) else None)
+        if at is None:
+            assert sessions is not None
+            n_sessions = sessions if len(pinned) else min(sessions, n_flows)
+            parent, numbers = np.full(n_sessions, -1), (groups, len(groups) + np.arange(n_sessions))
+        else:
+            parent, numbers = at.parent.copy(), (at.groups, at.sessions)
+        anchor = np.full(len(parent), -1)
+        for group in pinned.tolist():
+            mine = np.flatnonzero(((parent == group) | (parent < 0)) & (anchor < 0))
+            if not len(mine):
+                raise ParameterError(
+                    f"flows are pinned to channel {groups[group]}, which has no session for them; give more"
+                )
+            # One that is there already, before one that is open.
+            one = mine[np.argmax(parent[mine])]
+            parent[one] = anchor[one] = group
+        return cls(groups, parent, anchor, flat, numbers if at or len(pinned) else None)
+
+    def sessions(self, pin: Ints, before: Ints | None) -> Ints:
+        """Return the session that each flow begins in: that of before, or of its pin; -1 where it is open."""
+        found = np.full(len(pin), -1) if before is None else before.copy()
+        fixed = np.flatnonzero(pin >= 0)
+        here = found[fixed]
+        wrong = fixed[(here < 0) | (self.anchor[here] != pin[fixed])]
+        place = np.full(len(self.groups), -1)
+        stays = np.flatnonzero(self.anchor >= 0)[::-1]
+        place[self.anchor[stays]] = stays
+        found[wrong] = place[pin[wrong]]
+        return found

@@ -34,12 +34,18 @@ CHARTS = (
     "interest-matrix",
     "load-per-channel",
     "matches-per-event",
+    "moves",
     "riabov2003-drift",
     "riabov2003-figure-3",
     "riabov2003-figure-4",
     "riabov2003-figure-5",
     "riabov2003-figure-6",
     "riabov2003-matching",
+    "tock2005-baselines",
+    "tock2005-figure-4",
+    "tock2005-figure-5",
+    "tock2005-figure-6",
+    "tock2005-figure-7",
 )
 
 #: Ways of sending that need no planning, and what none can beat.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -85,4 +86,8 @@ def _number(row: Row | None) -> str:
     """Return a number with its spread."""
     if row is None:
         return ""
-    return f"{row.measured:,.1f} ±{row.spread:.1f}" if row.spread else f"{row.measured:,.6g}"
+    if not row.spread:
+        return f"{row.measured:,.6g}"
+    # Two digits of the spread, so that a share is not rounded to nothing.
+    digits = min(4, max(1, 1 - math.floor(math.log10(row.spread))))
+    return f"{row.measured:,.{digits}f} ±{row.spread:.{digits}f}"

@@ -130,6 +130,10 @@ class ThresholdRouter(_Demoting):
         found = np.zeros(plan.n_channels)
         return np.asarray(np.divide(prices.channel[0], direct, out=found, where=direct > 0), np.float64)
 
+    def settled(self, plan: ChannelPlan) -> ThresholdRouter:
+        """Return the router with the thresholds that it has for a plan, which are then not computed again."""
+        return type(self)(threshold=self.thresholds(plan), network=self.network, broadcast=self.broadcast)
+
     def learn(
         self, events: ArrayLike, matches: Matches, plan: ChannelPlan, publisher: ArrayLike | None = None
     ) -> Self:

@@ -40,17 +40,11 @@ class Prices:
     def __init__(
         self, network: Network | None, plan: ChannelPlan, publisher: ArrayLike | None, n_events: int
     ) -> None:
-        self.network = network
+        self.network, self._plan = network, plan
         if network is None:
-            self.node_of, n_nodes = np.arange(plan.n_subscribers, dtype=np.int32), plan.n_subscribers
+            self.node_of, self._n_nodes = np.arange(plan.n_subscribers, dtype=np.int32), plan.n_subscribers
         else:
-            self.node_of, n_nodes = network.nodes_of(plan.subscribers), network.topology.n_nodes
-        group, who = plan.groups()[plan.listens.indices], rows_of(plan.listens)
-        #: Whom each channel reaches, and on which nodes; a session's message reaches all of its group.
-        self.listens: Flags = _flags(group, who, (plan.n_channels, plan.n_subscribers))[plan.groups()]
-        self.members = self.listens
-        if network is not None:
-            self.members = _flags(group, self.node_of[who], (plan.n_channels, n_nodes))[plan.groups()]
+            self.node_of, self._n_nodes = network.nodes_of(plan.subscribers), network.topology.n_nodes
         #: The publishers that there are, and which of them each event has.
         self.roots: Ints | None = None
         self.row = np.zeros(n_events, np.int64)
@@ -61,10 +55,33 @@ class Prices:
             self.roots, self.row = np.unique(given, return_inverse=True)
 
     @cached_property
+    def listens(self) -> Flags:
+        """Whom each channel reaches; a session's message reaches all of its group."""
+        return self._reached(np.arange(self._plan.n_subscribers), self._plan.n_subscribers)
+
+    @cached_property
+    def members(self) -> Flags:
+        """Which nodes each channel reaches; without a network, whom."""
+        return self.listens if self.network is None else self._reached(self.node_of, self._n_nodes)
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """How many nodes each channel reaches; without a network, how many subscribers."""
+        if self.network is None:  # not by `members`, which may be large
+            return self._plan.members()[self._plan.groups()]
+        return np.asarray(self.members.sum(axis=1), np.int64)
+
+    def _reached(self, place: NDArray[Any], n_places: int) -> Flags:
+        """Return where those are that each channel reaches, somebody being in a place."""
+        plan = self._plan
+        group, who = plan.groups()[plan.listens.indices], rows_of(plan.listens)
+        return _flags(group, place[who], (plan.n_channels, n_places))[plan.groups()]
+
+    @cached_property
     def channel(self) -> Doubles:
         """What a message to each channel costs, a row for each publisher."""
         if self.network is None:
-            return np.asarray(self.members.sum(axis=1)[None], np.float64)
+            return np.asarray(self.sizes[None], np.float64)
         n_channels = len(self.members)
         channel, node = np.nonzero(self.members)
         sets = Matches.from_pairs(channel, node, n_channels)
@@ -77,7 +94,7 @@ class Prices:
     @cached_property
     def node(self) -> Doubles:
         """What a message to each node costs, a row for each publisher."""
-        n_nodes = self.members.shape[1]
+        n_nodes = self._n_nodes
         if self.network is None:
             return np.ones((1, n_nodes))
         if self.roots is None:
@@ -89,7 +106,7 @@ class Prices:
     def everybody(self) -> Doubles:
         """What a message to everybody costs, a row for each publisher: on a network, to every node."""
         if self.network is None:
-            return np.array([self.members.shape[1]], np.float64)
+            return np.array([self._n_nodes], np.float64)
         if self.roots is None:
             return np.array([self.network.mean_broadcast()])
         return self.network.broadcast(self.roots)
@@ -121,7 +138,7 @@ def over(channels: Matches, prices: Prices) -> Doubles:
 
 def shares(channels: Matches, reached: Matches, prices: Prices) -> Doubles:
     """Return how many of the nodes of its channels are interested in each event; 0 where it has none."""
-    members = _sums(channels.rows(), prices.members.sum(axis=1)[channels.index], channels.n_events)
+    members = _sums(channels.rows(), prices.sizes[channels.index], channels.n_events)
     interested = on_nodes(reached, prices).counts()
     return np.divide(interested, members, out=np.zeros(channels.n_events), where=members > 0)
 

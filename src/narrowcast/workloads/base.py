@@ -54,7 +54,7 @@ def parameters_of(workload: Callable[..., Workload]) -> dict[str, Any]:
     --------
     >>> from narrowcast.workloads.stocks import Stocks
     >>> list(parameters_of(Stocks))
-    ['n_subscriptions', 'n_events', 'modes', 'edges', 'drift']
+    ['n_subscriptions', 'n_events', 'modes', 'edges', 'drift', 'nodes']
     """
     known = inspect.signature(workload, eval_str=True).parameters
     return {name: parameter.annotation for name, parameter in known.items() if name != "seed"}
@@ -77,7 +77,7 @@ def make_workload(name: str, settings: Iterable[str] = (), *, seed: int = 0) -> 
     Examples
     --------
     >>> make_workload("stocks", ["n_events=50", "modes=4"])
-    Stocks(n_subscriptions=1000, n_events=50, modes=4, edges='levels', drift=0.0, seed=0)
+    Stocks(n_subscriptions=1000, n_events=50, modes=4, edges='levels', drift=0.0, nodes=600, seed=0)
     >>> make_workload("stocks", ["n_event=50"])
     Traceback (most recent call last):
     narrowcast.errors.ParameterError: stocks has no parameter 'n_event'; did you mean 'n_events'? known: ...

@@ -67,7 +67,7 @@ class Stocks:
 
     A subscriber is a node of a network, named by block, stub and node, such as `b1.s03.n17`: the blocks
     share the subscriptions 40 : 30 : 30, and within a block stubs, and within a stub nodes, follow Zipf's
-    law. The network is `transit_stub` of the same seed: 3 blocks, 600 nodes.
+    law. The network is `transit_stub` of the same seed, in 3 blocks.
 
     Parameters
     ----------
@@ -83,6 +83,8 @@ class Stocks:
         How far the peaks of the events have moved, along names and along quotes, as a share of their range
         (0, 20]; one that comes to an end of it turns back. Subscriptions stay, and so does what else is
         random in the events.
+    nodes
+        How many nodes the network has, at least two for each block.
     seed
         What all random choices come from.
 
@@ -101,6 +103,7 @@ class Stocks:
     modes: Literal[1, 4, 9] = 1
     edges: Edges = "levels"
     drift: float = 0.0
+    nodes: int = 600
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -110,6 +113,10 @@ class Stocks:
             raise ParameterError(f"modes is {self.modes!r}; give one of {', '.join(map(str, MIXTURES))}")
         if self.edges not in get_args(Edges):
             raise ParameterError(f"edges is {self.edges!r}; give one of {', '.join(get_args(Edges))}")
+        check_count("nodes", self.nodes)
+        if self.nodes < 2 * len(BLOCKS):
+            least = 2 * len(BLOCKS)
+            raise ParameterError(f"nodes is {self.nodes}; give at least {least}, two for each block")
         number = isinstance(self.drift, int | float | np.number) and not isinstance(self.drift, bool)
         if not number or not np.isfinite(self.drift):
             raise ParameterError(f"drift is {self.drift!r}; give a number: a share of the range of names")
@@ -180,7 +187,7 @@ class Stocks:
 
     def network(self) -> TransitStub:
         """Return the network that subscribers are nodes of, with the place of each node on the plane."""
-        return transit_stub(self.seed, blocks=len(BLOCKS), edges=self.edges)
+        return transit_stub(self.seed, blocks=len(BLOCKS), nodes=self.nodes, edges=self.edges)
 
     def points(self) -> Doubles:
         """Return the events, one row each and one column per attribute."""

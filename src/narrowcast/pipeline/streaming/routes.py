@@ -99,7 +99,7 @@ class Routes:
         """
         plan = self.plan
         listens = sp.vstack([plan.listens, sp.csr_array((1, plan.n_channels), dtype=plan.listens.dtype)])
-        known = _positions(subscribers, plan.subscribers)
+        known = positions_of(subscribers, plan.subscribers)
         carries = plan.carries
         if self.flows is None:  # whatever the plan was made from, an event may go over any channel
             carries = sp.csr_array(~np.isin(np.arange(plan.n_channels), plan.parent)[None])  # not over groups
@@ -111,11 +111,11 @@ class Routes:
         flow = np.zeros(len(events), np.int64)
         if self.flows is not None:
             assert self.known is not None
-            flow = _positions(self.flows.of(events), self.known)
+            flow = positions_of(self.flows.of(events), self.known)
         return ChannelRouter().route(flow, interested, self.plan)
 
 
-def _positions(wanted: pa.Array, known: pa.Array) -> Ints:
+def positions_of(wanted: pa.Array, known: pa.Array) -> Ints:
     """Return where labels stand among others, -1 for those that are not there; 7 and "7" are the same."""
     if wanted.type != known.type:
         wanted, known = wanted.cast(pa.string()), known.cast(pa.string())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -11,7 +11,7 @@ import pyarrow as pa
 from narrowcast.errors import ParameterError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from narrowcast.model.relation import Positions
     from narrowcast.report.export.tables import Files, Source
@@ -39,7 +39,7 @@ _DYNAMIC = (0x8000_0000, 0xFF00_0000)
 _LARGER = {4: (BASE, "239.0.0.0/9"), 6: ("ff18::/16",)}
 
 
-def group_addresses(base: str, n: int) -> list[Address]:
+def group_addresses(base: str, n: int, avoid: Iterable[str] = ()) -> list[Address]:
     """Return `n` multicast addresses of a network, the first ones of which no two share a MAC address.
 
     An Ethernet frame to a group of IPv4 has the low 23 bits of its address in its own, of IPv6 the low 32:
@@ -52,11 +52,13 @@ def group_addresses(base: str, n: int) -> list[Address]:
         A network of multicast addresses, such as ``239.192.0.0/14`` or ``ff18::/16``.
     n
         How many.
+    avoid
+        Addresses of groups that others on the network use: none of these shares a MAC address with them.
 
     Raises
     ------
     ParameterError
-        When the base is no multicast network, or has fewer usable addresses.
+        When the base is no multicast network, or has fewer usable addresses, or one to avoid is no address.
 
     Examples
     --------
@@ -64,19 +66,25 @@ def group_addresses(base: str, n: int) -> list[Address]:
     ['239.192.0.0', '239.192.0.1']
     >>> [str(address) for address in group_addresses("239.0.0.0/16", 2)]
     ['239.0.1.0', '239.0.1.1']
+    >>> [str(address) for address in group_addresses("239.192.0.0/14", 2, avoid=["224.64.0.0"])]
+    ['239.192.0.1', '239.192.0.2']
     >>> [str(address) for address in group_addresses("ff18::/16", 2)]
     ['ff18::8000:0', 'ff18::8000:1']
     """
     network = _network(base)
     offsets = _offsets(network)
-    if n > len(offsets):
-        larger = next((each for each in _wider(network) if len(_offsets(each)) >= n), None)
+    taken = {mac_address(_address(text)) for text in avoid}
+    # Of so many at the beginning at least n are not taken, where there are as many.
+    found = [network[int(offsets[i])] for i in range(min(len(offsets), n + len(taken)))]
+    found = [address for address in found if mac_address(address) not in taken][:n]
+    if n > len(found):
+        larger = next((each for each in _wider(network) if len(_offsets(each)) >= n + len(taken)), None)
         fix = "plan fewer channels" if larger is None else f"use a larger base, such as {larger}"
         raise ParameterError(
-            f"base {base} has {len(offsets):,} of the {n:,} addresses that the plan's groups need, "
+            f"base {base} has {len(found):,} of the {n:,} addresses that the plan's groups need, "
             f"each with a MAC address of its own; {fix}"
         )
-    return [network[int(offsets[i])] for i in range(n)]
+    return found
 
 
 def mac_address(address: Address) -> str:
@@ -92,6 +100,19 @@ def mac_address(address: Address) -> str:
     else:
         number = 0x333300000000 | (int(address) & 0xFFFFFFFF)
     return number.to_bytes(6).hex(":")
+
+
+def _address(text: str) -> Address:
+    """Return the multicast address that a text names."""
+    try:
+        address = ip_address(text)
+    except ValueError as error:
+        raise ParameterError(
+            f"avoid has {text!r}, which is no address; give one such as 239.1.2.3"
+        ) from error
+    if not address.is_multicast:
+        raise ParameterError(f"avoid has {text}, which is no address of a multicast group; leave it out")
+    return address
 
 
 def _network(base: str) -> Network:
@@ -132,7 +153,12 @@ def _wider(network: Network) -> Iterator[Network]:
 
 
 def multicast_files(
-    source: Source, *, base: str = BASE, port: int = PORT, port_per_session: bool = False
+    source: Source,
+    *,
+    base: str = BASE,
+    avoid: Iterable[str] = (),
+    port: int = PORT,
+    port_per_session: bool = False,
 ) -> Files:
     """Return a plan as tables for a multicast network.
 
@@ -145,6 +171,8 @@ def multicast_files(
         The plan.
     base
         The network that groups get their addresses from, in the order of channels.
+    avoid
+        Addresses of other groups, with which none of these is to share a MAC address.
     port
         The port of all sessions, or of the first one.
     port_per_session
@@ -165,7 +193,7 @@ def multicast_files(
     plan, sessions = source.plan, source.sessions
     _check_ports(port, len(sessions) if port_per_session else 1)
     groups = np.flatnonzero(plan.parent < 0)
-    addresses = group_addresses(base, len(groups))
+    addresses = group_addresses(base, len(groups), avoid)
     place = np.zeros(plan.n_channels, np.int64)
     place[groups] = np.arange(len(groups))
     named = pa.array(map(str, addresses), pa.string())

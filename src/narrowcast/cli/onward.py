@@ -1,0 +1,145 @@
+"""What `narrowcast plan` starts from, and the way from there: an earlier plan, and flows that are pinned."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+
+from narrowcast.cli import options
+from narrowcast.errors import ParameterError
+from narrowcast.files import read_table
+from narrowcast.model.artefact import read_plan
+from narrowcast.model.migration import migration
+from narrowcast.pipeline.plan import parameters_of
+from narrowcast.report.charts import save_chart
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from narrowcast.model.plan import ChannelPlan
+    from narrowcast.pipeline.plan import Planned
+
+#: Points of the curve that the terminal shows at most.
+_SHOWN = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Onward:
+    """An earlier plan to go on from, and flows that have their channel.
+
+    Parameters
+    ----------
+    start, pinned
+        What was read, where there is one.
+    names
+        Their files, as plans name them.
+    """
+
+    start: ChannelPlan | None
+    pinned: pa.Table | None
+    names: dict[str, str]
+
+    @classmethod
+    def read(cls, start: Path | None, pinned: Path | None, method: str) -> Self:
+        """Read both, for a method that takes them."""
+        for name, option, path in (("start", "--from", start), ("pinned", "--pinned", pinned)):
+            if path is not None and name not in parameters_of(method):
+                raise ParameterError(
+                    f"{option} is given, and method {method!r} does not take it; leave it out, or take joint"
+                )
+        names = {name: str(path) for name, path in (("from", start), ("pinned", pinned)) if path is not None}
+        before = None
+        if start is not None:
+            before, info = read_plan(start)
+            if info.flow_space != "topics":
+                raise ParameterError(
+                    f"{start} is a plan of {info.flow_space}, others each time; --from takes one of topics"
+                )
+        return cls(before, None if pinned is None else read_table(pinned, ("flow", "channel")), names)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """What the method is given."""
+        return {
+            name: value
+            for name, value in (("start", self.start), ("pinned", self.pinned))
+            if value is not None
+        }
+
+    def fitting(self, *, text: bool) -> Self:
+        """Return it with flows named by text, if others name them so: CSV reads digits as numbers."""
+        if self.pinned is None or not text:
+            return self
+        place = self.pinned.column_names.index("flow")
+        flows = self.pinned["flow"].cast(pa.string())
+        return type(self)(self.start, self.pinned.set_column(place, "flow", flows), self.names)
+
+    def files(self, planned: Planned) -> dict[str, pa.Table | bytes]:
+        """Return what is written beside the plan: the way to it, and what less or more of it would save."""
+        if self.start is None:
+            return {}
+        curve = [{"moves": step.moves, "cost": step.cost} for step in getattr(planned.planner, "curve_", [])]
+        chosen = {"moves": _moves(planned), "cost": planned.planner.cost_}  # type: ignore[union-attr]
+        with tempfile.TemporaryDirectory() as folder:
+            records = [step | {"chosen": step == chosen} for step in curve]
+            picture, _ = save_chart("moves", records, folder)
+            return {
+                "migration.parquet": migration(self.start, planned.plan),
+                "moves.parquet": pa.Table.from_pylist(curve),
+                "moves.png": picture.read_bytes(),
+            }
+
+    def tables(self, planned: Planned) -> dict[str, list[tuple[str, ...]]]:
+        """Return what the terminal shows: what is saved after so many changes."""
+        if self.start is None:
+            return {}
+        curve = getattr(planned.planner, "curve_", [])
+        first = curve[0].cost if curve else 0.0
+        # The ends, and steps about evenly between them.
+        some = sorted({round(i * (len(curve) - 1) / (_SHOWN - 1)) for i in range(_SHOWN)}) if curve else []
+        rows: list[tuple[str, ...]] = [("groups joined and left", "filtered", "saved")]
+        for step in (curve[i] for i in some):
+            saved = 100 * (1 - step.cost / first) if first else 0.0
+            mark = " <" if step.moves == _moves(planned) else ""
+            rows.append((f"{step.moves:,}", options.number(step.cost), f"{saved:.2f} %{mark}"))
+        return {"From the plan before": rows}
+
+    def facts(self, planned: Planned) -> dict[str, Any]:
+        """Return what `--json` says of it."""
+        if self.start is None:
+            return {}
+        curve = getattr(planned.planner, "curve_", [])
+        return {"moves": _moves(planned), "curve": [list(step) for step in curve]}
+
+
+def _moves(planned: Planned) -> int:
+    """Return how many groups are joined and left for a plan."""
+    return int(getattr(planned.planner, "moves_", 0))
+
+
+def method_for(method: str, params: Collection[str], given: Collection[object], cost: str | None) -> str:
+    """Return the method that is meant: `joint` for `auto` where it is that, or only that takes what is given.
+
+    Parameters
+    ----------
+    method
+        As it was asked for.
+    params
+        Names of parameters that are given.
+    given
+        Options that only `joint` has; None where one is left out.
+    cost
+        What to plan for, where it is said.
+
+    Examples
+    --------
+    >>> method_for("auto", ["memberships"], [], None), method_for("auto", ["beta"], [None], "waste")
+    ('joint', 'auto')
+    """
+    own = parameters_of("joint").keys() - parameters_of("auto").keys() - {"alpha", "beta"}
+    asked = any(each is not None for each in given) or cost == "filtering" or own & set(params)
+    return "joint" if method == "auto" and asked else method

@@ -1,0 +1,105 @@
+"""What a plan of sessions in groups must keep to, as weights on breaking it (tock2005, and beyond).
+
+Whoever is in too many groups, groups with too many members or too high a rate, and subscribers that are in
+another group than before cost as much as `weight` says: in this order for each group, member, and share of
+the rate that is too many, and for each group joined or left.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from narrowcast.kernels.jit import kernel
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from narrowcast.kernels.sessions import Bytes, Doubles, Ints, State
+
+    Numbers: TypeAlias = NDArray[np.int32]
+    #: In how many groups each user is, and in which it was before (users by groups, or empty); the most
+    #: groups of a user, members of a group and rate of a group; weights on breaking these, and on a change;
+    #: the group each point must be in, and that each session stays in, -1 for any.
+    Limits: TypeAlias = tuple[Numbers, Bytes, Doubles, Doubles, Ints, Ints]
+
+
+@kernel
+def limited(limits: Limits) -> bool:
+    """Return whether any weight counts."""
+    return bool(limits[3].any())
+
+
+@kernel
+def allowed(limits: Limits, k: int, to: int) -> bool:
+    """Return whether a point may be in a session."""
+    pin, anchor = limits[4], limits[5]
+    return bool(pin[k] < 0 or anchor[to] == pin[k])
+
+
+@kernel
+def over(value: float, most: float, unit: float) -> float:
+    """Return by how many units a value is over what it may be at most, and one more where it is."""
+    return 1.0 + (value - most) / unit if value > most else 0.0
+
+
+@kernel
+def burden(
+    limits: Limits, users: Numbers, leaves: Bytes, rate: float, own: int, g: int, groups: State
+) -> float:
+    """Return what it weighs that users with a rate come to a group, once they have left their own.
+
+    Parameters
+    ----------
+    users, rate
+        Who moves together, and with which rate: those who want a flow, or listen to a session.
+    leaves
+        For each of them whether it is out of its own group then.
+    own, g
+        The group they come from, and the one they come to; it can be the same.
+    """
+    member, before, most, weight = limits[0], limits[1], limits[2], limits[3]
+    flag, size, theta = groups[1], groups[2], groups[3]
+    joins, gone, full, strange = 0, 0, 0, 0
+    for i in range(len(users)):
+        u = users[i]
+        gone += leaves[i]
+        if leaves[i] if g == own else not flag[u, g]:
+            joins += 1
+            full += member[u] - leaves[i] >= most[0]
+            if weight[3] > 0.0:
+                strange += 1 if before[u, g] else -1
+    found: float = weight[0] * full + weight[3] * (len(users) - strange)
+    there, sent = size[g], theta[g]
+    if g == own:
+        there, sent = there - gone, sent - rate
+    found += weight[1] * (over(there + joins, most[1], 1.0) - over(there, most[1], 1.0))
+    found += weight[2] * (over(sent + rate, most[2], most[2]) - over(sent, most[2], most[2]))
+    return max(0.0, found)
+
+
+@kernel
+def burdens(
+    limits: Limits, users: Numbers, leaves: Bytes, rate: float, own: int, groups: State, out: Doubles
+) -> None:
+    """Write what it weighs for each group that users come to."""
+    for g in range(len(out)):
+        out[g] = burden(limits, users, leaves, rate, own, g, groups)
+
+
+@kernel
+def broken(limits: Limits, groups: State) -> tuple[float, float, float, float]:
+    """Return how far the limits are broken, and how many groups were joined and left."""
+    member, before, most = limits[0], limits[1], limits[2]
+    _, flag, size, theta = groups
+    memberships, members, rates, changes = 0.0, 0.0, 0.0, 0.0
+    for u in range(len(member)):
+        memberships += max(0.0, member[u] - most[0])
+        if len(before):
+            for g in range(len(size)):
+                changes += flag[u, g] != before[u, g]
+    for g in range(len(size)):
+        members += max(0.0, size[g] - most[1])
+        # Rates are sums, in any order: what is over by rounding is not over.
+        rates += theta[g] - most[2] if theta[g] > most[2] * (1 + 1e-9) else 0.0
+    return memberships, members, rates, changes

@@ -1,0 +1,119 @@
+"""Moves of flows that are proposed on a state that stays, and checked against the one that lives (tock2005).
+
+Workers see who is in which session and group as it was when a batch began. What they propose may have become
+worse by the time it is looked at, so each move is priced once more, in as many steps as the flow has users,
+and made only where it still lowers the cost. A flow that is in no session yet, -1, goes where it costs least.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from narrowcast.kernels.jit import kernel
+from narrowcast.kernels.joint import above_without, put_in, take_out
+from narrowcast.kernels.sessions import away, first_least, overlaps
+
+if TYPE_CHECKING:
+    from narrowcast.kernels.joint import Weights
+    from narrowcast.kernels.limits import Numbers
+    from narrowcast.kernels.sessions import Ints, Points, State
+
+#: Less by no more than this share is less by rounding.
+_ROUNDING = 1e-12
+
+
+@kernel
+def propose(
+    points: Points, weights: Weights, own: Numbers, parent: Ints, sessions: State, groups: State, out: Numbers
+) -> int:
+    """Find the sessions where each flow would cost least, and less than in its own; return for how many.
+
+    `out` has a row for each flow: sessions, the best first, and -1 behind the last. Of counts it matters only
+    whether they are 0, 1 or more.
+    """
+    alpha, beta = weights
+    start, _, rate = points
+    _, flag, size, theta = sessions
+    _, gflag, gsize, gtheta = groups
+    few, near = np.empty(len(size), np.uint8), np.empty(len(size))
+    gfew, gnear = np.empty(len(gsize), np.uint8), np.empty(len(gsize))
+    out[:] = -1
+    found = 0
+    for k in range(len(own)):
+        s, d, r = own[k], start[k + 1] - start[k], rate[k]
+        here, above = np.inf, 0.0
+        if s >= 0:
+            above = alpha * max(0.0, above_without(points, k, s, parent[s], sessions, groups))
+            here = beta * max(0.0, away(points, k, s, sessions)) + above
+            if here <= 0.0:
+                continue
+        overlaps(points, k, flag, few, near)
+        overlaps(points, k, gflag, gfew, gnear)
+        for g in range(len(gnear)):
+            gnear[g] = alpha * ((d - gnear[g]) * gtheta[g] + (gsize[g] - gnear[g]) * r)
+        if s >= 0:
+            gnear[parent[s]] = above
+        for c in range(len(near)):
+            near[c] = beta * ((d - near[c]) * theta[c] + (size[c] - near[c]) * r) + gnear[parent[c]]
+        if s >= 0:
+            near[s] = np.inf
+        for i in range(out.shape[1]):
+            to = first_least(near, -1)
+            if not near[to] < here * (1 - _ROUNDING):
+                break
+            out[k, i] = to
+            near[to] = np.inf
+        found += out[k, 0] >= 0
+    return found
+
+
+@kernel
+def distance(points: Points, k: int, to: int, state: State) -> float:
+    """Return the distance of a flow from a session or group that it is not in."""
+    start, who, rate = points
+    _, flag, size, theta = state
+    seen, d = 0, start[k + 1] - start[k]
+    for i in range(start[k], start[k + 1]):
+        seen += flag[who[i], to]
+    found: float = (d - seen) * theta[to] + (size[to] - seen) * rate[k]
+    return found
+
+
+@kernel
+def accept(
+    points: Points, weights: Weights, order: Ints, flow: Numbers, proposed: Numbers, session: Numbers,
+    parent: Ints, sessions: State, groups: State, member: Numbers,
+) -> int:  # fmt: skip
+    """Make the best of each flow's moves, where it lowers the cost as it is by now; return how many.
+
+    Proposals are rows of `points`, `flow` and `proposed`, taken in the order given; `session` has the session
+    of every flow, -1 for none, and `member` in how many groups each user is.
+    """
+    alpha, beta = weights
+    made = 0
+    for k in order:
+        own, best, above, least = session[flow[k]], -1, 0.0, np.inf
+        if own >= 0:
+            above = alpha * max(0.0, above_without(points, k, own, parent[own], sessions, groups))
+            least = beta * max(0.0, away(points, k, own, sessions)) + above
+        for i in range(proposed.shape[1]):
+            to = proposed[k, i]
+            if to < 0:
+                break
+            price = beta * distance(points, k, to, sessions)
+            if own >= 0 and parent[to] == parent[own]:
+                price += above
+            else:
+                price += alpha * distance(points, k, parent[to], groups)
+            if to != own and price < least * (1 - _ROUNDING):
+                best, least = to, price
+        if best < 0:
+            continue
+        if own >= 0:
+            take_out(points, k, own, parent, sessions, groups, member)
+        put_in(points, k, best, parent, sessions, groups, member)
+        session[flow[k]] = best
+        made += 1
+    return made

@@ -1,0 +1,288 @@
+"""Flows in sessions in groups, and the moves that make both cost less while limits are kept."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from narrowcast.kernels import joint, limits
+from narrowcast.planning.clusters import Clusters
+from narrowcast.planning.watch import tell
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from narrowcast.kernels.limits import Limits as Rules
+    from narrowcast.planning.clusters import Points
+
+    Doubles = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+#: Proposals that are made in all where no number of sweeps is given, for flows that hardly anybody wants, and
+#: the most sweeps that makes. For flows that so many want on average, half as many are made.
+_PROPOSALS, _SWEEPS, _WANTED = 60_000_000, 10_000, 24
+#: Temperatures at the start and at the end, in what a flow costs on average.
+_HOT, _COLD = 0.3, 0.012
+#: Parts of the cooling, between which the clock is looked at and weights are set.
+_PARTS = 50
+#: The most passes of moves that only go down. A pass that saves less than this share is the last one, at the
+#: end and before the cooling.
+_PASSES, _LEAST, _ROUGHLY = 200, 1e-5, 1e-4
+#: What a weight is multiplied by after a part in which its limit is broken, and after one in which it is not,
+#: of the first half: what is kept then shall stay so.
+_HARDER, _SOFTER = 1.5, 0.9
+
+
+class Levels:
+    """Flows in sessions in groups, with who is in each.
+
+    Parameters
+    ----------
+    points
+        The flows.
+    session
+        The session of each, -1 where it is open; it is filled and changed in place.
+    parent
+        The group of each session, likewise.
+    n_groups
+        How many groups there are.
+    weights
+        What a message of a group costs each member, and one of a session once more.
+    rng
+        What all random choices come from.
+    most
+        The most groups of a subscriber, members of a group and rate of a group; infinite for no limit.
+    pin
+        The group that each flow must be in, -1 for any.
+    anchor
+        The group that each session stays in, -1 for any. A flow with a pin is in one of those of its group.
+    at_random
+        Whether open flows begin in any session, and not in that where they cost least in their turn.
+    """
+
+    def __init__(
+        self,
+        points: Points,
+        session: Ints,
+        parent: Ints,
+        n_groups: int,
+        *,
+        weights: tuple[float, float],
+        rng: np.random.Generator,
+        most: Doubles,
+        pin: Ints,
+        anchor: Ints,
+        at_random: bool = False,
+    ) -> None:
+        self.points, self.session, self.parent = points, session, parent
+        self._weights = float(weights[0]), float(weights[1])
+        self._random = rng.integers(1, 2**63, 1, np.uint64)
+        self._most, self._pin, self._anchor = most, pin, anchor
+        self._weight = np.zeros(4)
+        self._member = np.zeros(points.n_users, np.int32)
+        self._before = np.zeros((0, 0), np.uint8)
+        open_flows = rng.permutation(len(points))
+        open_flows = open_flows[session[open_flows] < 0]
+        if at_random:
+            session[open_flows] = np.arange(len(open_flows)) % len(parent)
+        self.below = Clusters(points, session, len(parent)).seeded(open_flows[session[open_flows] < 0])
+        middle = self.below.as_points()
+        busiest = np.argsort(-middle.rate, kind="stable")
+        self.above = Clusters(middle, parent, n_groups).seeded(busiest[parent[busiest] < 0])
+        self._count()
+
+    @property
+    def _rules(self) -> Rules:
+        """What kernels read of the limits."""
+        return self._member, self._before, self._most, self._weight, self._pin, self._anchor
+
+    def _count(self) -> None:
+        """Count anew, without what rounding has left."""
+        self.below.counted()
+        joint.count_groups(self.below.state, self.parent, self.above.state, self._member)
+
+    @property
+    def cost(self) -> float:
+        """What users filter, on both levels; what is sent directly is wanted, and filtered once on each."""
+        alpha, beta = self._weights
+        out = np.flatnonzero(self.session < 0)
+        direct = float(self.points.rate[out] @ self.points.sets.counts()[out])
+        return alpha * self.above.cost + beta * self.below.cost + (alpha + beta) * direct
+
+    @property
+    def broken(self) -> Doubles:
+        """How far limits are broken: groups of subscribers, members and rates of groups that are too many."""
+        return np.array(limits.broken(self._rules, self.above.state)[:3])
+
+    @property
+    def changes(self) -> int:
+        """How many groups were joined and left since `remember`."""
+        return int(limits.broken(self._rules, self.above.state)[3])
+
+    @property
+    def kept(self) -> tuple[Ints, Ints]:
+        """The state, to come back to it."""
+        return self.session.copy(), self.parent.copy()
+
+    def back(self, kept: tuple[Ints, Ints]) -> None:
+        """Come back to a state."""
+        self.session[:], self.parent[:] = kept
+        self._count()
+
+    def remember(self) -> None:
+        """Have changes counted from here."""
+        self._before = self.above.flag.copy()
+
+    def improve(self, sweeps: int | None, end: float | None) -> None:
+        """Move flows and sessions, uphill at first, until none can be moved to where it costs less.
+
+        Parameters
+        ----------
+        sweeps
+            How often each flow is tried elsewhere; None for as often as takes some seconds.
+        end
+            When to stop, by the monotonic clock; limits are kept all the same.
+        """
+        self._weight[:] = 0.0
+        self.descend(end, least=_ROUGHLY if sweeps != 0 else _LEAST)
+        kept, least = self.kept, np.inf if self.broken.any() else self.cost
+        n = len(self.points)
+        if sweeps is None:
+            wanted = self.points.sets.index.size / max(1, n)
+            sweeps = min(_SWEEPS, int(_PROPOSALS * _WANTED / (_WANTED + wanted)) // max(1, n))
+        unit = self.cost / max(1, n)
+        if sweeps and unit > 0 and len(self.parent) > 1:
+            self._weight[:3] = np.where(np.isfinite(self._most), unit, 0.0)
+            self._anneal(sweeps * n // _PARTS, unit, end)
+        self.harden()
+        self.descend(end)
+        if self.broken.any():
+            self._merge()
+            if sweeps and unit > 0 and not self.broken.any():
+                self._anneal(sweeps * n // _PARTS, unit, end)
+            self.descend(end)
+        if least < np.inf and (self.broken.any() or self.cost > least):
+            self.back(kept)
+        self._leave_out()
+
+    def _anneal(self, proposals: int, unit: float, end: float | None) -> None:
+        """Move at random, uphill less and less often; weights on limits follow how well they are kept."""
+        sets = self.points.sets
+        flows = sets.rows()[np.argsort(sets.index, kind="stable")].astype(np.int32)
+        each = np.bincount(sets.index, minlength=self.points.n_users)
+        wanted = np.append(0, np.cumsum(each)), flows
+        heats = unit * _HOT * (_COLD / _HOT) ** (np.arange(_PARTS + 1) / _PARTS)
+        for part, pair in enumerate(pairwise(heats.tolist())):
+            if end is not None and time.monotonic() >= end:
+                break
+            joint.anneal(
+                self.below.csr, self._weights, wanted, self.session, self.parent, self.below.state,
+                self.above.state, self._random, proposals, pair, self._rules,
+            )  # fmt: skip
+            self._count()
+            tell(self.cost)
+            self._weight[:3] *= np.where(self.broken > 0, _HARDER, _SOFTER if part < _PARTS / 2 else 1.0)
+
+    def harden(self) -> None:
+        """Weigh every broken limit with more than all that can be saved."""
+        self._weight[:3] = np.where(np.isfinite(self._most), 2 * self.cost + 1.0, 0.0)
+
+    def descend(
+        self, end: float | None, *, change: float = 0.0, passes: int = _PASSES, least: float = _LEAST
+    ) -> None:
+        """Move flows and sessions in turns to where they cost least.
+
+        Parameters
+        ----------
+        end
+            When to stop, by the monotonic clock.
+        change
+            What it costs that a subscriber joins or leaves a group; see `remember`.
+        passes
+            The most passes over all flows.
+        least
+            The share of the cost that a pass must save for another to follow.
+        """
+        self._weight[3] = change
+        before = np.inf
+        for _ in range(passes):
+            moved = joint.move_flows(
+                self.below.csr, self._weights, self.session, self.parent, self.below.state, self.above.state,
+                self._rules,
+            )  # fmt: skip
+            moved += joint.move_sessions(
+                self._weights[0], self.parent, self.below.state, self.above.state, self._rules
+            )
+            self._count()
+            cost = self.cost
+            tell(cost)
+            # Where weights count, the cost may rise for them.
+            saves = self._weight.any() or before - cost >= least * cost
+            before = cost
+            if not moved or not saves or (end is not None and time.monotonic() >= end):
+                break
+        self._weight[3] = 0.0
+
+    def _merge(self) -> None:
+        """Put groups together, of those who are in too many, until nobody is or no two fit together."""
+        fixed = np.bincount(self.parent[self.session[self._pin >= 0]], minlength=len(self.above.size)) > 0
+        while (over := self._member - self._most[0]).max(initial=0) > 0:
+            flag, size, theta = self.above.flag, self.above.size, self.above.theta
+            groups = np.flatnonzero(flag[int(np.argmax(over))])
+            some = flag[:, groups].astype(np.float32)
+            union = size[groups][:, None] + size[groups] - some.T @ some
+            rates = theta[groups][:, None] + theta[groups]
+            more = union * rates - (size * theta)[groups][:, None] - (size * theta)[groups]
+            fits = (union <= self._most[1]) & (rates <= self._most[2]) & ~fixed[groups][:, None]
+            np.fill_diagonal(fits, val=False)
+            if not fits.any():
+                return
+            gone, into = np.unravel_index(np.argmin(np.where(fits, more, np.inf)), more.shape)
+            self._join(int(groups[gone]), int(groups[into]))
+
+    def _join(self, gone: int, into: int) -> None:
+        """Move all of a group to another: whole sessions, or the flows of those that stay."""
+        stays = (self.parent == gone) & (self._anchor >= 0)
+        self.session[np.flatnonzero((self.session >= 0) & stays[self.session])] = np.argmax(
+            self.parent == into
+        )
+        self.parent[(self.parent == gone) & ~stays] = into
+        self._count()
+
+    def _leave_out(self) -> None:
+        """Take flows out of the sessions, to be sent directly, until all limits are kept."""
+        sets = self.points.sets
+        flow, user = sets.rows(), sets.index
+        copies = np.where(self._pin < 0, self.points.rate * sets.counts(), np.inf)
+        while (broken := self.broken).any():
+            group = np.where(self.session < 0, -1, self.parent[self.session])
+            if broken[0]:
+                # The flows for which somebody with too many groups is in that one which costs least to leave.
+                some = flow[(user == np.argmax(self._member)) & (group[flow] >= 0)]
+                some = some[group[some] == _cheapest(group[some], copies[some])]
+            elif broken[1]:
+                # Those for which somebody is in too large a group.
+                pair = group[flow] == np.argmax(self.above.size - self._most[1])
+                some = flow[pair & (user == _cheapest(user[pair], copies[flow[pair]]))]
+            else:
+                inside = np.flatnonzero(group == np.argmax(self.above.theta - self._most[2]))
+                some = inside[[np.argmin(np.where(self._pin[inside] < 0, sets.counts()[inside], np.inf))]]
+            for each in some.tolist():
+                joint.take_out(
+                    self.below.csr, each, self.session[each], self.parent, self.below.state,
+                    self.above.state, self._member,
+                )  # fmt: skip
+                self.session[each] = -1
+
+
+def _cheapest(number: Ints, cost: Doubles) -> int:
+    """Return which of the numbers that occur costs least in all.
+
+    >>> _cheapest(np.array([4, 2, 4]), np.array([1.0, 3.0, 1.0]))
+    4
+    """
+    used, place = np.unique(number, return_inverse=True)
+    return int(used[np.argmin(np.bincount(place, cost))])

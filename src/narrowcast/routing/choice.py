@@ -1,0 +1,79 @@
+"""Routers by name, with parameters: the one that fits a plan, or the one asked for."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from narrowcast.errors import ParameterError
+from narrowcast.routing.base import ROUTERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from narrowcast.costs.network import Network
+    from narrowcast.routing.base import Router
+
+
+def router_for(method: str, flow_space: str) -> str:
+    """Return the name of the router that plans of a method come out best with.
+
+    In a plan of events any channel may carry an event. Sent to all that have somebody interested, it would
+    mostly cost more than direct messages do, so the break-even would leave channels unused: there, as in
+    plans of the method `partial`, the best one is chosen.
+
+    Parameters
+    ----------
+    method
+        One of `PLANNERS`.
+    flow_space
+        What the plan's flows are.
+
+    Examples
+    --------
+    >>> router_for("pairwise", "cells"), router_for("partial", "cells"), router_for("pairwise", "events")
+    ('threshold', 'partial', 'partial')
+    """
+    return "partial" if method == "partial" or flow_space == "events" else "threshold"
+
+
+def router_parameters(name: str) -> list[str]:
+    """Return the parameters of a router that are its own: all but the network.
+
+    Examples
+    --------
+    >>> router_parameters("threshold"), router_parameters("channels")
+    (['threshold', 'broadcast'], [])
+    """
+    return [each for each in inspect.signature(ROUTERS[name]).parameters if each != "network"]
+
+
+def router_maker(name: str, params: Mapping[str, Any] | None = None) -> Callable[[Network | None], Router]:
+    """Return what makes a router for a network, once its parameters are known to be its own.
+
+    Parameters
+    ----------
+    name
+        One of `ROUTERS`.
+    params
+        Its parameters.
+
+    Examples
+    --------
+    >>> router_maker("threshold", {"threshold": 0.15})(None).threshold
+    0.15
+    >>> router_maker("exact", {"threshold": 0.15})
+    Traceback (most recent call last):
+    narrowcast.errors.ParameterError: router 'exact' has no parameter 'threshold'; it has: broadcast
+    """
+    factory, own = ROUTERS[name], router_parameters(name)
+    given = dict(params or {})
+    for key, value in given.items():
+        if key not in own:
+            raise ParameterError(
+                f"router {name!r} has no parameter {key!r}; it has: {', '.join(own) or 'none'}"
+            )
+        if isinstance(value, str):
+            raise ParameterError(f"--set {key} is {value!r}; give a number")
+    takes = "network" in inspect.signature(factory).parameters
+    return lambda network: factory(**given, **({"network": network} if takes else {}))

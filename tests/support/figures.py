@@ -1,0 +1,66 @@
+"""What the charts of tock2005 are filled with in tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: By the chart's name, a few records.
+TOCK2005: dict[str, list[dict[str, Any]]] = {
+    "tock2005-figure-4": [
+        {"panel": "interest", "flow": 0, "flow2": 5, "user": 0, "user2": 2, "wanted": 40.0},
+        {"panel": "interest", "flow": 5, "flow2": 10, "user": 2, "user2": 4, "wanted": 10.0},
+        *({"panel": "rate", "flow": k, "rate": 1000 / (1 + k)} for k in range(10)),
+        {"panel": "market", "flow": 0, "name": "market 1"},
+    ],
+    "tock2005-figure-5": [
+        *(
+            {"kind": "measured", "cost": cost, "h": h, "value": 1 / h, "low": 0.9 / h, "high": 1.1 / h}
+            for cost in ("alpha", "beta")
+            for h in (1.0, 8.0, 40.0)
+        ),
+        *({"kind": "fit", "cost": "alpha", "h": h, "value": 1 / h} for h in (1.0, 8.0, 40.0)),
+        {"kind": "paper", "cost": "paper", "h": 8, "value": 1.0},
+    ],
+    "tock2005-figure-6": [
+        {
+            "panel": panel,
+            "prices": prices,
+            "groups": groups,
+            "sessions": n,
+            "share": 2 / n,
+            "said": "paper: a\nb",
+        }
+        for panel, prices in enumerate(("alpha 1, beta 1", "alpha 1.6, beta 0.4"))
+        for groups in ("10", "sessions")
+        for n in (10, 20, 50)
+    ],
+    "tock2005-figure-7": [
+        *(
+            {
+                "kind": "method",
+                "method": method,
+                "groups": 50,
+                "sessions": n,
+                "share": 0.2,
+                "low": 0.1,
+                "high": 0.3,
+            }
+            for method in ("SF", "joint, our own")
+            for n in (50, 100)
+        ),
+        {"kind": "axis", "groups": 50, "low": 0.14, "high": 0.32},
+    ],
+    "tock2005-baselines": [
+        {
+            "way": way,
+            "order": order,
+            "measure": measure,
+            "value": 2.0,
+            "text": "2",
+            "paper": paper,
+            "kind": kind,
+        }
+        for order, (way, kind) in enumerate((("unicast", "unplanned"), ("GF", "planned"), ("both", "hybrid")))
+        for measure, paper in (("cx_over_cf", None), ("goodput_pct", 2.0), ("copies_per_message", None))
+    ],
+}
