@@ -310,7 +310,7 @@ def test_own_network(own: Callable[..., list[str | Path]], spark: SparkSession, 
     assert "done before" not in said
     assert summary["costs"]["ideal"]["network"] == pytest.approx(5 + 2)
     summary, _ = document("run", "--out", tmp_path / "out", *own(), "--channels", "2")
-    assert summary["method"] == "pairwise"
+    assert summary["method"] == "joint"
     assert "network" not in summary["costs"]["ideal"]
     assert not (tmp_path / "out" / "topology.parquet").exists()
 

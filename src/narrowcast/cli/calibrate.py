@@ -7,8 +7,6 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from narrowcast.cli import options
 from narrowcast.costs.calibration import Calibration, check_place, write_calibration
@@ -55,9 +53,7 @@ def calibrate(
             f"--h is {aggregation!r}; write whole numbers joined by commas: 1,8,40"
         ) from None
     check_place(out)  # before it takes any time
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with options.bars() as progress:
         task = progress.add_task("start", total=None)
 
         def tell(what: str, done: int, of: int) -> None:

@@ -68,18 +68,23 @@ class At:
             self.progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
+def bars() -> Progress:
+    """Return what shows how far long work is: on standard error, and only where that is a terminal."""
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
 @contextmanager
 def spark_at(master: str, conf: list[str] | None, *, ui: bool) -> Iterator[At]:
     """Start Spark for the length of a block."""
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     settings = settings_of(conf or [])
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with bars() as progress:
         starting = progress.add_task("start Spark", total=None)
         with session(master, settings, ui=ui, own_interrupt=True) as spark:
             progress.update(starting, total=1, completed=1)
             if ui:
-                console.print(f"Spark's pages: {spark.sparkContext.uiWebUrl}", highlight=False)
+                progress.console.print(f"Spark's pages: {spark.sparkContext.uiWebUrl}", highlight=False)
             yield At(spark, progress)
 
 

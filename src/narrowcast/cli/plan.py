@@ -90,8 +90,8 @@ def plan(
     its flows and their rates, as they are at this moment: the stream may go on meanwhile.
 
     The method auto is the one that is best for the first --cost: partial for network, which is the default
-    with a topology; joint for filtering, which is with --sessions; for waste that of pairwise and macqueen
-    which wastes less.
+    with a topology; joint for filtering, which is with --sessions; for waste that of joint, pairwise
+    and macqueen which wastes least.
 
     Examples:
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from narrowcast.cli import options
 from narrowcast.errors import ParameterError
 from narrowcast.files import new_folder
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from narrowcast.papers.base import Runner
 
 
@@ -132,7 +132,5 @@ def _runner(master: str | None, conf: list[str] | None, points: Path) -> Iterato
         with options.spark_at(master, conf, ui=False) as at:
             yield lambda sweep, tell: run_sweep(at.spark, sweep, done=points, tell=tell), at.progress
         return
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with options.bars() as progress:
         yield lambda sweep, tell: sweep.run(done=points, tell=tell), progress

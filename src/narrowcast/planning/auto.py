@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Self
 from narrowcast.costs.waste import Waste
 from narrowcast.errors import ParameterError
 from narrowcast.planning.base import PLANNERS, check_channels, check_seed
+from narrowcast.planning.cells import MacQueen, Pairwise
+from narrowcast.planning.clusters import fits
 from narrowcast.planning.joint import Joint
 from narrowcast.planning.partial import Partial
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from narrowcast.model.interest import Interest
     from narrowcast.model.plan import ChannelPlan
     from narrowcast.model.topology import Locations, Topology
+    from narrowcast.planning.base import Planner
 
 #: The costs that a method can be chosen for.
 COSTS = ("network", "filtering", "waste")
@@ -28,9 +31,9 @@ class Auto:
     """Plans by the method that measured best for a cost (benchmarks/results/planning.json).
 
     For network cost that is `partial`, for filtering `joint`. For waste, where every flow goes by a channel,
-    it is `pairwise` where many want a flow and `macqueen` where few do: both are tried, and the plan that
-    wastes less is kept. Where the first would take more than some ten seconds, as for 10,000 flows and 10,000
-    subscribers, it is `macqueen` alone.
+    it mostly is `joint` too, now and then `pairwise` or `macqueen`: all three are tried, and the plan that
+    wastes least is kept. `pairwise` is left out where it would take more than some ten seconds, as for 10,000
+    flows and 10,000 subscribers, and `joint` where it takes too much memory.
 
     Parameters
     ----------
@@ -51,7 +54,7 @@ class Auto:
     >>> from narrowcast.model.interest import Interest
     >>> auto = Auto(channels=2).fit(Interest([[1, 1, 0], [0, 1, 1]]))
     >>> auto.method_, auto.plan_
-    ('pairwise', ChannelPlan(2 channels, 3 flows, 2 subscribers))
+    ('joint', ChannelPlan(2 channels, 3 flows, 2 subscribers))
     """
 
     plan_: ChannelPlan
@@ -106,8 +109,14 @@ class Auto:
             self.method_, self.plan_ = "joint", levels.fit(interest).plan_
             return self
         quick = interest.n_flows**2 * interest.n_subscribers <= _MERGED
-        names = ("pairwise", "macqueen") if quick else ("macqueen",)
-        plans = {name: PLANNERS[name](channels=self.channels).fit(interest).plan_ for name in names}
+        assert self.channels is not None
+        tried: dict[str, Planner] = {"joint": Joint(channels=self.channels, seed=self.seed)}
+        if not fits(interest.n_subscribers, self.channels):
+            tried = {}
+        if quick:
+            tried["pairwise"] = Pairwise(channels=self.channels)
+        tried["macqueen"] = MacQueen(channels=self.channels)
+        plans = {name: planner.fit(interest).plan_ for name, planner in tried.items()}
         waste = Waste()
         self.method_ = min(plans, key=lambda name: waste.score(interest, plans[name]).total)
         self.plan_ = plans[self.method_]

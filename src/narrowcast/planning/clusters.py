@@ -90,6 +90,11 @@ def _order(interest: Interest) -> Ints:
     return np.argsort(total[wants.indptr[1:]] - total[wants.indptr[:-1]], kind="stable")
 
 
+def fits(n_users: int, n_clusters: int) -> bool:
+    """Return whether there is room to count the users of so many clusters."""
+    return 5 * n_users * n_clusters <= _MOST
+
+
 class Clusters:
     """Which cluster each point is in, and who is in each cluster.
 
@@ -104,7 +109,7 @@ class Clusters:
     """
 
     def __init__(self, points: Points, number: Ints, n_clusters: int) -> None:
-        if 5 * points.n_users * n_clusters > _MOST:
+        if not fits(points.n_users, n_clusters):
             raise ParameterError(
                 f"{n_clusters} clusters by {points.n_users} subscribers take more than {_MOST >> 30} GB; "
                 f"ask for at most {_MOST // (5 * max(1, points.n_users))}"
