@@ -135,49 +135,13 @@ class Joint:
         elif at is not None or limits.pinned is not None:
             apart = pin if at is None else at.session[flows] * (len(groups) + 1) + pin
         kinds, kind = points.collapsed(apart)
-        some = np.zeros(len(kinds), np.int64)
-        some[kind] = np.arange(len(kind))
+        one = np.zeros(len(kinds), np.int64)
+        one[kind] = np.arange(len(kind))  # a flow of each kind: all have its pin, and its session of before
         frame = _Frame.of(at, groups, self.sessions, len(kinds), pin)
         if frame.flat and at is None and not limits.given:
             frame = frame.simply()
-        end = None if self.seconds is None else time.monotonic() + self.seconds
-        best: Levels | None = None
-        self.curve_ = []
-        for turn in range((self.restarts if at is None else 1) if len(kinds) else 0):
-            if turn and end is not None and time.monotonic() >= end:
-                break
-            before = None if at is None else at.session[flows[some]]
-            begun = [
-                Levels(
-                    kinds,
-                    frame.sessions(pin[some], before),
-                    frame.parent.copy(),
-                    frame.n_groups,
-                    weights=(0.0, self.alpha + self.beta) if frame.simple else (self.alpha, self.beta),
-                    rng=np.random.default_rng([self.seed, turn]),
-                    most=limits.most,
-                    pin=pin[some],
-                    anchor=frame.anchor,
-                    at_random=at_random,
-                )
-                for at_random in ((False, True) if at is None and not limits.given else (False,))
-            ]
-            if len(begun) > 1:
-                # Which start is better hangs on how many want a flow; a few passes tell.
-                for each in begun:
-                    each.descend(end, passes=_TRIED)
-                begun.sort(key=lambda each: each.cost)
-            found = begun[0]
-            del begun
-            if at is not None and self.moves is not None:
-                self.curve_ = within(found, self.moves, self.sweeps, end)
-            else:
-                found.remember()
-                first = Step(0, found.cost)
-                found.improve(self.sweeps, end)
-                self.curve_ = [] if at is None else [first, Step(found.changes, found.cost)]
-            if best is None or found.cost < best.cost:
-                best = found
+        before = None if at is None else at.session[flows[one]]
+        best = self._best(kinds, frame, limits, pin[one], before)
         session, parent = (np.zeros(0, np.int64), frame.parent) if best is None else best.kept
         self.cost_, self.moves_ = (0.0, 0) if best is None else (best.cost, best.changes)
         tell(self.cost_)
@@ -185,6 +149,56 @@ class Joint:
             interest, flows, session[kind], None if frame.flat else parent, frame.numbers
         )
         return self
+
+    def _best(
+        self, kinds: Points, frame: _Frame, limits: GroupLimits, pin: Ints, before: Ints | None
+    ) -> Levels | None:
+        """Return the best of all turns; None where there is nothing to plan."""
+        end = None if self.seconds is None else time.monotonic() + self.seconds
+        best: Levels | None = None
+        self.curve_ = []
+        turns = self.restarts if before is None else 1
+        for turn in range(turns if len(kinds) else 0):
+            if turn and end is not None and time.monotonic() >= end:
+                break
+            found = self._begun(kinds, frame, limits, pin, before, turn)
+            if before is not None and self.moves is not None:
+                self.curve_ = within(found, self.moves, self.sweeps, end)
+                return found
+            found.remember()
+            first = Step(0, found.cost)
+            found.improve(self.sweeps, end)
+            if before is not None:
+                self.curve_ = [first, Step(found.changes, found.cost)]
+            if best is None or found.cost < best.cost:
+                best = found
+        return best
+
+    def _begun(
+        self, kinds: Points, frame: _Frame, limits: GroupLimits, pin: Ints, before: Ints | None, turn: int
+    ) -> Levels:
+        """Return flows in sessions to begin with: the cheaper of two ways, where nothing says how."""
+        ways = (False, True) if before is None and not limits.given else (False,)
+        begun = [
+            Levels(
+                kinds,
+                frame.sessions(pin, before),
+                frame.parent.copy(),
+                frame.n_groups,
+                weights=(0.0, self.alpha + self.beta) if frame.simple else (self.alpha, self.beta),
+                rng=np.random.default_rng([self.seed, turn]),
+                most=limits.most,
+                pin=pin,
+                anchor=frame.anchor,
+                at_random=at_random,
+            )
+            for at_random in ways
+        ]
+        if len(begun) > 1:
+            # Which is better hangs on how many want a flow; a few passes tell.
+            for each in begun:
+                each.descend(None, passes=_TRIED)
+        return min(begun, key=lambda each: each.cost)
 
     def _checked(self) -> GroupLimits:
         """Refuse parameters that are out of range, and return the limits."""
