@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from narrowcast.model.artefact import read_plan, write_plan
+from narrowcast.model.migration import ACTIONS
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import rows_of
 from narrowcast.workloads.flows import Flows
@@ -75,11 +76,14 @@ def test_going_on_from_a_plan(data: Path, tmp_path: Path) -> None:
     assert (tmp_path / "next" / "moves.png").read_bytes().startswith(b"\x89PNG")
     steps = pq.read_table(tmp_path / "next" / "migration.parquet")
     assert steps.column_names == ["step", "action", "subscriber", "flow", "channel", "parent"]
-    assert steps.num_rows > 0
+    done = steps["action"].to_pylist()
+    assert found["migration"] == {name: done.count(name) for name in ACTIONS if name in done}
+    assert found["migration"]["switch"] > 0
+    assert found["sessions"] == plan.n_channels - plan.n_groups
     text = call(
         "plan", *inputs(data, 2), "--from", data / "old", "--set", "sweeps=20", "--out", tmp_path / "any"
     )
-    assert "groups joined and left" in text.stdout
+    assert "groups joined and left beyond what new wants ask for" in text.stdout
 
 
 @pytest.mark.parametrize(

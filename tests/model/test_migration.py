@@ -75,9 +75,12 @@ def checked(before: ChannelPlan, after: ChannelPlan) -> list[dict[str, Any]]:
     """Go the whole way, and look after each row."""
     rows: list[dict[str, Any]] = migration(before, after).to_pylist()
     live, end = Live(before), Live(after)
-    for channel in range(max(before.n_channels, after.n_channels)):
-        live.parent.setdefault(channel, -1)
-        end.parent.setdefault(channel, -1)
+    for mine, theirs in ((live, end), (end, live)):
+        used = {c for _, c in mine.carries | mine.listens} | set(mine.parent.values())
+        for channel in range(max(before.n_channels, after.n_channels)):
+            # Which group a session is in that is not there, or that nobody uses, is what the other plan says.
+            if channel not in used:
+                mine.parent[channel] = theirs.parent.get(channel, -1)
     always = live.served() & end.served()
 
     def one(at: tuple[int, dict[str, Any]]) -> tuple[int, Any]:
@@ -119,10 +122,11 @@ def pairs_of_plans(draw: Any) -> tuple[ChannelPlan, ChannelPlan]:
 
 @st.composite
 def pairs_of_two_levels(draw: Any) -> tuple[ChannelPlan, ChannelPlan]:
-    n_flows, n_users, groups, more = (draw(st.integers(1, 4)) for _ in range(4))
-    sessions = groups + more - 1
+    n_flows, n_users, groups = (draw(st.integers(1, 4)) for _ in range(3))
     found = []
     for _ in range(2):
+        more = draw(st.integers(1, 4))
+        sessions = groups + more - 1
         parent = np.append(
             np.arange(groups), draw(arrays(np.int64, more - 1, elements=st.integers(0, groups - 1)))
         )

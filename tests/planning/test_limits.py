@@ -191,3 +191,43 @@ def test_none_given() -> None:
     assert not GroupLimits().given
     assert GroupLimits(rate=3).given
     assert GroupLimits(pinned={}).given
+
+
+def test_what_is_sent_directly_fits_in_no_group() -> None:
+    interest = workload()
+    for members, most in ((14, 99), (25, 2)):
+        plan = Joint(channels=12, sweeps=20, members=members, memberships=most).fit(interest).plan_
+        assert plan.unicast.nnz
+        inside = plan.listens.toarray().astype(bool)
+        for flow in np.unique(plan.unicast.indices).tolist():
+            who = interest.wants[:, [flow]].toarray()[:, 0].astype(bool)
+            for channel in range(plan.n_channels):
+                after = inside[:, channel] | who
+                more = inside.sum(axis=1) + (after & ~inside[:, channel])
+                assert after.sum() > members or more[who].max() > most
+
+
+def test_pinned_plans_have_no_empty_session() -> None:
+    interest = workload(600, 30)
+    wanted = np.flatnonzero(interest.audience() > 0)
+    pinned = {interest.flows[int(wanted[0])].as_py(): 3}
+    plan = Joint(channels=5, sessions=400, sweeps=10, pinned=pinned).fit(interest).plan_
+    used = np.bincount(plan.carries.indices, minlength=plan.n_channels)
+    assert (used[plan.parent >= 0] > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"seconds": "abc"}, "seconds is 'abc'; give a number above 0"),
+        ({"seconds": float("nan")}, "seconds is nan; give a number above 0"),
+        ({"seconds": True}, "seconds is True; give a number above 0"),
+        ({"alpha": -1}, "alpha is -1; give what a message costs"),
+        ({"beta": float("nan")}, "beta is nan; give what a message costs"),
+        ({"alpha": "x"}, "alpha is 'x'; give what a message costs"),
+    ],
+)
+def test_parameters_that_are_none(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError) as told:
+        Joint(channels=1, **given).fit(Interest([[1]]))
+    assert str(told.value).startswith(message)

@@ -69,10 +69,11 @@ def test_any_number_of_moves() -> None:
     old = workload()
     start = GroupsFirst(channels=12, sessions=40).fit(old).plan_
     found = Joint(start=start, sweeps=50).fit(old)
-    first, last = found.curve_
+    first, last = found.curve_[0], found.curve_[-1]
     assert first.moves == 0
     assert (last.moves, last.cost) == (found.moves_, found.cost_)
     assert found.cost_ < first.cost
+    assert found.cost_ == Joint(start=start, sweeps=50, moves=10**9).fit(old).cost_
     again = Joint(start=start, sweeps=50).fit(old)
     assert again.plan_ == found.plan_
 
@@ -182,3 +183,30 @@ def test_what_cannot_be_started_from(plan: Any, given: dict[str, Any], message: 
     with pytest.raises(ParameterError) as told:
         Joint(start=plan, **given).fit(Interest([[1, 1]]))
     assert str(told.value).startswith(message)
+
+
+def test_what_is_sent_directly_stays_so_where_limits_need_it() -> None:
+    """A plan that keeps limits is a valid answer for the same interest, without any change."""
+    interest = workload()
+    start = Joint(channels=12, sweeps=20, members=20, memberships=2).fit(interest).plan_
+    assert start.unicast.nnz
+    kept = Joint(start=start, moves=0, members=20, memberships=2).fit(interest)
+    assert (kept.moves_, joined(kept.plan_)) == (0, joined(start))
+    assert kept.plan_.unicast.nnz == start.unicast.nnz
+
+
+def test_pinned_flows_are_moves_too() -> None:
+    interest = workload()
+    start = Joint(channels=12, sweeps=20).fit(interest).plan_
+    flows = np.flatnonzero(interest.audience() > 3)[:3]
+    pinned = {
+        interest.flows[int(f)].as_py(): (start.carries.indices[start.carries.indptr[f]] + 1) % 12
+        for f in flows
+    }
+    with pytest.raises(
+        ParameterError, match=r"^moves is 0, and .* not kept with so few; \d+ were enough$"
+    ) as told:
+        Joint(start=start, moves=0, pinned=pinned, sweeps=0).fit(interest)
+    enough = int(str(told.value).split()[-3])
+    found = Joint(start=start, moves=enough, pinned=pinned, sweeps=0).fit(interest)
+    assert 0 < found.moves_ == len(joined(found.plan_) ^ joined(start)) <= enough

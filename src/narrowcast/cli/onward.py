@@ -13,16 +13,18 @@ from narrowcast.cli import options
 from narrowcast.errors import ParameterError
 from narrowcast.files import read_table
 from narrowcast.model.artefact import read_plan
-from narrowcast.model.migration import migration
+from narrowcast.model.migration import ACTIONS, migration
 from narrowcast.pipeline.plan import parameters_of
 from narrowcast.report.charts import save_chart
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from narrowcast.model.plan import ChannelPlan
     from narrowcast.pipeline.plan import Planned
 
+#: The way from the plan before.
+WAY = "migration.parquet"
 #: Points of the curve that the terminal shows at most.
 _SHOWN = 12
 
@@ -80,40 +82,70 @@ class Onward:
 
     def files(self, planned: Planned) -> dict[str, pa.Table | bytes]:
         """Return what is written beside the plan: the way to it, and what less or more of it would save."""
-        if self.start is None:
+        if self.start is None or planned.planner is None:
             return {}
         curve = [{"moves": step.moves, "cost": step.cost} for step in getattr(planned.planner, "curve_", [])]
-        chosen = {"moves": _moves(planned), "cost": planned.planner.cost_}  # type: ignore[union-attr]
+        chosen = {"moves": _moves(planned), "cost": getattr(planned.planner, "cost_", 0.0)}
         with tempfile.TemporaryDirectory() as folder:
             records = [step | {"chosen": step == chosen} for step in curve]
             picture, _ = save_chart("moves", records, folder)
             return {
-                "migration.parquet": migration(self.start, planned.plan),
+                WAY: migration(self.start, planned.plan),
                 "moves.parquet": pa.Table.from_pylist(curve),
                 "moves.png": picture.read_bytes(),
             }
 
-    def tables(self, planned: Planned) -> dict[str, list[tuple[str, ...]]]:
-        """Return what the terminal shows: what is saved after so many changes."""
+    def tables(
+        self, planned: Planned, files: Mapping[str, pa.Table | bytes]
+    ) -> dict[str, list[tuple[str, ...]]]:
+        """Return what the terminal shows: what is saved after so many changes, and what they are in all."""
         if self.start is None:
             return {}
         curve = getattr(planned.planner, "curve_", [])
         first = curve[0].cost if curve else 0.0
         # The ends, and steps about evenly between them.
         some = sorted({round(i * (len(curve) - 1) / (_SHOWN - 1)) for i in range(_SHOWN)}) if curve else []
-        rows: list[tuple[str, ...]] = [("groups joined and left", "filtered", "saved")]
+        rows: list[tuple[str, ...]] = [("moves", "filtered", "saved")]
         for step in (curve[i] for i in some):
             saved = 100 * (1 - step.cost / first) if first else 0.0
             mark = " <" if step.moves == _moves(planned) else ""
             rows.append((f"{step.moves:,}", options.number(step.cost), f"{saved:.2f} %{mark}"))
-        return {"From the plan before": rows}
+        way: list[tuple[str, ...]] = [("in the migration", "number")]
+        way += [(name, f"{n:,}") for name, n in _counts(files).items()]
+        title = "Moves: groups joined and left beyond what new wants ask for"
+        return {"From the plan before": way, title: rows}
 
-    def facts(self, planned: Planned) -> dict[str, Any]:
+    def facts(self, planned: Planned, files: Mapping[str, pa.Table | bytes]) -> dict[str, Any]:
         """Return what `--json` says of it."""
         if self.start is None:
             return {}
         curve = getattr(planned.planner, "curve_", [])
-        return {"moves": _moves(planned), "curve": [list(step) for step in curve]}
+        return {
+            "moves": _moves(planned),
+            "curve": [list(step) for step in curve],
+            "migration": _counts(files),
+        }
+
+
+def _counts(files: Mapping[str, pa.Table | bytes]) -> dict[str, int]:
+    """Return how many rows of each kind the migration has."""
+    way = files[WAY]
+    assert isinstance(way, pa.Table)
+    counts = {row["values"]: row["counts"] for row in way["action"].value_counts().to_pylist()}
+    return {name: counts[name] for name in ACTIONS if name in counts}
+
+
+class Watch:
+    """What a planner tells while it works, as a line: what its plan costs, and the least it has cost."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say, self._least = say, float("inf")
+
+    def __call__(self, cost: float) -> None:
+        """Say what it costs."""
+        self._least = min(cost, self._least)
+        now, least = options.number(cost), options.number(self._least)
+        self._say(f"cost {now}" + (f", at best {least}" if now != least else ""))
 
 
 def _moves(planned: Planned) -> int:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from narrowcast.cli import inputs, options
-from narrowcast.cli.onward import Onward, method_for
+from narrowcast.cli.onward import Onward, Watch, method_for
 from narrowcast.cli.settings import Settings, for_plan, parameters
 from narrowcast.costs import COSTS
 from narrowcast.errors import ParameterError, TableError
@@ -89,6 +89,10 @@ def plan(
     --last or --window says otherwise), or the cells of a grid over the event space. The state of a stream has
     its flows and their rates, as they are at this moment: the stream may go on meanwhile.
 
+    What a method takes besides is given by --set: joint has seconds, sweeps, restarts, alpha and beta, and
+    limits to keep: memberships (groups of a subscriber), members and rate (of a group). With --from it has
+    moves, the most groups to be joined and left.
+
     The method auto is the one that is best for the first --cost: partial for network, which is the default
     with a topology; joint for filtering, which is with --sessions; for waste that of joint, pairwise
     and macqueen which wastes least.
@@ -155,7 +159,7 @@ def plan(
             write_table(taken.rejected, rejected, doing=f"write {rejected}")
         with (
             watched(at.spark, at.progress, "plan") as say,
-            watching(lambda cost: say(f"cost {options.number(cost)}")),
+            watching(Watch(say)),
             plainly("plan"),
         ):
             network = network.fitting(text=taken.frames.text)
@@ -177,6 +181,7 @@ def plan(
             said |= {"top": top, "grid": taken.edges}
         elif taken.frames.flow_space == "events":
             said |= {name: value for name, value in given.chosen.items() if value is not None}
+        beside = onward.files(planned)
         write_plan(
             made,
             out,
@@ -188,7 +193,7 @@ def plan(
             inputs=taken.fingerprints | (network.fingerprints if takes_network(method) else {}),
             interest=planned.interest,
             cells=bounds,
-            beside=onward.files(planned),
+            beside=beside,
         )
     facts = {
         "command": "plan",
@@ -198,17 +203,20 @@ def plan(
         **taken.facts,
         "subscribers": made.n_subscribers,
         "channels": made.n_groups,
+        "sessions": made.n_channels - made.n_groups or None,
         "direct": int(made.unicast.nnz),
         "costs": totals,
-        **onward.facts(planned),
+        **onward.facts(planned, beside),
     }
     names = ("rejected", "subscribers", "flows", "wants", "channels")
     rows: list[tuple[str, ...]] = [("", "number"), *((name, f"{facts[name]:,}") for name in names)]
+    if facts["sessions"]:
+        rows += [("sessions", f"{facts['sessions']:,}")]
     rows += [(f"cost: {name}", options.number(value)) for name, value in totals.items()]
     if made.unicast.nnz:
         rows += [("wants sent directly", f"{made.unicast.nnz:,}")]
     rows += [("planned on", planned.path)]
-    tables = {f"The plan in {out}": rows, **onward.tables(planned)}
+    tables = {f"The plan in {out}": rows, **onward.tables(planned, beside)}
     if facts["rejected"]:
         tables = {"Rows that were set aside": options.reasons(facts), **tables}
     options.show(facts, tables, as_json=as_json)

@@ -144,6 +144,8 @@ def move_flows(
     moved = 0
     for k in range(len(session)):
         own, d, r = session[k], start[k + 1] - start[k], rate[k]
+        if own < 0:  # sent directly
+            continue
         here = away(points, k, own, sessions)
         above = above_without(points, k, own, parent[own], sessions, groups)
         if weighed:
@@ -172,6 +174,39 @@ def move_flows(
             session[k] = to
             moved += 1
     return moved
+
+
+@kernel
+def put_back(
+    points: Points, weights: Weights, order: Ints, session: Ints, parent: Ints, sessions: State,
+    groups: State, limits: Limits,
+) -> int:  # fmt: skip
+    """Put flows that are sent directly into sessions where they break no limit; return how many."""
+    alpha, beta = weights
+    start, who, rate = points
+    _, flag, size, theta = sessions
+    _, gflag, gsize, gtheta = groups
+    few, near = np.empty(len(size), np.uint8), np.empty(len(size))
+    gfew, gnear = np.empty(len(gsize), np.uint8), np.empty(len(gsize))
+    heavy, leaves = np.zeros(len(gsize)), np.zeros(len(flag), np.uint8)
+    put = 0
+    for k in order:
+        d, r = start[k + 1] - start[k], rate[k]
+        overlaps(points, k, flag, few, near)
+        overlaps(points, k, gflag, gfew, gnear)
+        burdens(limits, who[start[k] : start[k + 1]], leaves, r, -1, groups, heavy)
+        for g in range(len(gnear)):
+            gnear[g] = alpha * ((d - gnear[g]) * gtheta[g] + (gsize[g] - gnear[g]) * r)
+            if heavy[g] > 0.0:
+                gnear[g] = np.inf
+        for s in range(len(near)):
+            near[s] = beta * ((d - near[s]) * theta[s] + (size[s] - near[s]) * r) + gnear[parent[s]]
+        to = first_least(near, -1)
+        if near[to] < np.inf:
+            put_in(points, k, to, parent, sessions, groups, limits[0])
+            session[k] = to
+            put += 1
+    return put
 
 
 @kernel
@@ -308,7 +343,7 @@ def anneal(
         else:
             to = one_of(random, len(size))
         own = session[k]
-        if to == own or not allowed(limits, k, to):
+        if to == own or own < 0 or to < 0 or not allowed(limits, k, to):
             continue
         d, r, group, other = start[k + 1] - start[k], rate[k], parent[own], parent[to]
         left, gleft, seen, gseen = 0, 0, 0, 0

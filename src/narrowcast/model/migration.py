@@ -14,6 +14,8 @@ from narrowcast.model.relation import rows_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from numpy.typing import NDArray
+
     from narrowcast.model.plan import ChannelPlan
     from narrowcast.model.relation import Relation
 
@@ -40,7 +42,8 @@ def migration(before: ChannelPlan, after: ChannelPlan) -> pa.Table:
     pa.Table
         `step`, `action` (see `ACTIONS`), `subscriber`, `flow`, `channel` and `parent`, null where they do not
         apply. A flow that is switched is from then on in this channel alone (rows of one flow and step are
-        one switch, to several), in none with null. A session that is regrouped is sent in the group `parent`.
+        one switch, to several), in none with null. A session that is regrouped is sent in the group `parent`
+        from then on; so is a new one.
         In plans of one level, and for channels without a parent, one joins and leaves, and listens to nothing
         besides.
 
@@ -63,16 +66,29 @@ class _Way:
 
     def __init__(self, before: ChannelPlan, after: ChannelPlan) -> None:
         self._before, self._after = before, after
-        self._parent = before.parent.tolist()
+        # A session that is new is in its group from the start, and one that nobody uses any more stays.
+        self._parent = np.where(_unused(before), after.parent, before.parent).tolist()
+        self._end = np.where(_unused(after), self._parent, after.parent).tolist()
         self._listens = _columns(before.listens)
         self._wanted = _columns(after.listens)
+        #: Who is in which group at last.
+        self._stays = {
+            (user, channel if self._end[channel] < 0 else self._end[channel])
+            for channel, users in self._wanted.items()
+            for user in users
+        }
+        self._joined: set[tuple[int, int]] = set()
         #: Of each subscriber and group, how many channels there it listens to.
         self._uses: defaultdict[tuple[int, int], int] = defaultdict(int)
         for channel, users in self._listens.items():
             for user in users:
                 self._uses[user, self._group(channel)] += 1
+                self._joined.add((user, self._group(channel)))
         self._step = 0
         self._rows: list[tuple[int, str, int | None, int | None, int | None, int | None]] = []
+        for channel in np.flatnonzero(_unused(before) & ~_unused(after) & (after.parent >= 0)).tolist():
+            self._step = 1
+            self._add("regroup", channel=channel, parent=int(after.parent[channel]))
 
     def _group(self, channel: int) -> int:
         """Return the group that a channel is sent in now: its parent, or itself."""
@@ -86,15 +102,17 @@ class _Way:
 
     def _join(self, user: int, group: int) -> None:
         """Have a subscriber in a group once more."""
-        if not self._uses[user, group]:
+        if (user, group) not in self._joined:
             self._add("join", subscriber=user, channel=group)
+            self._joined.add((user, group))
         self._uses[user, group] += 1
 
     def _leave(self, user: int, group: int) -> None:
-        """Have a subscriber in a group once less."""
+        """Have a subscriber in a group once less; one who is to come back stays."""
         self._uses[user, group] -= 1
-        if not self._uses[user, group]:
+        if not self._uses[user, group] and (user, group) not in self._stays:
             self._add("leave", subscriber=user, channel=group)
+            self._joined.discard((user, group))
 
     def _enter(self, channel: int) -> None:
         """Have everybody listen to a channel who will."""
@@ -159,9 +177,10 @@ class _Way:
                 open_ends[channel] -= 1
                 if not open_ends[channel] and channel not in late:
                     self._exit(channel)
-        for channel in np.flatnonzero(before.parent != after.parent).tolist():
-            self._step += 1
-            self._regroup(channel, int(after.parent[channel]))
+        for channel, parent in enumerate(self._end):
+            if self._parent[channel] != parent:
+                self._step += 1
+                self._regroup(channel, parent)
         self._step += 1
         for flow in list(served):
             self._direct("directly", served, flow)
@@ -184,6 +203,13 @@ class _Way:
         }
         labels = {"subscriber": self._after.subscribers, "flow": self._after.flows}
         return pa.table(found | {name: known.take(found[name]) for name, known in labels.items()})
+
+
+def _unused(plan: ChannelPlan) -> NDArray[np.bool_]:
+    """Return which channels carry nothing, have no listeners and no sessions."""
+    used = np.concatenate([plan.carries.indices, plan.listens.indices, plan.parent[plan.parent >= 0]])
+    found: NDArray[np.bool_] = np.bincount(used, minlength=plan.n_channels) == 0
+    return found
 
 
 class _Moved:

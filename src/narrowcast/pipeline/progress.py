@@ -56,4 +56,5 @@ def _look(spark: SparkSession, progress: Progress, task: TaskID, stop: threading
                 seen[stage] = (info.numCompletedTasks, info.numTasks)
         if seen:
             done, known = map(sum, zip(*seen.values(), strict=True))
-            progress.update(task, completed=done, total=max(known, 1))
+            # Where all known tasks are done there may be more, and work besides: the clock goes on.
+            progress.update(task, completed=done, total=known if done < known else None)

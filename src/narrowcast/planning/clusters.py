@@ -188,8 +188,8 @@ def two_level_plan(
     parent
         The group of each session; None for a plan of one level.
     numbers
-        The channel that each group is, and each session. Where left out, what is empty is left out, and
-        channels are numbered, groups first.
+        The channel that each group is, and each session, -1 for one that is empty. Where left out, what is
+        empty is left out, and channels are numbered, groups first.
     """
     by_session = session >= 0
     flows, session = flows[by_session], session[by_session]
@@ -202,6 +202,6 @@ def two_level_plan(
     n_channels = 1 + max(group.max(initial=-1), number.max(initial=-1))
     above, channel = np.full(n_channels, -1), np.full(interest.n_flows, -1)
     if parent is not None:
-        above[number] = group[parent]
+        above[number[number >= 0]] = group[parent[number >= 0]]
     channel[flows] = number[session]
     return plan_of_flows(interest, channel, n_channels, parent=above)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from narrowcast.costs.filtering import Filtering
 from narrowcast.errors import ParameterError
 from narrowcast.planning.base import PLANNERS, check_channels, check_seed, check_whole
 from narrowcast.planning.clusters import Clusters, Points, random_start, two_level_plan
@@ -67,6 +68,7 @@ class _Hierarchical(ABC):
         check_levels(self.channels, self.sessions, self.method)
         check_seed(self.seed)
         check_whole("passes", self.passes)
+        Filtering(alpha=self.alpha, beta=self.beta)  # which says what is wrong with them
         assert self.channels is not None
         points, flows = Points.of(interest)
         n_groups = min(self.channels, len(points))

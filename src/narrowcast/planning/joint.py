@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
+from narrowcast.costs.filtering import Filtering
 from narrowcast.errors import ParameterError
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.planning.base import PLANNERS, check_seed, check_whole
@@ -128,7 +130,8 @@ class Joint:
         points, flows = Points.of(interest)
         at = None if self.start is None else Start.of(self.start, interest, self.channels, self.sessions)
         groups = np.arange(self.channels or 0) if at is None else at.groups
-        pin = limits.check(interest, groups)[flows]
+        direct = None if at is None else at.session == -2
+        pin = limits.check(interest, groups, direct)[flows]
         apart = None
         if limits.rate is not None:
             apart = np.arange(len(points))  # together they may be too much for a group
@@ -145,9 +148,10 @@ class Joint:
         session, parent = (np.zeros(0, np.int64), frame.parent) if best is None else best.kept
         self.cost_, self.moves_ = (0.0, 0) if best is None else (best.cost, best.changes)
         tell(self.cost_)
-        self.plan_ = two_level_plan(
-            interest, flows, session[kind], None if frame.flat else parent, frame.numbers
-        )
+        numbers = frame.numbers
+        if at is None and numbers is not None and not frame.flat:
+            numbers = _without_empty(session, numbers)
+        self.plan_ = two_level_plan(interest, flows, session[kind], None if frame.flat else parent, numbers)
         return self
 
     def _best(
@@ -162,15 +166,14 @@ class Joint:
             if turn and end is not None and time.monotonic() >= end:
                 break
             found = self._begun(kinds, frame, limits, pin, before, turn)
-            if before is not None and self.moves is not None:
-                self.curve_ = within(found, self.moves, self.sweeps, end)
-                return found
-            found.remember()
-            first = Step(0, found.cost)
-            found.improve(self.sweeps, end)
             if before is not None:
-                self.curve_ = [first, Step(found.changes, found.cost)]
-            if best is None or found.cost < best.cost:
+                found.remember()
+                found.fix(frame.moved(pin, before))
+                most = math.inf if self.moves is None else self.moves
+                self.curve_ = within(found, most, self.sweeps, end)
+                return found
+            found.improve(self.sweeps, end)
+            if best is None or found.worth < best.worth:
                 best = found
         return best
 
@@ -214,7 +217,9 @@ class Joint:
             check_whole("moves", self.moves, least=0)
             if self.start is None:
                 raise ParameterError(f"moves is {self.moves} and there is no plan to start from; give one")
-        if self.seconds is not None and not self.seconds > 0:
+        Filtering(alpha=self.alpha, beta=self.beta)  # which says what is wrong with them
+        known = isinstance(self.seconds, int | float) and not isinstance(self.seconds, bool)
+        if self.seconds is not None and not (known and self.seconds > 0):
             raise ParameterError(f"seconds is {self.seconds!r}; give a number above 0, or none for no limit")
         return GroupLimits(
             memberships=self.memberships, members=self.members, rate=self.rate, pinned=self.pinned
@@ -275,11 +280,30 @@ class _Frame(NamedTuple):
     def sessions(self, pin: Ints, before: Ints | None) -> Ints:
         """Return the session that each flow begins in: that of before, or of its pin; -1 where it is open."""
         found = np.full(len(pin), -1) if before is None else before.copy()
-        fixed = np.flatnonzero(pin >= 0)
-        here = found[fixed]
-        wrong = fixed[(here < 0) | (self.anchor[here] != pin[fixed])]
+        new = np.flatnonzero((pin >= 0) & (found < 0))
+        found[new] = self._stays()[pin[new]]
+        return found
+
+    def moved(self, pin: Ints, before: Ints) -> Ints:
+        """Return where flows must go for their pins that were elsewhere before; -1 for all others."""
+        found = np.full(len(pin), -1)
+        wrong = np.flatnonzero((pin >= 0) & (before >= 0))
+        wrong = wrong[self.anchor[before[wrong]] != pin[wrong]]
+        found[wrong] = self._stays()[pin[wrong]]
+        return found
+
+    def _stays(self) -> Ints:
+        """Return a session of each group that stays in it, -1 where there is none."""
         place = np.full(len(self.groups), -1)
         stays = np.flatnonzero(self.anchor >= 0)[::-1]
         place[self.anchor[stays]] = stays
-        found[wrong] = place[pin[wrong]]
-        return found
+        return place
+
+
+def _without_empty(session: Ints, numbers: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+    """Return the channels of groups and sessions, of which those without a flow have none."""
+    groups, sessions = numbers
+    found = np.full(len(sessions), -1)
+    used = np.unique(session[session >= 0])
+    found[used] = len(groups) + np.arange(len(used))
+    return groups, found

@@ -79,18 +79,21 @@ class GroupLimits:
         """Whether there is any."""
         return self.pinned is not None or bool(np.isfinite(self.most).any())
 
-    def check(self, interest: Interest, groups: Ints) -> Ints:
+    def check(self, interest: Interest, groups: Ints, direct: NDArray[np.bool_] | None = None) -> Ints:
         """Refuse what no plan can keep to, and return the group that each flow must be in, -1 for any.
 
         Groups are given by the numbers of their channels, ascending, and returned by their places there.
+        Flows that are sent `direct`ly need no room.
 
         What is asked of a plan is more than this looks at: flows may fit into groups in no way although each
         does, and all of them do by their sums. Those that are left over then are sent directly.
         """
         pins, n_groups = self._pins(interest, groups), len(groups)
         audience = interest.audience()
+        if direct is not None:
+            audience = np.where(direct & (pins < 0), 0, audience)
         wanted, rate = audience > 0, interest.rate
-        active = int(np.count_nonzero(np.diff(interest.wants.indptr)))
+        active = int(np.count_nonzero(np.asarray(interest.wants @ wanted.astype(np.int64))))
         fix = "allow as many in a group"
         if self.members is not None and len(audience) and audience.max() > self.members:
             flow = int(np.argmax(audience))

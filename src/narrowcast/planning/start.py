@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 #: What a change costs at first, in what all costs; what it is divided by, and how often.
 _FIRST, _LESS, _TURNS = 0.1, 2.0, 20
-#: How often the gap around the number of changes that is allowed is halved.
-_CLOSER = 8
+#: How often the gap around the number of changes that is allowed is halved, by moves that only go down and by
+#: moves that go up at first.
+_CLOSER, _COOLED = 8, 9
 
 
 class Step(NamedTuple):
@@ -40,7 +41,7 @@ class Start:
     Parameters
     ----------
     session
-        The session of each flow of an interest, -1 for a new one.
+        The session of each flow of an interest, -1 for a new one, -2 for one that is sent directly.
     parent
         The group of each session, -1 for a new one.
     groups, sessions
@@ -64,7 +65,7 @@ class Start:
         Parameters
         ----------
         plan
-            Each flow has at most one channel in it. What is sent directly is new.
+            Each flow has at most one channel in it.
         interest
             The flows.
         channels, sessions
@@ -103,7 +104,10 @@ class Start:
         number[own] = np.arange(len(own))
         channel = np.full(plan.n_flows + 1, -1)  # the last is of flows that the plan does not know
         channel[np.flatnonzero(carriers)] = plan.carries.indices
-        session = number[channel[positions("flow", interest.flows, plan.flows)]]
+        place = positions("flow", interest.flows, plan.flows)
+        session = number[channel[place]]
+        direct = np.append(np.bincount(plan.unicast.indices, minlength=plan.n_flows) > 0, False)
+        session[(session < 0) & direct[place]] = -2
         return cls(session, parent, groups, own, flat)
 
 
@@ -116,7 +120,7 @@ def _more(name: str, asked: int | None, there: int) -> int:
     return 0 if asked is None else asked - there
 
 
-def within(levels: Levels, moves: int, sweeps: int | None, end: float | None) -> list[Step]:
+def within(levels: Levels, moves: float, sweeps: int | None, end: float | None) -> list[Step]:
     """Move flows and sessions from where they are to the best that at most so many changes lead to.
 
     Subscribers that join or leave a group are weighed against what is saved: first with so much that hardly
@@ -126,9 +130,9 @@ def within(levels: Levels, moves: int, sweeps: int | None, end: float | None) ->
     Parameters
     ----------
     levels
-        Where they are; changed in place.
+        Where they are, with what to count changes from; changed in place.
     moves
-        The most changes.
+        The most changes; infinite for any number.
     sweeps
         As for `Levels.improve`, at last.
     end
@@ -144,7 +148,6 @@ def within(levels: Levels, moves: int, sweeps: int | None, end: float | None) ->
     ParameterError
         When the limits cannot be kept with so few changes, as far as was seen.
     """
-    levels.remember()
     levels.harden()
     best = _Best(levels, moves)
     best.look()
@@ -170,17 +173,34 @@ def within(levels: Levels, moves: int, sweeps: int | None, end: float | None) ->
             last, heavy = levels.kept, weight
         else:
             light = weight
+    # Going up at first, more is saved by as many changes; they then have to weigh more.
+    light, heavy = weights[-2], weights[0]
+    for _ in range(_COOLED if best.over and sweeps != 0 else 0):
+        if end is not None and time.monotonic() >= end:
+            break
+        levels.back(last)
+        weight = float(np.sqrt(light * heavy))
+        levels.cool(sweeps, end, change=weight)
+        if best.look():
+            heavy = weight
+        else:
+            light = weight
     return best.taken()
 
 
 class _Best:
     """The cheapest state within the changes that are allowed, and all that was seen on the way."""
 
-    def __init__(self, levels: Levels, moves: int) -> None:
+    def __init__(self, levels: Levels, moves: float) -> None:
         self._levels, self._moves = levels, moves
         self._kept: tuple[Ints, Ints] | None = None
         self._cost = np.inf
         self.seen: list[Step] = []
+
+    @property
+    def over(self) -> bool:
+        """Whether any state had more changes than are allowed."""
+        return any(step.moves > self._moves for step in self.seen)
 
     def look(self) -> bool:
         """Note a state, and return whether it is within what is allowed."""
