@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import narrowcast as nc
-from narrowcast.cli.compare import _rows
+from narrowcast.cli.compare import _rows, _sent
 from narrowcast.costs.filtering import Filtering
 from narrowcast.pipeline.compare import Compared, Comparison
 from narrowcast.pipeline.sendings import Replayed, Sent
@@ -99,6 +99,9 @@ def test_the_table_has_room_for_replayed_events(unit: Literal["links", "messages
     }
     assert head == ("method", "used", *told[unit], "sec", "MB")
     values = {"links": ("943.36", "96.2", "360,872", "61.9"), "messages": ("27.675", "360,872", "29,304")}
+    assert _sent(
+        Comparison(names, (row,), Replayed(unit, 322, 10960, {"hierarchical-rra 11": sent}, {}))
+    ) == ("; 322 events sent with the router threshold")
     assert mine == ("hierarchical-rra", "11", *values[unit], "0.01", "0.6")
 
 
@@ -175,6 +178,17 @@ def test_bad_words(folder: Path, tmp_path: Path) -> None:
     assert refusal(*words, "2", "--set", "beta=-1").startswith("beta is -1; ")
     said = refusal(*words, "2", "--router", "exact")
     assert said == "--router is exact, and no events are sent; it goes with --subscriptions and --events"
+    content = ("compare", "--subscriptions", "s.csv", "--events", "e.csv", "--out", tmp_path / "out")
+    said = refusal(*content, "--channels", "2", "--router", "exact", "--no-replay")
+    assert said == "--router is exact, and no events are sent; leave --no-replay out"
+    for bad in ("2", "true"):
+        for more in (("--router", "threshold"), ("--flows", "cells")):
+            said = refusal(*content, "--channels", "2", *more, "--set", f"threshold={bad}")
+            assert said.endswith("; give a share from 0 to 1")
+    said = refusal(*content, "--channels", "2", "--set", "broadcast=yes")
+    assert said == "broadcast is 'yes'; give true or false"
+    said = refusal(*content, "--channels", "2", "--flows", "cells", "--set", "threshold=[0.1,0.2]")
+    assert said == "threshold is [0.1, 0.2]; plans differ in their channels: give one for all"
     said = refusal(*words, "2", "--cells", "5")
     assert said == "--cells goes with --subscriptions and --events, not with --interests"
     said = refusal(*words, "2", "--top", "5")

@@ -165,8 +165,40 @@ def test_compare_sends_the_events_by_each_plan(spark: SparkSession, folder: Path
     assert again["partial"]["improvement_pct"] > again["mst"]["improvement_pct"]
     table = pq.read_table(out / "compare.parquet")
     assert table["replayed_cost"].to_pylist() == costs
+    routers = dict(zip(table["method"].to_pylist(), table["router"].to_pylist(), strict=True))
+    assert (routers["partial"], routers["mst"], routers["ideal"]) == ("partial", "threshold", None)
+    assert "replayed: the events, sent" in (out / "compare.svg").read_text()
+    assert "events sent with the routers threshold and partial" in (out / "compare.svg").read_text()
     assert table["replayed_wasted"].to_pylist() == [row["replayed"]["wasted"] for row in facts["rows"]]
     assert facts["params"] == {"threshold": 0.4}
+
+
+@pytest.mark.spark
+def test_names_with_zeros_and_somebody_nowhere(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "s.csv").write_text(
+        "subscription_id,subscriber,filter\n1,01,price > 10\n2,02,price > 20\n3,03,price > 5000\n"
+    )
+    (tmp_path / "e.csv").write_text("event_id,price\n5,15.5\n6,25.5\n7,1.5\n")
+    (tmp_path / "t.csv").write_text("a,b,cost\n007,008,1\n008,009,10\n")
+    (tmp_path / "l.csv").write_text("Subscriber,Node\n01,007\n02,009\n")  # 03 wants nothing
+    (tmp_path / "p.csv").write_text("Event_ID,NODE\n5,009\n6,009\n")
+    interest = nc.Interest([[1, 1], [0, 1]], subscribers=["01", "02"], flows=[5, 6])
+    plan = nc.Unicast().fit(interest).plan_
+    nc.write_plan(plan, tmp_path / "plan", method="unicast", flow_space="events", interest=interest)
+    network = ("--topology", tmp_path / "t.csv", "--locations", tmp_path / "l.csv")
+    filters = ("--subscriptions", tmp_path / "s.csv", "--recent", "1")
+    given = ("evaluate", tmp_path / "plan", *filters, *network)
+    shown = call(*given, "--publishers", tmp_path / "p.csv", "--events", tmp_path / "e.csv")
+    assert shown.exit_code == 0, shown.exception
+    [mine] = (row for row in table_of(shown.stdout) if row[0] == "all unicast")
+    assert mine[1] == "22", "both events are from 009, where 02 is; 01 is 11 away"
+    assert f"What {tmp_path / 'plan'} costs, over the 1 events that are scored\n" in shown.stdout
+    assert "What 2 events cost in all, sent by it with the router partial\n" in shown.stdout
+    (tmp_path / "e.csv").write_text("event_id,price\n5,1.5\n6,2.5\n")
+    shown = call(*given, "--events", tmp_path / "e.csv")
+    assert shown.exit_code == 0, shown.exception
+    assert "nobody wants any of the 2 events given, so none is sent\n" in shown.stderr
+    assert "sent by it" not in shown.stdout
 
 
 def test_bad_words(folder: Path, tmp_path: Path) -> None:
@@ -184,8 +216,19 @@ def test_bad_words(folder: Path, tmp_path: Path) -> None:
     assert refusal(*given, "--router", "thresholds").startswith("unknown router 'thresholds'; did you mean")
     assert (
         refusal(*given, "--router", "threshold", "--set", "threshold=high")
-        == "--set threshold is 'high'; give a number"
+        == "threshold is 'high'; give a share from 0 to 1"
     )
+    for bad in ("2", "true", "[0.1, 3]", "null-ish", "NaN"):
+        said = refusal(*given, "--router", "threshold", "--set", f"threshold={bad}")
+        assert said.endswith("; give a share from 0 to 1"), bad
+    said = refusal(*given, "--router", "threshold", "--set", "threshold=[0.1, 0.2]")
+    assert said == "2 thresholds for 0 channels; give one each, or one for all"
+    for bad in ("yes", "1"):
+        said = refusal(*given, "--set", f"broadcast={bad}")
+        assert said.endswith("; give true or false"), bad
+    (tmp_path / "p.csv").write_text("event_id,node\n3,1\n3,2\n")
+    said = refusal(*given, "--publishers", tmp_path / "p.csv")
+    assert said == f"{tmp_path / 'p.csv'}: event_id 3 has several rows; an event has one publisher: keep one"
     assert refusal(*given, "--set", "multicast=any") == "multicast is 'any'; give one of dense, alm"
     assert refusal(*given, "--no-replay", "--router", "exact").endswith("; leave --no-replay out")
     assert refusal(*given, "--set", "calibration=x").startswith("calibration is given without h; ")

@@ -329,7 +329,7 @@ def test_types_that_do_not_fit_the_cells(folder: Path) -> None:
         (["--event", "{}"], "nothing says who wants the event; give --subscriptions, or --interests"),
         (["--event", "{}", "--router", "treshold"], "unknown router 'treshold'; did you mean 'threshold'?"),
         (["--event", "{}", "--router", "exact", "--set", "threshold=1"], "router 'exact' has no parameter"),
-        (["--event", "{}", "--set", "threshold=much"], "--set threshold is 'much'; give a number"),
+        (["--event", "{}", "--set", "threshold=much"], "threshold is 'much'; give a share from 0 to 1"),
         (["--event", "{}", "--set", "network=1"], "router 'threshold' has no parameter 'network'"),
         (["--event", "{}", "--publisher", "far"], "--publisher is given without --topology"),
         (["--event", "{}", "--schema", "a", "--events", "b"], "give --schema or --events, not both"),

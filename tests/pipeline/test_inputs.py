@@ -100,6 +100,15 @@ def test_no_number_to_make_cells_of(spark: SparkSession, tmp_path: Path) -> None
 
 
 @pytest.mark.spark
+def test_no_event_to_make_cells_of(spark: SparkSession, tmp_path: Path) -> None:
+    paths = write(tmp_path) | {"events": str(tmp_path / "e.csv")}
+    (tmp_path / "e.csv").write_text("event_id,price,name\n")
+    for grid in (None, {"price": [3]}):
+        with pytest.raises(TableError, match=r"e\.csv has no rows that are events; give at least one"):
+            taken(spark, **paths, flows="cells", grid=grid)
+
+
+@pytest.mark.spark
 def test_topics_with_bad_rows(spark: SparkSession, tmp_path: Path) -> None:
     pq.write_table(pa.table({"subscriber": ["a", "a", None], "flow": [1, 1, 2]}), tmp_path / "i.parquet")
     pq.write_table(pa.table({"flow": [1, 5, 6], "rate": [0.5, 2.0, -1.0]}), tmp_path / "r.parquet")

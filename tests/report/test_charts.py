@@ -27,6 +27,7 @@ from narrowcast.report.charts import (
     BARS,
     CHARTS,
     GROUPS,
+    SENT,
     SHOWN,
     Records,
     channel_load,
@@ -466,6 +467,14 @@ def test_compared_methods(tmp_path: Path) -> None:
     assert {bar["method"] for bar in one} == {"ideal", "mst"}, "one number of channels need not be told"
     texts = texts_of("compare", bars, tmp_path)
     assert {"network", "waste", "1,234", "seconds to plan", "mst, 61"} <= set(texts)
+    # What was sent comes first, and has an order of its own.
+    sent = [{**row, "replayed": {"cost": paid}} for row, paid in zip(ROWS, (7.0, 31.0, 81.0), strict=False)]
+    again = compared_methods([*sent, ROWS[3]], ["network", "waste"])
+    assert list(dict.fromkeys(bar["cost"] for bar in again)) == [SENT, "network", "waste"]
+    first = [(bar["place"], bar["method"], bar["value"]) for bar in again[:9:3]]
+    assert first == [(0, "ideal", 7.0), (0, "mst, 11", 31.0), (0, "mst, 61", 81.0)]
+    assert again[9:] == [bar | {"place": bar["place"] + 1} for bar in bars]
+    assert SENT in texts_of("compare", again, tmp_path)
 
 
 # --------------------------------------------------------------------------------------------------- page

@@ -13,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 from narrowcast import ChannelPlan, Matches, Network, Topology
 from narrowcast.errors import ParameterError
 from narrowcast.routing import ROUTERS, ChannelRouter, ExactRouter, Method, PartialRouter, ThresholdRouter
+from narrowcast.routing.choice import router_maker
 from narrowcast.sim import Replay
 
 if TYPE_CHECKING:
@@ -154,12 +155,28 @@ def test_subscribers_on_one_node_count_once() -> None:
     ("threshold", "message"),
     [
         (1.5, "threshold is 1.5; give a share from 0 to 1"),
+        (True, "threshold is True; give a share from 0 to 1"),
+        ("0.5", "threshold is '0.5'; give a share from 0 to 1"),
+        ([[0.5]], r"threshold is \[\[0.5\]\]; give a share"),
+        ([0.5, [0.5]], r"threshold is .*; give a share"),
+        (float("nan"), "threshold is nan; give a share"),
         ([0.1, 0.2], "2 thresholds for 1 channels; give one"),
     ],
 )
 def test_bad_thresholds(threshold: Any, message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         ThresholdRouter(threshold=threshold).route([0], NOBODY, ChannelPlan([[1]], [[1]]))
+
+
+def test_parameters_are_looked_at_before_there_is_a_plan() -> None:
+    with pytest.raises(ParameterError, match="threshold is 2; give a share from 0 to 1"):
+        ThresholdRouter(threshold=2)
+    with pytest.raises(ParameterError, match="threshold is True; give a share from 0 to 1"):
+        router_maker("threshold", {"threshold": True})
+    for name in ("threshold", "exact", "partial"):
+        with pytest.raises(ParameterError, match="broadcast is 'yes'; give true or false"):
+            router_maker(name, {"broadcast": "yes"})
+        assert router_maker(name, {"broadcast": True})(None).broadcast is True  # type: ignore[attr-defined]
 
 
 def test_publishers_that_do_not_fit() -> None:

@@ -15,8 +15,8 @@ from narrowcast.costs import COSTS
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import new_folder
 from narrowcast.model.schema import Schema
+from narrowcast.pipeline.compare import Comparison, methods_of
 from narrowcast.pipeline.compare import compare as compare_methods
-from narrowcast.pipeline.compare import methods_of
 from narrowcast.pipeline.inputs import Inputs, take
 from narrowcast.pipeline.match import STRATEGIES
 from narrowcast.pipeline.network import NetworkTables
@@ -30,13 +30,13 @@ from narrowcast.pipeline.session import sized
 from narrowcast.pipeline.storage import write_table
 from narrowcast.planning import PLANNERS
 from narrowcast.report.charts import compared_methods, save_chart
-from narrowcast.routing.choice import router_for, router_maker, router_parameters
+from narrowcast.routing.choice import router_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from narrowcast.model.plan import ChannelPlan
-    from narrowcast.pipeline.compare import Compared, Comparison
+    from narrowcast.pipeline.compare import Compared
     from narrowcast.pipeline.sendings import Replayed
 
 
@@ -85,13 +85,16 @@ def compare(
     `compare.parquet` and a picture, `compare.png` and `compare.svg`.
 
     With filters and events, all of the events are also sent by each plan, to those whom they match and the
-    way that a --router decides, and rows are ordered by what that costs on the network.
+    way that a --router decides, and rows are ordered by what that costs on the network. These are the events
+    that the plans are made from; for others there is `narrowcast evaluate`.
 
     Examples:
 
         narrowcast compare --interests i.parquet --rates r.csv --channels 16 --out compared
 
         narrowcast compare --interests i.csv --topology t.csv --channels 11,61 --methods mst,partial --out c
+
+        narrowcast compare --subscriptions s.csv --events e.csv --flows cells --channels 16 --out c
     """
     counts = _counts(channels)
     chosen = None if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
@@ -99,18 +102,14 @@ def compare(
     if out.exists() or out.is_symlink():
         raise TableError(f"{out} exists already; name another folder or remove it")
     network = NetworkTables.read(topology, locations, publishers)
-    if router is not None and (subscriptions is None or not again):
-        raise ParameterError(
-            f"--router is {router}, and no events are sent; it goes with --subscriptions and --events"
-        )
-    again = again and subscriptions is not None
+    again = settings.is_replayed(router, able=subscriptions is not None, again=again)
     fitting = dict.fromkeys(router_for(method, flows) for method in ("", "partial"))
     routers = ([router] if router else list(fitting)) if again else []
     params, costing, routing = _dealt(
         settings.parameters(given_settings or []), chosen, costs, network, routers
     )
     for name in routers:  # what is wrong with them is told before Spark starts
-        router_maker(name, {key: value for key, value in routing.items() if key in router_parameters(name)})
+        settings.check_router(name, routing)
     COSTS.made(costs, **network.given, **costing)
     if recent is last is window is None and interests is state is None and flows == "events":
         recent = RECENT
@@ -174,7 +173,7 @@ def compare(
         "inputs": taken.fingerprints | network.fingerprints,
         **found.to_dict(),
     }
-    said = f"{interest.n_subscribers:,} subscribers, {interest.n_flows:,} flows"
+    said = f"{interest.n_subscribers:,} subscribers, {interest.n_flows:,} flows{_sent(found)}"
     with new_folder(out) as aside:
         pq.write_table(found.to_table(), aside / "compare.parquet")
         text = msgspec.json.format(msgspec.json.encode(facts), indent=2)
@@ -226,6 +225,19 @@ def _dealt(
 
 def _name(row: Compared) -> str:
     return row.method if row.asked is None else f"{row.method} {row.asked}"
+
+
+def _sent(found: Comparison) -> str:
+    """Return what was sent, and by which routers.
+
+    >>> _sent(Comparison((), ()))
+    ''
+    """
+    if found.replayed is None:
+        return ""
+    routers = dict.fromkeys(sent.router for sent in found.replayed.plans.values() if sent.router)
+    several = "s" if len(routers) > 1 else ""
+    return f"; {found.replayed.n_events:,} events sent with the router{several} {' and '.join(routers)}"
 
 
 def _subtitle(said: str, found: Comparison) -> str:

@@ -9,11 +9,12 @@ import typer
 
 from narrowcast.cli import inputs, options, settings
 from narrowcast.costs import COSTS
-from narrowcast.errors import ParameterError, PlanError
+from narrowcast.errors import PlanError
 from narrowcast.model.artefact import read_plan
 from narrowcast.model.schema import Schema
 from narrowcast.pipeline.evaluate import evaluate as evaluate_plan
 from narrowcast.pipeline.inputs import Inputs, take
+from narrowcast.pipeline.interest import extent, has
 from narrowcast.pipeline.match import STRATEGIES
 from narrowcast.pipeline.network import COLUMNS, NetworkTables
 from narrowcast.pipeline.problems import plainly
@@ -24,14 +25,14 @@ from narrowcast.pipeline.sendings import Sending
 from narrowcast.pipeline.session import sized
 from narrowcast.pipeline.storage import write_table
 from narrowcast.planning.base import check_channels
-from narrowcast.routing import ROUTERS
-from narrowcast.routing.choice import router_for, router_maker
+from narrowcast.routing.choice import router_for
 
 if TYPE_CHECKING:
     from narrowcast.model.artefact import PlanInfo
+    from narrowcast.pipeline.inputs import Taken
 
 #: Why a plan of events is not scored on other events.
-_OTHERS = "the plan is of other events, and each goes to every channel with somebody interested"
+_OTHERS = "the plan is of other events, and says nothing of which channel carries these"
 #: Terms that the table has already: the total of a cost, or that of a row, under another name.
 _SAME = {
     "waste": ("wasted",),
@@ -100,11 +101,12 @@ def evaluate(
     check_channels(channels)
     network = NetworkTables.read(topology, locations, publishers)
     name = router or router_for(info.method, info.flow_space)
-    again = _is_replayed(info, state, router, again=again)
+    able = info.flow_space in ("cells", "events") and state is None
+    again = settings.is_replayed(router, able=able, again=again)
     routers = settings.takers_of_routers([name]) if again else {}
     params = settings.parameters(given_settings or [])
     costing, routing = settings.dealt(params, settings.takers_of_costs(costs, network.given), routers)
-    router_maker(name, routing)  # what is wrong with them is told before Spark starts
+    settings.check_router(name, routing, made)  # what is wrong with them is told before Spark starts
     COSTS.made(costs, **network.given, **costing)
     if recent is last is window is None:  # then the events that the plan says it was made from
         recent, last, window = (info.params.get(name) for name in ("recent", "last", "window"))
@@ -157,6 +159,7 @@ def evaluate(
                 if not others:
                     raise
                 why = str(error)
+        per = _per(taken) if found is not None else ""
         replayed = None
         if again:
             with watched(at.spark, at.progress, "replay"):
@@ -175,11 +178,12 @@ def evaluate(
     prints = taken.fingerprints | {k: v for k, v in network.fingerprints.items() if k in info.inputs}
     if prints != {k: v for k, v in info.inputs.items() if k in prints or k not in COLUMNS}:
         typer.echo("these are not the inputs that the plan was made from", err=True)
-    # Only topics, and flows of a stream, have a rate in time; else it is what all events given make, or one.
-    unit = "messages a second" if info.flow_space == "topics" or state is not None else "messages"
-    tables = {f"What {plan} costs": _rows(facts, unit)} if found is not None else {}
-    if replayed is not None:
+    unit = "messages a second" if per == "" else "messages"
+    tables = {f"What {plan} costs{per}": _rows(facts, unit)} if found is not None else {}
+    if replayed is not None and replayed.n_events:
         tables[_said(facts)] = _replayed_rows(facts)
+    elif replayed is not None:
+        typer.echo(f"nobody wants any of the {facts['events']:,} events given, so none is sent", err=True)
     if why is not None:
         typer.echo(f"costs by flows are left out: {why}", err=True)
     if facts["rejected"]:
@@ -200,21 +204,21 @@ def _require_fitting(info: PlanInfo, interests: str | None, state: str | None) -
         raise PlanError(f"the plan's flows are {info.flow_space}; give {needs} to evaluate it")
 
 
-def _is_replayed(info: PlanInfo, state: str | None, router: str | None, *, again: bool) -> bool:
-    """Return whether there are events to send by the plan; a router without any is an error."""
-    able = info.flow_space in ("cells", "events") and state is None
-    if router is not None and not (able and again):
-        ROUTERS[router]
-        how = "leave --no-replay out" if able else "it goes with --subscriptions and --events"
-        raise ParameterError(f"--router is {router}, and no events are sent; {how}")
-    return able and again
+def _per(taken: Taken) -> str:
+    """Return what costs by flows are of: nothing to be said where flows have a rate in time."""
+    if taken.content is None:
+        return ""
+    if taken.frames.flow_space == "events":
+        return f", over the {taken.facts['flows']:,} events that are scored"
+    events = taken.content.events
+    return "" if has(events, "time") and extent(events)[1] else ", per event"
 
 
 def _said(facts: dict[str, Any]) -> str:
     """Return what the table of replayed events is of."""
     again = facts["replay"]
     mine = again["plan"]
-    said = f"What {again['events']:,} events cost that are sent by it, with the router {mine['router']}"
+    said = f"What {again['events']:,} events cost in all, sent by it with the router {mine['router']}"
     if mine["outside"]:
         said += f"; {mine['outside']:,} of them are in cells that no channel carries"
     return said

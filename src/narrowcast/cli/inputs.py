@@ -49,7 +49,11 @@ Locations = Annotated[
 ]
 Publishers = Annotated[
     str | None,
-    typer.Option("--publishers", metavar="P", help="Table: node: where events come from; else any node."),
+    typer.Option(
+        "--publishers",
+        metavar="P",
+        help="Table: node, or event_id, node: where events come from.",
+    ),
 ]
 Costs = Annotated[
     list[str] | None,

@@ -49,7 +49,11 @@ def _stop_again(unraisable: Any) -> None:
 
 
 def _run() -> int:
-    """Run a command and return its exit code; imports are here, so that an interruption is met there too."""
+    """Run a command and return its exit code.
+
+    What only commands need is imported here, so that an interruption is met while that takes its time. One
+    that comes earlier, while Python loads the package itself, ends it as Python does.
+    """
     from typer.exceptions import Abort, TyperException
 
     from narrowcast.cli.app import app

@@ -13,11 +13,13 @@ from narrowcast.costs import COSTS
 from narrowcast.errors import ParameterError
 from narrowcast.pipeline.network import COLUMNS
 from narrowcast.pipeline.plan import COMMON, parameters_of
-from narrowcast.routing import ROUTERS
-from narrowcast.routing.choice import router_parameters
+from narrowcast.routing import ROUTERS, ThresholdRouter
+from narrowcast.routing.choice import router_maker, router_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
+
+    from narrowcast.model.plan import ChannelPlan
 
 Settings = Annotated[
     list[str] | None,
@@ -123,6 +125,61 @@ def takers_of_routers(names: Iterable[str]) -> dict[str, list[str]]:
     {"router 'exact'": ['broadcast']}
     """
     return {f"router {name!r}": router_parameters(name) for name in dict.fromkeys(names)}
+
+
+def is_replayed(router: str | None, *, able: bool, again: bool) -> bool:
+    """Return whether events are to be sent; a router without any is an error.
+
+    Parameters
+    ----------
+    router
+        What `--router` was given.
+    able
+        Whether there are events to send.
+    again
+        Whether they are to be sent.
+
+    Examples
+    --------
+    >>> is_replayed("exact", able=True, again=False)
+    Traceback (most recent call last):
+    narrowcast.errors.ParameterError: --router is exact, and no events are sent; leave --no-replay out
+    """
+    if router is not None and not (able and again):
+        ROUTERS[router]
+        how = "leave --no-replay out" if able else "it goes with --subscriptions and --events"
+        raise ParameterError(f"--router is {router}, and no events are sent; {how}")
+    return able and again
+
+
+def check_router(name: str, params: Mapping[str, Any], plan: ChannelPlan | None = None) -> None:
+    """Refuse parameters that a router cannot use, before anything is started for it.
+
+    Parameters
+    ----------
+    name
+        One of `ROUTERS`.
+    params
+        Some may be of other routers.
+    plan
+        What it is to send by; None where there are several, of which each has its own channels.
+
+    Examples
+    --------
+    >>> check_router("threshold", {"threshold": [0, 1]})
+    Traceback (most recent call last):
+    narrowcast.errors.ParameterError: threshold is [0, 1]; plans differ in their channels: give one for all
+    """
+    own = {key: value for key, value in params.items() if key in router_parameters(name)}
+    router = router_maker(name, own)(None)
+    if not isinstance(router, ThresholdRouter):
+        return
+    if plan is not None:
+        router.thresholds(plan)
+    elif isinstance(router.threshold, list):
+        raise ParameterError(
+            f"threshold is {router.threshold}; plans differ in their channels: give one for all"
+        )
 
 
 def takers_of_methods(methods: Iterable[str], name: str) -> dict[str, list[str]]:

@@ -137,6 +137,7 @@ class Comparison:
         if self.replayed is not None:
             kinds |= {f"replayed_{name}": pa.float64() for name in _REPLAYED[:2]}
             kinds |= {f"replayed_{name}": pa.int64() for name in _REPLAYED[2:]}
+            kinds["router"] = pa.string()
         rows = []
         for row in self.rows:
             said = row.to_dict()
@@ -146,6 +147,7 @@ class Comparison:
                     **said,
                     **{name: cost["total"] for name, cost in said["costs"].items()},
                     **{f"replayed_{name}": again.get(name) for name in _REPLAYED},
+                    "router": again.get("router"),
                 }
             )
         return pa.Table.from_pylist(rows, pa.schema({**kinds, "problem": pa.string()}))

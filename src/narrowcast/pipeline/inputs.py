@@ -245,6 +245,9 @@ def _content(
 
 def _grid(content: Content, inputs: Inputs) -> CellGrid:
     """Return the grid given, or one over the numbers that filters bound, cut by a sample of events."""
+    # First of all: a CSV file without rows has no types, and so what comes next would speak of these.
+    if not content.facts["events"]:
+        raise TableError(f"{inputs.events} has no rows that are events; give at least one")
     schema = content.schema
     if inputs.grid is not None:
         return CellGrid.of_keys(schema, inputs.grid)

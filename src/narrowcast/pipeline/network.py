@@ -5,25 +5,29 @@ from __future__ import annotations
 import hashlib
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from narrowcast.errors import ParameterError, TableError
-from narrowcast.files import read_table
+from narrowcast.files import files_of, read_table
 from narrowcast.model.labels import labels_in, positions
 from narrowcast.model.schema import EVENT_ID
 from narrowcast.model.topology import Locations, Topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
 #: The tables by name, with the columns that each must have.
 COLUMNS = {"topology": ("a", "b", "cost"), "locations": ("subscriber", "node"), "publishers": ("node",)}
+#: The columns among them that hold labels, and a number in CSV that is not one: it would lose its zeros.
+_LABELS = ("a", "b", "subscriber", "node")
+_NO_NUMBER = r"^(\+|-?0\d|-0$)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ class NetworkTables:
     publishers
         The number of the node that each of some events came from; where left out, any node is as likely.
     published
-        Where the table of publishers is, if it has a column `event_id` that tells whose each event is.
+        `event_id`, ascending, and `node`, a number: where each of some events came from, if that is told.
 
     Examples
     --------
@@ -50,7 +54,7 @@ class NetworkTables:
     topology: Topology | None = None
     locations: Locations | None = None
     publishers: NDArray[np.int32] | None = None
-    published: str | None = None
+    published: pa.Table | None = None
 
     @classmethod
     def read(
@@ -66,23 +70,22 @@ class NetworkTables:
                     raise ParameterError(f"--{name} is given without --topology; give both, or neither")
             return cls()
         with _about(topology):
-            links = Topology.from_table(read_table(topology, COLUMNS["topology"]))
+            links = Topology.from_table(_one_type(_read(topology, "topology"), ("a", "b")))
         if links.n_nodes == 0:
             raise ParameterError(f"{topology} has no links; give at least one, or leave the topology out")
         places = nodes = published = None
         if locations is not None:
             with _about(locations):
-                places = Locations.from_table(read_table(locations, COLUMNS["locations"]), links)
+                places = Locations.from_table(*_alike(_read(locations, "locations"), links))
         if publishers is not None:
             with _about(publishers):
-                rows = read_table(publishers, COLUMNS["publishers"])
+                rows = _read(publishers, "publishers")
                 if rows.num_rows == 0:
                     raise ParameterError(
                         f"{publishers} has no rows; give at least one, or leave the publishers out"
                     )
-                nodes = _publishers(rows, links)
-            if EVENT_ID in (name.lower() for name in rows.column_names):
-                published = str(publishers)
+                nodes = _publishers(*_alike(rows, links))
+                published = _published(rows, nodes)
         return cls(links, places, nodes, published)
 
     @property
@@ -97,9 +100,11 @@ class NetworkTables:
         return {name: _fingerprint(value) for name, value in self.given.items()}
 
     def fitting(self, *, text: bool) -> Self:
-        """Return it with subscribers named by text, if others name them so: CSV reads digits as numbers."""
-        if not text or self.topology is None:
+        """Return it with subscribers named as others name them: CSV reads digits as numbers, but for 007."""
+        if self.topology is None:
             return self
+        if not text:
+            return self if self.locations is None else replace(self, locations=_numbered(self.locations))
         if self.locations is not None:
             names = _as_text(self.locations.subscribers)
             return replace(self, locations=Locations(names, self.locations.node))
@@ -121,6 +126,63 @@ def _about(path: str | Path) -> Iterator[None]:
         raise type(error)(said if str(path) in said else f"{path}: {said}") from error
 
 
+def _read(path: str | Path, name: str) -> pa.Table:
+    """Read one of the tables, as those that Spark reads are: names ignore case, and 007 is no number."""
+    table = read_table(path)
+    known = (*COLUMNS[name], *([EVENT_ID] if name == "publishers" else []))
+    was: dict[str, str] = {}
+    for each in (each for each in table.column_names if each.lower() in known):
+        if (other := was.setdefault(each.lower(), each)) is not each:
+            raise TableError(f"columns {other!r} and {each!r} collide: names ignore case; rename one")
+    missing = [each for each in COLUMNS[name] if each not in was]
+    if missing:
+        there = ", ".join(map(repr, table.column_names)) or "no columns"
+        raise TableError(f"{path} has no column {', '.join(map(repr, missing))}; it has {there}")
+    kept = {each: table[own] for each, own in was.items()}
+    kind, files = files_of(Path(path))
+    odd = [each for each in was if each in _LABELS and not _is_text(kept[each].type)]
+    if kind == "csv" and odd and table.num_rows:
+        written = _as_written(files, {each: was[each] for each in odd})
+        for each, column in zip(odd, written.columns, strict=True):
+            numbers = pa.types.is_integer(kept[each].type)
+            if not numbers or pc.any(pc.match_substring_regex(column, _NO_NUMBER)).as_py():
+                kept[each] = column
+    return pa.table(kept)
+
+
+def _as_written(files: list[Path], columns: dict[str, str]) -> pa.Table:
+    """Return columns of CSV as text, letter by letter."""
+    import pyarrow.csv as pv
+
+    how = pv.ConvertOptions(
+        include_columns=list(columns.values()),
+        column_types=dict.fromkeys(columns.values(), pa.string()),
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    found = pa.concat_tables([pv.read_csv(file, convert_options=how) for file in files])
+    return found.rename_columns(list(columns))
+
+
+def _one_type(table: pa.Table, names: tuple[str, ...]) -> pa.Table:
+    """Return a table with these columns as text, if one of them is."""
+    if not any(_is_text(table[name].type) for name in names):
+        return table
+    for name in names:
+        table = table.set_column(table.column_names.index(name), name, _as_text(table[name]))
+    return table
+
+
+def _alike(table: pa.Table, topology: Topology) -> tuple[pa.Table, Topology]:
+    """Return both with nodes named by text, if one of them has them so; the numbers of nodes stay."""
+    if _is_text(topology.nodes.type) == _is_text(table["node"].type) or not table.num_rows:
+        return table, topology
+    named = Topology(topology.a, topology.b, topology.cost, _as_text(topology.nodes))
+    place = table.column_names.index("node")
+    return table.set_column(place, "node", _as_text(table["node"])), named
+
+
 def _publishers(table: pa.Table, topology: Topology) -> NDArray[np.int32]:
     """Return the nodes that a table says events come from, each as often as it is named."""
     where = labels_in(table, "node", "publishers")
@@ -132,6 +194,45 @@ def _publishers(table: pa.Table, topology: Topology) -> NDArray[np.int32]:
             "names; add a link to it, or mend publishers"
         )
     return node.astype(np.int32)
+
+
+def _published(table: pa.Table, node: NDArray[np.int32]) -> pa.Table | None:
+    """Return the node of each event, by its id; None where the table has no ids."""
+    if EVENT_ID not in table.column_names:
+        return None
+    ids = table[EVENT_ID].combine_chunks()
+    if ids.null_count:
+        row = pc.index(ids.is_null(), True).as_py()
+        raise TableError(
+            f"{EVENT_ID} is null in {ids.null_count} rows, the first of them row {row}; mend them"
+        )
+    try:
+        numbers = np.asarray(ids.cast(pa.int64()))
+    except pa.ArrowException as error:
+        raise TableError(
+            f"column {EVENT_ID!r} is of type {ids.type}; use whole numbers of 64 bits"
+        ) from error
+    order = np.argsort(numbers, kind="stable")
+    numbers = numbers[order]
+    twice = np.flatnonzero(numbers[1:] == numbers[:-1])
+    if len(twice):
+        raise TableError(
+            f"{EVENT_ID} {numbers[twice[0]]} has several rows; an event has one publisher: keep one"
+        )
+    return pa.table({EVENT_ID: numbers, "node": node[order]})
+
+
+def _numbered(locations: Locations) -> Locations:
+    """Return locations by number, without those whose names are none."""
+    if not _is_text(locations.subscribers.type):
+        return locations
+    kept = np.flatnonzero(pc.match_substring_regex(locations.subscribers, r"^(0|-?[1-9]\d{0,17})$"))
+    numbers = locations.subscribers.take(pa.array(kept)).cast(pa.int64())
+    return Locations(numbers, locations.node[kept])
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _as_text(labels: pa.Array) -> pa.Array:

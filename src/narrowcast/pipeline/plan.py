@@ -191,9 +191,10 @@ def _large(planner: Planner, params: Mapping[str, Any], over: str) -> Joint:
             "on Spark"
         )
     if odd := [name for name in params if name not in ("cost", *ON_SPARK)]:
+        name = {"start": "--from", "pinned": "--pinned"}.get(odd[0], odd[0])
         raise ParameterError(
-            f"{odd[0]} is given, which joint does without on Spark, and {over}, raise the limit, or leave "
-            f"{odd[0]} out; there it takes {', '.join(ON_SPARK)}"
+            f"{name} is given, which joint does without on Spark, and {over}, raise the limit, or leave "
+            f"{name} out; there it takes {', '.join(ON_SPARK)}"
         )
     return planner.fit(nothing)
 

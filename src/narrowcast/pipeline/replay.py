@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from narrowcast.costs.network import Network
-from narrowcast.errors import TableError
+from narrowcast.errors import ParameterError
 from narrowcast.model.cells import CellGrid
 from narrowcast.model.events import EventBatch
 from narrowcast.model.labels import encode, labels_in
@@ -31,7 +31,6 @@ from narrowcast.pipeline.scan import over_events
 from narrowcast.pipeline.sendings import Replayed, Sending, Sent
 from narrowcast.pipeline.shipping import shipped
 from narrowcast.pipeline.streaming.routes import Flows, Routes, positions_of
-from narrowcast.pipeline.tables import ingest
 from narrowcast.planning.baselines import stable_hash
 from narrowcast.routing import Method, ThresholdRouter
 from narrowcast.routing.choice import router_maker
@@ -39,7 +38,7 @@ from narrowcast.routing.decision import routed
 from narrowcast.sim.replay import Replay
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from numpy.typing import ArrayLike, NDArray
     from pyspark import Broadcast
@@ -76,8 +75,9 @@ def replay(
 ) -> Replayed:
     """Send matched events by plans, and return what that costs, on a network or in messages.
 
-    The matches are read once for all plans. A worker holds the plans and 12 bytes for each subscription. Who
-    wants an event and is not in a plan is sent to directly, and so is an event in a cell that it lacks.
+    The matches are read once for all plans. A worker holds the plans, and 12 bytes for each subscription and
+    for each event whose publisher is told. Who wants an event and is not in a plan is sent to directly, and
+    so is an event in a cell that it lacks. On a network, whoever wants an event or listens has a node.
 
     Parameters
     ----------
@@ -101,19 +101,11 @@ def replay(
     block
         About how many matches are replayed in one go.
     """
-    from pyspark.sql import functions as sf
-
     spark = matches.sparkSession
     events = matches.select(EVENT_ID, "subscription_ids")
-    columns = []
+    columns: list[str] = []
     if cells is not None:
         events, columns = events.join(cells.select(EVENT_ID, "flow"), EVENT_ID), ["flow"]
-    if network.published is not None:
-        told = ingest(spark, "publishers", network.published)
-        for bad in told.rejected.limit(1).collect():
-            raise TableError(f"{network.published}: {bad.reason}: {bad.row}; mend it")
-        where = told.rows.select(EVENT_ID, sf.col("node").cast("string").alias("node"))
-        events, columns = events.join(where, EVENT_ID, "left"), [*columns, "node"]
     with plainly("replay the events"):
         everybody, ids, place = _owners(owners, plans)
         job = _job(everybody, ids, place, plans, flow_space, network, multicast, seed, block)
@@ -233,8 +225,10 @@ class _Job:
     place: NDArray[np.int32]
     routes: list[_Route]
     network: Network | None
-    nodes: Labels | None
     among: Ints | None
+    told: pa.Table | None
+    nowhere: Ints
+    names: Labels
     seed: int
     block: int
 
@@ -276,25 +270,39 @@ def _job(
     block: int,
 ) -> _Job:
     """Return what workers are sent."""
-    network = nodes = among = None
+    flows = None if flow_space == "events" else Flows()
+    fitted = [Routes("", each.plan, flows).over(everybody) for each in plans.values()]
+    network = among = None
+    nowhere = np.empty(0, np.int64)
     if tables.topology is not None:
         tables = tables.fitting(text=True)
         given: dict[str, Any] = {**tables.given, "multicast": multicast}
-        here = Network(**given).nodes_of(everybody)
+        here, nowhere = _nodes(tables, Network(**given), everybody, [each.plan for each in fitted])
         network = Network(**{**given, "locations": here})
-        topology = network.topology
-        nodes = topology.nodes.cast(pa.string())
-        every = np.arange(topology.n_nodes) if tables.publishers is None else tables.publishers
+        every = np.arange(network.topology.n_nodes) if tables.publishers is None else tables.publishers
         among = np.sort(every).astype(np.int64)
     routes = []
-    for each in plans.values():
-        flows = None if flow_space == "events" else Flows()
-        fitted = Routes("", each.plan, flows).over(everybody)
+    for each, fit in zip(plans.values(), fitted, strict=True):
         router = router_maker(each.router, each.params)(network)
         if isinstance(router, ThresholdRouter):
-            router = router.settled(fitted.plan)
-        routes.append(_Route(fitted.plan, router, None if flows is None else fitted.known))
-    return _Job(pa.array(np.arange(len(everybody))), ids, place, routes, network, nodes, among, seed, block)
+            router = router.settled(fit.plan)
+        routes.append(_Route(fit.plan, router, None if flows is None else fit.known))
+    numbers = pa.array(np.arange(len(everybody)))
+    names = everybody.take(pa.array(nowhere))
+    return _Job(numbers, ids, place, routes, network, among, tables.published, nowhere, names, seed, block)
+
+
+def _nodes(
+    tables: NetworkTables, network: Network, everybody: Labels, plans: Iterable[ChannelPlan]
+) -> tuple[NDArray[np.int32], Ints]:
+    """Return where everybody is, and who is nowhere: these must not want or listen to anything."""
+    assert tables.topology is not None
+    known = tables.topology.nodes if tables.locations is None else tables.locations.subscribers
+    listening = [np.flatnonzero(np.diff(plan.listens.indptr)) for plan in plans]
+    placed = np.unique(np.concatenate([np.flatnonzero(positions_of(everybody, known) >= 0), *listening]))
+    found = np.zeros(len(everybody), np.int32)
+    found[placed] = network.nodes_of(everybody.take(pa.array(placed)))
+    return found, np.setdiff1d(np.arange(len(everybody)), placed)
 
 
 def _replayed(batches: Iterator[pa.RecordBatch], job: Broadcast[_Job]) -> Iterator[pa.RecordBatch]:
@@ -329,6 +337,12 @@ def _blocks(batch: pa.RecordBatch, job: _Job) -> Iterator[_Block]:
     known = job.ids[at] == ids if len(job.ids) else np.zeros(len(ids), np.bool_)
     row = np.repeat(np.arange(batch.num_rows), np.diff(starts))[known]
     interested = Matches.from_pairs(row, job.place[at[known]], batch.num_rows)
+    lost = np.flatnonzero(np.isin(job.nowhere, interested.index))
+    if len(lost):
+        raise ParameterError(
+            f"subscriber {job.names[int(lost[0])].as_py()!r} wants events and is nowhere; give its node in "
+            "locations"
+        )
     publisher = _publishers(batch, job)
     order, rank = np.arange(batch.num_rows), np.zeros(batch.num_rows, np.int64)
     if publisher is not None and job.network is not None:
@@ -348,9 +362,10 @@ def _publishers(batch: pa.RecordBatch, job: _Job) -> Ints | None:
     if job.among is None:
         return None
     found = drawn_publishers(batch.column(EVENT_ID), job.among, job.seed)
-    if "node" in batch.schema.names:
-        said = np.asarray(pc.fill_null(pc.index_in(batch.column("node"), value_set=job.nodes), -1))
-        found = np.where(said >= 0, said, found)
+    if job.told is not None and job.told.num_rows:
+        ids, known = batch.column(EVENT_ID).to_numpy(), job.told[EVENT_ID].to_numpy()
+        at = np.minimum(np.searchsorted(known, ids), len(known) - 1)
+        found = np.where(known[at] == ids, job.told["node"].to_numpy()[at], found)
     return found
 
 

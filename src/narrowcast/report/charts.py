@@ -50,6 +50,8 @@ CHARTS = (
 
 #: Ways of sending that need no planning, and what none can beat.
 _UNPLANNED = ("unicast", "broadcast", "per-flow", "hash", "ideal")
+#: What the panel of events that were sent is called in a comparison.
+SENT = "replayed: the events, sent"
 
 #: Version of the grammar that the files are written in.
 VEGA_LITE = "6.4"
@@ -170,6 +172,8 @@ def cost_bars(costs: Mapping[str, tuple[Cost, int | None]], *, events: float = 1
 def compared_methods(rows: Sequence[Mapping[str, Any]], costs: Sequence[str]) -> Records:
     """Return the bars of a comparison: for each cost the methods, cheapest first, with seconds and memory.
 
+    What events cost that were sent comes before the costs, where there are any.
+
     Parameters
     ----------
     rows
@@ -186,14 +190,16 @@ def compared_methods(rows: Sequence[Mapping[str, Any]], costs: Sequence[str]) ->
     """
     made = [row for row in rows if row["costs"]]
     several = len({row["asked"] for row in made if row["asked"] is not None}) > 1
+    panels = {cost: [row["costs"][cost]["total"] for row in made] for cost in costs}
+    if made and all(row.get("replayed") for row in made):
+        panels = {SENT: [row["replayed"]["cost"] for row in made], **panels}
     bars: Records = []
-    for place, cost in enumerate(costs):
-        ordered = sorted(made, key=lambda row: row["costs"][cost]["total"])
-        for order, row in enumerate(ordered):
+    for place, (cost, totals) in enumerate(panels.items()):
+        for order, which in enumerate(sorted(range(len(made)), key=lambda i: totals[i])):
+            row, total = made[which], totals[which]
             name = row["method"]
             if several and row["asked"] is not None:
                 name += f", {row['asked']:,}"
-            total = row["costs"][cost]["total"]
             bar = {"cost": cost, "place": place, "method": name, "order": order}
             bar["kind"] = "without planning" if row["method"] in _UNPLANNED else "planned"
             # What there is no number for still has its place, so that panels beside each other stay in line.

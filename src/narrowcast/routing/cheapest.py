@@ -33,6 +33,8 @@ class _Weighing:
     """A router that knows what ways cost."""
 
     def __init__(self, *, network: Network | None = None, broadcast: bool = False) -> None:
+        if not isinstance(broadcast, bool | np.bool_):
+            raise ParameterError(f"broadcast is {broadcast!r}; give true or false")
         self.network = network
         self.broadcast = broadcast
 
@@ -107,21 +109,18 @@ class ThresholdRouter(_Demoting):
         broadcast: bool = False,
     ) -> None:
         super().__init__(network=network, broadcast=broadcast)
+        if threshold is not None:
+            _check_threshold(threshold)
         self.threshold = threshold
 
     def thresholds(self, plan: ChannelPlan) -> Doubles:
         """Return the share of its members from which on each channel is used."""
         if self.threshold is not None:
-            try:
-                given = np.asarray(self.threshold, np.float64)
-            except (TypeError, ValueError):
-                raise ParameterError(f"threshold is {self.threshold!r}; give a share from 0 to 1") from None
-            if given.ndim > 1 or (given.ndim and given.shape != (plan.n_channels,)):
+            given = _check_threshold(self.threshold)
+            if given.ndim and given.shape != (plan.n_channels,):
                 raise ParameterError(
                     f"{given.size} thresholds for {plan.n_channels} channels; give one each, or one for all"
                 )
-            if not ((given >= 0) & (given <= 1)).all():
-                raise ParameterError(f"threshold is {self.threshold!r}; give a share from 0 to 1")
             return np.broadcast_to(given, plan.n_channels).astype(np.float64)
         if self.network is None:
             return np.zeros(plan.n_channels)
@@ -239,6 +238,21 @@ class PartialRouter(_Weighing):
             alone |= ~prices.listens[chosen[event], who]
         unicast = Matches.from_pairs(event[alone], who[alone], matches.n_events)
         return self._sent(channels, unicast, plan, prices)
+
+
+def _check_threshold(threshold: ArrayLike) -> Doubles:
+    """Return a share, or one for each channel, or say that it is none."""
+    said = f"threshold is {threshold!r}; give a share from 0 to 1"
+    try:
+        found = np.asarray(threshold)
+    except ValueError:
+        raise ParameterError(said) from None
+    # Text, and true, would pass for numbers.
+    if found.ndim > 1 or (found.size and found.dtype.kind not in "iuf"):
+        raise ParameterError(said)
+    if not ((found >= 0) & (found <= 1)).all():
+        raise ParameterError(said)
+    return found.astype(np.float64)
 
 
 def _paid(sent: Deliveries, prices: Prices) -> Doubles:

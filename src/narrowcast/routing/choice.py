@@ -49,7 +49,7 @@ def router_parameters(name: str) -> list[str]:
 
 
 def router_maker(name: str, params: Mapping[str, Any] | None = None) -> Callable[[Network | None], Router]:
-    """Return what makes a router for a network, once its parameters are known to be its own.
+    """Return what makes a router for a network, once its parameters are known to be its own and in range.
 
     Parameters
     ----------
@@ -65,15 +65,17 @@ def router_maker(name: str, params: Mapping[str, Any] | None = None) -> Callable
     >>> router_maker("exact", {"threshold": 0.15})
     Traceback (most recent call last):
     narrowcast.errors.ParameterError: router 'exact' has no parameter 'threshold'; it has: broadcast
+    >>> router_maker("threshold", {"threshold": 2})
+    Traceback (most recent call last):
+    narrowcast.errors.ParameterError: threshold is 2; give a share from 0 to 1
     """
     factory, own = ROUTERS[name], router_parameters(name)
     given = dict(params or {})
-    for key, value in given.items():
+    for key in given:
         if key not in own:
             raise ParameterError(
                 f"router {name!r} has no parameter {key!r}; it has: {', '.join(own) or 'none'}"
             )
-        if isinstance(value, str):
-            raise ParameterError(f"--set {key} is {value!r}; give a number")
+    factory(**given)  # what is out of range is told here, long before there is a network
     takes = "network" in inspect.signature(factory).parameters
     return lambda network: factory(**given, **({"network": network} if takes else {}))
