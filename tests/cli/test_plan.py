@@ -96,6 +96,7 @@ def test_topics(topics: list[str], tmp_path: Path) -> None:
         "flows": 4,
         "subscribers": 3,
         "channels": plan.n_groups,
+        "sessions": None,
         "direct": 0,
         "costs": {"filtering": Filtering().score(interest, plan).total, "waste": cost.total},
     }
