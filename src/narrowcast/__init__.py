@@ -6,7 +6,7 @@ Everything here works without Spark and NATS; `narrowcast.pipeline` and `narrowc
 from importlib import import_module
 from types import ModuleType
 
-from narrowcast.costs import COSTS, CostModel, Filtering, Network, Waste
+from narrowcast.costs import COSTS, CostModel, Filtering, Network, Overall, Waste
 from narrowcast.filters.explain import Explanation, Subscription
 from narrowcast.filters.limits import Limits
 from narrowcast.filters.subscriptions import compile_filters
@@ -98,6 +98,7 @@ __all__ = [
     "Mst",
     "Network",
     "OnlinePlanner",
+    "Overall",
     "Pairwise",
     "Partial",
     "PartialRouter",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from narrowcast.costs.base import COSTS, CostModel
 from narrowcast.costs.filtering import Filtering
 from narrowcast.costs.network import Network
+from narrowcast.costs.overall import Overall
 from narrowcast.costs.waste import Waste
 
-__all__ = ["COSTS", "CostModel", "Filtering", "Network", "Waste"]
+__all__ = ["COSTS", "CostModel", "Filtering", "Network", "Overall", "Waste"]
