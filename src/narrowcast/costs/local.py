@@ -63,6 +63,11 @@ class Local:
         for name, growth in (("m", self.model.maintained), ("a", self.model.tied), ("d", self.model.sent)):
             object.__setattr__(self, name, _Known(growth))
 
+    def last(self, topic: Topic) -> float:
+        """Return what one of its direct subscribers costs a topic, over what the others do."""
+        m, d, members = self.m, self.d, topic.members
+        return m(members) - m(members - 1) + topic.frequency * (d(members) - d(members - 1))
+
     def add(self, topic: Topic, *, members: int, flows: int, common: int) -> float:
         """Return the change when a cluster takes up a topic that `common` of its members have directly."""
         m, a, d = self.m, self.a, self.d
@@ -132,8 +137,7 @@ class Local:
         m, d = self.m, self.d
         total = m(members + 1) - m(members) + frequency * (d(members + 1) - d(members))
         for topic in topics:
-            total += m(topic.members - 1) - m(topic.members)
-            total += topic.frequency * (d(topic.members - 1) - d(topic.members))
+            total -= self.last(topic)
         return total
 
     def leave(self, topics: Iterable[Topic], *, members: int, frequency: float) -> float:
@@ -155,8 +159,7 @@ class Local:
         With linear costs that is (1 + f (|S_c| + 1)) / (1 + f), as in section 3.1; with others what one
         subscriber saves is taken from where the topic is now.
         """
-        m, a, d = self.m, self.a, self.d
-        at = max(topic.members, 1)
+        a, d = self.a, self.d
         once = a(flows + 1) - a(flows) + topic.frequency * (self.model.cost_n + d(members))
-        each = m(at) - m(at - 1) + topic.frequency * (d(at) - d(at - 1))
+        each = self.last(Topic(topic.frequency, max(topic.members, 1)))
         return once / each if each > 0 else float("inf")

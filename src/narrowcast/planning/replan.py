@@ -15,8 +15,12 @@ from narrowcast.model.labels import column_of, encode, labels_in
 from narrowcast.model.relation import relation_of, rows_of
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from narrowcast.model.diff import PlanDelta
+    from narrowcast.model.labels import Labels
     from narrowcast.model.plan import ChannelPlan
+    from narrowcast.model.relation import Positions
     from narrowcast.planning.base import Planner
 
 ACTIONS = ("subscribe", "unsubscribe")
@@ -65,13 +69,8 @@ class Replanner:
         return delta
 
 
-def changed(interest: Interest, changes: pa.Table) -> Interest:
-    """Return the interest after a table of changes.
-
-    They count in the order of `time`, equal times in the order of rows; only the last one of a pair
-    matters. A new flow has rate 1. Subscribing twice, or unsubscribing from what is not wanted, changes
-    nothing; subscribers and flows stay known when nothing is left of them.
-    """
+def read_changes(changes: pa.Table) -> tuple[Labels, Labels, NDArray[np.bool_], Positions]:
+    """Return subscribers, flows, whether they subscribe, and the order of changes in time, checked."""
     subscriber, flow, action = (
         labels_in(changes, name, "changes") for name in ("subscriber", "flow", "action")
     )
@@ -82,13 +81,24 @@ def changed(interest: Interest, changes: pa.Table) -> Interest:
     if (act < 0).any():
         bad = action[int(act.argmin())].as_py()
         raise TableError(f"column 'action' of changes holds {bad!r}; use {' or '.join(map(repr, ACTIONS))}")
+    order = pc.sort_indices(time).to_numpy().astype(np.int64)
+    return subscriber, flow, act == ACTIONS.index("subscribe"), order
+
+
+def changed(interest: Interest, changes: pa.Table) -> Interest:
+    """Return the interest after a table of changes.
+
+    They count in the order of `time`, equal times in the order of rows; only the last one of a pair
+    matters. A new flow has rate 1. Subscribing twice, or unsubscribing from what is not wanted, changes
+    nothing; subscribers and flows stay known when nothing is left of them.
+    """
+    subscriber, flow, subscribes, by_time = read_changes(changes)
     subscribers, [old_subscriber, new_subscriber] = encode("subscriber", interest.subscribers, subscriber)
     flows, [old_flow, new_flow] = encode("flow", interest.flows, flow)
     # What counts is the last entry of each pair: the old wants, then the changes by time.
-    by_time = pc.sort_indices(time).to_numpy()
     row = np.append(old_subscriber[rows_of(interest.wants)], new_subscriber[by_time])
     column = np.append(old_flow[interest.wants.indices], new_flow[by_time])
-    joins = np.append(np.ones(interest.n_wants, np.bool_), act[by_time] == ACTIONS.index("subscribe"))
+    joins = np.append(np.ones(interest.n_wants, np.bool_), subscribes[by_time])
     _, from_end = np.unique((row * len(flows) + column)[::-1], return_index=True)
     last = len(row) - 1 - from_end
     stays = last[joins[last]]

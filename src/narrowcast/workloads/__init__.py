@@ -10,13 +10,17 @@ from narrowcast.workloads.base import (
     parameters_of,
     values_of,
 )
+from narrowcast.workloads.feeds import Feeds
 from narrowcast.workloads.flows import Flows
+from narrowcast.workloads.packages import Packages
 from narrowcast.workloads.quotes import Quotes
 from narrowcast.workloads.stocks import Stocks
 
 __all__ = [
     "WORKLOADS",
+    "Feeds",
     "Flows",
+    "Packages",
     "Quotes",
     "Stocks",
     "Workload",

@@ -1,0 +1,76 @@
+"""What subscribers answer when they are asked: bits of their own rows, counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from narrowcast.kernels.jit import kernel, lowest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Words: TypeAlias = NDArray[np.uint64]
+    Ints: TypeAlias = NDArray[np.int64]
+
+
+@kernel
+def tally(words: Words, rows: Ints, counts: Ints) -> None:
+    """Add up, for each column, how many of some rows have its bit."""
+    for i in range(len(rows)):
+        row: Any = words[rows[i]]
+        for w in range(len(row)):
+            left = row[w]
+            while left:
+                counts[64 * w + lowest(left)] += 1
+                left &= left - np.uint64(1)
+
+
+@kernel
+def needed(interests: Words, joined: Words, topics: Words, rows: Ints, cluster: int, counts: Ints) -> None:
+    """Add up, for each topic, how many of some members want it and have it from this cluster alone.
+
+    `topics` has a row for each cluster; a subscriber looks only at those that it joined.
+    """
+    for i in range(len(rows)):
+        for w in range(topics.shape[1]):
+            left = _alone(interests, joined, topics, rows[i], cluster, w)
+            while left:
+                counts[64 * w + lowest(left)] += 1
+                left &= left - np.uint64(1)
+
+
+@kernel
+def worth(
+    interests: Words,
+    joined: Words,
+    topics: Words,
+    rows: Ints,
+    cluster: int,
+    weight: NDArray[np.float64],
+    found: NDArray[np.float64],
+) -> None:
+    """Add up, for each of some members, the weights of what it wants and has from this cluster alone."""
+    for i in range(len(rows)):
+        for w in range(topics.shape[1]):
+            left = _alone(interests, joined, topics, rows[i], cluster, w)
+            while left:
+                found[i] += weight[64 * w + lowest(left)]
+                left &= left - np.uint64(1)
+
+
+@kernel
+def _alone(interests: Words, joined: Words, topics: Words, row: int, cluster: int, w: int) -> Any:
+    """Return one word of the topics that a member wants and has from this cluster alone."""
+    left: Any = interests[row, w] & topics[cluster, w]
+    v = 0
+    while left and v < joined.shape[1]:
+        others = joined[row, v]
+        while others:
+            other = 64 * v + lowest(others)
+            others &= others - np.uint64(1)
+            if other != cluster:
+                left &= ~topics[other, w]
+        v += 1
+    return left

@@ -1,0 +1,389 @@
+"""Tamara as a planner that follows its users: changes of interest in, changes of the plan out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from narrowcast.costs.local import Local
+from narrowcast.costs.overall import INTERVAL, Overall
+from narrowcast.errors import ParameterError
+from narrowcast.model.diff import PlanDelta
+from narrowcast.model.interest import Interest
+from narrowcast.model.labels import column_of, labels_in, numbers_in, positions
+from narrowcast.model.plan import ChannelPlan
+from narrowcast.model.relation import relation_of, rows_of
+from narrowcast.planning.base import PLANNERS, check_channels, check_seed, check_whole
+from narrowcast.planning.replan import read_changes
+from narrowcast.planning.tamara.protocol import Protocol, Rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from narrowcast.model.labels import Labels
+    from narrowcast.model.relation import Positions, Relation
+
+#: Who goes over to a new cluster of two topics: all direct subscribers of either, or those of both.
+Pair = Literal["all", "common"]
+
+
+@PLANNERS.register("tamara")
+class Tamara:
+    """Clusters of topics that adapt to who wants what, by local decisions (tamara2007).
+
+    Topics with much the same audience share a channel; whoever wants enough of them joins it, and filters the
+    rest out. Channels decide by what they know and by surveys of their members; every message that takes is
+    counted, in `messages_`. `fit` lets subscribers arrive one after the other, in an order drawn by the seed;
+    `update` goes on from there.
+
+    Parameters
+    ----------
+    channels
+        The most channels, those of clusters and those of single topics together; None for any number. What
+        finds no channel goes by unicast.
+    seed
+        Of the order of arrivals, samples and coins.
+    cost_m, cost_a, cost_n, cost_d, interval
+        What channels and events cost: see `Overall`.
+    rounds
+        How often clusters look for one to merge with, and topics for a cluster, while `fit` goes on.
+    period
+        Seconds from one such round to the next while changes come in.
+    pair
+        Whether `all` direct subscribers of two topics go over to their new cluster, or the `common` ones.
+    surely, margin, z
+        How surely coins win when an update pays; the margin of samples, and how many deviations that is.
+    by
+        The share that a topic's frequency or a cluster's size has to change by to be looked at.
+    grown
+        Whether a cluster that grows looks at its topics: the paper has no such trigger.
+    adapt
+        Whether clusters change at all; if not, subscribers choose among those that there are.
+    half_life
+        Seconds after which an observed frequency counts half.
+    start
+        A plan to begin with: its channels of several flows are clusters, and who listens to one and wants
+        some of it is in it. There are no rounds then until changes come in.
+
+    Examples
+    --------
+    >>> interest = Interest([[1, 1, 0], [1, 1, 0], [1, 1, 0], [1, 1, 1]], rate=[1e-4, 1e-4, 1.0])
+    >>> planner = Tamara().fit(interest)
+    >>> planner.plan_.carries.toarray().astype(int).tolist()
+    [[1, 0], [1, 0], [0, 1]]
+    >>> changes = {"time": [9.0], "subscriber": [0], "flow": [2], "action": ["subscribe"]}
+    >>> planner.update(pa.table(changes)).added["listens"].to_pylist()
+    [{'subscriber': 0, 'channel': 1}]
+    """
+
+    #: Whether clusters and members look at themselves in every round.
+    tidy = False
+
+    def __init__(
+        self,
+        *,
+        channels: int | None = None,
+        seed: int = 0,
+        cost_m: Any = "linear",
+        cost_a: Any = "linear",
+        cost_n: float = 1.0,
+        cost_d: Any = "linear",
+        interval: float = INTERVAL,
+        rounds: int = 100,
+        period: float = 43_200.0,
+        pair: Pair = "all",
+        surely: float = 0.99,
+        margin: float = 0.05,
+        z: float = 1.96,
+        by: float = 0.25,
+        grown: bool = False,
+        adapt: bool = True,
+        half_life: float = 3 * 86_400.0,
+        start: ChannelPlan | None = None,
+    ) -> None:
+        self.channels = channels
+        self.seed = seed
+        self.cost_m = cost_m
+        self.cost_a = cost_a
+        self.cost_n = cost_n
+        self.cost_d = cost_d
+        self.interval = interval
+        self.rounds = rounds
+        self.period = period
+        self.pair = pair
+        self.surely = surely
+        self.margin = margin
+        self.z = z
+        self.by = by
+        self.grown = grown
+        self.adapt = adapt
+        self.half_life = half_life
+        self.start = start
+
+    def fit(self, interest: Interest) -> Self:
+        """Let everybody arrive and subscribe, and make the first plan, `plan_`."""
+        self._begin(interest)
+        self._arrive(interest)
+        return self
+
+    def _arrive(self, interest: Interest) -> None:
+        """Let subscribers come one after the other, in an order drawn by the seed."""
+        everybody, wants = self._rng.permutation(interest.n_subscribers), interest.wants
+        # One after the other, and what each wants in an order of its own.
+        place = np.empty(interest.n_subscribers)
+        place[everybody] = np.arange(interest.n_subscribers)
+        order = np.lexsort((self._rng.random(interest.n_wants), place[rows_of(wants)]))
+        peer, topic = rows_of(wants)[order].tolist(), wants.indices[order].tolist()
+        rounds = self.rounds if self.start is None else 0
+        due = np.linspace(0, len(peer), rounds + 1)[1:].astype(np.int64).tolist()
+        for i, pair in enumerate(zip(peer, topic, strict=True), 1):
+            self._protocol.subscribe(*pair)
+            while due and due[0] <= i:
+                due.pop(0)
+                self._protocol.round()
+        self._protocol.system.addresses.settle()
+
+    def _begin(self, interest: Interest) -> None:
+        """Check the parameters, and begin with subscribers who want nothing yet."""
+        check_channels(self.channels)
+        check_seed(self.seed)
+        check_whole("rounds", self.rounds, least=0)
+        if self.pair not in get_args(Pair):
+            raise ParameterError(f"pair is {self.pair!r}; give one of {', '.join(get_args(Pair))}")
+        for name, low, high in (("surely", 0, 1), ("margin", 0, 1)):
+            if not low < getattr(self, name) < high:
+                raise ParameterError(f"{name} is {getattr(self, name)!r}; give a number above 0 and below 1")
+        for name in ("period", "z", "by", "half_life"):
+            if not getattr(self, name) > 0:
+                raise ParameterError(f"{name} is {getattr(self, name)!r}; give a number above 0")
+        model = Overall(
+            cost_m=self.cost_m,
+            cost_a=self.cost_a,
+            cost_n=self.cost_n,
+            cost_d=self.cost_d,
+            interval=self.interval,
+        )
+        rules = Rules(
+            everybody=self.pair == "all", surely=self.surely, margin=self.margin, z=self.z, by=self.by,
+            grown=self.grown, tidy=self.tidy, adapt=self.adapt,
+        )  # fmt: skip
+        self._rng = np.random.default_rng(self.seed)
+        self._protocol = Protocol(Local(model), rules, self._rng, limit=self.channels)
+        self._time: float | None = None
+        self.ignored_ = 0
+        self.subscribers_, self.flows_ = interest.subscribers, interest.flows
+        self._peer = {label: i for i, label in enumerate(interest.subscribers.to_pylist())}
+        self._topic = {label: i for i, label in enumerate(interest.flows.to_pylist())}
+        self._protocol.system.create(model.frequencies(interest).tolist())
+        self._protocol.system.admit(interest.n_subscribers)
+        if self.start is not None:
+            self._take_over(self.start, interest)
+
+    def _take_over(self, plan: ChannelPlan, interest: Interest) -> None:
+        """Begin with the clusters of a plan, and with who is in them."""
+        flow = positions("flow", plan.flows, interest.flows)
+        peer = positions("subscriber", plan.subscribers, interest.subscribers)
+        carries, listens = plan.carries.tocsc(), plan.listens.tocsc()
+        system, wants = self._protocol.system, interest.wants.tocsc()
+        for channel in range(plan.n_channels):
+            topics = flow[carries.indices[carries.indptr[channel] : carries.indptr[channel + 1]]]
+            topics = topics[topics >= 0]
+            if len(topics) < 2 or not system.addresses.room:
+                continue
+            members = peer[listens.indices[listens.indptr[channel] : listens.indptr[channel + 1]]]
+            wanted = np.bincount(wants[:, topics].indices, minlength=interest.n_subscribers) > 0
+            cluster = system.found(topics.tolist())
+            for member in members[members >= 0].tolist():
+                if wanted[member]:
+                    system.join(member, cluster)
+            system.clusters[cluster].checked = len(system.clusters[cluster].members)
+
+    def update(self, changes: pa.Table) -> PlanDelta:
+        """Take up a table of changes (time, subscriber, flow, action) and return what changed in `plan_`.
+
+        They count in the order of `time`, equal times in that of rows. Subscribing to what one has, and
+        unsubscribing from what one has not, changes nothing and is counted in `ignored_`. A flow that is new
+        has rate 1 until it is observed.
+        """
+        self._check_fitted()
+        subscriber, flow, subscribes, order = read_changes(changes)
+        peer = self._numbers(subscriber, self._peer, "subscribers_", self._protocol.system.admit)
+        topic = self._numbers(
+            flow, self._topic, "flows_", lambda n: self._protocol.system.create([self.interval] * n)
+        )
+        seconds = _seconds(column_of(changes, "time", "changes"))
+        for i in order.tolist():
+            self._pass(seconds[i])
+            act = self._protocol.subscribe if subscribes[i] else self._protocol.unsubscribe
+            self.ignored_ += not act(int(peer[i]), int(topic[i]))
+        return self._delta()
+
+    def observe(self, events: pa.Table, seconds: float) -> PlanDelta:
+        """Take up how many events (flow, events) there were in the last so many seconds.
+
+        A flow that is not named had none. Channels count the events that pass through them, and so learn how
+        often their topic has events; nobody tells them when that changes.
+        """
+        self._check_fitted()
+        if not seconds > 0:
+            raise ParameterError(
+                f"seconds is {seconds!r}; give how long events were counted: a number above 0"
+            )
+        flow, count = labels_in(events, "flow", "events"), numbers_in(events, "events", "events")
+        create = self._protocol.system.create
+        topic = self._numbers(flow, self._topic, "flows_", lambda n: create([self.interval] * n))
+        seen = np.bincount(topic, count, len(self._protocol.system.topics))
+        keep = 0.5 ** (seconds / self.half_life)
+        for each, events_seen in enumerate((seen * self.interval / seconds).tolist()):
+            before = self._protocol.system.topics[each].frequency
+            self._protocol.believe(each, keep * before + (1 - keep) * events_seen)
+        return self._delta()
+
+    def round(self) -> PlanDelta:
+        """Let clusters look for one to merge with, and topics for a cluster, now."""
+        self._check_fitted()
+        self._protocol.round()
+        return self._delta()
+
+    @property
+    def plan_(self) -> ChannelPlan:
+        """The plan as it is now."""
+        self._check_fitted()
+        system = self._protocol.system
+        n_channels = max(system.addresses.number.values(), default=-1) + 1
+        carried, listened = [], []
+        for (kind, key), number in system.addresses.number.items():
+            channel = system.topics[key] if kind == "t" else system.clusters[key]
+            flows = [key] if kind == "t" else sorted(system.clusters[key].frequencies)
+            carried.append((np.array(flows, np.int64), number))
+            listened.append((channel.members.all(), number))
+        waiting = [
+            t
+            for t, each in enumerate(system.topics)
+            if len(each.members) and ("t", t) not in system.addresses.number
+        ]
+        alone = [(system.topics[t].members.all(), t) for t in waiting]
+        n_flows, n_subscribers = len(self.flows_), len(self.subscribers_)
+        return ChannelPlan(
+            _relation(carried, (n_flows, n_channels)),
+            _relation(listened, (n_subscribers, n_channels)),
+            unicast=_relation(alone, (n_subscribers, n_flows)),
+            subscribers=self.subscribers_,
+            flows=self.flows_,
+        )
+
+    @property
+    def interest_(self) -> Interest:
+        """Who wants what by now, with the rates that the channels believe in."""
+        self._check_fitted()
+        system = self._protocol.system
+        bits = np.unpackbits(system.peers.interests.words.view(np.uint8), axis=1, bitorder="little")
+        wants = bits[: len(self.subscribers_), : len(self.flows_)]
+        rate = np.array([topic.frequency for topic in system.topics]) / self.interval
+        return Interest(wants, rate, self.subscribers_, self.flows_)
+
+    @property
+    def cost_(self) -> float:
+        """What channels and events cost by now (OC), kept up to date change by change."""
+        return self._protocol.system.account.total
+
+    @property
+    def messages_(self) -> dict[str, int]:
+        """Messages sent so far, by kind: see `exchange`."""
+        return dict(self._protocol.exchange.sent)
+
+    @property
+    def updates_(self) -> dict[str, int]:
+        """Changes of clusters so far, by kind."""
+        return dict(self._protocol.system.updates)
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "_protocol"):
+            raise ParameterError("there is no plan to update yet; call fit with the first interest")
+
+    def _pass(self, seconds: float) -> None:
+        """Let time pass, with the rounds that are due meanwhile."""
+        if self._time is None:
+            self._time = seconds
+        while seconds - self._time >= self.period:
+            self._time += self.period
+            self._protocol.round()
+
+    def _numbers(
+        self, labels: Labels, known: dict[Any, int], name: str, more: Callable[[int], None]
+    ) -> Positions:
+        """Return labels as numbers; those that are new are added."""
+        coded = labels.dictionary_encode()
+        values = coded.dictionary.to_pylist()
+        new = [value for value in values if value not in known]
+        if new:
+            before: Labels = getattr(self, name)
+            setattr(self, name, pa.concat_arrays([before, pa.array(new, before.type)]))
+            known.update(zip(new, range(len(known), len(known) + len(new)), strict=True))
+            more(len(new))
+        numbers: Positions = np.array([known[value] for value in values], np.int64)[coded.indices.to_numpy()]
+        return numbers
+
+    def _delta(self) -> PlanDelta:
+        """Return what has changed since this was last asked for."""
+        addresses = self._protocol.system.addresses
+        columns = {
+            "carries": (("flow", self.flows_), ("channel", None)),
+            "listens": (("subscriber", self.subscribers_), ("channel", None)),
+            "unicast": (("subscriber", self.subscribers_), ("flow", self.flows_)),
+        }
+        tables: list[dict[str, pa.Table]] = []
+        for sign in (1, -1):
+            found = {}
+            for table, names in columns.items():
+                rows = sorted(pair for pair, net in addresses.changes[table].items() if net == sign)
+                pairs = np.array(rows, np.int32).reshape(-1, 2)
+                found[table] = pa.table(
+                    {
+                        name: pa.array(pairs[:, i]) if labels is None else labels.take(pa.array(pairs[:, i]))
+                        for i, (name, labels) in enumerate(names)
+                    }
+                )
+            found["parents"] = pa.table(
+                {"channel": pa.array([], pa.int32()), "parent": pa.array([], pa.int32())}
+            )
+            tables.append(found)
+        addresses.forget()
+        return PlanDelta(*tables)
+
+
+@PLANNERS.register("tamara-tidy")
+class TamaraTidy(Tamara):
+    """Tamara with a check of all clusters and members in every round.
+
+    Every cluster takes one sample of its members and drops each topic that no longer pays; and a member
+    leaves a cluster when what it needs from it alone is cheaper directly.
+
+    Examples
+    --------
+    >>> interest = Interest([[1, 1, 0], [1, 1, 0], [1, 1, 0], [1, 1, 1]], rate=[1e-4, 1e-4, 1.0])
+    >>> TamaraTidy().fit(interest).plan_.members().tolist()
+    [4, 1]
+    """
+
+    tidy = True
+
+
+def _relation(parts: Iterable[tuple[Positions, int]], shape: tuple[int, int]) -> Relation:
+    """Return the relation of rows to one column after the other."""
+    parts = list(parts)
+    rows = np.concatenate([np.zeros(0, np.int64), *(rows for rows, _ in parts)])
+    columns = np.repeat([column for _, column in parts], [len(rows) for rows, _ in parts]) if parts else rows
+    return relation_of(rows, columns, shape)
+
+
+def _seconds(time: pa.ChunkedArray) -> list[float]:
+    """Return times as seconds; numbers are taken as such."""
+    if pa.types.is_timestamp(time.type) or pa.types.is_date(time.type):
+        micro = time.cast(pa.timestamp("us", getattr(time.type, "tz", None))).cast(pa.int64())
+        time = pc.divide(micro.cast(pa.float64(), safe=False), 1e6)
+    found: list[float] = time.cast(pa.float64(), safe=False).to_pylist()
+    return found
