@@ -41,6 +41,13 @@ CHARTS = (
     "riabov2003-figure-5",
     "riabov2003-figure-6",
     "riabov2003-matching",
+    "tamara2007-figure-5",
+    "tamara2007-figure-6",
+    "tamara2007-figure-7",
+    "tamara2007-figure-8",
+    "tamara2007-figure-9",
+    "tamara2007-table-2",
+    "tamara2007-table-3",
     "tock2005-baselines",
     "tock2005-figure-4",
     "tock2005-figure-5",
@@ -105,7 +112,10 @@ def _spec(name: str) -> dict[str, Any]:
     """Return a chart's specification, without data."""
     if name not in CHARTS:
         raise ParameterError(f"unknown chart {name!r}; known: {', '.join(CHARTS)}")
-    return _read(name)
+    spec = _read(name)
+    # One that is like another says only what differs.
+    like = spec.pop("like", None)
+    return spec if like is None else _read(like) | spec
 
 
 def theme() -> dict[str, Any]:

@@ -205,6 +205,17 @@ class Feeds:
         band = order.permutation(np.repeat(np.arange(len(share)), np.diff(ends, prepend=0)))
         return np.asarray(low[band] + (high - low)[band] * value.random(self.n_flows))
 
+    def planted(self) -> Ints:
+        """Return the group of each flow that interests come in at the beginning, where they do.
+
+        Examples
+        --------
+        >>> np.bincount(Feeds(seed=1).planted()).tolist()
+        [12, 12, 12, 12, 12, 12, 12, 12, 12, 12]
+        """
+        plant = self._streams()[-2 * _DRAWN]
+        return plant.permutation(np.arange(self.n_flows) % self.groups)
+
     def _first(self, before: Interest, after: Interest) -> Interest:
         """Return the first interest that is not empty, with the rates at the beginning."""
         wants = after.wants if self.shift == "none" else before.wants

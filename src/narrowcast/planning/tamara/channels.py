@@ -6,6 +6,7 @@ what it was told or answered, which are the arguments.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -87,8 +88,13 @@ class TopicChannel:
         """Return what the channel tells others about itself."""
         return Topic(self.frequency, len(self.members))
 
-    def moved(self, by: float) -> int:
-        """Return whether the frequency has risen (1) or fallen (-1) by a share since clusters last looked."""
+    def moved(self, by: float, seen: float) -> int:
+        """Return whether the frequency has risen (1) or fallen (-1) by a share since clusters last looked.
+
+        It has been seen over so many intervals: what may be chance is no move.
+        """
+        if abs(self.frequency - self.checked) <= 3 * math.sqrt(max(self.frequency, self.checked) / seen):
+            return 0
         if self.frequency > self.checked * (1 + by):
             return 1
         return -1 if self.frequency < self.checked / (1 + by) else 0

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from narrowcast.planning.tamara.channels import Members
     from narrowcast.planning.tamara.peers import Ints, Peers
 
-#: What messages are for. `base` are direct subscriptions and their ends, which there are without clusters too.
+#: What messages are for; `base` are direct subscriptions and their ends, which there are without clusters.
 KINDS = ("base", "notify", "survey", "cluster", "resub")
 
 

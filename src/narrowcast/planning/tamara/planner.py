@@ -237,9 +237,11 @@ class Tamara:
         topic = self._numbers(flow, self._topic, "flows_", lambda n: create([self.interval] * n))
         seen = np.bincount(topic, count, len(self._protocol.system.topics))
         keep = 0.5 ** (seconds / self.half_life)
+        # What a mean over so many intervals would be as sure of.
+        length = seconds / self.interval * (1 + keep) / (1 - keep)
         for each, events_seen in enumerate((seen * self.interval / seconds).tolist()):
             before = self._protocol.system.topics[each].frequency
-            self._protocol.believe(each, keep * before + (1 - keep) * events_seen)
+            self._protocol.believe(each, keep * before + (1 - keep) * events_seen, length)
         return self._delta()
 
     def round(self) -> PlanDelta:

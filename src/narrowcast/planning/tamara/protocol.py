@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -194,11 +195,11 @@ class Protocol:
 
     # Topics
 
-    def believe(self, topic: int, frequency: float) -> None:
+    def believe(self, topic: int, frequency: float, seen: float = math.inf) -> None:
         """Have the channel of a topic believe in a frequency, and clusters look at it if that has moved."""
         channel = self.system.topics[topic]
         self.system.believe(topic, frequency)
-        turn = channel.moved(self.rules.by)
+        turn = channel.moved(self.rules.by, seen)
         if turn == 0 or not self.rules.adapt:
             return
         channel.checked = frequency
