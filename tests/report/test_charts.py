@@ -37,8 +37,8 @@ from narrowcast.report.charts import (
     matches_per_event,
     save_chart,
 )
-from narrowcast.report.page import html_page
-from support.figures import TOCK2005
+from narrowcast.report.page import PROSE, html_page
+from support.figures import TAMARA2007, TOCK2005
 
 INTEREST = Interest([[1, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1], [0, 0, 0, 0]])
 SIZES = {0: 3, 2: 1, 3: 1}
@@ -66,6 +66,7 @@ DATA: dict[str, Records] = {
         for moves, cost in ((0, 900.0), (7, 800.0), (40, 650.0), (1200, 600.0))
     ],
     **TOCK2005,
+    **TAMARA2007,
     "riabov2003-figure-3": [
         {"what": "link", "x": 0.0, "y": 0.0, "x2": 1.0, "y2": 1.0},
         {"what": "transit", "x": 0.0, "y": 0.0, "block": "block 1"},
@@ -350,7 +351,8 @@ def test_every_spec_is_a_chart() -> None:
     files = {
         Path(file.name).stem for file in resources.files("narrowcast.report").joinpath("specs").iterdir()
     }
-    assert files == {*CHARTS, "empty", "theme"}
+    shared = {"tamara2007-changes", "tamara2007-over-time"}  # that charts are like
+    assert files == {*CHARTS, *shared, "empty", "theme"}
     assert set(DATA) == set(CHARTS)
 
 
@@ -455,26 +457,39 @@ def test_compared_methods(tmp_path: Path) -> None:
         "mst, 61",
         "mst, 11",
     ]
-    last = [bar for bar in bars if bar["cost"] == "waste"][-3:]
-    assert [(bar["measure"], bar["value"], bar["text"]) for bar in last] == [
-        ("cost", 2000.0, "2,000"),
-        ("seconds", 0.5, "0.50"),
-        ("memory", 0.5, "0.5"),
+    assert [(bar["measure"], bar["value"], bar["text"]) for bar in bars[6:9]] == [
+        ("cost", 5.5, "5.5"),
+        ("seconds", 0.25, "0.25"),
+        ("memory", 0.25, "0.25"),
     ]
+    # What it takes to make a plan is told once, beside the first cost.
+    last = [(bar["measure"], bar["value"], bar["text"]) for bar in bars if bar["cost"] == "waste"]
+    assert last == [("cost", 0.0, "0"), ("cost", 1234.5, "1,234"), ("cost", 2000.0, "2,000")]
     assert {bar["kind"] for bar in bars if bar["method"] == "ideal"} == {"without planning"}
     assert not any(bar["text"] for bar in bars if bar["method"] == "ideal" and bar["measure"] != "cost")
     one = compared_methods([row for row in ROWS if row["asked"] != 61], ["waste"])
     assert {bar["method"] for bar in one} == {"ideal", "mst"}, "one number of channels need not be told"
     texts = texts_of("compare", bars, tmp_path)
-    assert {"network", "waste", "1,234", "seconds to plan", "mst, 61"} <= set(texts)
+    shown = {"network (cost of links)", "waste (messages in vain)", "1,234", "seconds to plan", "mst, 61"}
+    assert shown <= set(texts)
+    assert "0k" not in texts
+    assert sum(text == "seconds to plan" for text in texts) == 1
     # What was sent comes first, and has an order of its own.
     sent = [{**row, "replayed": {"cost": paid}} for row, paid in zip(ROWS, (7.0, 31.0, 81.0), strict=False)]
     again = compared_methods([*sent, ROWS[3]], ["network", "waste"])
     assert list(dict.fromkeys(bar["cost"] for bar in again)) == [SENT, "network", "waste"]
     first = [(bar["place"], bar["method"], bar["value"]) for bar in again[:9:3]]
     assert first == [(0, "ideal", 7.0), (0, "mst, 11", 31.0), (0, "mst, 61", 81.0)]
-    assert again[9:] == [bar | {"place": bar["place"] + 1} for bar in bars]
-    assert SENT in texts_of("compare", again, tmp_path)
+    costs = [bar for bar in bars if bar["measure"] == "cost"]
+    assert again[9:] == [bar | {"place": bar["place"] + 1} for bar in costs]
+    assert f"{SENT} (messages)" in texts_of("compare", again, tmp_path)
+
+
+def test_legends_show_dashed_lines_as_dashed(tmp_path: Path) -> None:
+    for name in ("riabov2003-figure-6", "riabov2003-drift"):
+        _, drawn = save_chart(name, DATA[name], tmp_path)
+        symbols = re.findall(r'<path transform="[^"]*" d="M-[^"]*"[^>]*>', drawn.read_text())
+        assert sum('stroke-dasharray="5,4"' in each for each in symbols) == 1, name
 
 
 # --------------------------------------------------------------------------------------------------- page
@@ -482,6 +497,8 @@ def test_compared_methods(tmp_path: Path) -> None:
 
 def test_page_holds_everything_itself(tmp_path: Path) -> None:
     drawn = [save_chart(name, DATA[name], tmp_path)[1] for name in CHARTS]
+    said = {"It says": [PROSE, ("more < less",)]}
+    assert "<h2>It says</h2>\n<p>more &lt; less</p>\n</body>" in html_page("A run", said, [])
     page = html_page("Who <wants> what", {"Sizes": [("", "rows"), ("a & b", "<5>")]}, drawn)
     assert "<h1>Who &lt;wants&gt; what</h1>" in page
     assert "<tr><th></th><th>rows</th></tr>" in page

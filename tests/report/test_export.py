@@ -110,11 +110,15 @@ def test_every_wanted_pair_can_be_followed(case: tuple[Interest, ChannelPlan], o
         assert reached(files, "multicast") == led
         assert reached(nats_files(source, mappings=False), "nats") == led
         groups = rows(files, "groups")
-        assert len({row["mac"] for row in groups}) == len(groups) == plan.n_groups
+        in_use = np.flatnonzero(plan.used() & (plan.parent < 0))
+        assert [row["group"] for row in groups] == in_use.tolist()
+        assert len({row["mac"] for row in groups}) == len(groups)
+        assert all(row["members"] or plan.carries[:, [row["session"]]].nnz for row in rows(files, "sessions"))
         assert sum(row["sessions"] for row in groups) == len(rows(files, "sessions"))
         if own_ports:
             ports = [row["port"] for row in rows(files, "sessions")]
-            assert ports == list(range(5000, 5000 + len(ports)))
+            assert len(set(ports)) == len(ports)
+            assert set(ports) <= set(range(5000, 5000 + plan.n_channels))
 
 
 def test_multicast_of_two_levels(tmp_path: Path) -> None:
@@ -136,6 +140,25 @@ def test_multicast_of_two_levels(tmp_path: Path) -> None:
         ("bob", 3),
     ]
     assert rows(files, "unicast") == []
+
+
+def test_channels_that_nothing_uses(tmp_path: Path) -> None:
+    """They get no row; the others have the addresses and ports that they would have with them."""
+    carries = [[0, 0, 1, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 0, 1]]
+    before = ChannelPlan(carries, [[0, 0, 1, 0, 1]], parent=[-1, -1, 0, 1, 1])
+    after = ChannelPlan(np.array(carries)[[2, 2, 2]], [[0, 0, 0, 0, 1]], parent=[-1, -1, 0, 0, 1])
+    two = [source_of(plan, tmp_path / name) for name, plan in (("before", before), ("after", after))]
+    old, new = (multicast_files(each, port_per_session=True) for each in two)
+    assert [row["session"] for row in rows(old, "sessions")] == [2, 4]
+    assert rows(new, "sessions") == rows(old, "sessions")[1:]
+    assert [row["group"] for row in rows(new, "groups")] == [1]
+    assert rows(new, "groups")[0]["address"] == rows(old, "groups")[1]["address"]
+    assert [row["channel"] for row in rows(csv_files(two[1]), "channels")] == [1, 4]
+    assert [row["channel"] for row in rows(nats_files(two[1]), "channels")] == [4]
+    flat = source_of(ChannelPlan([[0, 0, 1]], [[0, 0, 1]]), tmp_path / "flat")
+    assert [(r["session"], r["port"]) for r in rows(multicast_files(flat, port_per_session=True), "sessions")] == [
+        (2, 5002)
+    ]
 
 
 def test_ports_of_sessions(tmp_path: Path) -> None:

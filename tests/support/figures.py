@@ -1,4 +1,4 @@
-"""What the charts of tock2005 are filled with in tests."""
+"""What the charts of papers are filled with in tests."""
 
 from __future__ import annotations
 
@@ -64,3 +64,26 @@ TOCK2005: dict[str, list[dict[str, Any]]] = {
         for measure, paper in (("cx_over_cf", None), ("goodput_pct", 2.0), ("copies_per_message", None))
     ],
 }
+
+#: The same for tamara2007: cost over time, and changes in the end.
+TAMARA2007: dict[str, list[dict[str, Any]]] = {
+    **{
+        f"tamara2007-figure-{n}": [
+            {"panel": panel, "place": place, "method": method, "at": at, "cost": 100.0 * at + 7}
+            for place, panel in enumerate(("average events", "frequent events"))
+            for method in ("Scribe: a channel each", "Tamara", "Tamara+, with adapting", "cover")
+            for at in (10.0, 20.0, 61.0)
+        ]
+        for n in range(5, 10)
+    },
+    **{
+        f"tamara2007-table-{n}": [
+            {"model": model, "method": "Tamara", "cost": cost, "value": -60.0, "low": -62.0, "high": -58.0,
+             "kind": kind}
+            for model in ("average", "frequent")
+            for cost in ("OC", "MC", "DC")
+            for kind in ("here", "paper")
+        ]
+        for n in (2, 3)
+    },
+}  # fmt: skip
