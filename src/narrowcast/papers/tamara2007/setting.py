@@ -82,7 +82,7 @@ def history(*, method: str, **given: Any) -> list[Record]:
     return [dict(row) for row in _history(method, tuple(sorted(given.items())))]
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _history(method: str, given: tuple[tuple[str, Any], ...]) -> list[Record]:
     params = dict(given)
     feeds = workload(**params)

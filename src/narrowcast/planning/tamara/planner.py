@@ -130,13 +130,11 @@ class Tamara:
         return self
 
     def _arrive(self, interest: Interest) -> None:
-        """Let subscribers come one after the other, in an order drawn by the seed."""
-        everybody, wants = self._rng.permutation(interest.n_subscribers), interest.wants
-        # One after the other, and what each wants in an order of its own.
-        place = np.empty(interest.n_subscribers)
-        place[everybody] = np.arange(interest.n_subscribers)
-        order = np.lexsort((self._rng.random(interest.n_wants), place[rows_of(wants)]))
-        peer, topic = rows_of(wants)[order].tolist(), wants.indices[order].tolist()
+        """Let subscribers come one after the other, each with what it wants in an order of its own."""
+        wants = interest.wants[self._at]
+        rows = rows_of(wants)
+        topic = wants.indices[np.lexsort((self._rng.random(interest.n_wants), rows))].tolist()
+        peer = rows.tolist()
         rounds = self.rounds if self.start is None else 0
         due = np.linspace(0, len(peer), rounds + 1)[1:].astype(np.int64).tolist()
         for i, pair in enumerate(zip(peer, topic, strict=True), 1):
@@ -175,7 +173,8 @@ class Tamara:
         self._time: float | None = None
         self.ignored_ = 0
         self.subscribers_, self.flows_ = interest.subscribers, interest.flows
-        self._peer = {label: i for i, label in enumerate(interest.subscribers.to_pylist())}
+        self._at = _order(interest, self._rng)
+        self._peer = {label: i for i, label in enumerate(interest.subscribers.take(self._at).to_pylist())}
         self._topic = {label: i for i, label in enumerate(interest.flows.to_pylist())}
         self._protocol.system.create(model.frequencies(interest).tolist())
         self._protocol.system.admit(interest.n_subscribers)
@@ -185,9 +184,9 @@ class Tamara:
     def _take_over(self, plan: ChannelPlan, interest: Interest) -> None:
         """Begin with the clusters of a plan, and with who is in them."""
         flow = positions("flow", plan.flows, interest.flows)
-        peer = positions("subscriber", plan.subscribers, interest.subscribers)
+        peer = positions("subscriber", plan.subscribers, interest.subscribers.take(self._at))
         carries, listens = plan.carries.tocsc(), plan.listens.tocsc()
-        system, wants = self._protocol.system, interest.wants.tocsc()
+        system, wants = self._protocol.system, interest.wants[self._at].tocsc()
         for channel in range(plan.n_channels):
             topics = flow[carries.indices[carries.indptr[channel] : carries.indptr[channel + 1]]]
             topics = topics[topics >= 0]
@@ -210,7 +209,7 @@ class Tamara:
         """
         self._check_fitted()
         subscriber, flow, subscribes, order = read_changes(changes)
-        peer = self._numbers(subscriber, self._peer, "subscribers_", self._protocol.system.admit)
+        peer = self._numbers(subscriber, self._peer, "subscribers_", self._admit)
         topic = self._numbers(
             flow, self._topic, "flows_", lambda n: self._protocol.system.create([self.interval] * n)
         )
@@ -253,7 +252,6 @@ class Tamara:
     @property
     def plan_(self) -> ChannelPlan:
         """The plan as it is now."""
-        self._check_fitted()
         system = self._protocol.system
         n_channels = max(system.addresses.number.values(), default=-1) + 1
         carried, listened = [], []
@@ -261,13 +259,13 @@ class Tamara:
             channel = system.topics[key] if kind == "t" else system.clusters[key]
             flows = [key] if kind == "t" else sorted(system.clusters[key].frequencies)
             carried.append((np.array(flows, np.int64), number))
-            listened.append((channel.members.all(), number))
+            listened.append((self._at[channel.members.all()], number))
         waiting = [
             t
             for t, each in enumerate(system.topics)
             if len(each.members) and ("t", t) not in system.addresses.number
         ]
-        alone = [(system.topics[t].members.all(), t) for t in waiting]
+        alone = [(self._at[system.topics[t].members.all()], t) for t in waiting]
         n_flows, n_subscribers = len(self.flows_), len(self.subscribers_)
         return ChannelPlan(
             _relation(carried, (n_flows, n_channels)),
@@ -280,10 +278,10 @@ class Tamara:
     @property
     def interest_(self) -> Interest:
         """Who wants what by now, with the rates that the channels believe in."""
-        self._check_fitted()
         system = self._protocol.system
         bits = np.unpackbits(system.peers.interests.words.view(np.uint8), axis=1, bitorder="little")
-        wants = bits[: len(self.subscribers_), : len(self.flows_)]
+        wants = np.empty((len(self.subscribers_), len(self.flows_)), np.bool_)
+        wants[self._at] = bits[: len(self.subscribers_), : len(self.flows_)]
         rate = np.array([topic.frequency for topic in system.topics]) / self.interval
         return Interest(wants, rate, self.subscribers_, self.flows_)
 
@@ -301,6 +299,11 @@ class Tamara:
     def updates_(self) -> dict[str, int]:
         """Changes of clusters so far, by kind."""
         return dict(self._protocol.system.updates)
+
+    def _admit(self, count: int) -> None:
+        """Add subscribers, who are numbered as they come."""
+        self._protocol.system.admit(count)
+        self._at = np.append(self._at, np.arange(len(self._at), len(self._at) + count))
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "_protocol"):
@@ -341,8 +344,11 @@ class Tamara:
         for sign in (1, -1):
             found = {}
             for table, names in columns.items():
-                rows = sorted(pair for pair, net in addresses.changes[table].items() if net == sign)
+                rows = [pair for pair, net in addresses.changes[table].items() if net == sign]
                 pairs = np.array(rows, np.int32).reshape(-1, 2)
+                if names[0][0] == "subscriber":
+                    pairs[:, 0] = self._at[pairs[:, 0]]
+                pairs = pairs[np.lexsort(pairs.T[::-1])]
                 found[table] = pa.table(
                     {
                         name: pa.array(pairs[:, i]) if labels is None else labels.take(pa.array(pairs[:, i]))
@@ -372,6 +378,17 @@ class TamaraTidy(Tamara):
     """
 
     tidy = True
+
+
+def _order(interest: Interest, rng: np.random.Generator) -> Positions:
+    """Return an order of subscribers by chance that does not hang on how they are numbered.
+
+    They are brought into an order by what they want, and only then drawn: who wants the same is the same.
+    """
+    weight = rng.integers(0, 2**63, interest.n_flows, dtype=np.uint64)
+    by_wants = np.argsort(np.asarray(interest.wants.astype(np.uint64) @ weight), kind="stable")
+    found: Positions = by_wants[rng.permutation(interest.n_subscribers)]
+    return found
 
 
 def _relation(parts: Iterable[tuple[Positions, int]], shape: tuple[int, int]) -> Relation:
