@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from narrowcast.errors import TableError
-from narrowcast.files import first_line, new_folder, read_table, swap
+from narrowcast.files import first_line, new_folder, read_table, rows_in, swap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -316,3 +316,14 @@ def test_swap_puts_the_old_back_when_there_is_nothing_new(tmp_path: Path) -> Non
         swap(tmp_path / "nothing", tmp_path / "out")
     assert names(tmp_path) == ["out"]
     assert names(tmp_path / "out") == ["old.txt"]
+
+
+def test_rows_that_a_file_says_it_has(tmp_path: Path) -> None:
+    folder = tmp_path / "some"
+    folder.mkdir()
+    for name in ("a", "b"):
+        write_parquet(folder / f"{name}.parquet", ROWS)
+    (tmp_path / "i.csv").write_text("id\n1\n")
+    (tmp_path / "bad.parquet").write_text("no")
+    assert (rows_in(folder / "a.parquet"), rows_in(folder)) == (3, 6)
+    assert [rows_in(tmp_path / name) for name in ("i.csv", "bad.parquet", "none.parquet")] == [None] * 3

@@ -3,10 +3,15 @@
 Everything here works without Spark and NATS; `narrowcast.pipeline` and `narrowcast.broker` load on use.
 """
 
+# First of all: from here on an interruption of the command is met.
+from narrowcast import start as _start  # noqa: F401
+
+# isort: split
 from importlib import import_module
 from types import ModuleType
 
 from narrowcast.costs import COSTS, CostModel, Filtering, Network, Overall, Waste
+from narrowcast.errors import NarrowcastError
 from narrowcast.filters.explain import Explanation, Subscription
 from narrowcast.filters.limits import Limits
 from narrowcast.filters.subscriptions import compile_filters
@@ -38,11 +43,15 @@ from narrowcast.planning import (
     PLANNERS,
     Annealed,
     Broadcast,
+    Cover,
     Forgy,
+    FrequencyThreshold,
+    Giant,
     GroupsFirst,
     Hash,
     Iterated,
     Joint,
+    KMeans,
     MacQueen,
     Mst,
     OnlinePlanner,
@@ -51,7 +60,10 @@ from narrowcast.planning import (
     PerFlow,
     Planner,
     Replanner,
+    Static,
     StreamsFirst,
+    Tamara,
+    TamaraTidy,
     Unicast,
 )
 from narrowcast.routing import (
@@ -77,12 +89,15 @@ __all__ = [
     "ChannelRouter",
     "Cost",
     "CostModel",
+    "Cover",
     "Deliveries",
     "EventBatch",
     "ExactRouter",
     "Explanation",
     "Filtering",
     "Forgy",
+    "FrequencyThreshold",
+    "Giant",
     "Grid",
     "GroupsFirst",
     "Hash",
@@ -90,12 +105,14 @@ __all__ = [
     "Interest",
     "Iterated",
     "Joint",
+    "KMeans",
     "Limits",
     "Locations",
     "MacQueen",
     "Matcher",
     "Matches",
     "Mst",
+    "NarrowcastError",
     "Network",
     "OnlinePlanner",
     "Overall",
@@ -112,9 +129,12 @@ __all__ = [
     "STree",
     "Scan",
     "Schema",
+    "Static",
     "StreamsFirst",
     "Subscription",
     "SubscriptionSet",
+    "Tamara",
+    "TamaraTidy",
     "ThresholdRouter",
     "TopicSpace",
     "Topics",

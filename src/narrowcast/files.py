@@ -91,6 +91,17 @@ def files_of(path: Path) -> tuple[str, list[Path]]:
     return kinds.pop(), files
 
 
+def rows_in(path: str | Path) -> int | None:
+    """Return how many rows a Parquet file, or a folder of them, says that it has; None where none says so."""
+    import pyarrow.parquet as pq
+
+    try:
+        kind, files = files_of(Path(path))
+        return sum(pq.read_metadata(file).num_rows for file in files) if kind == "parquet" else None
+    except (TableError, OSError, pa.ArrowException):
+        return None  # whoever reads it says what is wrong
+
+
 def _hidden(file: Path, folder: Path) -> bool:
     """Return whether a file is what engines leave beside their data: its name, or a folder's, says so."""
     return any(part.startswith((".", "_")) for part in file.relative_to(folder).parts)

@@ -63,7 +63,7 @@ def test_compare(given: list[str], spark: SparkSession, tmp_path: Path) -> None:
     )
     assert facts["replay"] is None
     assert {row["replayed"] for row in facts["rows"]} == {None}
-    assert facts["costs"] == ["network", "waste", "filtering"]
+    assert facts["costs"] == ["network", "waste", "filtering", "overall"]
     assert set(facts["inputs"]) == {"interests", "topology", "locations"}
     by_name = {(row["method"], row["asked"]): row for row in facts["rows"]}
     asked = {(name, count) for name in ("partial", "mst", "hash", "per-flow") for count in (2, 3)}
@@ -113,9 +113,14 @@ def test_a_method_that_fails_is_told(given: list[str], spark: SparkSession, tmp_
     rows = table_of(found.stdout)
     assert ["forgy 2", "passes is -1; give a whole number of at least 0"] in rows
     [mine] = (row for row in rows if row[0] == "hash")
-    waste = nc.Waste().score(INTEREST, nc.Hash(channels=2).fit(INTEREST).plan_).total
-    share = Filtering.share(Filtering().score(INTEREST, nc.Hash(channels=2).fit(INTEREST).plan_), 4)
-    assert mine[1:5] == ["2", f"{waste:g}", f"{100 * share:.1f}", "0.0"]
+    plan = nc.Hash(channels=2).fit(INTEREST).plan_
+    waste, share = (
+        nc.Waste().score(INTEREST, plan).total,
+        Filtering.share(Filtering().score(INTEREST, plan), 4),
+    )
+    assert plan.n_used == 1
+    overall = nc.Overall().score(INTEREST, plan).total
+    assert mine[1:5] == ["1", f"{waste:g}", f"{overall:,.6g}", f"{100 * share:.1f}"]
     assert max(len(line) for line in found.stdout.splitlines() if "┃" in line) <= 80
     assert "network" not in found.stdout
     assert "forgy" in (tmp_path / "out" / "compare.svg").read_text(), (
@@ -142,6 +147,9 @@ def test_bad_networks_are_one_line(command: str, folder: Path, tmp_path: Path) -
 
     assert refused("a,b,cost\n1,2,-3\n").startswith(
         f"{tmp_path / 't.csv'}: the link from 1 to 2 costs -3.0; a cost is a finite number"
+    )
+    assert refused("a,b,cost\n1,2,3\n8,9,1\n5,5,0\n") == (
+        f"{tmp_path / 't.csv'}: node 5 cannot be reached from 1; add a link"
     )
     assert refused("a,b\n1,2\n").endswith("t.csv has no column 'cost'; it has 'a', 'b'")
     assert refused("a,b,cost\n1,2,3\n", "subscriber,node\n1,7\n").startswith(
@@ -170,9 +178,11 @@ def test_bad_words(folder: Path, tmp_path: Path) -> None:
         "--channels",
     ]
     assert refusal(*words, "2,x") == "--channels is '2,x'; give a whole number, or several as 11,61"
+    assert refusal(*words, "0") == "channels is 0; give a whole number of at least 1"
+    assert refusal(*words, "2,2") == "channels is [2, 2]; give one number, or several that differ"
     said = refusal(*words, "2", "--methods", "mst", "--set", "passes=3")
     assert said.startswith("nobody has a parameter 'passes'; they have: the methods ")
-    assert said.endswith("distance; cost 'filtering' alpha, beta")
+    assert "distance; cost 'filtering' alpha, beta; cost 'overall' cost_m" in said
     said = refusal(*words, "2", "--methods", "mst", "--set", "seed=3")
     assert said == "seed is among the parameters of methods; give it as seed itself"
     assert refusal(*words, "2", "--set", "beta=-1").startswith("beta is -1; ")
@@ -212,6 +222,7 @@ def test_plan_and_evaluate_on_a_network(given: list[str], spark: SparkSession, t
         == {
             "filtering": Filtering().score(INTEREST, plan).total,
             "network": pytest.approx(paid.total),
+            "overall": nc.Overall().score(INTEREST, plan).total,
             "waste": nc.Waste().score(INTEREST, plan).total,
         }
     )

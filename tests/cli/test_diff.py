@@ -139,3 +139,20 @@ def test_the_way_is_not_written_over_anything(plans: list[str], tmp_path: Path) 
     assert file.read_text() == "mine"
     found = CliRunner().invoke(app, [*plans, "--steps", str(tmp_path / "way.xls")])
     assert "ends in '.xls'; use one of .parquet, .csv" in str(found.exception)
+
+
+def test_a_limit_on_the_way(tmp_path: Path) -> None:
+    one = ChannelPlan([[1, 0]], [[1, 0]], subscribers=["ann"], flows=["x"])
+    two = ChannelPlan([[0, 1]], [[0, 1]], subscribers=["ann"], flows=["x"])
+    for name, plan in (("a", one), ("b", two)):
+        write_plan(plan, tmp_path / name, method="hash")
+    plans = [str(tmp_path / "a"), str(tmp_path / "b")]
+    for words, most in (([], 2), (["--memberships", "1"], 1)):
+        file = tmp_path / f"way{most}.csv"
+        found = CliRunner().invoke(app, [*plans, *words, "--json", "--steps", str(file)])
+        assert json.loads(found.stdout)["memberships_on_the_way"] == most
+        assert ("directly" in read_table(file)["action"].to_pylist()) == (most == 1)
+    text = CliRunner().invoke(app, [*plans, "--steps", str(tmp_path / "way.csv")]).stdout
+    assert text.endswith("on the way a subscriber is in at most 2 groups\n")
+    wrong = CliRunner().invoke(app, [*plans, "--memberships", "1"])
+    assert str(wrong.exception) == "--memberships is 1, and no steps are written; give --steps FILE"

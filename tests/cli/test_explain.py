@@ -214,6 +214,29 @@ def test_a_plan_of_events_may_use_any_channel(folder: Path) -> None:
     assert (found["received"], found["wasted"], found["uninterested"]) == (5, 3, 2)
 
 
+def test_an_event_without_a_value_falls_in_the_cell_that_is_open_below(folder: Path) -> None:
+    words = ("--event", '{"name": "IBM"}', "--subscriptions", folder / "s.parquet")
+    found = call("explain", folder / "cells", *words)
+    assert ["cell", "0: null or price <= 5"] in table_of(found.stdout)
+
+
+def test_an_attribute_that_nobody_looks_at_is_told(folder: Path) -> None:
+    words = ("explain", folder / "cells", "--subscriptions", folder / "s.parquet", "--event")
+    found, said = document(*words, '{"price": 3, "colour": "red"}')
+    assert (found["flow"], found["first_interested"]) == (0, ["ann", "cid"])
+    assert said == "--event has 'colour', which no filter or cell looks at; they look at price, name\n"
+    typed = (*words, '{"price": 3, "colour": "red"}', "--events", folder / "e.csv")
+    assert refusal(*typed).startswith("--event has 'colour', which events do not have; they have ")
+
+
+def test_a_channel_to_everybody_is_a_channel(folder: Path) -> None:
+    plan = ChannelPlan([[1]], [[1]] * 4, subscribers=PEOPLE, flows=["w"])
+    write_plan(plan, folder / "one", method="broadcast")
+    words = ("--event", '{"flow": "w"}', "--interests", folder / "i.parquet")
+    found, _ = document("explain", folder / "one", *words)
+    assert (found["decision"]["method"], found["decision"]["chosen"]["way"]) == ("channel", "channel 0")
+
+
 def test_an_event_from_a_file_or_standard_input(folder: Path) -> None:
     (folder / "e.json").write_text('{"price": 3}\n')
     words = ("--subscriptions", folder / "s.parquet")

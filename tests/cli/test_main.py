@@ -62,6 +62,24 @@ def test_whoever_stops_reading_is_not_told() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize(("name", "code", "traces"), [("narrowcast", 130, 0), ("mine.py", -2, 1)])
+def test_an_interruption_while_the_package_loads(name: str, code: int, traces: int) -> None:
+    """Of the command it is no trace; a program that imports the package has its own way."""
+    program = (
+        "import signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # who runs the tests may ignore it
+        f"sys.argv[0] = '/usr/bin/{name}'\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'numpy':\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "import narrowcast\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("Traceback")) == (code, "", traces)
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_ended_leaves_nothing(how: signal.Signals, tmp_path: Path) -> None:
     command = [*MAIN, "run", "--out", "out", "--set", "n_events=300000"]

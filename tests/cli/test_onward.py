@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from narrowcast.model.artefact import read_plan, write_plan
-from narrowcast.model.migration import ACTIONS
+from narrowcast.model.migration import ACTIONS, peak
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import rows_of
 from narrowcast.workloads.flows import Flows
@@ -44,8 +44,10 @@ def inputs(folder: Path, seed: int) -> list[Any]:
 
 def test_limits_and_pinned_flows(data: Path, tmp_path: Path) -> None:
     flows = pq.read_table(data / "i1.parquet")["flow"].unique().to_pylist()[:2]
-    (tmp_path / "p.csv").write_text(f"flow,channel\n{flows[0]},5\n{flows[1]},2\n")
-    found, _ = document(
+    wanted = set(pq.read_table(data / "i1.parquet")["flow"].to_pylist())
+    idle = next(flow for flow in range(800) if flow not in wanted)
+    (tmp_path / "p.csv").write_text(f"flow,channel\n{flows[0]},5\n{flows[1]},2\n{idle},3\n")
+    found, said = document(
         "plan", *inputs(data, 1), "--channels", "8", "--set", "memberships=3", "--set", "sweeps=20",
         "--pinned", tmp_path / "p.csv", "--out", tmp_path / "plan",
     )  # fmt: skip
@@ -56,6 +58,7 @@ def test_limits_and_pinned_flows(data: Path, tmp_path: Path) -> None:
     assert [where[flow] for flow in flows] == [5, 2]
     assert info.params["pinned"].endswith("p.csv")
     assert info.params["memberships"] == 3
+    assert f"nobody wants 1 of the pinned flows, such as {idle}: no channel has them" in said
 
 
 def test_going_on_from_a_plan(data: Path, tmp_path: Path) -> None:
@@ -65,7 +68,7 @@ def test_going_on_from_a_plan(data: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     assert found["method"] == "joint"
     assert found["moves"] <= 20
-    assert [found["moves"], found["costs"]["filtering"]] == pytest.approx(
+    assert [found["moves"], found["costs"]["filtering"], 0] == pytest.approx(
         next(step for step in found["curve"] if step[0] == found["moves"])
     )
     plan, info = read_plan(tmp_path / "next")
@@ -79,17 +82,37 @@ def test_going_on_from_a_plan(data: Path, tmp_path: Path) -> None:
     done = steps["action"].to_pylist()
     assert found["migration"] == {name: done.count(name) for name in ACTIONS if name in done}
     assert found["migration"]["switch"] > 0
-    assert found["sessions"] == plan.n_channels - plan.n_groups
+    assert found["sessions"] == np.count_nonzero(plan.used() & (plan.parent >= 0))
+    assert found["channels"] == np.count_nonzero(plan.used() & (plan.parent < 0))
+    assert found["memberships_on_the_way"] == peak(old, steps)
     text = call(
         "plan", *inputs(data, 2), "--from", data / "old", "--set", "sweeps=20", "--out", tmp_path / "any"
     )
     assert "groups joined and left beyond what new wants ask for" in text.stdout
+    assert "groups of a subscriber at most, on the way" in text.stdout
+    assert text.stdout.count(" <") == 1
+
+
+def test_a_limit_is_kept_on_the_way(data: Path, tmp_path: Path) -> None:
+    words = ["--set", "memberships=3", "--set", "sweeps=20"]
+    document("plan", *inputs(data, 1), "--channels", "8", "--sessions", "30", *words, "--out", tmp_path / "a")
+    found, _ = document("plan", *inputs(data, 2), "--from", tmp_path / "a", *words, "--out", tmp_path / "b")
+    way = pq.read_table(tmp_path / "b" / "migration.parquet")
+    assert found["memberships_on_the_way"] == peak(read_plan(tmp_path / "a")[0], way) == 3
+    assert found["curve"][-1][2] == found["direct"]
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--from", "{data}/none"], "none"),
+        (["--sessions", 60], "--sessions is 60 and --channels is not given; give it"),
+        (
+            ["--channels", 3, "--set", "memberships=2", "--limit", 9],
+            "memberships is given, which joint does without on Spark, and the interest has",
+        ),
+        (["--from", "{data}/old", "--limit", 9], "--from is given, which joint does without on Spark, and"),
+        (["--method", "joint", "--channels", 3, "--set", "x=1"], "rate, moves; cost 'filtering' alpha, beta"),
         (
             ["--method", "pairwise", "--channels", 3, "--from", "{data}/old"],
             "--from is given, and method 'pairwise'",

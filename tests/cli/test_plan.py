@@ -98,7 +98,11 @@ def test_topics(topics: list[str], tmp_path: Path) -> None:
         "channels": plan.n_groups,
         "sessions": None,
         "direct": 0,
-        "costs": {"filtering": Filtering().score(interest, plan).total, "waste": cost.total},
+        "costs": {
+            "filtering": Filtering().score(interest, plan).total,
+            "overall": nc.Overall().score(interest, plan).total,
+            "waste": cost.total,
+        },
     }
     assert (info.method, info.seed, info.flow_space, info.params) == ("hash", 4, "topics", {"channels": 2})
     assert info.costs == facts["costs"]
@@ -114,7 +118,8 @@ def test_topics(topics: list[str], tmp_path: Path) -> None:
     rows = table_of(table.stdout)
     [mine] = (row for row in rows if row[0] == "hash")
     share = Filtering.share(Filtering().score(interest, plan), 3)
-    assert mine[1:3] == [f"{plan.n_groups}", f"{cost.total:,.6g}"]
+    overall = nc.Overall().score(interest, plan).total
+    assert mine[1:4] == [f"{plan.n_groups}", f"{overall:,.6g}", f"{cost.total:,.6g}"]
     assert mine[-1] == f"{100 * share:.1f}"
     assert found["methods"]["hash"]["excess_share"] == pytest.approx(share)
     assert max(map(len, table.stdout.splitlines())) <= 80
@@ -165,7 +170,8 @@ def test_events(content: list[str], tmp_path: Path) -> None:
     cost = nc.Waste().score(interest, plan).total
     assert (facts["flows"], facts["wants"], facts["rejected"]) == (12, interest.wants.nnz, 1)
     filtering = Filtering().score(interest, plan).total
-    assert facts["costs"] == info.costs == {"filtering": filtering, "waste": cost}
+    overall = nc.Overall().score(interest, plan).total
+    assert facts["costs"] == info.costs == {"filtering": filtering, "overall": overall, "waste": cost}
     assert (info.flow_space, info.params) == ("events", {"channels": 3, "recent": 12})
     assert said.startswith("40 events against 4 subscriptions: about ")
 

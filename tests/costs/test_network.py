@@ -29,6 +29,8 @@ GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "riabov2003_network.
 MODES: list[Literal["dense", "alm"]] = ["dense", "alm"]
 #: Two triangles that share a node, and a pair apart.
 LINKS = Topology([0, 1, 0, 2, 3, 2, 5], [1, 2, 2, 3, 4, 4, 6], [1.0, 2.0, 2.5, 4.0, 8.0, 5.0, 3.0])
+#: The same, with the pair tied to the others.
+WHOLE = Topology([*LINKS.a, 4], [*LINKS.b, 5], [*LINKS.cost, 1.0])
 
 
 def sets_of(*sets: list[int]) -> Matches:
@@ -105,12 +107,12 @@ def test_small_cases(mode: Literal["dense", "alm"]) -> None:
     assert network.multicast([1], sets_of([0, 3, 4])).tolist() == [{"dense": 12, "alm": 14}[mode]]
 
 
-def test_broadcast_goes_to_every_node_that_is_reached() -> None:
-    network = Network(LINKS)
-    assert network.broadcast([0, 5, 0, 6]).tolist() == [12.5, 3, 12.5, 3]
+def test_broadcast_goes_to_every_node() -> None:
+    network = Network(WHOLE, publishers=[0, 5])
+    # Between 3 and 4 the link of 8 is shorter than the way round, of 9.
+    assert network.broadcast([0, 5, 0, 3]).tolist() == [16.5, 21.5, 16.5, 20.5]
     assert network.broadcast([]).tolist() == []
-    # From 3 and 4 the link of 8 between them is shorter than the way round, of 9.
-    assert network.mean_broadcast() == pytest.approx((12.5 + 12 + 13.5 + 16.5 + 17.5 + 3 + 3) / 7)
+    assert network.mean_broadcast() == 19
 
 
 def test_one_node() -> None:
@@ -143,12 +145,17 @@ def test_a_network_in_parts(mode: Literal["dense", "alm"]) -> None:
     for mean in (network.mean_unicast, network.mean_multicast):
         with pytest.raises(ParameterError, match=r"^node 'b' cannot be reached from 'f'; add a link$"):
             mean(sets_of([], [1]))
+    with pytest.raises(ParameterError, match=r"^node 'f' cannot be reached from 'b'; add a link$"):
+        network.broadcast([1, 5])
+    with pytest.raises(ParameterError, match=r"^node 'f' cannot be reached from 'a'; add a link$"):
+        network.mean_broadcast()
     near = Network(topology, multicast=mode, publishers=[0, 1])
     assert near.mean_unicast(sets_of([1], [0, 1])).tolist() == [0.5, 1.0]
     # Nobody on the other part is needed: it does not matter that it cannot be reached.
     interest = Interest([[1], [0]], subscribers=["b", "g"])
     plan = ChannelPlan([[1, 0]], [[1, 0], [0, 1]], subscribers=["b", "g"])
-    assert near.score(interest, plan).total == 0.5
+    cost = near.score(interest, plan)
+    assert (cost.total, cost.terms["broadcast"]) == (0.5, float("inf"))
 
 
 def test_bad_parameters() -> None:
@@ -214,7 +221,7 @@ def test_a_score_equals_its_literal_loops(mode: Literal["dense", "alm"], data: s
     carries, listens, unicast = (data.draw(arrays(np.bool_, shape)) for shape in shapes)
     node = [data.draw(st.integers(0, 4)) for _ in range(subscribers)]
     publishers = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=4, unique=True))
-    network = Network(LINKS, locations=node, publishers=publishers, multicast=mode)
+    network = Network(WHOLE, locations=node, publishers=publishers, multicast=mode)
     interest, plan = Interest(wants, rate), ChannelPlan(carries, listens, unicast=unicast)
     cost, slow = network.score(interest, plan), literal(network, interest, plan, node)
     assert cost.total == pytest.approx(slow.pop("total"))

@@ -6,12 +6,16 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from narrowcast.model.migration import ACTIONS, migration
+from narrowcast import Interest, Joint
+from narrowcast.errors import ParameterError
+from narrowcast.model.migration import ACTIONS, migration, peak
 from narrowcast.model.plan import ChannelPlan
+from narrowcast.workloads.flows import Flows
 
 Pairs = set[tuple[int, int]]
 
@@ -29,6 +33,10 @@ class Live:
     def group(self, channel: int) -> int:
         above = self.parent.get(channel, -1)
         return channel if above < 0 else above
+
+    def memberships(self, user: int) -> int:
+        """Return in how many groups somebody is."""
+        return sum(each == user for each, _ in self.joined)
 
     def served(self) -> Pairs:
         """Return who gets which flow."""
@@ -71,10 +79,15 @@ class Live:
                 raise AssertionError(other)
 
 
-def checked(before: ChannelPlan, after: ChannelPlan) -> list[dict[str, Any]]:
+def checked(
+    before: ChannelPlan, after: ChannelPlan, memberships: int | None = None, interest: Interest | None = None
+) -> list[dict[str, Any]]:
     """Go the whole way, and look after each row."""
-    rows: list[dict[str, Any]] = migration(before, after).to_pylist()
+    way = migration(before, after, memberships=memberships, interest=interest)
+    rows: list[dict[str, Any]] = way.to_pylist()
     live, end = Live(before), Live(after)
+    most = {user: max(live.memberships(user), end.memberships(user)) for user in range(before.n_subscribers)}
+    highest = max(most.values(), default=0)
     for mine, theirs in ((live, end), (end, live)):
         used = {c for _, c in mine.carries | mine.listens} | set(mine.parent.values())
         for channel in range(max(before.n_channels, after.n_channels)):
@@ -82,6 +95,8 @@ def checked(before: ChannelPlan, after: ChannelPlan) -> list[dict[str, Any]]:
             if channel not in used:
                 mine.parent[channel] = theirs.parent.get(channel, -1)
     always = live.served() & end.served()
+    if interest is not None:
+        always &= {(int(u), int(f)) for u, f in zip(*interest.wants.nonzero(), strict=True)}
 
     def one(at: tuple[int, dict[str, Any]]) -> tuple[int, Any]:
         """Return what all rows of a change have in common."""
@@ -91,6 +106,11 @@ def checked(before: ChannelPlan, after: ChannelPlan) -> list[dict[str, Any]]:
     for _, some in groupby(enumerate(rows), key=one):
         live.do([row for _, row in some])
         assert always <= live.served()
+        now = {user: live.memberships(user) for user in most}
+        highest = max(highest, *now.values())
+        if memberships is not None:
+            assert all(n <= max(memberships, most[user]) for user, n in now.items())
+    assert peak(before, way) == highest
     assert live.served() == end.served()
     assert live.carries == end.carries
     assert live.parent == end.parent
@@ -149,6 +169,51 @@ def test_nobody_misses_a_message(plans: tuple[ChannelPlan, ChannelPlan]) -> None
 @given(pairs_of_two_levels())
 def test_nobody_misses_a_message_on_two_levels(plans: tuple[ChannelPlan, ChannelPlan]) -> None:
     checked(*plans)
+
+
+@given(st.one_of(pairs_of_plans(), pairs_of_two_levels()), st.integers(1, 3), st.data())
+def test_nobody_is_in_more_groups_than_it_may_be(
+    plans: tuple[ChannelPlan, ChannelPlan], memberships: int, data: Any
+) -> None:
+    """With a limit it is kept by all who keep it in both plans, and still nobody misses a message."""
+    checked(*plans, memberships)
+    wants = data.draw(arrays(np.bool_, plans[0].unicast.shape))
+    checked(*plans, memberships, Interest(wants))
+
+
+def test_plans_that_keep_a_limit_keep_it_on_the_way() -> None:
+    tables = Flows(n_flows=1500, n_subscribers=60, share=0.02, seed=5).tables()
+    interest = Interest.from_tables(tables["interests"], tables["rates"])
+    one, two = (
+        Joint(channels=12, sessions=40, sweeps=20, memberships=3, seed=seed).fit(interest).plan_
+        for seed in range(2)
+    )
+    assert peak(one, migration(one, two)) > 3
+    way = migration(one, two, memberships=3, interest=interest)
+    assert peak(one, way) == 3
+    actions = way["action"].to_pylist()
+    assert actions.count("directly") == actions.count("no longer directly") > 0
+    everything = migration(one, two, memberships=3)["action"].to_pylist()
+    assert actions.count("directly") <= everything.count("directly")
+
+
+def test_a_limit_is_a_number() -> None:
+    plan = ChannelPlan([[1]], [[1]])
+    with pytest.raises(ParameterError, match="memberships is 0; give a whole number of at least 1"):
+        migration(plan, plan, memberships=0)
+
+
+def test_no_subscriber_needs_more_than_it_has_room_for() -> None:
+    """One who may be in one group is sent its flow directly while it changes groups."""
+    before = ChannelPlan([[1, 0]], [[1, 0]])
+    after = ChannelPlan([[0, 1]], [[0, 1]])
+    assert [row["action"] for row in checked(before, after, 1)] == [
+        "directly",
+        "leave",
+        "join",
+        "switch",
+        "no longer directly",
+    ]
 
 
 def test_nothing_to_do() -> None:

@@ -117,7 +117,7 @@ def test_two_levels() -> None:
         listens=[[1, 0, 1, 0], [1, 0, 0, 1], [0, 0, 0, 1]],
         parent=[1, -1, 1, -1],
     )
-    assert (plan.n_channels, plan.n_groups) == (4, 2)
+    assert (plan.n_channels, plan.n_groups, plan.n_used) == (4, 2, 2)
     assert plan.groups().tolist() == [1, 1, 1, 3]
     assert plan.members().tolist() == [2, 2, 1, 2]
     interest = Interest(np.ones((3, 4)), rate=[1, 10, 100, 1000])

@@ -78,7 +78,7 @@ def rows(found: Comparison) -> dict[tuple[str, int | None], Compared]:
 
 def test_the_costs_are_those_of_each_method() -> None:
     found = compare(INTEREST, channels=[3, 5], network=NetworkTables(LINE))
-    assert found.costs == ("network", "waste", "filtering")
+    assert found.costs == ("network", "waste", "filtering", "overall")
     by_name = rows(found)
     several = [name for name in nc.PLANNERS if name not in ("auto", "unicast", "broadcast")]
     asked = {(name, count) for name in several for count in (3, 5)}
@@ -87,6 +87,7 @@ def test_the_costs_are_those_of_each_method() -> None:
         "network": nc.Network(LINE),
         "waste": nc.Waste(),
         "filtering": Filtering(),
+        "overall": nc.Overall(),
     }
     for (name, count), row in by_name.items():
         assert row.problem == ""
@@ -97,7 +98,7 @@ def test_the_costs_are_those_of_each_method() -> None:
         extra = {"topology": LINE} if name == "partial" else {}
         plan = nc.PLANNERS[name](channels=count or 3, **extra).fit(INTEREST).plan_
         assert row.costs == {cost: model.score(INTEREST, plan) for cost, model in models.items()}
-        assert row.channels == plan.n_groups
+        assert row.channels == plan.n_used
         assert row.seconds is not None
         assert row.peak_mb is not None
         assert row.seconds > 0
@@ -119,8 +120,8 @@ def test_the_table_has_a_row_for_each() -> None:
     found = compare(INTEREST, channels=2, methods=["mst", "ideal", "mst"], params={"top": 0})
     table = found.to_table()
     assert table.column_names == [
-        *("method", "asked", "channels", "waste", "filtering", "improvement_pct", "excess_share"),
-        *("direct_share", "seconds", "peak_mb", "problem"),
+        *("method", "asked", "channels", "waste", "filtering", "overall", "improvement_pct"),
+        *("excess_share", "direct_share", "seconds", "peak_mb", "problem"),
     ]
     assert sorted(table["method"].to_pylist()) == sorted([*BASELINES, "mst", "ideal"])
     assert table.schema.field("asked").type == pa.int64()
@@ -163,6 +164,12 @@ def test_parameters_go_to_the_methods_that_have_them() -> None:
 def test_what_is_wrong_for_all_ends_it(given: dict[str, object], said: str) -> None:
     with pytest.raises(ParameterError, match=said):
         compare(INTEREST, **{"channels": 2, **given})  # type: ignore[arg-type]
+
+
+def test_channels_that_carry_nothing_are_not_counted() -> None:
+    interest = nc.Interest(np.ones((2, 3)))
+    found = rows(compare(interest, channels=40, methods=["hash"]))
+    assert found["hash", 40].channels == 3
 
 
 def test_nobody_wants_anything() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from narrowcast.costs import COSTS, Waste
 from narrowcast.costs.filtering import Filtering, receivers
+from narrowcast.costs.overall import Overall
 from narrowcast.errors import ParameterError, PlanError, TableError
 from narrowcast.model.cost import Cost
 from narrowcast.model.interest import Interest
@@ -108,7 +109,7 @@ def on_the_driver(case: Case, channels: int) -> dict[str, Scored]:
     }
     models = {name: COSTS[name]() for name in COSTS}
     found = {
-        name: Scored(plan.n_groups, {cost: model.score(interest, plan) for cost, model in models.items()})
+        name: Scored(plan.n_used, {cost: model.score(interest, plan) for cost, model in models.items()})
         for name, plan in plans.items()
     }
     return found | {"ideal": Scored(None, {cost: model.ideal(interest) for cost, model in models.items()})}
@@ -193,9 +194,9 @@ def test_odd_interests_and_plans(spark: SparkSession) -> None:
     assert {name: scored.channels for name, scored in empty.methods.items()} == {
         "mine": 0,
         "unicast": 0,
-        "broadcast": 1,
+        "broadcast": 0,
         "per-flow": 0,
-        "hash": 1,
+        "hash": 0,
         "ideal": None,
     }
     zero = {"deliveries": 0.0, "wanted": 0.0, "wasted": 0.0, "unicast": 0.0}
@@ -238,12 +239,13 @@ def test_a_plan_with_the_name_of_a_baseline(spark: SparkSession) -> None:
         whole.carries, np.ones(whole.listens.shape), subscribers=whole.subscribers, flows=whole.flows
     )
     assert evaluate(frames, crowd, name="hash").name == "hash, as planned"
-    ideal = Filtering().ideal(case.interest)
+    ideal, least = Filtering().ideal(case.interest), Overall().ideal(case.interest)
     text = json.dumps(other.to_dict())
     assert json.loads(text)["methods"]["ideal"] == {
         "channels": None,
         "costs": {
             "filtering": {"total": pytest.approx(ideal.total), "terms": pytest.approx(dict(ideal.terms))},
+            "overall": {"total": pytest.approx(least.total), "terms": pytest.approx(dict(least.terms))},
             "waste": {"total": 0.0, "terms": dict(Waste().ideal(case.interest).terms)},
         },
         "excess_share": 0.0,
@@ -273,18 +275,20 @@ def test_a_cost_that_does_not_add_up_is_scored_at_once(
     frames = case.frames(spark)
     found = evaluate(frames, case.plan, name="mine", block_size=40)
     assert_same(found.methods, on_the_driver(case, 7))
-    assert list(found.methods["mine"].costs) == ["filtering", "listeners", "waste"]
+    assert list(found.methods["mine"].costs) == ["filtering", "listeners", "overall", "waste"]
     # Each block has some of the subscribers; the share is of flooding to all of them.
     for each in found.methods.values():
         share = Filtering.share(each.costs["filtering"], receivers(case.interest))
         assert each.excess_share == pytest.approx(share)
     assert found.methods["broadcast"].excess_share == pytest.approx(1)
+    few = evaluate(frames, case.plan, name="mine", limit=10)
+    assert list(few.methods["mine"].costs) == ["filtering", "waste"], "what takes all at once is left out"
     alone = evaluate(frames, case.plan, name="mine", costs=["listeners"])
     assert alone.methods["hash"].excess_share is None
     assert alone.methods["hash"].costs["listeners"].total == case.plan.listens.nnz
     assert alone.methods["per-flow"].channels == np.count_nonzero(case.interest.audience())
     with pytest.raises(ParameterError, match="wanted pairs and the driver takes 10;"):
-        evaluate(frames, case.plan, name="mine", limit=10)
+        evaluate(frames, case.plan, name="mine", costs=["listeners"], limit=10)
     assert (
         evaluate(frames, case.plan, name="mine", costs=["waste"], limit=10).n_pairs == case.interest.n_wants
     )

@@ -100,6 +100,15 @@ def test_no_number_to_make_cells_of(spark: SparkSession, tmp_path: Path) -> None
 
 
 @pytest.mark.spark
+def test_no_subscription_to_make_cells_for(spark: SparkSession, tmp_path: Path) -> None:
+    paths = write(tmp_path) | {"subscriptions": str(tmp_path / "none.csv")}
+    for rows in ("", "1,ann,price >\n"):
+        (tmp_path / "none.csv").write_text(f"subscription_id,subscriber,filter\n{rows}")
+        with pytest.raises(TableError, match=r"none\.csv has no rows that are subscriptions; give at least"):
+            taken(spark, **paths, flows="cells")
+
+
+@pytest.mark.spark
 def test_no_event_to_make_cells_of(spark: SparkSession, tmp_path: Path) -> None:
     paths = write(tmp_path) | {"events": str(tmp_path / "e.csv")}
     (tmp_path / "e.csv").write_text("event_id,price,name\n")

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import narrowcast as nc
-from narrowcast.errors import TableError
+from narrowcast.errors import ParameterError, TableError
 from narrowcast.pipeline.network import NetworkTables
 
 if TYPE_CHECKING:
@@ -89,6 +89,23 @@ def test_bad_publishers(publishers: str, said: str, tmp_path: Path) -> None:
         read(tmp_path, "a,b,cost\n7,8,1\n", None, publishers)
     assert said in str(error.value)
     assert str(error.value).count("publishers.csv") == 1
+
+
+def test_a_network_in_parts_is_refused(tmp_path: Path) -> None:
+    """Whoever is where: one message to every node could not be."""
+    with pytest.raises(ParameterError) as error:
+        read(tmp_path, "a,b,cost\n7,8,1\nx,y,1\n", "subscriber,node\nann,8\n", "node\n7\n")
+    assert str(error.value) == f"{tmp_path / 'topology.csv'}: node 'x' cannot be reached from '7'; add a link"
+
+
+def test_a_node_without_coordinates(tmp_path: Path) -> None:
+    """Costs are those of the links: coordinates are read past, whether or not a node has some."""
+    links = "a,b,cost,x,y\n7,8,1.5,0.25,4\n8,9,2,,\n"
+    found = read(tmp_path, links, "subscriber,node,x,y\nann,9,,\nbob,7,0.5,\n")
+    assert found.given["topology"] == nc.Topology([0, 1], [1, 2], [1.5, 2.0], [7, 8, 9])
+    network = nc.Network(**found.given)
+    to_all = nc.Matches.from_pairs([0, 0, 0], [0, 1, 2], n_events=1)
+    assert network.multicast([0], to_all).tolist() == [3.5]
 
 
 def test_other_formats_have_their_types(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def locally(case: Case) -> dict[str, float]:
             }
             for d in sent.channels[0].tolist()
         ]
-        at_once = sent.method[0] == Method.BROADCAST and not reached
+        at_once = sent.method[0] == Method.BROADCAST
         copies = 8 if at_once else sum(map(len, reached))
         got = set(range(8)) if at_once else set().union(*reached)
         assert got | set(sent.unicast[0].tolist()) >= {PEOPLE.index(p) for p in people}

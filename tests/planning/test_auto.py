@@ -50,6 +50,15 @@ def test_filtering_and_sessions() -> None:
         assert (chosen.fit(INTEREST).method_, chosen.plan_) == ("joint", own)
 
 
+def test_the_overall_cost_needs_no_number_of_channels() -> None:
+    own = nc.Cover(seed=4).fit(INTEREST).plan_
+    chosen = nc.planning.Auto(seed=4, cost="overall").fit(INTEREST)
+    assert (chosen.method_, chosen.plan_) == ("cover", own)
+    limited = nc.planning.Auto(channels=1, cost="overall").fit(INTEREST)
+    assert limited.plan_.n_channels <= 1
+    limited.plan_.validate(INTEREST)
+
+
 def test_it_is_no_worse_than_what_needs_no_planning() -> None:
     rng = np.random.default_rng(5)
     interest = nc.Interest(rng.random((30, 60)) < 0.2, rng.random(60))

@@ -115,32 +115,42 @@ def test_moves_on_both_levels_change_what_they_say(
     below = Clusters(points, number, n).counted()
     above = Clusters(below.as_points(), parent, n_groups)
 
+    def groups() -> Any:
+        return np.where(number < 0, -1, parent[number])
+
+    def direct() -> float:
+        return float((alpha + beta) * (rate * wants.sum(axis=0))[number < 0].sum())
+
     def cost() -> float:
-        group = literal_cost(wants, rate, parent[number], n_groups)
+        group = literal_cost(wants, rate, groups(), n_groups)
         below_cost = literal_cost(wants, rate, number, n)
-        return float(alpha * group + beta * below_cost)
+        return float(alpha * group + beta * below_cost) + direct()
 
     def counted() -> float:
-        return float(alpha * above.cost + beta * below.cost)
+        return float(alpha * above.cost + beta * below.cost) + direct()
 
     member = np.zeros(wants.shape[0], np.int32)
     joint.count_groups(below.state, parent, above.state, member)
     # Limits that are broken weigh, too: what a move changes of them is part of what it says it changes.
     before = above.flag.copy()
-    most, weight = np.array([1.0, 2.0, 6.0]), np.array([3.0, 5.0, 7.0, 0.5]) * random.randrange(2)
+    most, weight = np.array([1.0, 2.0, 6.0]), np.array([3.0, 5.0, 7.0, 0.5, 0.0]) * random.randrange(2)
+    # So does what is sent directly, of kinds that are several flows each.
+    weight[4] = random.choice([0.0, 0.25, 4.0])
+    own = wants.sum(axis=0) * np.arange(1.0, wants.shape[1] + 1)
     free = np.full(wants.shape[1], -1), np.full(n, -1)
-    rules = member, before, most, weight, *free
+    rules = member, before, most, weight, *free, own
 
     def weighed() -> float:
         """Return what the broken limits weigh, by a literal count."""
-        joined = listening(wants, parent[number], n_groups)
-        theta = np.array([rate[parent[number] == g].sum() for g in range(n_groups)])
+        joined = listening(wants, groups(), n_groups)
+        theta = np.array([rate[groups() == g].sum() for g in range(n_groups)])
         size = joined.sum(axis=0)
         over = [
             np.maximum(0, joined.sum(axis=1) - most[0]).sum(),
             np.where(size > most[1], 1 + size - most[1], 0).sum(),
             np.where(theta > most[2], theta / most[2], 0).sum(),
             (joined != before.astype(bool)).sum(),
+            own[number < 0].sum(),
         ]
         return float(weight @ over)
 
@@ -162,6 +172,17 @@ def test_moves_on_both_levels_change_what_they_say(
         moved = joint.move_flows(below.csr, weights, number, parent, below.state, above.state, rules)
         assert cost() + weighed() < last if moved else cost() + weighed() == pytest.approx(last)
         last = cost() + weighed()
+        gone = random.randrange(n_groups)
+        some = np.flatnonzero((groups() == gone) & wants[random.randrange(len(wants))])
+        was = number[some]
+        if weight[4] > 0:
+            rest = (number, parent, below.state, above.state)
+            change = joint.vacate(below.csr, weights, some, *rest, rules)
+            assert (groups()[some] != gone).all()
+            assert cost() + weighed() - last == pytest.approx(change, abs=1e-6)
+            joint.put_all(below.csr, some, was, *rest, member)
+        assert cost() + weighed() == pytest.approx(last)
+        assert member.tolist() == listening(wants, groups(), n_groups).sum(axis=1).tolist()
         hung = joint.move_sessions(alpha, parent, below.state, above.state, rules)
         assert cost() + weighed() < last if hung else cost() + weighed() == pytest.approx(last)
         assert counted() == pytest.approx(cost(), abs=1e-6)

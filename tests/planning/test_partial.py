@@ -221,3 +221,52 @@ def test_it_is_never_dearer_than_pairwise(wants: Any, channels: int, seed: int) 
     ]
     own, other = (network.score(interest, plan).total for plan in plans)
     assert own <= other + 1e-9
+
+
+@st.composite
+def shared_nodes(draw: st.DrawFn) -> tuple[Interest, Any, list[int] | None]:
+    """Draw an interest of subscribers of whom several are on one node, and publishers."""
+    rate = draw(arrays(np.float64, 6, elements=st.sampled_from([0.0, 0.5, 1.0, 4.0])))
+    place = draw(arrays(np.int64, 8, elements=st.integers(1, 4)))
+    interest = Interest(draw(arrays(np.bool_, (8, 6))), rate)
+    return interest, place, draw(st.sampled_from([None, [0], [3], [1, 5]]))
+
+
+@given(shared_nodes(), st.integers(1, 6))
+def test_a_member_wants_something_that_its_group_carries(case: Any, channels: int) -> None:
+    interest, place, publishers = case
+    network = Network(SITES, locations=place, publishers=publishers)
+    options: dict[str, Any] = {"topology": SITES, "locations": place, "publishers": publishers}
+    plan = Partial(channels=channels, **options).fit(interest).plan_
+    plan.validate(interest)
+    sent = plan.carries.toarray() & (interest.rate > 0)[:, None]
+    wanted = interest.wants.toarray().astype(int) @ sent.astype(int)
+    assert (wanted[plan.listens.toarray()] > 0).all()
+    cost = network.score(interest, plan)
+    assert cost.total <= cost.terms["unicast"] + 1e-9
+    pairwise = network.score(interest, Pairwise(channels=channels).fit(interest).plan_)
+    assert cost.total <= pairwise.total + 1e-9
+    if channels == interest.n_flows:
+        assert cost.total == pytest.approx(cost.terms["ideal"])
+
+
+def test_others_on_the_node_of_a_member_are_left_alone() -> None:
+    """Five are on node 1, and only two of them want what the group of nodes 1 and 2 carries."""
+    star = Topology([0, 3, 3], [3, 1, 2], [9.0, 1.0, 1.0])
+    wants = [[1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 0], [1, 0, 0]]
+    interest = Interest(wants, rate=[5.0, 1.0, 1.0])
+    place = [1, 1, 1, 1, 1, 2]
+    plan = Partial(channels=1, topology=star, locations=place, publishers=[0]).fit(interest).plan_
+    assert plan.listens.toarray().ravel().tolist() == [True, True, False, False, False, True]
+    assert plan.unicast.toarray().astype(int)[:, 1].tolist() == [0, 0, 1, 1, 0, 0]
+
+
+def test_who_gets_it_for_nothing_gets_nothing_in_vain() -> None:
+    """At the only publisher's node a direct message costs nothing: the member of all flows stays."""
+    line = Topology([0, 0, 1], [1, 2, 3], [5.0, 5.0, 1.0])
+    interest = Interest([[1, 0], [1, 1], [1, 1], [1, 1]], rate=[2.0, 1.0])
+    place = [0, 0, 1, 3]
+    plan = Partial(channels=1, topology=line, locations=place, publishers=[0]).fit(interest).plan_
+    assert plan.listens.toarray().ravel().tolist() == [False, True, True, True]
+    network = Network(line, locations=place, publishers=[0])
+    assert network.score(interest, plan).terms["improvement_pct"] == 100

@@ -55,7 +55,7 @@ def test_more_moves_save_more(sessions: int | None) -> None:
         assert [step.cost for step in found.curve_] == sorted(
             {step.cost for step in found.curve_}, reverse=True
         )
-        assert (found.moves_, found.cost_) in found.curve_
+        assert (found.moves_, found.cost_, 0) in found.curve_
         costs.append(found.cost_)
     assert costs == sorted(set(costs), reverse=True)
     # With few changes much of what planning anew saves is saved.
@@ -71,7 +71,7 @@ def test_any_number_of_moves() -> None:
     found = Joint(start=start, sweeps=50).fit(old)
     first, last = found.curve_[0], found.curve_[-1]
     assert first.moves == 0
-    assert (last.moves, last.cost) == (found.moves_, found.cost_)
+    assert last == (found.moves_, found.cost_, 0)
     assert found.cost_ < first.cost
     assert found.cost_ == Joint(start=start, sweeps=50, moves=10**9).fit(old).cost_
     again = Joint(start=start, sweeps=50).fit(old)
@@ -210,3 +210,92 @@ def test_pinned_flows_are_moves_too() -> None:
     enough = int(str(told.value).split()[-3])
     found = Joint(start=start, moves=enough, pinned=pinned, sweeps=0).fit(interest)
     assert 0 < found.moves_ == len(joined(found.plan_) ^ joined(start)) <= enough
+
+
+def over(plan: ChannelPlan, most: int) -> int:
+    """Return how many groups subscribers have to leave for a limit, whatever else is done."""
+    counts = np.bincount([user for user, _ in joined(plan)], minlength=plan.n_subscribers)
+    return int(np.maximum(counts - most, 0).sum())
+
+
+@pytest.mark.parametrize("sessions", [None, 40])
+@pytest.mark.parametrize("memberships", [2, 3])
+def test_a_limit_is_kept_with_few_moves(sessions: int | None, memberships: int) -> None:
+    """As few groups are left as must be, and a step that takes more sends less directly, or costs less."""
+    interest = workload()
+    start = Joint(channels=12, sessions=sessions, sweeps=50).fit(interest).plan_
+    least = over(start, memberships)
+    assert least > 3
+    given: dict[str, Any] = {"start": start, "memberships": memberships, "sweeps": 20}
+    free = Joint(**given).fit(interest)
+    enough = free.curve_[0].moves
+    assert least <= enough <= least + 3
+    assert len(free.curve_) > 5
+    worth = [(step.direct, step.cost) for step in free.curve_]
+    assert worth == sorted(set(worth), reverse=True)
+    assert free.plan_.unicast.nnz == 0 == free.curve_[-1].direct
+    with pytest.raises(ParameterError, match=f"with so few; {enough} were enough"):
+        Joint(**given, moves=enough - 1).fit(interest)
+    for step in free.curve_[:: len(free.curve_) // 3]:
+        found = Joint(**given, moves=step.moves).fit(interest)
+        found.plan_.validate(interest)
+        assert (found.moves_, found.cost_, found.plan_.unicast.nnz) == step
+        assert len(joined(found.plan_) ^ joined(start)) == step.moves
+        assert over(found.plan_, memberships) == 0
+
+
+def test_a_limit_on_members_is_kept_with_few_moves() -> None:
+    interest = workload()
+    start = Joint(channels=12, sessions=40, sweeps=50).fit(interest).plan_
+    most = int(start.members()[start.parent < 0].max()) - 3
+    least = int(np.maximum(start.members()[start.parent < 0] - most, 0).sum())
+    free = Joint(start=start, members=most, sweeps=20).fit(interest)
+    assert least <= free.curve_[0].moves <= 3 * least
+    found = Joint(start=start, members=most, sweeps=20, moves=free.curve_[0].moves).fit(interest)
+    found.plan_.validate(interest)
+    assert found.plan_.members()[found.plan_.parent < 0].max() <= most
+
+
+@pytest.mark.parametrize("given", [{}, {"members": 25}, {"memberships": 3}])
+def test_no_budget_gives_a_better_plan_than_none(given: dict[str, Any]) -> None:
+    old = workload()
+    start = Joint(channels=12, sessions=40, sweeps=20, **given).fit(old).plan_
+    new = changed(old, 0.05)
+    free = Joint(start=start, sweeps=20, **given).fit(new)
+    worth = []
+    for moves in (10, 20, 40, 80):
+        plan, problem = made(found := Joint(start=start, sweeps=20, moves=moves, **given), new)
+        if plan is None:
+            assert "were enough" in problem
+            continue
+        worth.append((plan.unicast.nnz, found.cost_))
+    assert [*worth, (free.plan_.unicast.nnz, free.cost_)] == sorted(
+        [*worth, (free.plan_.unicast.nnz, free.cost_)], reverse=True
+    )
+
+
+def test_restarts_count_from_a_plan_too() -> None:
+    old = workload()
+    start = Joint(channels=12, sessions=40, sweeps=20).fit(old).plan_
+    new = changed(old, 0.1)
+    costs = [Joint(start=start, sweeps=10, restarts=n).fit(new).cost_ for n in (1, 4, 4)]
+    assert costs[0] > costs[1] == costs[2]
+
+
+def test_wants_that_are_sent_directly_are_counted_by_flows() -> None:
+    """Flows that the same subscribers want are one, and as many wants as they are."""
+    wants = np.repeat([[1, 0, 1], [0, 1, 1]], 5, axis=1)
+    interest = Interest(wants)
+    channel = np.repeat(np.eye(3, 2), 5, axis=0)
+    start = ChannelPlan(channel, [[1, 0], [0, 1]], unicast=wants * (channel.sum(axis=1) == 0))
+    found = Joint(start=start, moves=0, sweeps=0).fit(interest)
+    assert found.curve_[0].direct == found.plan_.unicast.nnz == 10
+
+
+def test_what_is_sent_directly_comes_back_where_it_fits() -> None:
+    interest = workload()
+    start = Joint(channels=12, sweeps=20, members=20, memberships=2).fit(interest).plan_
+    assert start.unicast.nnz
+    free = Joint(start=start, sweeps=20, members=60, memberships=8).fit(interest)
+    assert free.plan_.unicast.nnz == 0
+    assert free.curve_[0].moves == 0

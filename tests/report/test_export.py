@@ -156,9 +156,9 @@ def test_channels_that_nothing_uses(tmp_path: Path) -> None:
     assert [row["channel"] for row in rows(csv_files(two[1]), "channels")] == [1, 4]
     assert [row["channel"] for row in rows(nats_files(two[1]), "channels")] == [4]
     flat = source_of(ChannelPlan([[0, 0, 1]], [[0, 0, 1]]), tmp_path / "flat")
-    assert [(r["session"], r["port"]) for r in rows(multicast_files(flat, port_per_session=True), "sessions")] == [
-        (2, 5002)
-    ]
+    assert [
+        (r["session"], r["port"]) for r in rows(multicast_files(flat, port_per_session=True), "sessions")
+    ] == [(2, 5002)]
 
 
 def test_ports_of_sessions(tmp_path: Path) -> None:

@@ -35,10 +35,7 @@ def literal_route(flow: Any, interested: Any, plan: ChannelPlan) -> list[dict[st
             c for c in range(plan.n_channels) if f >= 0 and carries[f, c] and listens[wanted, c].any()
         ]
         unicast = [int(s) for s in wanted if not listens[s, channels].any()]
-        if channels and listens[:, channels].any(axis=1).all():
-            method = "broadcast"
-        else:
-            method = "+".join(["channel"] * bool(channels) + ["unicast"] * bool(unicast)) or "none"
+        method = "+".join(["channel"] * bool(channels) + ["unicast"] * bool(unicast)) or "none"
         found.append({"method": method, "channels": channels, "unicast": unicast})
     return found
 
@@ -75,13 +72,14 @@ def test_many_sets_of_channels_in_one_batch(seed: int) -> None:
     assert len({tuple(each["channels"]) for each in expected}) > 5
 
 
-def test_two_halves_are_everybody() -> None:
+def test_channels_to_everybody_are_channels() -> None:
+    """A broadcast is what a router decides on, and goes over no channel."""
     plan = ChannelPlan(carries=[[1, 1, 0], [1, 0, 1]], listens=[[1, 0, 0], [0, 1, 0], [0, 1, 1]])
     both, again, half = [0, 1], [0, 2], [0, 2]
     index = np.array([*both, *again, *half])
     matches = Matches(np.array([0, 2, 4, 6]), index)
     sent = ChannelRouter().route([0, 0, 1], matches, plan)
-    assert sent.method.tolist() == [Method.BROADCAST, Method.BROADCAST, Method.CHANNEL]
+    assert sent.method.tolist() == [Method.CHANNEL] * 3
     assert sent.channels == Matches.from_pairs([0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 0, 2], 3)
     assert sent.unicast.n_pairs == 0
 

@@ -99,6 +99,29 @@ def test_a_node_that_is_sent_to_anyhow() -> None:
         assert sent.unicast.index.tolist() == [0, 1, 2]
 
 
+def test_of_ways_that_cost_the_same_the_least_wasteful_is_taken() -> None:
+    """All three channels reach nodes 1 and 5; whom they reach there differs."""
+    network = Network(SITES, locations=[1, 1, 5, 5], publishers=[0])
+    listens = np.array([[1, 1, 1], [1, 1, 0], [1, 1, 1], [1, 0, 1]], bool)
+    interested = Matches.from_pairs([0, 0, 0, 1], [0, 1, 2, 3], n_events=2)
+    for order in ([0, 1, 2], [2, 1, 0]):
+        plan = ChannelPlan(np.ones((1, 3)), listens[:, order])
+        sent = PartialRouter(network=network).route([0, 0], interested, plan)
+        assert [order[k] for k in sent.channels.index.tolist()] == [1]
+    # A channel to node 5 costs as much as a direct message: it is used where nobody gets it in vain.
+    for who, method in (([2, 3], "channel"), ([2], "unicast")):
+        plan = ChannelPlan([[1]], [[0], [0], [1], [1]])
+        alone = Matches.from_pairs([0] * len(who), who, n_events=1)
+        sent = PartialRouter(network=network).route([0], alone, plan)
+        assert sent.to_table()["method"].to_pylist() == [method]
+
+
+def test_a_channel_that_nobody_listens_to_is_never_used() -> None:
+    plan = ChannelPlan([[1]], [[0], [0]])
+    sent = PartialRouter().route([0], Matches.from_pairs([0], [1], n_events=1), plan)
+    assert (sent.channels.n_pairs, sent.unicast.index.tolist()) == (0, [1])
+
+
 @given(cases())
 def test_broadcast_where_it_costs_less(case: tuple[Any, Matches, ChannelPlan, Any]) -> None:
     flow, matches, plan, publisher = case
@@ -129,7 +152,7 @@ def test_a_share_that_is_just_enough() -> None:
     plan = ChannelPlan([[1]], [[1]] * 4)
     matches = Matches.from_pairs([0, 1, 1, 2, 2, 2], [0, 0, 1, 0, 1, 2], n_events=4)
     sent = ThresholdRouter(threshold=0.5).route([0] * 4, matches, plan)
-    assert sent.to_table()["method"].to_pylist() == ["unicast", "broadcast", "broadcast", "none"]
+    assert sent.to_table()["method"].to_pylist() == ["unicast", "channel", "channel", "none"]
     assert sent.unicast.rows().tolist() == [0]
 
 

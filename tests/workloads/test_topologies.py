@@ -132,9 +132,10 @@ def test_a_large_one_has_stubs_of_the_same_size() -> None:
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"nodes": 5}, "5 nodes for 3 blocks; give at least 1 block, and 2 to 2147483647 nodes for each"),
-        ({"blocks": 0}, "600 nodes for 0 blocks; give at least 1 block"),
-        ({"nodes": -1}, "nodes is -1; give a whole number"),
+        ({"nodes": 5}, "nodes is 5; give a whole number from 6 to 2147483647"),
+        ({"nodes": -1}, "nodes is -1; give a whole number from 6 to 2147483647"),
+        ({"nodes": 3, "blocks": 2}, "nodes is 3; give a whole number from 4 to"),
+        ({"blocks": 0}, "blocks is 0; give a whole number from 1 to"),
         ({"edges": "far"}, "edges is 'far'; give one of levels, nested, hops"),
         ({"seed": -1}, "seed is -1; give a whole number of at least 0"),
     ],

@@ -16,6 +16,7 @@ from narrowcast.cli.doctor import doctor
 from narrowcast.cli.evaluate import evaluate
 from narrowcast.cli.explain import explain
 from narrowcast.cli.export import export
+from narrowcast.cli.follow import follow
 from narrowcast.cli.generate import generate
 from narrowcast.cli.match import match
 from narrowcast.cli.plan import plan
@@ -38,6 +39,7 @@ for command in (
     compare,
     explain,
     stream,
+    follow,
     reproduce,
     generate,
     calibrate,

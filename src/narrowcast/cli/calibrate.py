@@ -75,6 +75,8 @@ def calibrate(
         typer.echo(
             f"{found.lost:,} packets were lost ({share:.2g} %): costs are of those that came", err=True
         )
+    if found.doubts:
+        typer.echo(found.doubts, err=True)
     if not as_json:
         typer.echo(f"{out}: for --cost filtering, give --set calibration={out} --set h=8")
 

@@ -15,7 +15,8 @@ from narrowcast.costs import COSTS
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import new_folder
 from narrowcast.model.schema import Schema
-from narrowcast.pipeline.compare import Comparison, methods_of
+from narrowcast.pipeline.changes import instant_of
+from narrowcast.pipeline.compare import Comparison, counts_of, methods_of
 from narrowcast.pipeline.compare import compare as compare_methods
 from narrowcast.pipeline.inputs import Inputs, take
 from narrowcast.pipeline.match import STRATEGIES
@@ -51,6 +52,8 @@ def compare(
     ] = None,
     interests: inputs.Interests = None,
     rates: inputs.Rates = None,
+    changes: inputs.Changes = None,
+    until: inputs.Until = None,
     subscriptions: inputs.Subscriptions = None,
     events: inputs.Events = None,
     state: inputs.State = None,
@@ -111,11 +114,13 @@ def compare(
     for name in routers:  # what is wrong with them is told before Spark starts
         settings.check_router(name, routing)
     COSTS.made(costs, **network.given, **costing)
-    if recent is last is window is None and interests is state is None and flows == "events":
+    if recent is last is window is None and interests is changes is state is None and flows == "events":
         recent = RECENT
     given = Inputs(
         interests=interests,
         rates=rates,
+        changes=changes,
+        until=None if until is None else instant_of(until),
         subscriptions=subscriptions,
         events=events,
         state=state,
@@ -196,11 +201,12 @@ def _counts(channels: str) -> list[int]:
     [11, 61]
     """
     try:
-        return [int(word) for word in channels.split(",")]
+        found = [int(word) for word in channels.split(",")]
     except ValueError:
         raise ParameterError(
             f"--channels is {channels!r}; give a whole number, or several as 11,61"
         ) from None
+    return counts_of(found)
 
 
 def _dealt(

@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from narrowcast.cli import options
+from narrowcast.errors import ParameterError
 from narrowcast.files import check_new_table, write_new_table
 from narrowcast.model.artefact import read_plan
 from narrowcast.model.diff import Count, diff_plans, renumbered
-from narrowcast.model.migration import migration
+from narrowcast.model.migration import migration, peak
 
 if TYPE_CHECKING:
     from narrowcast.model.diff import PlanDiff
@@ -40,6 +41,15 @@ def diff(
             "file, .csv, .jsonl or .parquet.",
         ),
     ] = None,
+    memberships: Annotated[
+        int | None,
+        typer.Option(
+            "--memberships",
+            metavar="N",
+            help="With --steps: the most groups that a subscriber is in on the way, if it is in no more in "
+            "either plan; what it would miss is sent directly meanwhile.",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document and nothing else.")
     ] = False,
@@ -50,22 +60,29 @@ def diff(
 
         narrowcast diff plans/monday plans/tuesday --renumber
 
-        narrowcast diff plans/monday plans/tuesday --steps migration.csv
+        narrowcast diff plans/monday plans/tuesday --steps migration.csv --memberships 20
     """
     if steps is not None:
         check_new_table(steps)
+    elif memberships is not None:
+        raise ParameterError(f"--memberships is {memberships}, and no steps are written; give --steps FILE")
     old, old_info = read_plan(before)
     new, new_info = read_plan(after)
     shown = renumbered(new, old) if renumber else new
     found = diff_plans(old, shown, costs_before=old_info.costs, costs_after=new_info.costs)
     # Renumbering may leave unused numbers; they are no channels of the plan.
     found = msgspec.structs.replace(found, channels=Count(old.n_channels, new.n_channels))
+    facts = msgspec.to_builtins(found)
     if steps is not None:
-        write_new_table(migration(old, shown), steps)
+        way = migration(old, shown, memberships=memberships)
+        write_new_table(way, steps)
+        facts["memberships_on_the_way"] = peak(old, way)
     if as_json:
-        typer.echo(msgspec.json.encode(found).decode())
+        typer.echo(msgspec.json.encode(facts).decode())
     else:
         _print(found, f"{old_info.method} to {new_info.method}")
+    if steps is not None and not as_json:
+        typer.echo(f"on the way a subscriber is in at most {facts['memberships_on_the_way']:,} groups")
     if old_info.inputs != new_info.inputs:
         typer.echo("the plans were made from different inputs: their costs do not compare", err=True)
 

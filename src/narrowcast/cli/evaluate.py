@@ -12,6 +12,7 @@ from narrowcast.costs import COSTS
 from narrowcast.errors import PlanError
 from narrowcast.model.artefact import read_plan
 from narrowcast.model.schema import Schema
+from narrowcast.pipeline.changes import instant_of
 from narrowcast.pipeline.evaluate import evaluate as evaluate_plan
 from narrowcast.pipeline.inputs import Inputs, take
 from narrowcast.pipeline.interest import extent, has
@@ -38,6 +39,7 @@ _SAME = {
     "waste": ("wasted",),
     "network": ("unicast", "ideal", "broadcast"),
     "filtering": ("ideal", "excess", "everything"),
+    "overall": ("association", "direct", "clustered", "unicast"),
 }
 #: What terms are called in the table.
 _SHORT = {"improvement_pct": "gain %"}
@@ -47,6 +49,8 @@ def evaluate(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan: a folder.")],
     interests: inputs.Interests = None,
     rates: inputs.Rates = None,
+    changes: inputs.Changes = None,
+    until: inputs.Until = None,
     subscriptions: inputs.Subscriptions = None,
     events: inputs.Events = None,
     state: inputs.State = None,
@@ -91,12 +95,14 @@ def evaluate(
 
         narrowcast evaluate plan --state out/state
 
+        narrowcast evaluate plan --changes c.parquet --rates r.csv
+
         narrowcast evaluate plan --interests i.csv --topology t.csv --locations l.csv
 
         narrowcast evaluate plan --subscriptions s.csv --events later.csv --topology t.csv --router exact
     """
     made, info = read_plan(plan)
-    _require_fitting(info, interests, state)
+    _require_fitting(info, interests or changes, state)
     options.one_of("--strategy", strategy, STRATEGIES)
     check_channels(channels)
     network = NetworkTables.read(topology, locations, publishers)
@@ -116,6 +122,8 @@ def evaluate(
     given = Inputs(
         interests=interests,
         rates=rates,
+        changes=changes,
+        until=None if until is None else instant_of(until),
         subscriptions=subscriptions,
         events=events,
         state=state,
@@ -191,7 +199,7 @@ def evaluate(
     options.show(facts, tables, as_json=as_json)
 
 
-def _require_fitting(info: PlanInfo, interests: str | None, state: str | None) -> None:
+def _require_fitting(info: PlanInfo, topics: str | None, state: str | None) -> None:
     """Refuse inputs whose flows are not of the kind that the plan carries."""
     if info.flow_space == "ranges":
         raise PlanError("the plan's flows are ranges of a partitioner, which have no cost; give another plan")
@@ -199,7 +207,7 @@ def _require_fitting(info: PlanInfo, interests: str | None, state: str | None) -
         raise PlanError(
             "the plan's flows are events; a state has none; give --subscriptions and --events to evaluate it"
         )
-    if state is None and (info.flow_space == "topics") != (interests is not None):
+    if state is None and (info.flow_space == "topics") != (topics is not None):
         needs = "--interests" if info.flow_space == "topics" else "--subscriptions and --events"
         raise PlanError(f"the plan's flows are {info.flow_space}; give {needs} to evaluate it")
 
@@ -250,8 +258,10 @@ def _rows(facts: dict[str, Any], unit: str) -> list[tuple[str, ...]]:
         (cost, term)
         for cost in costs
         for term in (None, *first[cost]["terms"])
-        # With a network there is no room for what all rows have alike.
-        if term not in _SAME.get(cost, ()) and not (term == "wanted" and "network" in costs)
+        # With one cost more there is no room for what all rows have alike.
+        if term not in _SAME.get(cost, ()) and not (term == "wanted" and len(costs) > 1)
+        # Beside other costs the overall one has its total only.
+        if cost != "overall" or term is None or len(costs) == 1
     ]
     excess = ("excess %",) if with_excess else ()
     named = (cost if term is None else _SHORT.get(term, term) for cost, term in heads)

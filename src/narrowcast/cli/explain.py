@@ -152,7 +152,10 @@ def explain(
 
 
 def _check_names(event: Mapping[str, Any], known: Known, flow: str | None, *, typed: bool) -> None:
-    """Refuse an attribute that events lack; where only filters tell, one that is spelt like another."""
+    """Refuse an attribute that events lack; where only filters and cells tell, one spelt like another.
+
+    Of others that none of them looks at it is said so: events may have more than anybody asks for.
+    """
     names = dict.fromkeys(name.partition(".")[0] for name in known.schema.names)
     lower = {name.lower() for name in (*names, EVENT_ID, "time", flow or "flow")}
     given = {name.lower() for name in event}
@@ -163,3 +166,6 @@ def _check_names(event: Mapping[str, Any], known: Known, flow: str | None, *, ty
         if typed or close:
             hint = f"did you mean {close[0]!r}?" if close else f"they have {', '.join(names) or 'none'}"
             raise ParameterError(f"--event has {name!r}, which events do not have; {hint}")
+        if names:
+            said = f"--event has {name!r}, which no filter or cell looks at; they look at {', '.join(names)}"
+            typer.echo(said, err=True)

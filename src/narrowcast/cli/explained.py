@@ -240,19 +240,17 @@ def _some(count: int, first: list[Any]) -> str:
 
 
 def _flow(flow: Mapping[str, Any]) -> str:
-    """Return a flow by its label, and a cell with the sides that it has.
+    """Return a flow by its label, and a cell with the sides that it has: what is open below holds null too.
 
     >>> _flow({"flow": 5, "cell": {"price": [None, 7.5], "size": [1.0, 2.0], "day": [None, None]}})
-    '5: price <= 7.5, 1 < size <= 2'
+    '5: null or price <= 7.5, 1 < size <= 2'
     """
     sides = []
     for name, (lo, hi) in (flow.get("cell") or {}).items():
-        left = "" if lo is None else f"{lo:g} < "
-        right = "" if hi is None else f" <= {hi:g}"
-        if hi is None and lo is not None:
-            sides.append(f"{name} > {lo:g}")
-        elif left or right:
-            sides.append(f"{left}{name}{right}")
+        if lo is not None:
+            sides.append(f"{name} > {lo:g}" if hi is None else f"{lo:g} < {name} <= {hi:g}")
+        elif hi is not None:
+            sides.append(f"null or {name} <= {hi:g}")
     return str(flow["flow"]) + (f": {', '.join(sides)}" if sides else "")
 
 

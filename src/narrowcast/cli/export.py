@@ -55,7 +55,7 @@ def export(
         typer.Option(
             "--avoid",
             metavar="ADDR",
-            help="multicast: a group of others, to share no MAC address with; can be repeated.",
+            help="multicast: groups of others, joined by commas, to share no MAC address with.",
         ),
     ] = None,
     port: Annotated[
@@ -93,7 +93,7 @@ def export(
     made, takes = FORMS[to]
     asked: dict[str, Any] = {
         "base": base,
-        "avoid": avoid or None,
+        "avoid": [each for word in avoid or () for each in word.split(",")] or None,
         "port": port,
         "port_per_session": port_per_session or None,
         "prefix": prefix,
@@ -122,7 +122,7 @@ def export(
         "to": to,
         "out": None if out is None else str(out),
         "flow_space": source.info.flow_space,
-        "groups": source.plan.n_groups,
+        "groups": len(source.groups),
         "sessions": len(source.sessions),
         "flows": source.plan.n_flows,
         "subscribers": source.plan.n_subscribers,

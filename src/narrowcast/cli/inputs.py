@@ -16,6 +16,18 @@ Interests = Annotated[
 Rates = Annotated[
     str | None, typer.Option("--rates", metavar="R", help="Table: flow, rate (events a second; else 1 each).")
 ]
+Changes = Annotated[
+    str | None,
+    typer.Option(
+        "--changes",
+        metavar="C",
+        help="Table: time, subscriber, flow, action: changes since --interests.",
+    ),
+]
+Until = Annotated[
+    str | None,
+    typer.Option("--until", metavar="TIME", help="The last moment of --changes and --rates that counts."),
+]
 Subscriptions = Annotated[
     str | None,
     typer.Option("--subscriptions", metavar="S", help="Table: subscription_id, subscriber, filter."),

@@ -52,7 +52,7 @@ def _run() -> int:
     """Run a command and return its exit code.
 
     What only commands need is imported here, so that an interruption is met while that takes its time. One
-    that comes earlier, while Python loads the package itself, ends it as Python does.
+    that comes earlier, while Python loads the package itself, is met by `narrowcast.start`.
     """
     from typer.exceptions import Abort, TyperException
 

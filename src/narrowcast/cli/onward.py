@@ -7,18 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import pyarrow as pa
 
 from narrowcast.cli import options
 from narrowcast.errors import ParameterError
 from narrowcast.files import read_table
 from narrowcast.model.artefact import read_plan
-from narrowcast.model.migration import ACTIONS, migration
+from narrowcast.model.labels import labels_in, positions
+from narrowcast.model.migration import ACTIONS, migration, peak
 from narrowcast.pipeline.plan import parameters_of
+from narrowcast.planning.start import Step
 from narrowcast.report.charts import save_chart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from narrowcast.model.plan import ChannelPlan
     from narrowcast.pipeline.plan import Planned
@@ -84,13 +87,16 @@ class Onward:
         """Return what is written beside the plan: the way to it, and what less or more of it would save."""
         if self.start is None or planned.planner is None:
             return {}
-        curve = [{"moves": step.moves, "cost": step.cost} for step in getattr(planned.planner, "curve_", [])]
-        chosen = {"moves": _moves(planned), "cost": getattr(planned.planner, "cost_", 0.0)}
+        most = getattr(planned.planner, "memberships", None)
+        way = migration(self.start, planned.plan, memberships=most, interest=planned.interest)
+        if not hasattr(planned.planner, "curve_"):
+            return {WAY: way}
+        curve = [step._asdict() for step in _curve(planned)]
         with tempfile.TemporaryDirectory() as folder:
-            records = [step | {"chosen": step == chosen} for step in curve]
+            records = [step | {"chosen": step["moves"] == _moves(planned)} for step in curve]
             picture, _ = save_chart("moves", records, folder)
             return {
-                WAY: migration(self.start, planned.plan),
+                WAY: way,
                 "moves.parquet": pa.Table.from_pylist(curve),
                 "moves.png": picture.read_bytes(),
             }
@@ -101,17 +107,21 @@ class Onward:
         """Return what the terminal shows: what is saved after so many changes, and what they are in all."""
         if self.start is None:
             return {}
-        curve = getattr(planned.planner, "curve_", [])
-        first = curve[0].cost if curve else 0.0
-        # The ends, and steps about evenly between them.
-        some = sorted({round(i * (len(curve) - 1) / (_SHOWN - 1)) for i in range(_SHOWN)}) if curve else []
-        rows: list[tuple[str, ...]] = [("moves", "filtered", "saved")]
-        for step in (curve[i] for i in some):
-            saved = 100 * (1 - step.cost / first) if first else 0.0
-            mark = " <" if step.moves == _moves(planned) else ""
-            rows.append((f"{step.moves:,}", options.number(step.cost), f"{saved:.2f} %{mark}"))
         way: list[tuple[str, ...]] = [("in the migration", "number")]
         way += [(name, f"{n:,}") for name, n in _counts(files).items()]
+        way += [("groups of a subscriber at most, on the way", f"{self._peak(files):,}")]
+        if not hasattr(planned.planner, "curve_"):
+            return {"From the plan before": way}
+        curve = _curve(planned)
+        first = curve[0].cost if curve else 0.0
+        direct = any(step.direct for step in curve)
+        rows: list[tuple[str, ...]] = [("moves", "filtered", "saved", *["sent directly"] * direct)]
+        for step in some_of(curve, _moves(planned)):
+            saved = 100 * (1 - step.cost / first) if first else 0.0
+            mark = " <" if step.moves == _moves(planned) else ""
+            cells = [f"{step.moves:,}", options.number(step.cost), f"{saved:.2f} %"]
+            cells += [f"{step.direct:,}"] * direct
+            rows.append((*cells[:-1], cells[-1] + mark))
         title = "Moves: groups joined and left beyond what new wants ask for"
         return {"From the plan before": way, title: rows}
 
@@ -119,12 +129,55 @@ class Onward:
         """Return what `--json` says of it."""
         if self.start is None:
             return {}
-        curve = getattr(planned.planner, "curve_", [])
-        return {
-            "moves": _moves(planned),
-            "curve": [list(step) for step in curve],
-            "migration": _counts(files),
-        }
+        way = {"migration": _counts(files), "memberships_on_the_way": self._peak(files)}
+        if not hasattr(planned.planner, "curve_"):
+            return way
+        return {"moves": _moves(planned), "curve": [list(step) for step in _curve(planned)], **way}
+
+    def unwanted(self, planned: Planned) -> list[Any]:
+        """Return the flows that are pinned, and that nobody wants: no channel carries them."""
+        if self.pinned is None:
+            return []
+        carried = planned.plan.flows.take(np.flatnonzero(np.diff(planned.plan.carries.indptr)))
+        flows = labels_in(self.pinned, "flow", "pinned")
+        found: list[Any] = flows.take(np.flatnonzero(positions("flow", flows, carried) < 0)).to_pylist()
+        return found
+
+    def _peak(self, files: Mapping[str, pa.Table | bytes]) -> int:
+        """Return the most groups that a subscriber is in at any time of the migration."""
+        way = files[WAY]
+        assert self.start is not None
+        assert isinstance(way, pa.Table)
+        return peak(self.start, way)
+
+
+def some_of(curve: Sequence[Step], chosen: int) -> list[Step]:
+    """Return some steps of a curve: its ends, about evenly between them, and that of the plan.
+
+    Parameters
+    ----------
+    curve
+        By moves, ascending.
+    chosen
+        The moves of the plan.
+
+    Examples
+    --------
+    >>> [step.moves for step in some_of([Step(n, 9.0 - n) for n in range(30)], 11)]
+    [0, 3, 5, 8, 11, 13, 16, 18, 21, 24, 26, 29]
+    >>> 12 in [step.moves for step in some_of([Step(n, 9.0 - n) for n in range(30)], 12)]
+    True
+    """
+    last = len(curve) - 1
+    some = {round(i * last / (_SHOWN - 1)) for i in range(_SHOWN)} if curve else set()
+    some |= {i for i, step in enumerate(curve) if step.moves == chosen}
+    return [curve[i] for i in sorted(some)]
+
+
+def _curve(planned: Planned) -> list[Step]:
+    """Return what is filtered after so many moves."""
+    found: list[Step] = getattr(planned.planner, "curve_", [])
+    return found
 
 
 def _counts(files: Mapping[str, pa.Table | bytes]) -> dict[str, int]:

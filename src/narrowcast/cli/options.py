@@ -16,6 +16,7 @@ from rich.table import Table
 from narrowcast.errors import ParameterError
 from narrowcast.pipeline.match import STRATEGIES
 from narrowcast.pipeline.session import MASTER, bytes_of, session, settings_of
+from narrowcast.report.page import PROSE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -108,13 +109,14 @@ def number(value: float) -> str:
 def columns_of(costs: Collection[str]) -> tuple[list[str], bool]:
     """Return the costs that a table has room for, and whether it has room for the excess of filtering.
 
-    That excess says what the total does; and of the columns of a network, that of filtering would be one
-    too many.
+    That excess says what the total does; and beside the columns of a network, those of filtering and of the
+    overall cost would be too many.
 
-    >>> columns_of(["filtering", "waste"]), columns_of(["filtering"])
-    ((['waste'], True), (['filtering'], True))
+    >>> columns_of(["filtering", "overall", "waste"]), columns_of(["network", "overall", "waste"])
+    ((['overall', 'waste'], True), (['network', 'waste'], False))
     """
-    totals = [name for name in costs if name != "filtering" or "waste" not in costs]
+    crowded = {"filtering": "waste", "overall": "network"}
+    totals = [name for name in costs if crowded.get(name) not in costs]
     return totals, "filtering" in costs and not {"network", "waste"} <= set(costs)
 
 
@@ -124,7 +126,10 @@ def reasons(facts: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def show(facts: Mapping[str, Any], tables: Mapping[str, Sequence[Sequence[str]]], *, as_json: bool) -> None:
-    """Print what came out: as one JSON document, or as tables of which the first row is the head."""
+    """Print what came out: as one JSON document, or as tables of which the first row is the head.
+
+    Below the head `PROSE` there are sentences, and no table.
+    """
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(facts), indent=2).decode())
         return
@@ -132,6 +137,10 @@ def show(facts: Mapping[str, Any], tables: Mapping[str, Sequence[Sequence[str]]]
     for title, (head, *rows) in tables.items():
         # Not as the table's own, which would be cut to its width.
         console.print(title, style="bold", markup=False, highlight=False, soft_wrap=True)
+        if tuple(head) == PROSE:
+            for row in rows:
+                console.print(*row, markup=False, highlight=False)
+            continue
         table = Table()
         for i, name in enumerate(head):
             # Folded where there is no room: a number that is cut is another number.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from narrowcast.cli import inputs, options
@@ -12,12 +13,22 @@ from narrowcast.cli.onward import Onward, Watch, method_for
 from narrowcast.cli.settings import Settings, for_plan, parameters
 from narrowcast.costs import COSTS
 from narrowcast.errors import ParameterError, TableError
+from narrowcast.files import rows_in
 from narrowcast.model.artefact import write_plan
 from narrowcast.model.schema import Schema
+from narrowcast.pipeline.changes import instant_of
 from narrowcast.pipeline.inputs import Inputs, take
 from narrowcast.pipeline.match import STRATEGIES
 from narrowcast.pipeline.network import NetworkTables
-from narrowcast.pipeline.plan import LIMIT, check_planner, costs_of, make_plan, parameters_of, takes_network
+from narrowcast.pipeline.plan import (
+    LIMIT,
+    check_large,
+    check_planner,
+    costs_of,
+    make_plan,
+    parameters_of,
+    takes_network,
+)
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.progress import watched
 from narrowcast.pipeline.run import RECENT
@@ -42,6 +53,8 @@ def plan(
     ] = None,
     interests: inputs.Interests = None,
     rates: inputs.Rates = None,
+    changes: inputs.Changes = None,
+    until: inputs.Until = None,
     subscriptions: inputs.Subscriptions = None,
     events: inputs.Events = None,
     state: inputs.State = None,
@@ -87,7 +100,8 @@ def plan(
 
     Out of filters and events flows are made: the last events that somebody wanted (10,000 unless --recent,
     --last or --window says otherwise), or the cells of a grid over the event space. The state of a stream has
-    its flows and their rates, as they are at this moment: the stream may go on meanwhile.
+    its flows and their rates, as they are at this moment: the stream may go on meanwhile. A log of changes,
+    after --interests or from nothing, is planned for as it leaves things, at the end or at --until.
 
     What a method takes besides is given by --set: joint has seconds, sweeps, restarts, alpha and beta, and
     limits to keep: memberships (groups of a subscriber), members and rate (of a group). With --from it has
@@ -100,6 +114,8 @@ def plan(
     Examples:
 
         narrowcast plan --interests i.parquet --rates r.csv --channels 16 --out plan
+
+        narrowcast plan --changes c.parquet --until 2026-11-16T09:00:00 --channels 16 --out plan
 
         narrowcast plan --subscriptions s.jsonl --events e.csv --flows cells --method per-flow --out plan
 
@@ -122,21 +138,29 @@ def plan(
     asked, method = method, method_for(method, params, (start, pinned, sessions), wish)
     if asked != method:
         params.pop("cost", None)  # auto's own, which has been heard
+    if method == "static" and start is None:
+        raise ParameterError("method 'static' keeps an earlier plan; name it by --from PLAN")
     onward = Onward.read(start, pinned, method)
     if sessions is not None:
         if "sessions" not in parameters_of(method):
             raise ParameterError(f"--sessions is given, and method {method!r} has one level; leave it out")
+        if channels is None and start is None:
+            raise ParameterError(
+                f"--sessions is {sessions} and --channels is not given; give it: the most groups they are in"
+            )
         params["sessions"] = sessions
     if method == "auto" and costs:
         params.setdefault("cost", costs[0])
     network = NetworkTables.read(topology, locations, publishers)
     params, told = for_plan(params, method, costs, network.given)
     COSTS.made(costs, **network.given, **told)  # what is wrong with them is told before Spark starts
-    if recent is last is window is None and interests is state is None and flows == "events":
+    if recent is last is window is None and interests is changes is state is None and flows == "events":
         recent = RECENT
     given = Inputs(
         interests=interests,
         rates=rates,
+        changes=changes,
+        until=None if until is None else instant_of(until),
         subscriptions=subscriptions,
         events=events,
         state=state,
@@ -152,7 +176,10 @@ def plan(
         memory=options.memory_of(memory),
         seed=seed,
     )
-    check_planner(method, channels=channels, seed=seed, params=params | onward.params, network=network)
+    asks: dict[str, Any] = {"channels": channels, "seed": seed, "params": params | onward.params}
+    check_planner(method, **asks, network=network)
+    pairs = rows_in(interests) if interests is not None and changes is None else None
+    check_large(method, **asks, network=network, pairs=pairs, limit=limit)
     with options.spark_at(master, conf, ui=ui) as at, sized(at.spark, given.size(at.spark)):
         taken = take(at.spark, given, at.progress, at.tell)
         if rejected is not None and taken.rejected is not None:
@@ -167,9 +194,7 @@ def plan(
             planned = make_plan(
                 taken.frames,
                 method,
-                channels=channels,
-                seed=seed,
-                params=params | onward.params,
+                **asks | {"params": params | onward.params},
                 network=network,
                 limit=limit,
             )
@@ -177,6 +202,8 @@ def plan(
             totals = costs_of(taken.frames, planned, costs=costs, params=told, network=network)
             bounds = None if taken.frames.cells is None else taken.frames.cells.toArrow().sort_by("flow")
         said: dict[str, Any] = {"channels": channels, **params, **onward.names}
+        if given.until is not None:
+            said["until"] = given.until.isoformat()
         if taken.edges is not None:
             said |= {"top": top, "grid": taken.edges}
         elif taken.frames.flow_space == "events":
@@ -202,8 +229,8 @@ def plan(
         "path": planned.path,
         **taken.facts,
         "subscribers": made.n_subscribers,
-        "channels": made.n_groups,
-        "sessions": made.n_channels - made.n_groups or None,
+        "channels": int(np.count_nonzero(made.used() & (made.parent < 0))),
+        "sessions": int(np.count_nonzero(made.used() & (made.parent >= 0))) or None,
         "direct": int(made.unicast.nnz),
         "costs": totals,
         **onward.facts(planned, beside),
@@ -220,3 +247,6 @@ def plan(
     if facts["rejected"]:
         tables = {"Rows that were set aside": options.reasons(facts), **tables}
     options.show(facts, tables, as_json=as_json)
+    if unwanted := onward.unwanted(planned):
+        n, first = len(unwanted), repr(unwanted[0])
+        typer.echo(f"nobody wants {n:,} of the pinned flows, such as {first}: no channel has them", err=True)

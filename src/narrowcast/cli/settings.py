@@ -35,6 +35,8 @@ Again = Annotated[
 
 #: The two that stand for alpha and beta of the cost `filtering`, as measured: a file, and messages a packet.
 MEASURED = ("calibration", "h")
+#: Parameters that are given by options of their own, `--from` and `--pinned`.
+OPTIONS = ("start", "pinned")
 
 
 def parameters(settings: Iterable[str]) -> dict[str, Any]:
@@ -90,7 +92,10 @@ def measured(params: Mapping[str, Any]) -> dict[str, Any]:
         raise ParameterError(f"--set h is {h!r}; give the number of messages in a packet")
     from narrowcast.costs.calibration import read_calibration
 
-    cost = read_calibration(Path(str(params["calibration"]))).at(h)
+    calibration = read_calibration(Path(str(params["calibration"])))
+    cost = calibration.at(h)
+    if calibration.doubts:
+        typer.echo(f"{params['calibration']}: {calibration.doubts}", err=True)
     found = {name: value for name, value in params.items() if name not in MEASURED}
     return found | {"alpha": cost.alpha, "beta": cost.beta}
 
@@ -254,7 +259,11 @@ def dealt(params: Mapping[str, Any], *takers: Mapping[str, Collection[str]]) -> 
     known = [{name for own in kind.values() for name in own} for kind in takers]
     for name in params:
         if not any(name in own for own in known):
-            has = (f"{who} {', '.join(own)}" for kind in takers for who, own in kind.items() if own)
-            said = "; ".join(has) or "none"
+            has = [
+                (who, [each for each in own if each not in OPTIONS])
+                for kind in takers
+                for who, own in kind.items()
+            ]
+            said = "; ".join(f"{who} {', '.join(own)}" for who, own in has if own) or "none"
             raise ParameterError(f"nobody has a parameter {name!r}; they have: {said}")
     return [{name: value for name, value in params.items() if name in own} for own in known]

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 #: What alpha and beta are measured in. It is per cent of a processor for 10,000 messages a second, too.
 UNIT = "us per message"
+#: The R2 below which a curve is said to fit badly.
+FITS = 0.8
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -183,6 +185,17 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
             lost=sum(point.lost for point in points),
             **facts,
         )
+
+    @property
+    def doubts(self) -> str:
+        """What speaks against using it: curves that fit what was measured badly; nothing where they fit.
+
+        >>> Calibration.of([Point(1, 5, 0.3, 1), Point(4, 2, 0.1, 1), Point(9, 1, 0.4, 1)]).doubts
+        'beta(h) fits badly (R2 0.00): measure longer, on a machine that does nothing else'
+        """
+        curves = (("alpha", self.alpha), ("beta", self.beta))
+        poor = [f"{name}(h) fits badly (R2 {curve.r2:.2f})" for name, curve in curves if curve.r2 < FITS]
+        return f"{', '.join(poor)}: measure longer, on a machine that does nothing else" if poor else ""
 
     def at(self, h: float) -> Filtering:
         """Return the cost model for h messages to a packet, in microseconds; h is at least 1."""

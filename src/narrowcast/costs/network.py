@@ -44,7 +44,7 @@ class Network:
     pays each link once (`dense`, as dense-mode multicast does); or from one node to the next along a minimum
     spanning tree of publisher and nodes, each step a shortest path (`alm`, application-level multicast). A
     message sent directly pays the whole path. Broadcast pays the whole tree of the publisher, to every node
-    that it reaches. What is published at a member's own node costs nothing to bring there.
+    there is. What is published at a member's own node costs nothing to bring there.
 
     In the paper a subscriber is a node. So subscribers on one node count once, for trees and for what is
     sent directly as well: the node gets the message, and hands it on at no cost.
@@ -148,12 +148,14 @@ class Network:
         return out
 
     def broadcast(self, publisher: ArrayLike) -> Doubles:
-        """Return for each event the cost of its publisher's whole tree, to every node that it reaches."""
+        """Return for each event the cost of its publisher's whole tree, to every node."""
         root = self.topology.check_nodes(publisher, "publisher")
         by_node = np.zeros(self.topology.n_nodes)
         for part in self._forest.blocks(root):
             by_node[part] = self._whole_trees(part)
-        return np.asarray(by_node[root], np.float64)
+        found = np.asarray(by_node[root], np.float64)
+        self._check_whole(found, root)
+        return found
 
     def mean_unicast(self, sets: Matches) -> Doubles:
         """Return for each set the sum of distances, on average over the publishers."""
@@ -184,7 +186,9 @@ class Network:
 
     def mean_broadcast(self) -> float:
         """Return the cost of a whole tree, on average over the publishers."""
-        return self._far_off()[1]
+        found = self._far_off()[1]
+        self._check_whole(np.array([found]), self.publishers[:1])
+        return found
 
     @staticmethod
     def improvement(costs: ArrayLike, unicast: ArrayLike, ideal: ArrayLike) -> float:
@@ -210,9 +214,9 @@ class Network:
 
         Each channel that carries a flow brings it to all its listeners, those of a session to all of its
         group; what the plan sends directly pays its distance. The terms: `unicast`, everything sent directly;
-        `ideal`, one message to exactly the interested; `broadcast`, every flow to every node; each per
-        second, and `improvement_pct`, from 0 for unicast to 100 for the ideal. Flows without a rate cost
-        nothing, and who only listens to those need not be reached.
+        `ideal`, one message to exactly the interested; `broadcast`, every flow to every node, infinite where
+        one cannot be reached; each per second, and `improvement_pct`, from 0 for unicast to 100 for the
+        ideal. Flows without a rate cost nothing, and who only listens to those need not be reached.
         """
         self.nodes_of(interest.subscribers)  # that everybody is somewhere is seen before anything is computed
         channels, channel_rate = self._channels(interest, plan)
@@ -232,12 +236,13 @@ class Network:
     def _cost(self, total: float, interest: Interest) -> Cost:
         """Return a cost with its terms."""
         unicast, ideal = self._ends(interest)
+        rate = float(interest.rate.sum())
         return Cost(
             total,
             {
                 "unicast": unicast,
                 "ideal": ideal,
-                "broadcast": float(interest.rate.sum()) * self.mean_broadcast(),
+                "broadcast": rate * self._far_off()[1] if rate else 0.0,
                 "improvement_pct": self.improvement(total, unicast, ideal),
             },
         )
@@ -355,9 +360,8 @@ class Network:
         return self._means
 
     def _whole_trees(self, roots: Ints) -> Doubles:
-        """Return the cost of trees that are in place, to all nodes that they reach."""
-        rows = (self._forest.link[row] for row in self._forest.slot[roots].tolist())
-        return np.array([row[np.isfinite(row)].sum() for row in rows])
+        """Return the cost of trees that are in place, to all nodes."""
+        return np.array([self._forest.link[row].sum() for row in self._forest.slot[roots].tolist()])
 
     def _spanning(self, root: Numbers, kind: Ints, sets: Matches) -> Doubles:
         """Return the cost of a spanning tree for each case: a root, and the number of a set."""
@@ -397,6 +401,12 @@ class Network:
         wrong = np.flatnonzero(~np.isfinite(cost))
         if len(wrong):
             self.topology.check_reached(root[wrong[0]], sets[int(wrong[0])])
+
+    def _check_whole(self, cost: Doubles, root: Numbers) -> None:
+        """Refuse whole trees that are infinite, naming a publisher and a node that it does not reach."""
+        wrong = np.flatnonzero(~np.isfinite(cost))
+        if len(wrong):
+            self.topology.check_reached(root[wrong[0]], np.arange(self.topology.n_nodes))
 
     def _checked_mean(self, cost: Doubles, sets: Matches) -> Doubles:
         """Return costs unless one is infinite: then name a publisher and a node that it does not reach."""

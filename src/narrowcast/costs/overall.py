@@ -12,7 +12,6 @@ from narrowcast.costs.base import COSTS
 from narrowcast.costs.growth import Growth, growth_of
 from narrowcast.errors import ParameterError
 from narrowcast.model.cost import Cost
-from narrowcast.model.labels import positions
 from narrowcast.model.relation import relation_of, rows_of
 
 if TYPE_CHECKING:
@@ -41,8 +40,7 @@ class Overall:
 
     The terms: `maintenance` (MC in the paper) and `dissemination` (DC), which add up to the total (OC);
     `association`, of the first what ties cost; `direct`, the members of channels of one flow; `clustered`,
-    those of clusters; `unicast`, of both what goes without a channel. The upkeep of a channel is put down to
-    its flows in equal parts: those that the interest does not know take theirs along.
+    those of clusters; `unicast`, of both what goes without a channel.
 
     Parameters
     ----------
@@ -71,8 +69,8 @@ class Overall:
     interval: float = INTERVAL
     _growths: dict[str, Growth] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    #: Each term is a sum over flows; a channel's upkeep is put down to its flows in equal parts.
-    additive = True
+    #: A channel is kept up once, whatever it carries.
+    additive = False
 
     def __post_init__(self) -> None:
         for name in ("cost_m", "cost_a", "cost_d"):
@@ -105,30 +103,26 @@ class Overall:
         flow, group = rows_of(plan.carries), plan.groups()[plan.carries.indices]
         carries = relation_of(flow, group, plan.carries.shape)
         members, flows = plan.members(), np.bincount(carries.indices, minlength=plan.n_channels)
-        shared, ties = flows >= 2, np.where(flows >= 2, self.tied(flows), 0.0)
-        each = np.maximum(flows, 1)
-        place = positions("flow", interest.flows, plan.flows)
-        direct = np.bincount(plan.unicast.indices, minlength=plan.n_flows)
-
-        def by_flow(of_channel: Any) -> Doubles:
-            """Return the sum of a number over the channels of each flow of the interest."""
-            return np.append(np.asarray(carries @ of_channel, np.float64), 0.0)[place]
-
-        upkeep, tied = by_flow((self.maintained(members) + ties) / each), by_flow(ties / each)
-        frequency = self.frequencies(interest)
-        pairs = np.append(direct, 0)[place]
-        kept, alone = pairs * float(self.maintained(1)), frequency * pairs * float(self.sent(1))
-        events = frequency * (self.cost_n + by_flow(self.sent(members) + np.where(shared, self.cost_n, 0.0)))
-        maintenance, dissemination = float((upkeep + kept).sum()), float((events + alone).sum())
+        members[plan.parent >= 0] = 0  # a session is kept up with its group
+        shared = flows >= 2
+        association = float(self.tied(flows[shared]).sum())
+        frequency = plan.rate_of_flows(interest) * self.interval
+        pairs = np.bincount(plan.unicast.indices, minlength=plan.n_flows)
+        kept = plan.unicast.nnz * float(self.maintained(1))
+        alone = float(frequency @ pairs) * float(self.sent(1))
+        each = np.asarray(carries @ (self.sent(members) + np.where(shared, self.cost_n, 0.0)))
+        handed = float(self.frequencies(interest).sum()) * self.cost_n
+        maintenance = float(self.maintained(members).sum()) + association + kept
+        dissemination = handed + float(frequency @ each) + alone
         return Cost(
             maintenance + dissemination,
             {
                 "maintenance": maintenance,
                 "dissemination": dissemination,
-                "association": float(tied.sum()),
-                "direct": float(by_flow(np.where(shared, 0, members)).sum()),
-                "clustered": float(by_flow(np.where(shared, members / each, 0.0)).sum()),
-                "unicast": float((kept + alone).sum()),
+                "association": association,
+                "direct": float(members[~shared].sum()),
+                "clustered": float(members[shared].sum()),
+                "unicast": kept + alone,
             },
         )
 

@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from narrowcast.kernels.jit import kernel
-from narrowcast.kernels.limits import allowed, burden, burdens, limited
+from narrowcast.kernels.limits import allowed, burden, burdens, directly, limited
 from narrowcast.kernels.sessions import away, first_least, overlaps
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from narrowcast.kernels.limits import Limits, Numbers
-    from narrowcast.kernels.sessions import Bytes, Ints, Points, State
+    from narrowcast.kernels.sessions import Bytes, Doubles, Ints, Points, State
 
     Random: TypeAlias = NDArray[np.uint64]
     Weights: TypeAlias = tuple[float, float]
+    #: Room to count users of sessions and of groups, and for what each group costs.
+    Scratch: TypeAlias = tuple[Bytes, Bytes, Doubles]
 
 #: One in so many proposals moves a whole session.
 _WHOLE = 512
@@ -128,50 +130,91 @@ def out_of_group(
 
 
 @kernel
+def prices(
+    points: Points, weights: Weights, k: int, own: int, here: float, above: float, parent: Ints,
+    sessions: State, groups: State, heavy: Doubles, scratch: Scratch, near: Doubles,
+) -> None:  # fmt: skip
+    """Write what a flow costs in each session beyond what is wanted, with what each group weighs.
+
+    `own` is the session it is in, -1 for none; `here` and `above` are its distances from that and its group.
+    """
+    alpha, beta = weights
+    start, _, rate = points
+    _, flag, size, theta = sessions
+    _, gflag, gsize, gtheta = groups
+    few, gfew, gnear = scratch
+    d, r = start[k + 1] - start[k], rate[k]
+    overlaps(points, k, flag, few, near)
+    overlaps(points, k, gflag, gfew, gnear)
+    for g in range(len(gnear)):
+        gnear[g] = alpha * ((d - gnear[g]) * gtheta[g] + (gsize[g] - gnear[g]) * r)
+    if own >= 0:
+        gnear[parent[own]] = alpha * max(0.0, above)
+    gnear += heavy
+    for s in range(len(near)):
+        near[s] = beta * ((d - near[s]) * theta[s] + (size[s] - near[s]) * r) + gnear[parent[s]]
+    if own >= 0:
+        near[own] = beta * max(0.0, here) + gnear[parent[own]]
+
+
+@kernel
+def put_at(
+    points: Points, k: int, to: int, session: Ints, parent: Ints, sessions: State, groups: State,
+    member: Numbers,
+) -> None:  # fmt: skip
+    """Have a flow in a session, or with -1 in none, wherever it is."""
+    if session[k] >= 0:
+        take_out(points, k, session[k], parent, sessions, groups, member)
+    if to >= 0:
+        put_in(points, k, to, parent, sessions, groups, member)
+    session[k] = to
+
+
+@kernel
 def move_flows(
     points: Points, weights: Weights, session: Ints, parent: Ints, sessions: State, groups: State,
     limits: Limits,
 ) -> int:  # fmt: skip
-    """Move each flow once to the session where both levels cost least; return how many moved."""
-    alpha, beta = weights
+    """Move each flow once to the session where both levels cost least; return how many moved.
+
+    Where wants may be sent directly, that is one more place to be.
+    """
     start, who, rate = points
-    _, flag, size, theta = sessions
-    _, gflag, gsize, gtheta = groups
-    few, near = np.empty(len(size), np.uint8), np.empty(len(size))
-    gfew, gnear = np.empty(len(gsize), np.uint8), np.empty(len(gsize))
-    member, pin, anchor = limits[0], limits[4], limits[5]
-    weighed, heavy, leaves = limited(limits), np.zeros(len(gsize)), np.empty(len(flag), np.uint8)
+    size, gsize = sessions[2], groups[2]
+    near, heavy = np.empty(len(size)), np.zeros(len(gsize))
+    scratch = np.empty(len(size), np.uint8), np.empty(len(gsize), np.uint8), np.empty(len(gsize))
+    member, weight, pin, anchor = limits[0], limits[3], limits[4], limits[5]
+    weighed, leaves = limited(limits), np.zeros(len(member), np.uint8)
     moved = 0
     for k in range(len(session)):
-        own, d, r = session[k], start[k + 1] - start[k], rate[k]
-        if own < 0:  # sent directly
+        own, d = session[k], start[k + 1] - start[k]
+        if own < 0 and weight[4] <= 0.0:  # sent directly, and stays so
             continue
-        here = away(points, k, own, sessions)
-        above = above_without(points, k, own, parent[own], sessions, groups)
+        group, here, above = -1, 0.0, 0.0
+        leaves[:d] = 0
+        if own >= 0:
+            group = parent[own]
+            here = away(points, k, own, sessions)
+            above = above_without(points, k, own, group, sessions, groups)
+            if weighed:
+                out_of_group(points, k, own, group, sessions, groups, leaves)
         if weighed:
-            users = who[start[k] : start[k + 1]]
-            out_of_group(points, k, own, parent[own], sessions, groups, leaves)
-            burdens(limits, users, leaves, r, parent[own], groups, heavy)
-        if here <= 0.0 and above <= 0.0 and heavy[parent[own]] <= 0.0:
+            burdens(limits, who[start[k] : start[k + 1]], leaves, rate[k], group, groups, heavy)
+        if own >= 0 and here <= 0.0 and above <= 0.0 and heavy[group] <= 0.0:
             continue
-        overlaps(points, k, flag, few, near)
-        overlaps(points, k, gflag, gfew, gnear)
-        for g in range(len(gnear)):
-            gnear[g] = alpha * ((d - gnear[g]) * gtheta[g] + (gsize[g] - gnear[g]) * r)
-        gnear[parent[own]] = alpha * above
-        gnear += heavy
-        for s in range(len(near)):
-            near[s] = beta * ((d - near[s]) * theta[s] + (size[s] - near[s]) * r) + gnear[parent[s]]
-        near[own] = beta * here + gnear[parent[own]]
+        prices(points, weights, k, own, here, above, parent, sessions, groups, heavy, scratch, near)
         if pin[k] >= 0:
             for s in range(len(near)):
                 if anchor[s] != pin[k]:
                     near[s] = np.inf
+        outside = directly(limits, k, d) if weighed else np.inf
+        now = near[own] if own >= 0 else outside
         to = first_least(near, own)
-        if to != own and near[to] < near[own] * (1 - _ROUNDING):
-            take_out(points, k, own, parent, sessions, groups, member)
-            put_in(points, k, to, parent, sessions, groups, member)
-            session[k] = to
+        least = near[to]
+        if outside < least:
+            to, least = -1, outside
+        if to != own and least < now * (1 - _ROUNDING):
+            put_at(points, k, to, session, parent, sessions, groups, member)
             moved += 1
     return moved
 
@@ -182,31 +225,69 @@ def put_back(
     groups: State, limits: Limits,
 ) -> int:  # fmt: skip
     """Put flows that are sent directly into sessions where they break no limit; return how many."""
-    alpha, beta = weights
     start, who, rate = points
-    _, flag, size, theta = sessions
-    _, gflag, gsize, gtheta = groups
-    few, near = np.empty(len(size), np.uint8), np.empty(len(size))
-    gfew, gnear = np.empty(len(gsize), np.uint8), np.empty(len(gsize))
-    heavy, leaves = np.zeros(len(gsize)), np.zeros(len(flag), np.uint8)
+    size, gsize = sessions[2], groups[2]
+    near, heavy = np.empty(len(size)), np.zeros(len(gsize))
+    scratch = np.empty(len(size), np.uint8), np.empty(len(gsize), np.uint8), np.empty(len(gsize))
+    leaves = np.zeros(len(limits[0]), np.uint8)
     put = 0
     for k in order:
-        d, r = start[k + 1] - start[k], rate[k]
-        overlaps(points, k, flag, few, near)
-        overlaps(points, k, gflag, gfew, gnear)
-        burdens(limits, who[start[k] : start[k + 1]], leaves, r, -1, groups, heavy)
-        for g in range(len(gnear)):
-            gnear[g] = alpha * ((d - gnear[g]) * gtheta[g] + (gsize[g] - gnear[g]) * r)
+        burdens(limits, who[start[k] : start[k + 1]], leaves, rate[k], -1, groups, heavy)
+        for g in range(len(heavy)):
             if heavy[g] > 0.0:
-                gnear[g] = np.inf
-        for s in range(len(near)):
-            near[s] = beta * ((d - near[s]) * theta[s] + (size[s] - near[s]) * r) + gnear[parent[s]]
+                heavy[g] = np.inf
+        prices(points, weights, k, -1, 0.0, 0.0, parent, sessions, groups, heavy, scratch, near)
         to = first_least(near, -1)
         if near[to] < np.inf:
-            put_in(points, k, to, parent, sessions, groups, limits[0])
-            session[k] = to
+            put_at(points, k, to, session, parent, sessions, groups, limits[0])
             put += 1
     return put
+
+
+@kernel
+def vacate(
+    points: Points, weights: Weights, some: Ints, session: Ints, parent: Ints, sessions: State,
+    groups: State, limits: Limits,
+) -> float:  # fmt: skip
+    """Move flows out of their group, each to where it costs least; return the change of cost and weights.
+
+    That is a session of another group, or none where they are sent directly. No pinned flow is among them.
+    """
+    start, who, rate = points
+    size, gsize = sessions[2], groups[2]
+    near, heavy = np.empty(len(size)), np.zeros(len(gsize))
+    scratch = np.empty(len(size), np.uint8), np.empty(len(gsize), np.uint8), np.empty(len(gsize))
+    leaves = np.zeros(len(limits[0]), np.uint8)
+    change = 0.0
+    for k in some:
+        own = session[k]
+        group = parent[own]
+        out_of_group(points, k, own, group, sessions, groups, leaves)
+        burdens(limits, who[start[k] : start[k + 1]], leaves, rate[k], group, groups, heavy)
+        here = away(points, k, own, sessions)
+        above = above_without(points, k, own, group, sessions, groups)
+        prices(points, weights, k, own, here, above, parent, sessions, groups, heavy, scratch, near)
+        now = near[own]
+        for s in range(len(near)):
+            if parent[s] == group:
+                near[s] = np.inf
+        to, least = -1, directly(limits, k, start[k + 1] - start[k])
+        best = first_least(near, -1)
+        if near[best] < least:
+            to, least = best, near[best]
+        put_at(points, k, to, session, parent, sessions, groups, limits[0])
+        change += least - now
+    return change
+
+
+@kernel
+def put_all(
+    points: Points, some: Ints, to: Ints, session: Ints, parent: Ints, sessions: State, groups: State,
+    member: Numbers,
+) -> None:  # fmt: skip
+    """Have flows in sessions that are given, or with -1 in none."""
+    for i in range(len(some)):
+        put_at(points, some[i], to[i], session, parent, sessions, groups, member)
 
 
 @kernel

@@ -2,26 +2,28 @@
 
 Whoever is in too many groups, groups with too many members or too high a rate, and subscribers that are in
 another group than before cost as much as `weight` says: in this order for each group, member, and share of
-the rate that is too many, and for each group joined or left.
+the rate that is too many, for each group joined or left, and for each want that is sent directly.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
+
 from narrowcast.kernels.jit import kernel
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from narrowcast.kernels.sessions import Bytes, Doubles, Ints, State
 
     Numbers: TypeAlias = NDArray[np.int32]
     #: In how many groups each user is, and in which it was before (users by groups, or empty); the most
-    #: groups of a user, members of a group and rate of a group; weights on breaking these, and on a change;
-    #: the group each point must be in, and that each session stays in, -1 for any.
-    Limits: TypeAlias = tuple[Numbers, Bytes, Doubles, Doubles, Ints, Ints]
+    #: groups of a user, members of a group and rate of a group; weights on breaking these, on a change and on
+    #: a want that is sent directly, 0 where none may be; the group each point must be in, and that each
+    #: session stays in, -1 for any; how many wants each point is.
+    Limits: TypeAlias = tuple[Numbers, Bytes, Doubles, Doubles, Ints, Ints, Doubles]
 
 
 @kernel
@@ -35,6 +37,13 @@ def allowed(limits: Limits, k: int, to: int) -> bool:
     """Return whether a point may be in a session."""
     pin, anchor = limits[4], limits[5]
     return bool(pin[k] < 0 or anchor[to] == pin[k])
+
+
+@kernel
+def directly(limits: Limits, k: int, d: int) -> float:
+    """Return what it weighs that a point with so many users is sent directly: nobody is in a group for it."""
+    weight, pin, wants = limits[3], limits[4], limits[6]
+    return weight[4] * wants[k] + weight[3] * d if weight[4] > 0.0 and pin[k] < 0 else np.inf
 
 
 @kernel

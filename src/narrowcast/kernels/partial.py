@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Numbers = NDArray[np.int32]
 
+#: Costs that differ by less than this share are equal.
+EQUAL = 1e-12
+
 
 @kernel
 def group_costs(parent: Numbers, link: Doubles, members: Flags) -> Doubles:
@@ -38,13 +41,18 @@ def group_costs(parent: Numbers, link: Doubles, members: Flags) -> Doubles:
 @kernel
 def choose(
     distance: Doubles, tree: Ints, start: Ints, who: Numbers, node: Numbers, costs: Doubles, members: Flags,
-    group: Ints, paid: Doubles,
+    spared: int, group: Ints, paid: Doubles,
 ) -> None:  # fmt: skip
     """Give each event the group that costs least, those it leaves out included; -1 where none does.
 
     `who` is interested in an event, and stands on a node; those on one node stand side by side, and a
-    message that is sent there directly is sent once.
+    message that is sent there directly is sent once. Of groups that cost the same it is the one with the
+    fewest members who are not interested; one that costs as much as direct messages to all is taken with
+    fewer than `spared` of them.
     """
+    sizes = np.zeros(len(members), np.int64)
+    for g in range(len(members)):
+        sizes[g] = np.count_nonzero(members[g])
     for e in range(len(tree)):
         t = tree[e]
         alone, last = 0.0, -1
@@ -52,20 +60,25 @@ def choose(
             if node[who[i]] != last:
                 last = node[who[i]]
                 alone += distance[t, last]
-        best, found = alone, -1
+        best, found, fewest = alone, -1, spared
         for g in range(len(members)):
-            cost = costs[t, g]
-            if cost >= best:
+            cost, most = costs[t, g], best * (1 + EQUAL)
+            if cost > most:
                 continue
-            last = -1
+            inside, last = 0, -1
             for i in range(start[e], start[e + 1]):
-                if not members[g, who[i]] and node[who[i]] != last:
+                if members[g, who[i]]:
+                    inside += 1
+                elif node[who[i]] != last:
                     last = node[who[i]]
                     cost += distance[t, last]
-                    if cost >= best:
+                    if cost > most:
                         break
-            if cost < best:
-                best, found = cost, g
+            if inside == 0 or cost > most:
+                continue
+            wasted = sizes[g] - inside
+            if cost < best * (1 - EQUAL) or wasted < fewest:
+                best, found, fewest = cost, g, wasted
         group[e], paid[e] = found, best
 
 
@@ -127,7 +140,7 @@ def learn(
     """Improve groups in turns, events choosing groups and groups members; return how many turns it took."""
     same = np.arange(members.shape[1]).astype(np.int32)
     for turn in range(rounds):
-        choose(distance, tree, start, who, same, group_costs(parent, link, members), members, group, paid)
+        choose(distance, tree, start, who, same, group_costs(parent, link, members), members, 0, group, paid)
         changed = 0
         order = np.argsort(group, kind="mergesort")
         for g in range(len(members)):
@@ -137,5 +150,5 @@ def learn(
             )
         if not changed:
             return turn
-    choose(distance, tree, start, who, same, group_costs(parent, link, members), members, group, paid)
+    choose(distance, tree, start, who, same, group_costs(parent, link, members), members, 0, group, paid)
     return rounds

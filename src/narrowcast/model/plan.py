@@ -146,6 +146,11 @@ class ChannelPlan:
         return int(np.count_nonzero(self.parent < 0))
 
     @property
+    def n_used(self) -> int:
+        """How many groups carry a flow, by themselves or in a session."""
+        return len(np.unique(self.groups()[self.carries.indices]))
+
+    @property
     def n_subscribers(self) -> int:
         """How many subscribers the plan knows."""
         return int(self.listens.shape[0])
@@ -158,6 +163,16 @@ class ChannelPlan:
     def groups(self) -> Positions:
         """Return the group each channel is sent in: its parent, or itself."""
         return np.where(self.parent < 0, np.arange(self.n_channels), self.parent)
+
+    def used(self) -> NDArray[np.bool_]:
+        """Return which channels carry a flow, have a listener, or have a session that does.
+
+        A plan that goes on from another keeps its numbers: those that are no longer used are free.
+        """
+        own = np.append(self.carries.indices, self.listens.indices)
+        found: NDArray[np.bool_] = np.bincount(own, minlength=self.n_channels) > 0
+        found[self.parent[found & (self.parent >= 0)]] = True
+        return found
 
     def members(self) -> Positions:
         """Return the number of distinct listeners of each channel; of a group, those of all its sessions."""

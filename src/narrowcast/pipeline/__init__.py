@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from narrowcast.pipeline.cells import cell_rates, from_cells
+from narrowcast.pipeline.changes import from_changes
 from narrowcast.pipeline.compile import compile_subscriptions, owners
 from narrowcast.pipeline.estimate import Estimate, Forecast, estimate
 from narrowcast.pipeline.evaluate import Evaluation, evaluate, false_exclusions
@@ -35,6 +36,7 @@ __all__ = [
     "false_exclusions",
     "fingerprint",
     "from_cells",
+    "from_changes",
     "from_matches",
     "from_topics",
     "ingest",

@@ -52,7 +52,7 @@ class Compared:
     asked
         The most channels that it was given; None where the number changes nothing.
     channels
-        How many it uses.
+        How many of them carry a flow.
     costs
         By the cost model's name; none where it failed.
     excess_share
@@ -202,11 +202,7 @@ def compare(
     >>> [(row.method, row.costs["waste"].total) for row in found.rows[2:]]
     [('unicast', 0.0), ('pairwise', 1.0), ('broadcast', 2.0), ('hash', 2.0)]
     """
-    counts = [channels] if isinstance(channels, int) else list(channels)
-    for count in counts:
-        check_channels(count)
-    if not counts or len(set(counts)) < len(counts):
-        raise ParameterError(f"channels is {counts}; give one number, or several that differ")
+    counts = counts_of(channels)
     chosen = methods_of(methods, params or {})
     models = COSTS.made(costs, **{**network.given, **(cost_params or {})})
     names = tuple(sorted(models, key=lambda name: ([name != first for first in _FIRST], name)))
@@ -247,6 +243,22 @@ def compare(
     return Comparison(names, tuple(rows), replayed)
 
 
+def counts_of(channels: int | Sequence[int]) -> list[int]:
+    """Return the numbers of channels that `compare` tries, once it is sure that there can be so many.
+
+    Examples
+    --------
+    >>> counts_of(11), counts_of([11, 61])
+    ([11], [11, 61])
+    """
+    counts = [channels] if isinstance(channels, int) else list(channels)
+    for count in counts:
+        check_channels(count)
+    if not counts or len(set(counts)) < len(counts):
+        raise ParameterError(f"channels is {counts}; give one number, or several that differ")
+    return counts
+
+
 def methods_of(methods: Iterable[str] | None, params: Mapping[str, Any]) -> list[str]:
     """Return the methods that `compare` tries, once it is sure that they and their parameters are known.
 
@@ -282,7 +294,7 @@ def _row(
     return Compared(
         method,
         asked,
-        channels=trial.plan.n_groups,
+        channels=trial.plan.n_used,
         costs=costs,
         excess_share=excess_share(costs, receivers(interest)),
         direct_share=_direct(interest, trial.plan),

@@ -6,6 +6,10 @@ moved in rounds, batch by batch: workers see the state as it was when the batch 
 users, each kind that would cost less elsewhere; the driver looks at each once more and makes the move if it
 still lowers the cost. Whole sessions it moves by itself. So the cost falls with every move, and proposals
 are taken in the order of kinds, so that it does not matter how tables are cut.
+
+Before these rounds, if they are not too many, parts of the kinds that fit the driver are brought there again
+and again, to be moved at random as `joint` does it, less and less uphill: that needs no more of the others
+than who is in which session, which the driver has.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from narrowcast.pipeline.packed import points_of
 from narrowcast.pipeline.problems import plainly
 from narrowcast.planning import watch
 from narrowcast.planning.clusters import Clusters, Points
+from narrowcast.planning.levels import heats_of, proposals_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,6 +56,8 @@ ROUNDS, LEAST = 20, 1e-3
 BATCHES, FEWEST = 16, 1 << 14
 #: Sessions that a worker proposes for a kind: where others were quicker, the next best may still do.
 CHOICES = 4
+#: How often parts of the kinds are brought to the driver to be moved at random, in all, and each at most.
+VISITS, TIMES = 60, 8
 #: Users of kinds that the driver takes at once in any case.
 AT_ONCE = 1 << 20
 
@@ -104,6 +111,8 @@ def plan_packed(
         levels.improve(found, at, high)
         at = high
     levels.settle()
+    if rounds:
+        levels.cool(found, _parts(found.size, limit), planner, end)
     _say(tell, 0, levels.cost)
     edges = _edges(found.size, most)
     for turn in range(rounds):
@@ -172,6 +181,51 @@ class _Levels:
             self._member,
         )  # fmt: skip
 
+    def cool(self, found: Packed, edges: list[int], planner: Joint, end: float | None) -> None:
+        """Move kinds at random, uphill less and less, part by part; go back if that leads to no less."""
+        times = min(TIMES, VISITS // (len(edges) - 1))
+        n = proposals_of(planner.sweeps, len(found), found.entries)
+        unit = self.cost / max(1, len(found))
+        if times < 2 or not n or not unit or len(self.parent) < 2:
+            return
+        kept = [each.copy() for each in self._arrays]
+        before = self.cost
+        random = np.random.default_rng([planner.seed, 1]).integers(1, 2**63, 1, np.uint64)
+        for heats in pairwise(heats_of(unit, times)):
+            for low, high in pairwise(edges):
+                if end is not None and time.monotonic() >= end:
+                    break
+                share = n * int(found.size[low:high].sum()) // (times * max(1, found.entries))
+                self._visit(found, low, high, share, heats, random)
+            self.settle()
+        if self.cost > before:
+            for mine, was in zip(self._arrays, kept, strict=True):
+                mine[:] = was
+
+    @property
+    def _arrays(self) -> list[NDArray[Any]]:
+        """All that moves change."""
+        return [*self.sessions, *self.groups, self.session, self.parent, self._member]
+
+    def _visit(
+        self, found: Packed, low: int, high: int, n: int, heats: tuple[float, float], random: Any
+    ) -> None:
+        """Move kinds from one number up to another at random, on the driver."""
+        points = found.part(low, high)
+        session = self.session[low:high].astype(np.int64)
+        start, users, _ = points
+        users = users[start[0] : start[-1]]
+        owner = np.repeat(np.arange(high - low), np.diff(start))
+        order = np.argsort(users, kind="stable")
+        count = np.bincount(users, minlength=len(self._member))
+        wanted = np.append(0, np.cumsum(count)), owner[order].astype(np.int32)
+        rules = (*self._rules[:4], np.full(high - low, -1), *self._rules[5:])
+        joint.anneal(
+            points, self._weights, wanted, session, self.parent, self.sessions, self.groups, random, n, heats,
+            rules,
+        )  # fmt: skip
+        self.session[low:high] = session
+
     def settle(self) -> None:
         """Take out of rates what rounding has left, and move whole sessions to where they cost least."""
         rate = self.sessions[3]
@@ -185,7 +239,7 @@ class _Levels:
     def _rules(self) -> Limits:
         """Limits that nothing breaks."""
         free, nobody = np.full(len(self.parent), -1), np.zeros((0, 0), np.uint8)
-        return self._member, nobody, np.full(3, np.inf), np.zeros(4), free[:0], free
+        return self._member, nobody, np.full(3, np.inf), np.zeros(5), free[:0], free, np.zeros(0)
 
     @property
     def cost(self) -> float:
@@ -261,6 +315,19 @@ def _propose(batches: Iterator[pa.RecordBatch], frozen: Broadcast[Frozen]) -> It
         yield pa.RecordBatch.from_arrays(columns, names=names)
 
 
+def _parts(size: Ints, most: int) -> list[int]:
+    """Return where to cut kinds into parts of at most about so many users.
+
+    >>> _parts(np.full(100, 10), 400)
+    [0, 33, 66, 100]
+    """
+    total = np.cumsum(size)
+    n = max(1, -(-int(total[-1]) // most))
+    inner = np.searchsorted(total, total[-1] * np.arange(1, n) / n, side="right")
+    found: list[int] = np.unique([0, *inner, len(size)]).tolist()
+    return found
+
+
 def _reach(size: Ints, low: int, entries: int) -> int:
     """Return up to which kind there are about so many users from one kind on: one kind at least."""
     reached = np.searchsorted(np.cumsum(size[low:]), entries, side="right")
@@ -273,11 +340,8 @@ def _edges(size: Ints, most: int) -> list[int]:
     >>> _edges(np.full(4096, 10), 20_000)
     [0, 1365, 2730, 4096]
     """
-    total = np.cumsum(size)
-    n = max(1, min(BATCHES, len(size) // FEWEST), -(-int(total[-1]) // most))
-    inner = np.searchsorted(total, total[-1] * np.arange(1, n) / n, side="right")
-    found: list[int] = np.unique([0, *inner, len(size)]).tolist()
-    return found
+    n = max(1, min(BATCHES, len(size) // FEWEST))
+    return _parts(size, min(most, -(-int(size.sum()) // n)))
 
 
 def _plan_of(

@@ -55,7 +55,8 @@ _OWN = ""
 _SCORES = "method string, cost string, term string, value double"
 _COUNTS = "group bigint, rows bigint, missed bigint"
 
-#: A method, a cost, a term and its value; without a term the total, without a cost the channels in use.
+#: A method, a cost, a term and its value; without a term the total, without a cost the channels in use, those
+#: of `hash` one by one, as parts of the flows may share them.
 Score: TypeAlias = tuple[str, str | None, str | None, float]
 
 
@@ -66,7 +67,7 @@ class Scored:
     Parameters
     ----------
     channels
-        How many it uses; None for the ideal, which has none.
+        How many of its channels carry a flow; None for the ideal, which has none.
     costs
         By the cost model's name.
     excess_share
@@ -152,7 +153,8 @@ def evaluate(
     channels
         How many channels the baseline `hash` has; as many as the plan where left out, at least 1.
     costs
-        Names of cost models; all that what is given suffices for where left out.
+        Names of cost models; all that what is given suffices for where left out. Beyond `limit` pairs those
+        that need nothing to be given, but all pairs at once, are left out then.
     network
         For the costs that need one.
     params
@@ -176,13 +178,16 @@ def evaluate(
     with plainly("evaluate the plan"), shipped(spark, plan) as everywhere:
         n_pairs, sizes = _checked(frames, everywhere, channels)
         blocks = Blocks.of_sizes(sizes, channels, block_size)
+        if costs is None and n_pairs > limit:
+            unasked = set(COSTS)
+            models = {each: model for each, model in models.items() if model.additive or each not in unasked}
         in_parts = {each: model for each, model in models.items() if model.additive}
         scores, n_subscribers = _scored(frames, everywhere, blocks, in_parts)
     if at_once := {each: model for each, model in models.items() if not model.additive}:
         interest = to_interest(frames, limit=limit)
         plans = _plans(interest, plan, interest.subscribers, channels)
         scores += [score for score in _scores(interest, plans, at_once) if score[1] is not None]
-    return _evaluation(scores, name, plan, channels, n_pairs, n_subscribers, models)
+    return _evaluation(scores, name, plan, n_pairs, n_subscribers, models)
 
 
 def _missed(interests: DataFrame, plan: Broadcast[ChannelPlan]) -> DataFrame:
@@ -341,6 +346,8 @@ def _scores(
 ) -> Iterator[Score]:
     """Yield what each plan and the ideal cost, term by term."""
     yield "per-flow", None, None, plans["per-flow"].n_groups
+    for channel in np.unique(plans["hash"].carries.indices).tolist():
+        yield "hash", None, str(channel), 1.0
     for cost, model in models.items():
         scored = {method: model.score(interest, plan) for method, plan in plans.items()}
         for method, found in {**scored, "ideal": model.ideal(interest)}.items():
@@ -353,7 +360,6 @@ def _evaluation(
     scores: Iterable[Score],
     name: str,
     plan: ChannelPlan,
-    channels: int,
     n_pairs: int,
     n_subscribers: int,
     costs: Iterable[str],
@@ -368,7 +374,8 @@ def _evaluation(
     for (method, cost, term), value in total.items():
         if term is not None:
             terms[method, cost][term] = value
-    used = {_OWN: plan.n_groups, "unicast": 0, "broadcast": 1, "hash": channels}
+    used = {_OWN: plan.n_used, "unicast": 0, "hash": len(terms["hash", None])}
+    used["broadcast"] = min(1, used["hash"])
     used["per-flow"] = int(total["per-flow", None, None])
     methods = {}
     for method in (_OWN, *BASELINES):

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.cells import NUMBERS, CellGrid
 from narrowcast.pipeline.cells import cell_rates, from_cells
+from narrowcast.pipeline.changes import from_changes, up_to
 from narrowcast.pipeline.content import Content, reasons_of
 from narrowcast.pipeline.estimate import sample_events, sample_subscriptions
 from narrowcast.pipeline.interest import InterestFrames, from_matches, from_topics
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.progress import watched
+from narrowcast.pipeline.rows import fingerprint, fingerprinted
 from narrowcast.pipeline.storage import size_of
 from narrowcast.pipeline.streaming.state import State
-from narrowcast.pipeline.tables import fingerprint, ingest
+from narrowcast.pipeline.tables import ingest
 from narrowcast.planning.grids import adaptive_grid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
 
     from pyspark.sql import DataFrame, SparkSession
     from rich.progress import Progress
@@ -40,6 +44,9 @@ class Inputs:
     ----------
     interests, rates
         Who wants which topic, and how often each sends.
+    changes, until
+        What was subscribed to and unsubscribed from since `interests`, or from nothing; and the last moment
+        that counts, all of them where left out.
     subscriptions, events
         Filters and events instead.
     state
@@ -58,6 +65,8 @@ class Inputs:
 
     interests: str | None = None
     rates: str | None = None
+    changes: str | None = None
+    until: datetime | None = None
     subscriptions: str | None = None
     events: str | None = None
     state: str | None = None
@@ -82,13 +91,16 @@ class Inputs:
         if self.window is not None and not 0 < self.window < math.inf:
             raise ParameterError(f"--window is {self.window}; give a positive number of seconds")
         events = [name for name, value in self.chosen.items() if value is not None]
+        if self.until is not None and self.changes is None:
+            raise ParameterError("--until says which changes count; give them by --changes, or leave it out")
         if self.state is not None:
             self._check_state(events)
-        elif self.interests is not None:
+        elif self.of_topics:
+            name = "--interests" if self.changes is None else "--changes"
             if odd := self._of_content(events):
-                raise ParameterError(f"{odd} goes with --subscriptions and --events, not with --interests")
+                raise ParameterError(f"{odd} goes with --subscriptions and --events, not with {name}")
             if self.subscriptions is not None or self.events is not None:
-                raise ParameterError("--interests goes without --subscriptions and --events; give one or two")
+                raise ParameterError(f"{name} goes without --subscriptions and --events; give one or two")
         elif self.subscriptions is None or self.events is None:
             raise ParameterError("give --interests, or both --subscriptions and --events, or --state")
         elif self.rates is not None:
@@ -118,6 +130,11 @@ class Inputs:
         return given[0] if given else ""
 
     @property
+    def of_topics(self) -> bool:
+        """Whether flows are topics that tables name: not made of events, nor a stream's."""
+        return self.interests is not None or self.changes is not None
+
+    @property
     def chosen(self) -> dict[str, Any]:
         """Which events flows are made of, as `from_matches` takes it."""
         return {"recent": self.recent, "last": self.last, "window": self.window}
@@ -125,7 +142,7 @@ class Inputs:
     @property
     def paths(self) -> dict[str, str]:
         """The tables that are given, by name."""
-        names = ("interests", "rates", "subscriptions", "events", "state")
+        names = ("interests", "rates", "changes", "subscriptions", "events", "state")
         named = {name: getattr(self, name) for name in names}
         return {name: path for name, path in named.items() if path is not None}
 
@@ -169,7 +186,7 @@ def take(
     """
     if inputs.state is not None:
         taken = _state(spark, inputs, inputs.state, progress)
-    elif inputs.interests is not None:
+    elif inputs.of_topics:
         taken = _topics(spark, inputs, progress)
     else:
         taken = _content(spark, inputs, progress, tell)
@@ -180,15 +197,25 @@ def take(
 
 def _topics(spark: SparkSession, inputs: Inputs, progress: Progress) -> Taken:
     """Read an interest in topics."""
+    from pyspark.sql import DataFrame
+
     with watched(spark, progress, "read"), plainly("read the tables"):
         read = {name: ingest(spark, name, path) for name, path in inputs.paths.items()}
-        bad = read["interests"].rejected
-        if "rates" in read:
-            bad = bad.unionByName(read["rates"].rejected)
+        bad = reduce(DataFrame.unionByName, (each.rejected for each in read.values()))
         facts = reasons_of(bad, strict=inputs.strict)
-        rates = read["rates"].rows if "rates" in read else None
-        frames = from_topics(read["interests"].rows, rates)
-        prints = {name: fingerprint(each.rows) for name, each in read.items()}
+        rows = {name: each.rows for name, each in read.items()}
+        for name in ("changes", "rates"):
+            if name in rows:
+                rows[name] = up_to(rows[name], inputs.until, name)
+        if "changes" in rows:
+            frames = from_changes(rows["changes"], rows.get("interests"), rows.get("rates"))
+        else:
+            frames = from_topics(rows["interests"], rows.get("rates"))
+        prints, counts = {}, {}
+        for name, each in rows.items():
+            prints[name], counts[name] = fingerprinted(each)
+        if "changes" in counts:
+            facts |= {"changes": counts["changes"]}
     return Taken(_kept(frames), facts, prints, rejected=bad)
 
 
@@ -251,6 +278,8 @@ def _grid(content: Content, inputs: Inputs) -> CellGrid:
     schema = content.schema
     if inputs.grid is not None:
         return CellGrid.of_keys(schema, inputs.grid)
+    if not content.facts["subscriptions"]:
+        raise TableError(f"{inputs.subscriptions} has no rows that are subscriptions; give at least one")
     used = set(content.columns())
     names = [
         name

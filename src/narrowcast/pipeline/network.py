@@ -63,7 +63,7 @@ class NetworkTables:
         locations: str | Path | None = None,
         publishers: str | Path | None = None,
     ) -> Self:
-        """Read the tables, on the driver; those left out are not there."""
+        """Read the tables, on the driver; those left out are not there. Each node must reach all others."""
         if topology is None:
             for name, path in (("locations", locations), ("publishers", publishers)):
                 if path is not None:
@@ -73,6 +73,8 @@ class NetworkTables:
             links = Topology.from_table(_one_type(_read(topology, "topology"), ("a", "b")))
         if links.n_nodes == 0:
             raise ParameterError(f"{topology} has no links; give at least one, or leave the topology out")
+        with _about(topology):
+            links.check_reached(0, np.arange(links.n_nodes))
         places = nodes = published = None
         if locations is not None:
             with _about(locations):

@@ -89,16 +89,19 @@ class Packed:
 
     def take(self, n: int) -> tuple[Interest, Points]:
         """Bring the first kinds to the driver: as an interest in which they are flows, and for kernels."""
-        with plainly("bring kinds of flows to the driver"):
-            table = self.between(0, n).select("bucket", "rank", "users", "rate").toArrow()
-        number = self.first[table["bucket"].to_numpy()] + table["rank"].to_numpy()
-        order = np.argsort(number)
-        table = table.take(order[:n])
-        points = points_of(table)
+        points = self.part(0, n)
         start, who, rate = points
         kind = np.repeat(np.arange(len(rate)), np.diff(start))
         wants = relation_of(who, kind, (len(self.subscribers), len(rate)))
         return Interest(wants, rate, self.subscribers), points
+
+    def part(self, low: int, high: int) -> Points:
+        """Bring kinds from one number up to another to the driver, for kernels."""
+        with plainly("bring kinds of flows to the driver"):
+            table = self.between(low, high).select("bucket", "rank", "users", "rate").toArrow()
+        number = self.first[table["bucket"].to_numpy()] + table["rank"].to_numpy()
+        order = np.argsort(number)
+        return points_of(table.take(order[np.searchsorted(number[order], np.arange(low, high))]))
 
     def flows(self) -> pa.Table:
         """Return `flow`, `rate` and the number of its `kind` for each flow that somebody wants."""

@@ -1,4 +1,4 @@
-"""Planning: the interest is brought to the driver, within a limit; above it, `joint` plans on Spark."""
+"""Planning: on the driver, up to a limit; above it, `joint` and `cover` plan on Spark."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from narrowcast.pipeline.network import COLUMNS, NOWHERE, NetworkTables
 from narrowcast.pipeline.problems import plainly
 from narrowcast.planning.auto import Auto
 from narrowcast.planning.base import PLANNERS, check_channels, check_seed, check_whole
+from narrowcast.planning.cover import Cover
 from narrowcast.planning.joint import Joint
 
 if TYPE_CHECKING:
@@ -36,8 +37,9 @@ if TYPE_CHECKING:
 LIMIT = 50_000_000
 #: Parameters that every method may have, and that are not given as one of its own.
 COMMON = ("channels", "seed", *COLUMNS)
-#: Parameters of `joint` that it also has above the limit.
+#: Parameters of `joint` and of `cover` that they also have above the limit.
 ON_SPARK = ("sessions", "alpha", "beta", "sweeps", "restarts", "seconds")
+COVER_ON_SPARK = ("clusters", "rounds", "restarts", "cost_n", "interval", "seconds")
 #: Pairs that a worker looks at in one go: finding labels among all costs once per go, not once per batch.
 CHUNK = 1 << 20
 
@@ -97,10 +99,7 @@ def _over(frames: InterestFrames, limit: int) -> str:
         [counts] = pairs.crossJoin(frames.rates.agg(sf.count("*").alias("flows"))).collect()
     for what, count in (("wanted pairs", counts.pairs), ("flows", counts.flows)):
         if count > limit:
-            return (
-                f"the interest has {count:,} {what} and the driver takes {limit:,}; "
-                "keep fewer flows (the heaviest cells, the last events)"
-            )
+            return _too_much(count, what, limit)
     return ""
 
 
@@ -143,7 +142,8 @@ def make_plan(
 
     Up to the limit that is done on the driver. Above it, `joint` can do with less, and so can `auto` where
     there is no network to plan for: with the distinct sets of users of flows on the driver where these are
-    within the limit, and on Spark where they are not. See `packed` and `distributed`.
+    within the limit, and on Spark where they are not. See `packed` and `distributed`. For `cover`,
+    subscribers choose their clusters on Spark: see `covering`.
 
     Parameters
     ----------
@@ -179,42 +179,51 @@ def make_plan(
     return Planned(plan, interest, getattr(planner, "method_", method), "driver", planner)
 
 
-def _large(planner: Planner, params: Mapping[str, Any], over: str) -> Joint:
+def _large(planner: Planner, params: Mapping[str, Any], over: str) -> Joint | Cover:
     """Return what plans an interest that is over the limit, or say that nothing does."""
     nothing = Interest(np.zeros((0, 0)))
     # On one level joint saves waste as well: what users filter is what they want, and that.
     if isinstance(planner, Auto) and planner.fit(nothing).method_ != "partial":
         planner = Joint(channels=planner.channels, seed=planner.seed, sessions=planner.sessions)
-    if not isinstance(planner, Joint):
+    if not isinstance(planner, Joint | Cover):
         raise ParameterError(
             f"{over}, raise the limit on a driver with more memory, or take --method joint, which then plans "
-            "on Spark"
+            "on Spark, as cover does"
         )
-    if odd := [name for name in params if name not in ("cost", *ON_SPARK)]:
+    method, known = ("joint", ON_SPARK) if isinstance(planner, Joint) else ("cover", COVER_ON_SPARK)
+    if odd := [name for name in params if name not in ("cost", *known) and params[name] != "linear"]:
         name = {"start": "--from", "pinned": "--pinned"}.get(odd[0], odd[0])
         raise ParameterError(
-            f"{name} is given, which joint does without on Spark, and {over}, raise the limit, or leave "
-            f"{name} out; there it takes {', '.join(ON_SPARK)}"
+            f"{name} is given, which {method} does without on Spark, and {over}, raise the limit, or leave "
+            f"{name} out; there it takes {', '.join(known)}"
         )
     return planner.fit(nothing)
 
 
-def _plan_large(frames: InterestFrames, planner: Joint, limit: int) -> Planned:
-    """Plan from the distinct sets of users of flows."""
+def _plan_large(frames: InterestFrames, planner: Joint | Cover, limit: int) -> Planned:
+    """Plan from the distinct sets of users of flows, or where subscribers are."""
     # These build on what is here: they cannot be known when this module is made.
+    from narrowcast.pipeline.covering import covered
     from narrowcast.pipeline.distributed import plan_packed
     from narrowcast.pipeline.evaluate import false_exclusions
     from narrowcast.pipeline.packed import packed
 
-    with packed(frames) as found:
-        plan, interest = plan_packed(found, planner, limit=limit)
-        path: Literal["driver", "spark"] = "driver" if found.entries <= limit else "spark"
+    path: Literal["driver", "spark"] = "spark"
+    method = "joint" if isinstance(planner, Joint) else "cover"
+    if isinstance(planner, Cover):
+        with covered(frames, planner, limit=limit) as job:
+            plan = job.plan()
+            interest = job.interest(plan)
+    else:
+        with packed(frames) as found:
+            plan, interest = plan_packed(found, planner, limit=limit)
+            path = "driver" if found.entries <= limit else "spark"
     with plainly("check the plan"):
         missed = false_exclusions(frames, plan).limit(3).collect()
     if missed:
         first = ", ".join(f"subscriber {row.subscriber!r} wants flow {row.flow!r}" for row in missed)
         raise PlanError(f"some wanted pairs are not served: {first}; plan again for this interest")
-    return Planned(plan, interest, "joint", path)
+    return Planned(plan, interest, method, path)
 
 
 def costs_of(
@@ -296,6 +305,45 @@ def check_planner(method: str, *, channels: int | None, seed: int = 0, **given: 
     narrowcast.errors.ParameterError: channels is None; pairwise needs a whole number of at least 1
     """
     make_planner(method, channels=channels, seed=seed, **given).fit(Interest(np.zeros((0, 0))))
+
+
+def check_large(
+    method: str,
+    *,
+    channels: int | None,
+    seed: int = 0,
+    params: Mapping[str, Any] | None = None,
+    network: NetworkTables = NOWHERE,
+    pairs: int | None,
+    limit: int,
+) -> None:
+    """Refuse, before Spark starts, what is not planned there, of a table with more than the driver takes.
+
+    Parameters
+    ----------
+    method, channels, seed, params, network, limit
+        As for `make_plan`.
+    pairs
+        The rows of the interest; None where nobody knows. Only `make_plan` knows how many differ.
+
+    Examples
+    --------
+    >>> check_large("joint", channels=3, params={"members": 9}, pairs=500, limit=100)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    narrowcast.errors.ParameterError: members is given, which joint does without on Spark, and the interest...
+    """
+    check_whole("limit", limit)
+    if pairs is not None and pairs > limit:
+        planner = make_planner(method, channels=channels, seed=seed, params=params, network=network)
+        _large(planner, params or {}, _too_much(pairs, "wanted pairs", limit))
+
+
+def _too_much(count: int, what: str, limit: int) -> str:
+    """Return what is too much for the driver, and what to do about it."""
+    return (
+        f"the interest has {count:,} {what} and the driver takes {limit:,}; "
+        "keep fewer flows (the heaviest cells, the last events)"
+    )
 
 
 def parameters_of(method: str) -> dict[str, inspect.Parameter]:

@@ -6,21 +6,30 @@ from narrowcast.planning.auto import Auto
 from narrowcast.planning.base import PLANNERS, OnlinePlanner, Planner
 from narrowcast.planning.baselines import Broadcast, Hash, PerFlow, Unicast
 from narrowcast.planning.cells import Forgy, MacQueen, Mst, Pairwise
+from narrowcast.planning.cover import Cover
+from narrowcast.planning.giant import FrequencyThreshold, Giant
 from narrowcast.planning.hierarchical import Annealed, GroupsFirst, Iterated, StreamsFirst
 from narrowcast.planning.joint import Joint
+from narrowcast.planning.kmeans import KMeans
 from narrowcast.planning.partial import Partial
 from narrowcast.planning.replan import Replanner
+from narrowcast.planning.static import Static
+from narrowcast.planning.tamara import Tamara, TamaraTidy
 
 __all__ = [
     "PLANNERS",
     "Annealed",
     "Auto",
     "Broadcast",
+    "Cover",
     "Forgy",
+    "FrequencyThreshold",
+    "Giant",
     "GroupsFirst",
     "Hash",
     "Iterated",
     "Joint",
+    "KMeans",
     "MacQueen",
     "Mst",
     "OnlinePlanner",
@@ -29,6 +38,9 @@ __all__ = [
     "PerFlow",
     "Planner",
     "Replanner",
+    "Static",
     "StreamsFirst",
+    "Tamara",
+    "TamaraTidy",
     "Unicast",
 ]

@@ -9,6 +9,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.planning.base import PLANNERS, check_channels, check_seed
 from narrowcast.planning.cells import MacQueen, Pairwise
 from narrowcast.planning.clusters import fits
+from narrowcast.planning.cover import Cover
 from narrowcast.planning.joint import Joint
 from narrowcast.planning.partial import Partial
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from narrowcast.planning.base import Planner
 
 #: The costs that a method can be chosen for.
-COSTS = ("network", "filtering", "waste")
+COSTS = ("network", "filtering", "overall", "waste")
 #: Flows x flows x subscribers up to which the closest are merged: ten seconds.
 _MERGED = 10**12
 
@@ -30,22 +31,22 @@ _MERGED = 10**12
 class Auto:
     """Plans by the method that measured best for a cost (benchmarks/results/planning.json).
 
-    For network cost that is `partial`, for filtering `joint`. For waste, where every flow goes by a channel,
-    it mostly is `joint` too, now and then `pairwise` or `macqueen`: all three are tried, and the plan that
-    wastes least is kept. `pairwise` is left out where it would take more than some ten seconds, as for 10,000
-    flows and 10,000 subscribers, and `joint` where it takes too much memory.
+    For network cost that is `partial`, for filtering `joint`, for the overall cost `cover`. For waste, where
+    every flow goes by a channel, it mostly is `joint` too, now and then `pairwise` or `macqueen`: all three
+    are tried, and the plan that wastes least is kept. `pairwise` is left out where it would take more than
+    some ten seconds, as for 10,000 flows and 10,000 subscribers, and `joint` where it takes too much memory.
 
     Parameters
     ----------
     channels
-        The most channels; required.
+        The most channels; required, but for the overall cost, for which any number will do.
     seed
         Of what the method leaves to chance.
     topology, locations, publishers
         The network, where there is one: see `Partial`.
     cost
-        `network`, `filtering` or `waste`; where left out, the first if there is a topology, the second if
-        there are sessions, else the last.
+        `network`, `filtering`, `overall` or `waste`; where left out, the first if there is a topology, the
+        second if there are sessions, else the last.
     sessions
         The most sessions, for filtering.
 
@@ -82,7 +83,7 @@ class Auto:
 
     def fit(self, interest: Interest) -> Self:
         """Choose the method and make the plan, `plan_`."""
-        check_channels(self.channels, required="auto")
+        check_channels(self.channels, required="" if self.cost == "overall" else "auto")
         check_seed(self.seed)
         alone = "waste" if self.sessions is None else "filtering"
         cost = self.cost or (alone if self.topology is None else "network")
@@ -103,6 +104,10 @@ class Auto:
                 publishers=self.publishers,
             )
             self.method_, self.plan_ = "partial", planner.fit(interest).plan_
+            return self
+        if cost == "overall":
+            self.method_ = "cover"
+            self.plan_ = Cover(channels=self.channels, seed=self.seed).fit(interest).plan_
             return self
         if cost == "filtering":
             levels = Joint(channels=self.channels, sessions=self.sessions, seed=self.seed)

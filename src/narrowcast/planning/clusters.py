@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 #: The most bytes that counts of users by clusters may take.
 _MOST = 6 << 30
+#: Points that are put in turn between two looks at the clock.
+_AT_ONCE = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +145,18 @@ class Clusters:
         self.passes = sessions.means(self.csr, passes, self.number, self.state, moves)
         return self
 
-    def seeded(self, order: Ints) -> Self:
-        """Put points in turn, beside those that are in clusters, where they cost least; return self."""
+    def seeded(self, order: Ints, end: float | None = None) -> Self:
+        """Put points in turn, beside those that are in clusters, where they cost least; return self.
+
+        Those that are left when the clock, the monotonic one, is past `end` are dealt out.
+        """
         self.counted()
-        sessions.seed_in_turn(self.csr, order, self.number, self.state)
+        part = len(order) if end is None else _AT_ONCE
+        for low in range(0, len(order), max(1, part)):
+            if end is not None and time.monotonic() >= end:
+                self.number[order[low:]] = np.arange(len(order) - low) % len(self.size)
+                return self.counted()
+            sessions.seed_in_turn(self.csr, order[low : low + part], self.number, self.state)
         return self
 
     def as_points(self) -> Points:

@@ -59,7 +59,7 @@ class Joint:
         How often each flow is tried elsewhere on average; 0 for none. Where left out, as often as takes some
         seconds.
     restarts
-        How often all of it is done; the best is kept.
+        How often all of it that hangs on chance is done; the best is kept.
     seconds
         The most that it may take, about; the best so far is kept. The plan then hangs on how fast the machine
         is.
@@ -86,8 +86,8 @@ class Joint:
     plan_: ChannelPlan
     #: What users filter with it: C1 + C2 of the paper.
     cost_: float
-    #: With `start`: what is filtered after so many groups joined and left, as far as was looked, and how many
-    #: the plan takes.
+    #: With `start`: what is filtered, and how many wants are sent directly, after so many groups joined and
+    #: left, as far as was looked, and how many the plan takes.
     curve_: list[Step]
     moves_: int
 
@@ -127,6 +127,7 @@ class Joint:
     def fit(self, interest: Interest) -> Self:
         """Make the plan, `plan_`."""
         limits = self._checked()
+        end = None if self.seconds is None else time.monotonic() + self.seconds
         points, flows = Points.of(interest)
         at = None if self.start is None else Start.of(self.start, interest, self.channels, self.sessions)
         groups = np.arange(self.channels or 0) if at is None else at.groups
@@ -144,8 +145,10 @@ class Joint:
         if frame.flat and at is None and not limits.given:
             frame = frame.simply()
         before = None if at is None else at.session[flows[one]]
-        best = self._best(kinds, frame, limits, pin[one], before)
-        session, parent = (np.zeros(0, np.int64), frame.parent) if best is None else best.kept
+        best = self._best(kinds, np.bincount(kind), frame, limits, pin[one], before, end)
+        session, parent = (
+            (np.zeros(0, np.int64), frame.parent) if best is None else (best.session, best.parent)
+        )
         self.cost_, self.moves_ = (0.0, 0) if best is None else (best.cost, best.changes)
         tell(self.cost_)
         numbers = frame.numbers
@@ -155,35 +158,50 @@ class Joint:
         return self
 
     def _best(
-        self, kinds: Points, frame: _Frame, limits: GroupLimits, pin: Ints, before: Ints | None
+        self,
+        kinds: Points,
+        copies: Ints,
+        frame: _Frame,
+        limits: GroupLimits,
+        pin: Ints,
+        before: Ints | None,
+        end: float | None,
     ) -> Levels | None:
         """Return the best of all turns; None where there is nothing to plan."""
-        end = None if self.seconds is None else time.monotonic() + self.seconds
         best: Levels | None = None
         self.curve_ = []
-        turns = self.restarts if before is None else 1
-        for turn in range(turns if len(kinds) else 0):
+        if before is not None and len(kinds):
+            found = self._begun(kinds, copies, frame, limits, pin, before, 0, end)
+            found.remember()
+            found.fix(frame.moved(pin, before))
+            most = math.inf if self.moves is None else self.moves
+            self.curve_ = within(found, most, self.sweeps, end, self.restarts)
+            return found
+        for turn in range(self.restarts if len(kinds) else 0):
             if turn and end is not None and time.monotonic() >= end:
                 break
-            found = self._begun(kinds, frame, limits, pin, before, turn)
-            if before is not None:
-                found.remember()
-                found.fix(frame.moved(pin, before))
-                most = math.inf if self.moves is None else self.moves
-                self.curve_ = within(found, most, self.sweeps, end)
-                return found
+            found = self._begun(kinds, copies, frame, limits, pin, before, turn, end)
             found.improve(self.sweeps, end)
             if best is None or found.worth < best.worth:
                 best = found
         return best
 
     def _begun(
-        self, kinds: Points, frame: _Frame, limits: GroupLimits, pin: Ints, before: Ints | None, turn: int
+        self,
+        kinds: Points,
+        copies: Ints,
+        frame: _Frame,
+        limits: GroupLimits,
+        pin: Ints,
+        before: Ints | None,
+        turn: int,
+        end: float | None,
     ) -> Levels:
         """Return flows in sessions to begin with: the cheaper of two ways, where nothing says how."""
-        ways = (False, True) if before is None and not limits.given else (False,)
-        begun = [
-            Levels(
+        ways = (True, False) if before is None and not limits.given else (False,)
+        best: Levels | None = None
+        for at_random in ways:
+            found = Levels(
                 kinds,
                 frame.sessions(pin, before),
                 frame.parent.copy(),
@@ -193,15 +211,19 @@ class Joint:
                 most=limits.most,
                 pin=pin,
                 anchor=frame.anchor,
+                copies=copies,
                 at_random=at_random,
+                end=end,
             )
-            for at_random in ways
-        ]
-        if len(begun) > 1:
-            # Which is better hangs on how many want a flow; a few passes tell.
-            for each in begun:
-                each.descend(None, passes=_TRIED)
-        return min(begun, key=lambda each: each.cost)
+            if len(ways) > 1:
+                # Which is better hangs on how many want a flow; a few passes tell.
+                found.descend(end, passes=_TRIED)
+            if best is None or found.cost <= best.cost:
+                best = found
+            if end is not None and time.monotonic() >= end:
+                break
+        assert best is not None
+        return best
 
     def _checked(self) -> GroupLimits:
         """Refuse parameters that are out of range, and return the limits."""

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     Doubles = NDArray[np.float64]
     Ints = NDArray[np.int64]
+    Numbers = NDArray[np.int32]
+    #: The session of each flow, and the group of each session.
+    Kept = tuple[Numbers, Numbers]
 
 #: Proposals that are made in all where no number of sweeps is given, for flows that hardly anybody wants, and
 #: the most sweeps that makes. For flows that so many want on average, half as many are made.
@@ -34,6 +37,11 @@ _PASSES, _LEAST, _ROUGHLY = 200, 1e-5, 1e-4
 #: What a weight is multiplied by after a part in which its limit is broken, and after one in which it is not,
 #: of the first half: what is kept then shall stay so.
 _HARDER, _SOFTER = 1.5, 0.9
+#: What a broken limit weighs where a want sent directly weighs as much as all that can be saved, and changes
+#: weigh up to so many of these.
+_ABOVE, _CHANGE = 1e7, 1e3
+#: Subscribers of a group with too many members of whom it is tried what their leaving changes.
+_LEAVERS = 64
 
 
 class Levels:
@@ -60,8 +68,12 @@ class Levels:
         The group that each flow must be in, -1 for any.
     anchor
         The group that each session stays in, -1 for any. A flow with a pin is in one of those of its group.
+    copies
+        How many flows each is; one where left out.
     at_random
         Whether open flows begin in any session, and not in that where they cost least in their turn.
+    end
+        When to stop looking for where they cost least, by the monotonic clock.
     """
 
     def __init__(
@@ -76,13 +88,16 @@ class Levels:
         most: Doubles,
         pin: Ints,
         anchor: Ints,
+        copies: Ints | None = None,
         at_random: bool = False,
+        end: float | None = None,
     ) -> None:
         self.points, self.session, self.parent = points, session, parent
         self._weights = float(weights[0]), float(weights[1])
         self._random = rng.integers(1, 2**63, 1, np.uint64)
         self._most, self._pin, self._anchor = most, pin, anchor
-        self._weight = np.zeros(4)
+        self._weight = np.zeros(5)
+        self._wants = (points.sets.counts() * (1 if copies is None else copies)).astype(np.float64)
         self._member = np.zeros(points.n_users, np.int32)
         self._before = np.zeros((0, 0), np.uint8)
         open_flows = rng.permutation(len(points))
@@ -90,17 +105,17 @@ class Levels:
         if at_random:
             session[open_flows] = np.arange(len(open_flows)) % len(parent)
             open_flows = open_flows[:0]
-        self.below = Clusters(points, session, len(parent)).seeded(open_flows)
+        self.below = Clusters(points, session, len(parent)).seeded(open_flows, end)
         session[session < 0] = -1
         middle = self.below.as_points()
         busiest = np.argsort(-middle.rate, kind="stable")
-        self.above = Clusters(middle, parent, n_groups).seeded(busiest[parent[busiest] < 0])
+        self.above = Clusters(middle, parent, n_groups).seeded(busiest[parent[busiest] < 0], end)
         self._count()
 
     @property
     def _rules(self) -> Rules:
         """What kernels read of the limits."""
-        return self._member, self._before, self._most, self._weight, self._pin, self._anchor
+        return self._member, self._before, self._most, self._weight, self._pin, self._anchor, self._wants
 
     def _count(self) -> None:
         """Count anew, without what rounding has left."""
@@ -126,11 +141,11 @@ class Levels:
         return int(limits.broken(self._rules, self.above.state)[3])
 
     @property
-    def kept(self) -> tuple[Ints, Ints]:
+    def kept(self) -> Kept:
         """The state, to come back to it."""
-        return self.session.copy(), self.parent.copy()
+        return self.session.astype(np.int32), self.parent.astype(np.int32)
 
-    def back(self, kept: tuple[Ints, Ints]) -> None:
+    def back(self, kept: Kept) -> None:
         """Come back to a state."""
         self.session[:], self.parent[:] = kept
         self._count()
@@ -142,7 +157,12 @@ class Levels:
     @property
     def direct(self) -> int:
         """How many wants are sent directly."""
-        return int(self.points.sets.counts()[self.session < 0].sum())
+        return int(self._wants[self.session < 0].sum())
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is any limit."""
+        return bool(np.isfinite(self._most).any())
 
     def fix(self, session: Ints) -> None:
         """Put flows into the sessions that are given, and leave the others, -1, where they are."""
@@ -165,7 +185,7 @@ class Levels:
         begun, unit = self.kept, self._unit
         proposals = self._proposals(sweeps)
         anneals = proposals > 0 and unit > 0 and len(self.parent) > 1
-        if not anneals or np.isfinite(self._most).any():
+        if not anneals or self.limited:
             self._comply(0, unit, end)
         kept, worth = self.kept, self.worth
         if anneals:
@@ -183,11 +203,7 @@ class Levels:
 
     def _proposals(self, sweeps: int | None) -> int:
         """Return how many proposals a part of the cooling makes."""
-        n = len(self.points)
-        if sweeps is None:
-            wanted = self.points.sets.index.size / max(1, n)
-            sweeps = min(_SWEEPS, int(_PROPOSALS * _WANTED / (_WANTED + wanted)) // max(1, n))
-        return sweeps * n // _PARTS
+        return proposals_of(sweeps, len(self.points), self.points.sets.index.size) // _PARTS
 
     def cool(self, sweeps: int | None, end: float | None, *, change: float) -> None:
         """Move at random, uphill less and less, where groups joined and left cost so much; limits are kept.
@@ -196,8 +212,12 @@ class Levels:
         """
         self._weight[3] = change
         self._anneal(self._proposals(sweeps) // 4, self._unit, end)
-        self.harden()
-        self.descend(end, change=change)
+        self.settle(end, change=change)
+
+    def settle(self, end: float | None, *, change: float) -> None:
+        """Go down where groups joined and left cost so much; no limit that is kept is broken."""
+        self.harden(_ABOVE)
+        self.descend(end, change=change, direct=self.dearest)
 
     @property
     def worth(self) -> tuple[int, float]:
@@ -208,17 +228,16 @@ class Levels:
         """Go on until all limits are kept: by moves, by putting groups together, at last by leaving out."""
         self.harden()
         self.descend(end)
-        if not self.broken.any():
-            return
-        self._merge()
-        if proposals and not self.broken.any():
-            self._anneal(proposals, unit, end)
-        self.descend(end)
-        self._leave_out()
-        for _ in range(_PASSES):
+        if self.broken.any():
+            self._merge()
+            if proposals and not self.broken.any():
+                self._anneal(proposals, unit, end)
+            self.descend(end)
+            self._leave_out()
+        for _ in range(_PASSES if self.limited else 0):
             out = np.flatnonzero((self.session < 0) & (self._pin < 0))
             # Those that most want first: they cost most to send directly.
-            order = out[np.argsort(-self.points.sets.counts()[out], kind="stable")]
+            order = out[np.argsort(-self._wants[out], kind="stable")]
             if not joint.put_back(
                 self.below.csr, self._weights, order, self.session, self.parent, self.below.state,
                 self.above.state, self._rules,
@@ -228,12 +247,8 @@ class Levels:
 
     def _anneal(self, proposals: int, unit: float, end: float | None) -> None:
         """Move at random, uphill less and less often; weights on limits follow how well they are kept."""
-        sets = self.points.sets
-        flows = sets.rows()[np.argsort(sets.index, kind="stable")].astype(np.int32)
-        each = np.bincount(sets.index, minlength=self.points.n_users)
-        wanted = np.append(0, np.cumsum(each)), flows
-        heats = unit * _HOT * (_COLD / _HOT) ** (np.arange(_PARTS + 1) / _PARTS)
-        for part, pair in enumerate(pairwise(heats.tolist())):
+        wanted = self._wanted()
+        for part, pair in enumerate(pairwise(heats_of(unit, _PARTS))):
             if end is not None and time.monotonic() >= end:
                 break
             joint.anneal(
@@ -244,12 +259,89 @@ class Levels:
             tell(self.cost)
             self._weight[:3] *= np.where(self.broken > 0, _HARDER, _SOFTER if part < _PARTS / 2 else 1.0)
 
-    def harden(self) -> None:
-        """Weigh every broken limit with more than all that can be saved."""
-        self._weight[:3] = np.where(np.isfinite(self._most), 2 * self.cost + 1.0, 0.0)
+    def _wanted(self) -> tuple[Ints, Numbers]:
+        """Return the flows of each user, in compressed rows."""
+        sets = self.points.sets
+        flows = sets.rows()[np.argsort(sets.index, kind="stable")].astype(np.int32)
+        each = np.bincount(sets.index, minlength=self.points.n_users)
+        return np.append(0, np.cumsum(each)), flows
+
+    def harden(self, times: float = 1.0) -> None:
+        """Weigh every broken limit with more than all that can be saved, and so many times that."""
+        self._weight[:3] = np.where(np.isfinite(self._most), times * (2 * self.cost + 1.0), 0.0)
+
+    @property
+    def dearest(self) -> float:
+        """What a want that is sent directly weighs: more than all that can be saved; 0 where none may be."""
+        return 2 * self.cost + 1.0 if self.limited else 0.0
+
+    def repair(self, end: float | None) -> None:
+        """Have all limits kept with few groups joined and left, and among these few wants sent directly.
+
+        Whoever is in too many groups leaves the one for which that changes least, as do those for whom it
+        changes least where a group has too many members: the flows they want there go elsewhere, each to
+        where it costs least, or are sent directly.
+        """
+        if not self.limited:
+            return
+        self.harden(_ABOVE)
+        direct = self.dearest
+        self._weight[3:] = _CHANGE * direct, direct
+        while self.broken[:2].any() and self._relieve():
+            self._count()
+        self.settle(end, change=_CHANGE * direct)
+        if self.broken.any():  # the clock has ended it
+            self._leave_out()
+
+    def _relieve(self) -> bool:
+        """Have each leave a group who is in too many, and one of each group with too many; say if any did."""
+        start, flows = self._wanted()
+        done = False
+
+        def inside(user: int) -> tuple[Ints, Ints]:
+            """Return the flows of a subscriber that are in groups, and these groups."""
+            mine = flows[start[user] : start[user + 1]].astype(np.int64)
+            mine = mine[self.session[mine] >= 0]
+            return mine, self.parent[self.session[mine]]
+
+        for user in np.flatnonzero(self._member > self._most[0]).tolist():
+            mine, group = inside(user)
+            done |= self._vacate([mine[group == each] for each in np.unique(group).tolist()])
+        for crowded in np.flatnonzero(self.above.size > self._most[1]).tolist():
+            ways = []
+            for user in np.flatnonzero(self.above.flag[:, crowded]).tolist():
+                mine, group = inside(user)
+                ways.append(mine[group == crowded])
+            ways = [some for some in ways if (self._pin[some] < 0).all()]
+            ways.sort(key=lambda some: float(self._wants[some].sum()))
+            done |= self._vacate(ways[:_LEAVERS])
+        return done
+
+    def _vacate(self, ways: list[Ints]) -> bool:
+        """Move those flows out of their group of which that weighs least; return whether any are moved."""
+        rest = (self.session, self.parent, self.below.state, self.above.state)
+        best, least = None, 0.0
+        for some in ways:
+            if (self._pin[some] >= 0).any():
+                continue
+            was = self.session[some]
+            change = joint.vacate(self.below.csr, self._weights, some, *rest, self._rules)
+            if change < least:
+                best, least = (some, self.session[some]), change
+            joint.put_all(self.below.csr, some, was, *rest, self._member)
+        if best is None:
+            return False
+        joint.put_all(self.below.csr, best[0], best[1], *rest, self._member)
+        return True
 
     def descend(
-        self, end: float | None, *, change: float = 0.0, passes: int = _PASSES, least: float = _LEAST
+        self,
+        end: float | None,
+        *,
+        change: float = 0.0,
+        direct: float = 0.0,
+        passes: int = _PASSES,
+        least: float = _LEAST,
     ) -> None:
         """Move flows and sessions in turns to where they cost least.
 
@@ -259,12 +351,14 @@ class Levels:
             When to stop, by the monotonic clock.
         change
             What it costs that a subscriber joins or leaves a group; see `remember`.
+        direct
+            What it costs that a want is sent directly; 0 where flows that are stay so, and no other is.
         passes
             The most passes over all flows.
         least
             The share of the cost that a pass must save for another to follow.
         """
-        self._weight[3] = change
+        self._weight[3:] = change, direct
         before = np.inf
         for _ in range(passes):
             moved = joint.move_flows(
@@ -282,7 +376,7 @@ class Levels:
             before = cost
             if not moved or not saves or (end is not None and time.monotonic() >= end):
                 break
-        self._weight[3] = 0.0
+        self._weight[3:] = 0.0
 
     def _merge(self) -> None:
         """Put groups together, of those who are in too many, until nobody is or no two fit together."""
@@ -334,6 +428,28 @@ class Levels:
                     self.above.state, self._member,
                 )  # fmt: skip
                 self.session[each] = -1
+
+
+def proposals_of(sweeps: int | None, n_flows: int, entries: int) -> int:
+    """Return how many moves are proposed at random in all.
+
+    Parameters
+    ----------
+    sweeps
+        How often each flow is tried elsewhere; None for as often as takes some seconds.
+    n_flows, entries
+        How many flows there are, and how many users these have in sum.
+    """
+    n = max(1, n_flows)
+    if sweeps is None:
+        sweeps = min(_SWEEPS, int(_PROPOSALS * _WANTED / (_WANTED + entries / n)) // n)
+    return sweeps * n_flows
+
+
+def heats_of(unit: float, parts: int) -> list[float]:
+    """Return the temperatures between parts of a cooling, where a flow costs so much on average."""
+    found: list[float] = (unit * _HOT * (_COLD / _HOT) ** (np.arange(parts + 1) / parts)).tolist()
+    return found
 
 
 def _cheapest(number: Ints, cost: Doubles) -> int:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     Doubles = NDArray[np.float64]
     Flags = NDArray[np.bool_]
     Ints = NDArray[np.int64]
+    Numbers = NDArray[np.int32]
 
 #: Trees that samples are measured on at most: memory is as many times the nodes.
 _ROOTS = 2048
@@ -53,6 +54,9 @@ class Partial:
     lower the cost, so it ends. A group that nothing goes by is given to those who gain most by one. It is the
     product's own answer to riabov2003: a group need not hold everybody who could be interested in any of its
     flows, which is what makes groups large and wasteful.
+
+    Groups are learned by node. On a node with several subscribers, only those become members who want
+    something that the group carries: the others would get messages in vain that cost the network nothing.
 
     With a topology it minimises network cost; without, messages: one for each member that is reached, and
     one for each that is sent directly.
@@ -119,13 +123,10 @@ class Partial:
         if len(worth):
             flow, tree, weight = self._sample(interest.rate[worth], share, rng)
             members = self._learned(sets.take(worth[flow]), tree, weight, trees)
-        channel = _chosen(sets, trees, share, members)
-        self.plan_ = _plan(interest, channel, members[:, node])
+        self.plan_ = _plan(interest, *_settled(interest, node, trees, share, members[:, node]))
         return self
 
-    def _network(
-        self, interest: Interest, rng: np.random.Generator
-    ) -> tuple[NDArray[np.int32], Trees, Doubles]:
+    def _network(self, interest: Interest, rng: np.random.Generator) -> tuple[Numbers, Trees, Doubles]:
         """Return the node of each subscriber, the trees of publishers, and how often each publishes."""
         if self.topology is None:
             n = interest.n_subscribers
@@ -223,14 +224,50 @@ def _starts(sets: Matches, weight: Doubles, channels: int, n_nodes: int) -> Iter
         yield members.copy()
 
 
-def _chosen(sets: Matches, trees: Trees, share: Doubles, members: Flags) -> Ints:
+def _settled(
+    interest: Interest, node: Numbers, trees: Trees, share: Doubles, listens: Flags
+) -> tuple[Ints, Flags]:
+    """Return the group of each flow, -1 for none, and the members of groups, each of whom wants something."""
+    far = share @ trees.distance
+    for _ in range(2):  # a group that some have left costs less, and flows may come over to it
+        channel = _chosen(interest, node, trees, share, listens)
+        listens = listens & _wanting(interest, channel, len(listens), far[node] > 0)
+    used = listens.any(axis=1)
+    number = np.append(np.where(used, np.cumsum(used) - 1, -1), -1)
+    return number[channel], listens[used]
+
+
+def _chosen(interest: Interest, node: Numbers, trees: Trees, share: Doubles, listens: Flags) -> Ints:
     """Return for each flow the group that costs least on average over the publishers; -1 where none does."""
-    group, paid = np.empty(sets.n_events, np.int64), np.empty(sets.n_events)
+    n_flows, n_nodes = interest.n_flows, trees.parent.shape[1]
+    group, paid = np.empty(n_flows, np.int64), np.empty(n_flows)
+    members = np.zeros((len(listens), n_nodes), np.bool_)
+    number, who = np.nonzero(listens)
+    members[number, node[who]] = True
     mean = (share @ partial.group_costs(trees.parent, trees.link, members))[None]
-    distance = (share @ trees.distance)[None]
-    first, same = np.zeros(sets.n_events, np.int64), np.arange(members.shape[1], dtype=np.int32)
-    partial.choose(distance, first, sets.indptr, sets.index, same, mean, members, group, paid)
+    flow, who = interest.wants.indices, rows_of(interest.wants)
+    order = np.lexsort((node[who], flow))  # those on one node side by side
+    start = np.append(0, np.cumsum(np.bincount(flow, minlength=n_flows)))
+    partial.choose(
+        (share @ trees.distance)[None], np.zeros(n_flows, np.int64), start, who[order].astype(np.int32), node,
+        mean, listens, 0, group, paid,
+    )  # fmt: skip
     return group
+
+
+def _wanting(interest: Interest, channel: Ints, n_groups: int, far: Flags) -> Flags:
+    """Return for each group who wants something it carries at a rate, and all of it where that costs nothing.
+
+    Where no message costs anything, as at the only publisher's node, a direct one wastes less.
+    """
+    carried = np.flatnonzero((channel >= 0) & (interest.rate > 0))
+    carries = relation_of(carried, channel[carried], (interest.n_flows, n_groups)).astype(np.int64)
+    found: Any = (carries.T @ interest.wants.T.astype(np.int64)).tocoo()
+    flows = np.bincount(channel[carried], minlength=n_groups)
+    kept = far[found.col] | (found.data == flows[found.row])
+    wanting = np.zeros((n_groups, interest.n_subscribers), np.bool_)
+    wanting[found.row[kept], found.col[kept]] = True
+    return wanting
 
 
 def _plan(interest: Interest, channel: Ints, listens: Flags) -> ChannelPlan:

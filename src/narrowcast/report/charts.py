@@ -59,6 +59,8 @@ CHARTS = (
 _UNPLANNED = ("unicast", "broadcast", "per-flow", "hash", "ideal")
 #: What the panel of events that were sent is called in a comparison.
 SENT = "replayed: the events, sent"
+#: What the costs of a comparison are counted in, where that is known.
+_UNITS = {"network": "cost of links", "waste": "messages in vain", "filtering": "work of receivers"}
 
 #: Version of the grammar that the files are written in.
 VEGA_LITE = "6.4"
@@ -180,28 +182,32 @@ def cost_bars(costs: Mapping[str, tuple[Cost, int | None]], *, events: float = 1
 
 
 def compared_methods(rows: Sequence[Mapping[str, Any]], costs: Sequence[str]) -> Records:
-    """Return the bars of a comparison: for each cost the methods, cheapest first, with seconds and memory.
+    """Return the bars of a comparison: for each cost the methods, cheapest first.
 
-    What events cost that were sent comes before the costs, where there are any.
+    What events cost that were sent comes before the costs, where there are any. Seconds and memory are told
+    once, beside the first of them.
 
     Parameters
     ----------
     rows
         What each method has, as `compare.json` says it; those without costs are left out.
     costs
-        Names of costs: a row of panels each, in this order.
+        Names of costs: a panel each, in this order.
 
     Examples
     --------
     >>> row = {"method": "mst", "asked": 9, "seconds": 0.5, "peak_mb": 2.0}
     >>> bars = compared_methods([row | {"costs": {"waste": {"total": 4.0}}}], ["waste"])
     >>> [(bar["measure"], bar["value"], bar["text"]) for bar in bars]
-    [('cost', 4.0, '4'), ('seconds', 0.5, '0.50'), ('memory', 2.0, '2.0')]
+    [('cost', 4.0, '4'), ('seconds', 0.5, '0.50'), ('memory', 2.0, '2.00')]
     """
     made = [row for row in rows if row["costs"]]
     several = len({row["asked"] for row in made if row["asked"] is not None}) > 1
     panels = {cost: [row["costs"][cost]["total"] for row in made] for cost in costs}
+    units = _UNITS
     if made and all(row.get("replayed") for row in made):
+        links = any(row["replayed"].get("improvement_pct") is not None for row in made)
+        units = {SENT: "cost of links" if links else "messages", **units}
         panels = {SENT: [row["replayed"]["cost"] for row in made], **panels}
     bars: Records = []
     for place, (cost, totals) in enumerate(panels.items()):
@@ -210,17 +216,26 @@ def compared_methods(rows: Sequence[Mapping[str, Any]], costs: Sequence[str]) ->
             name = row["method"]
             if several and row["asked"] is not None:
                 name += f", {row['asked']:,}"
-            bar = {"cost": cost, "place": place, "method": name, "order": order}
+            bar = {"cost": cost, "unit": units.get(cost, ""), "place": place, "method": name, "order": order}
             bar["kind"] = "without planning" if row["method"] in _UNPLANNED else "planned"
+            text = f"{total:,.0f}" if abs(total) >= 1000 else f"{total:,.3g}"
+            bars.append(bar | {"measure": "cost", "value": total, "text": text})
             # What there is no number for still has its place, so that panels beside each other stay in line.
-            for measure, value, text in (
-                ("cost", total, f"{total:,.0f}" if abs(total) >= 1000 else f"{total:,.3g}"),
-                ("seconds", row["seconds"], "{:,.2f}"),
-                ("memory", row["peak_mb"], "{:,.1f}"),
-            ):
-                shown = "" if value is None else text.format(value)
-                bars.append(bar | {"measure": measure, "value": value or 0.0, "text": shown})
+            for measure, value in (("seconds", row["seconds"]), ("memory", row["peak_mb"])):
+                if place == 0:
+                    bars.append(bar | {"measure": measure, "value": value or 0.0, "text": _measured(value)})
     return bars
+
+
+def _measured(value: float | None) -> str:
+    """Return a number that may be small with as many digits as are read.
+
+    >>> _measured(None), _measured(0.00123), _measured(0.512), _measured(27.63)
+    ('', '0.001', '0.51', '27.6')
+    """
+    if value is None:
+        return ""
+    return f"{value:,.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.1g}"
 
 
 def channel_load(rates: ArrayLike, members: ArrayLike) -> Records:

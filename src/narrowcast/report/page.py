@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+#: The head of what is no table but sentences, a row each.
+PROSE = ("",)
+
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1f2933; background: white; max-width: 66rem;
   margin: 2rem auto; padding: 0 1rem }
@@ -30,7 +33,8 @@ def html_page(title: str, tables: Mapping[str, Sequence[Sequence[str]]], charts:
     title
         The heading.
     tables
-        By heading, rows of text: first the names of the columns, then what they hold.
+        By heading, rows of text: first the names of the columns, then what they hold; below `PROSE`,
+        paragraphs.
     charts
         SVG files; they are put into the page itself.
 
@@ -39,11 +43,17 @@ def html_page(title: str, tables: Mapping[str, Sequence[Sequence[str]]], charts:
     >>> page = html_page("A run", {"Sizes": [("", "rows"), ("events", "10 < 11")]}, [])
     >>> "<tr><th>events</th><td>10 &lt; 11</td></tr>" in page
     True
+    >>> "<p>More is less.</p>" in html_page("A run", {"What it says": [PROSE, ("More is less.",)]}, [])
+    True
     """
     parts = [f"<h1>{escape(title)}</h1>"]
     for heading, (names, *rows) in tables.items():
+        parts.append(f"<h2>{escape(heading)}</h2>")
+        if tuple(names) == PROSE:
+            parts += [f"<p>{escape(text)}</p>" for (text,) in rows]
+            continue
         head = "".join(f"<th>{escape(name)}</th>" for name in names)
-        parts += [f"<h2>{escape(heading)}</h2>", "<table>", f"<thead><tr>{head}</tr></thead>"]
+        parts += ["<table>", f"<thead><tr>{head}</tr></thead>"]
         for first, *rest in rows:
             cells = "".join(f"<td>{escape(cell)}</td>" for cell in rest)
             parts.append(f"<tr><th>{escape(first)}</th>{cells}</tr>")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from narrowcast.report.charts import save_chart
-from narrowcast.report.page import html_page
+from narrowcast.report.page import PROSE, html_page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,14 +71,17 @@ def tables_of(name: str, outcome: Outcome) -> Tables:
         rows = [row for row in outcome.rows if row.metric == metric]
         by = {(row.series, row.x): row for row in rows}
         printed = any(row.paper is not None for row in rows)  # by the paper itself
-        table: list[tuple[str, ...]] = [("", *(f"{place:g}" for place in some), "", *["paper"] * printed)]
+        mine = [place for place in (*some, None) if any(row.x == place for row in rows)]
+        head = ("all" if place is None else f"{place:g}" for place in mine)
+        table: list[tuple[str, ...]] = [("", *head, *["paper"] * printed)]
         for series in dict.fromkeys(row.series for row in rows):
-            cells = [_number(by.get((series, place))) for place in (*some, None)]
+            cells = [_number(by.get((series, place))) for place in mine]
             said = next((row.paper for row in rows if row.series == series and row.paper is not None), None)
-            table.append((series, *cells, *(["" if said is None else f"{said:g}"] * printed)))
+            paper = ["" if said is None else f"{said:g}"] * printed
+            # With blanks: where there is no room, a line breaks between words.
+            table.append((series.replace("/", ", "), *cells, *paper))
         found[f"{name}: {metric}"] = table
-    notes = outcome.notes
-    found[f"{name}: what it says"] = [("", ""), *((f"{i}", note) for i, note in enumerate(notes, 1))]
+    found[f"{name}: what it says"] = [PROSE, *((note,) for note in outcome.notes)]
     return found
 
 

@@ -11,8 +11,6 @@ import pyarrow as pa
 
 from narrowcast.errors import ParameterError
 from narrowcast.model.matches import Matches
-from narrowcast.model.plan import cuts
-from narrowcast.model.relation import relation_of
 from narrowcast.registry import Registry
 
 if TYPE_CHECKING:
@@ -46,7 +44,8 @@ class Deliveries:
     Parameters
     ----------
     method
-        A `Method` per event. Broadcast over no channel is one message to everybody, wherever they are.
+        A `Method` per event. Broadcast is one message to everybody, wherever they are, over no channel; a
+        channel that everybody listens to is a channel.
     channels
         The channels each event is sent to.
     unicast
@@ -130,15 +129,12 @@ def flows_of(events: ArrayLike, matches: Matches, plan: ChannelPlan) -> Position
     return flow
 
 
-def delivered(
-    channels: Matches, unicast: Matches, plan: ChannelPlan, everybody: NDArray[np.bool_] | None = None
-) -> Deliveries:
+def delivered(channels: Matches, unicast: Matches, everybody: NDArray[np.bool_] | None = None) -> Deliveries:
     """Return deliveries with their methods, from where each event goes; some go to everybody instead."""
     if everybody is not None:
         channels, unicast = rows_where(channels, ~everybody), rows_where(unicast, ~everybody)
     method = np.where(channels.counts() > 0, Method.CHANNEL, Method.NONE)
     method += np.where(unicast.counts() > 0, Method.UNICAST, Method.NONE)
-    method[_reaches_all(channels, plan)] = Method.BROADCAST
     if everybody is not None:
         method[everybody] = Method.BROADCAST
     return Deliveries(method.astype(np.uint8), channels, unicast)
@@ -157,23 +153,3 @@ def without(matches: Matches, other: Matches) -> Matches:
     keys, gone = matches.rows() * width + matches.index, other.rows() * width + other.index
     kept = keys[~np.isin(keys, gone, assume_unique=True)]
     return Matches.from_pairs(kept // width, kept % width, matches.n_events)
-
-
-def _reaches_all(chosen: Matches, plan: ChannelPlan) -> NDArray[np.bool_]:
-    """Return for which events the listeners of the chosen channels are all subscribers."""
-    members, event = plan.members()[chosen.index], chosen.rows()
-    whole = np.zeros(chosen.n_events, np.bool_)
-    whole[event[members == plan.n_subscribers]] = True
-    copies = np.bincount(event, members, chosen.n_events).astype(np.int64)
-    # Only these can still reach everybody, by several channels together; equal sets are looked at once.
-    several = np.flatnonzero(~whole & (copies >= plan.n_subscribers) & (chosen.counts() > 1))
-    if len(several):
-        first, number = chosen.take(several).distinct()
-        sets = relation_of(event, chosen.index, (chosen.n_events, plan.n_channels))[several[first]]
-        listeners = plan.listens.T.tocsr()
-        covers = [
-            np.diff((sets[part] @ listeners).indptr) == plan.n_subscribers
-            for part in np.split(np.arange(len(first)), cuts(copies[several[first]]))
-        ]
-        whole[several] = np.concatenate(covers)[number]
-    return whole

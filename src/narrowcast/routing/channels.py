@@ -21,7 +21,6 @@ class ChannelRouter:
     """Over every channel that carries the flow and has an interested listener; directly to the others.
 
     Nobody interested is missed, whatever the plan says: who is reached by no channel is sent to directly.
-    Where the listeners of the chosen channels are all subscribers of the plan, the method is broadcast.
 
     Examples
     --------
@@ -46,4 +45,4 @@ class ChannelRouter:
             chosen.append(np.unique(event[pair] * width + channel))
         channels = Matches.from_pairs(*np.divmod(np.concatenate(chosen), width), matches.n_events)
         unicast = Matches.from_pairs(event[~reached], subscriber[~reached], matches.n_events)
-        return delivered(channels, unicast, plan)
+        return delivered(channels, unicast)

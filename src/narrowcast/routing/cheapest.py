@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 
-#: Costs that differ by less than this share are equal.
-_ROUNDING = 1e-12
-
-
 class _Weighing:
     """A router that knows what ways cost."""
 
@@ -38,12 +34,12 @@ class _Weighing:
         self.network = network
         self.broadcast = broadcast
 
-    def _sent(self, channels: Matches, unicast: Matches, plan: ChannelPlan, prices: Prices) -> Deliveries:
+    def _sent(self, channels: Matches, unicast: Matches, prices: Prices) -> Deliveries:
         """Return deliveries, by broadcast where that may be and costs less."""
         if not self.broadcast:
-            return delivered(channels, unicast, plan)
+            return delivered(channels, unicast)
         paid = over(channels, prices) + direct(unicast, prices)
-        return delivered(channels, unicast, plan, prices.everybody[prices.row] < paid * (1 - _ROUNDING))
+        return delivered(channels, unicast, prices.everybody[prices.row] < paid * (1 - partial.EQUAL))
 
     def _prices(self, plan: ChannelPlan, publisher: ArrayLike | None, n_events: int) -> Prices:
         return Prices(self.network, plan, publisher, n_events)
@@ -68,7 +64,7 @@ class _Demoting(_Weighing, ABC):
         prices = self._prices(plan, publisher, matches.n_events)
         worth = self._worth(sent, matches, plan, prices)
         reached = rows_where(without(matches, sent.unicast), worth)
-        return self._sent(rows_where(sent.channels, worth), without(matches, reached), plan, prices)
+        return self._sent(rows_where(sent.channels, worth), without(matches, reached), prices)
 
     @abstractmethod
     def _worth(self, sent: Deliveries, matches: Matches, plan: ChannelPlan, prices: Prices) -> Flags:
@@ -98,7 +94,7 @@ class ThresholdRouter(_Demoting):
     >>> interested = Matches.from_pairs([0, 1, 1, 1], [3, 0, 1, 2], n_events=2)
     >>> sent = ThresholdRouter(threshold=0.15).route([0, 0], interested, plan)
     >>> sent.to_table()["method"].to_pylist()
-    ['unicast', 'broadcast']
+    ['unicast', 'channel']
     """
 
     def __init__(
@@ -187,7 +183,7 @@ class ExactRouter(_Demoting):
     >>> plan = ChannelPlan(carries=[[1]], listens=[[1], [1]])
     >>> sent = ExactRouter().route([0, 0], Matches.from_pairs([0, 1, 1], [0, 0, 1], n_events=2), plan)
     >>> sent.to_table()["method"].to_pylist()
-    ['unicast', 'broadcast']
+    ['unicast', 'channel']
     """
 
     def _worth(self, sent: Deliveries, matches: Matches, plan: ChannelPlan, prices: Prices) -> Flags:  # noqa: ARG002
@@ -199,7 +195,9 @@ class PartialRouter(_Weighing):
     """Over any one channel and directly to whom it leaves out, or directly to all: whichever costs least.
 
     It does not ask which channel carries an event's flow, since whom a channel does not reach is sent to
-    directly. This is how plans of the method `partial` come out best, and it serves any plan.
+    directly. Of ways that cost the same it takes the one by which the fewest get it who do not want it, and
+    then a channel before direct messages. This is how plans of the method `partial` come out best, and it
+    serves any plan.
 
     Parameters
     ----------
@@ -224,11 +222,10 @@ class PartialRouter(_Weighing):
         chosen, paid = np.empty(matches.n_events, np.int64), np.empty(matches.n_events)
         # Those on one node side by side: a message that is sent there directly is sent once.
         order = np.lexsort((prices.node_of[matches.index], matches.rows()))
-        # A channel that costs no more is used: it is one message to send.
-        favour = prices.channel * (1 - _ROUNDING)
+        # A channel that costs no more and wastes nothing is used: it is one message to send.
         partial.choose(
-            prices.node, prices.row, matches.indptr, matches.index[order], prices.node_of, favour,
-            prices.listens, chosen, paid,
+            prices.node, prices.row, matches.indptr, matches.index[order], prices.node_of, prices.channel,
+            prices.listens, 1, chosen, paid,
         )  # fmt: skip
         used = np.flatnonzero(chosen >= 0)
         channels = Matches.from_pairs(used, chosen[used], matches.n_events)
@@ -237,7 +234,7 @@ class PartialRouter(_Weighing):
         if plan.n_channels:
             alone |= ~prices.listens[chosen[event], who]
         unicast = Matches.from_pairs(event[alone], who[alone], matches.n_events)
-        return self._sent(channels, unicast, plan, prices)
+        return self._sent(channels, unicast, prices)
 
 
 def _check_threshold(threshold: ArrayLike) -> Doubles:

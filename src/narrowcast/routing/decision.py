@@ -304,7 +304,7 @@ def _way(sent: Deliveries, event: int, cost: float, *, allowed: bool = False) ->
     """Return the way that was decided on."""
     channels, alone = tuple(sent.channels[event].tolist()), len(sent.unicast[event])
     name = _name(channels, alone)
-    if sent.method[event] == Method.BROADCAST and not channels and not alone:
+    if sent.method[event] == Method.BROADCAST:
         name = BROADCAST
     return Way(name, channels, alone, cost, allowed)
 

@@ -117,10 +117,10 @@ def _takes(kind: Any) -> str:
     return _KINDS.get(kind, str(kind))
 
 
-def check_count(name: str, value: int) -> None:
+def check_count(name: str, value: int, least: int = 0) -> None:
     """Refuse a number of rows that is not a whole number within the limits."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value <= MOST:
-        raise ParameterError(f"{name} is {value!r}; give a whole number from 0 to {MOST}")
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= MOST:
+        raise ParameterError(f"{name} is {value!r}; give a whole number from {least} to {MOST}")
 
 
 def random_streams(seed: int, count: int) -> list[np.random.Generator]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from narrowcast.errors import ParameterError
 from narrowcast.model.topology import Topology
 from narrowcast.planning.base import check_seed
-from narrowcast.workloads.base import MOST, check_count
+from narrowcast.workloads.base import check_count
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -96,12 +96,8 @@ def transit_stub(seed: int, *, blocks: int = 3, nodes: int = 600, edges: Edges =
     (600, 'b1.t1', 'b3.s')
     """
     check_seed(seed)
-    check_count("blocks", blocks)
-    check_count("nodes", nodes)
-    if blocks < 1 or nodes < 2 * blocks:
-        raise ParameterError(
-            f"{nodes} nodes for {blocks} blocks; give at least 1 block, and 2 to {MOST} nodes for each"
-        )
+    check_count("blocks", blocks, least=1)
+    check_count("nodes", nodes, least=2 * blocks)
     if edges not in get_args(Edges):
         raise ParameterError(f"edges is {edges!r}; give one of {', '.join(get_args(Edges))}")
     streams = [np.random.default_rng(each) for each in np.random.SeedSequence([seed, _STREAM]).spawn(4)]

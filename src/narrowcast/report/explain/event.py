@@ -146,7 +146,7 @@ class _People:
         for inside in self.reached.values():
             self.over |= inside
         self.received = sum(int(inside.sum()) for inside in self.reached.values())
-        if sent.method[0] == Method.BROADCAST and not self.reached:
+        if sent.method[0] == Method.BROADCAST:
             self.over[:] = True
             self.received = plan.n_subscribers
 

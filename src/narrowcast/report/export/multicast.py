@@ -163,7 +163,8 @@ def multicast_files(
     """Return a plan as tables for a multicast network.
 
     A group, which is a channel without a parent, gets an address; a session, whose id is its channel's
-    number, is sent in its group, at the port of all or at one of its own.
+    number, is sent in its group, at the port of all or at one of its own. Channels that nothing uses are left
+    out, but keep their address and port: so those of the others stay as they are when a plan goes on.
 
     Parameters
     ----------
@@ -190,16 +191,16 @@ def multicast_files(
     ParameterError
         When base or port cannot be used.
     """
-    plan, sessions = source.plan, source.sessions
-    _check_ports(port, len(sessions) if port_per_session else 1)
-    groups = np.flatnonzero(plan.parent < 0)
-    addresses = group_addresses(base, len(groups), avoid)
+    plan, sessions, groups = source.plan, source.sessions, source.groups
+    _check_ports(port, len(source.places) if port_per_session else 1)
+    numbers = np.flatnonzero(plan.parent < 0)
+    addresses = group_addresses(base, len(numbers), avoid)
     place = np.zeros(plan.n_channels, np.int64)
-    place[groups] = np.arange(len(groups))
+    place[numbers] = np.arange(len(numbers))
     named = pa.array(map(str, addresses), pa.string())
     ports = np.full(plan.n_channels, port, np.int32)
     if port_per_session:
-        ports[sessions] = port + np.arange(len(sessions))
+        ports[source.places] = port + np.arange(len(source.places))
     group_of = plan.groups()
 
     def sent(session: Positions) -> dict[str, pa.Array]:
@@ -228,8 +229,8 @@ def multicast_files(
         "groups.csv": pa.table(
             {
                 "group": pa.array(groups, pa.int32()),
-                "address": named,
-                "mac": pa.array(map(mac_address, addresses), pa.string()),
+                "address": named.take(place[groups]),
+                "mac": pa.array([mac_address(addresses[i]) for i in place[groups].tolist()], pa.string()),
                 "port": group_ports,
                 "sessions": pa.array(sizes, pa.int32()),
                 **_columns(totals, groups),

@@ -80,8 +80,22 @@ class Source:
 
     @cached_property
     def sessions(self) -> Positions:
-        """The channels that flows are sent in: all that are nobody's parent."""
-        found: Positions = np.setdiff1d(np.arange(self.plan.n_channels), self.plan.parent)
+        """The channels that flows are sent in: all that are in use and nobody's parent."""
+        found: Positions = np.setdiff1d(np.flatnonzero(self.plan.used()), self.plan.parent)
+        return found
+
+    @cached_property
+    def groups(self) -> Positions:
+        """The channels that are joined: all that are in use and have no parent."""
+        found: Positions = np.flatnonzero(self.plan.used() & (self.plan.parent < 0))
+        return found
+
+    @cached_property
+    def places(self) -> Positions:
+        """The channels that have a place among sessions: these, and those that are free."""
+        if not (self.plan.parent >= 0).any():
+            return np.arange(self.plan.n_channels)
+        found: Positions = np.union1d(self.sessions, np.flatnonzero(self.plan.parent >= 0))
         return found
 
     @cached_property
@@ -140,12 +154,13 @@ class Source:
 def csv_files(source: Source) -> Files:
     """Return the plan's own tables: `carries`, `listens`, `channels`, `unicast`, and `cells` where there are.
 
-    The columns are those of the plan's folder, but for the ends of cells, which have a column each.
+    The columns are those of the plan's folder, but for the ends of cells, which have a column each. Channels
+    that nothing uses are left out.
     """
     tables = source.plan.to_tables()
     names = ("carries", "listens", "channels", "unicast")
     files: Files = {f"{name}.csv": tables[name] for name in names}
-    files["channels.csv"] = source.channels
+    files["channels.csv"] = source.channels.filter(pa.array(source.plan.used()))
     if source.cells is not None:
         files["cells.csv"] = source.cells
     return files
