@@ -64,7 +64,7 @@ def run_page(page: Path) -> int:
 
 
 #: Pages with many commands, each of which starts a Spark: minutes.
-LONG = ("pipeline.md", "run.md", "stream.md")
+LONG = ("compare.md", "pipeline.md", "run.md", "stream.md")
 
 
 @pytest.mark.parametrize(

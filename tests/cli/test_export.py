@@ -182,7 +182,7 @@ def test_bad_places(plan: Path, tmp_path: Path) -> None:
 
 
 def test_groups_to_avoid_are_joined_by_commas(plan: Path) -> None:
-    words = ["export", plan, "--to", "multicast", "--table", "groups"]
+    words: list[str | Path] = ["export", plan, "--to", "multicast", "--table", "groups"]
     both = call(*words, "--avoid", "224.64.0.0,224.64.0.1")
     assert both.stdout == call(*words, "--avoid", "224.64.0.0", "--avoid", "224.64.0.1").stdout
     assert '"239.192.0.2"' in both.stdout

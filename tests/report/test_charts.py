@@ -38,7 +38,7 @@ from narrowcast.report.charts import (
     save_chart,
 )
 from narrowcast.report.page import PROSE, html_page
-from support.figures import TAMARA2007, TOCK2005
+from support.figures import RIABOV2003, TAMARA2007, TOCK2005
 
 INTEREST = Interest([[1, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1], [0, 0, 0, 0]])
 SIZES = {0: 3, 2: 1, 3: 1}
@@ -65,49 +65,9 @@ DATA: dict[str, Records] = {
         {"moves": moves, "cost": cost, "chosen": moves == 40}
         for moves, cost in ((0, 900.0), (7, 800.0), (40, 650.0), (1200, 600.0))
     ],
+    **RIABOV2003,
     **TOCK2005,
     **TAMARA2007,
-    "riabov2003-figure-3": [
-        {"what": "link", "x": 0.0, "y": 0.0, "x2": 1.0, "y2": 1.0},
-        {"what": "transit", "x": 0.0, "y": 0.0, "block": "block 1"},
-        {"what": "stub", "x": 1.0, "y": 1.0, "block": "block 1"},
-    ],
-    "riabov2003-figure-4": [
-        {"panel": "price", "stock": "all", "kind": "data", "x": 99.0, "x2": 101.0, "y": 60.0},
-        {"panel": "price", "stock": "all", "kind": "normal", "x": 100.0, "y": 50.0},
-        *(
-            {"panel": "popularity", "kind": kind, "x": x, "y": 90 / x}
-            for kind in ("data", "Zipf")
-            for x in (1, 2)
-        ),
-        *(
-            {"panel": "amount", "stock": "all", "kind": kind, "x": x, "y": 100 / x}
-            for kind in ("data", "Pareto", "lognormal")
-            for x in (1.0, 20.0)
-        ),
-    ],
-    "riabov2003-figure-5": [
-        mark
-        for stock in ("IBM", "SAP")
-        for mark in (
-            {"panel": "price", "stock": stock, "kind": "data", "x": 99.0, "x2": 101.0, "y": 60.0},
-            {"panel": "price", "stock": stock, "kind": "normal", "x": 100.0, "y": 50.0},
-            {"panel": "amount", "stock": stock, "kind": "data", "x": 1.0, "y": 100.0},
-            {"panel": "amount", "stock": stock, "kind": "Pareto", "x": 20.0, "y": 5.0},
-        )
-    ],
-    "riabov2003-matching": [
-        {"panel": panel, "matcher": matcher, "subscriptions": k, "value": value}
-        for panel, value in (("visited", 70.0), ("tested", 68.0), ("speed", 9000.0))
-        for matcher in ("S-tree, tuned", "S-tree, as published")
-        for k in (1000.0, 10000.0)
-    ],
-    "riabov2003-drift": [
-        {"method": method, "modes": 9, "groups": 11, "plan": plan, "drift": drift, "improvement": 60 - drift}
-        for method in ("pairwise", "partial")
-        for plan in ("static", "replanned", "scratch")
-        for drift in (0.0, 0.25, 0.5)
-    ],
     "riabov2003-figure-6": [
         {"method": method, "modes": 9, "groups": 11, "threshold": t, "improvement": 50 - 20 * t}
         for method in ("partial", "mst", "macqueen")
