@@ -148,6 +148,7 @@ def test_everything_is_what_one_process_computes(first: tuple[Path, dict[str, An
         assert pq.read_table(out / f"{name}.parquet").equals(tables[name])
     network = nc.Network(links, locations=nc.Locations.from_table(tables["locations"], links))
     paid, filtering = network.score(interest, plan), Filtering().score(interest, plan)
+    overall = nc.Overall().score(interest, plan).total
     own = nc.Partial(channels=4, seed=3, topology=links, locations=network.locations)
     kept = nc.Interest.from_tables(
         *(pq.read_table(out / f"{name}.parquet") for name in ("interests", "rates"))
@@ -161,6 +162,7 @@ def test_everything_is_what_one_process_computes(first: tuple[Path, dict[str, An
         "improvement_pct": pytest.approx(paid.terms["improvement_pct"]),
         "filtering": pytest.approx(filtering.total),
         "excess_share": pytest.approx(Filtering.share(filtering, receivers(interest))),
+        "overall": pytest.approx(overall),
     }
     assert (costs["unicast"]["improvement_pct"], costs["ideal"]["improvement_pct"]) == (0, 100)
     assert list(costs) == ["partial", "unicast", "broadcast", "per-flow", "hash", "ideal"]
@@ -176,6 +178,7 @@ def test_everything_is_what_one_process_computes(first: tuple[Path, dict[str, An
         "filtering": pytest.approx(filtering.total),
         "waste": found.total,
         "network": pytest.approx(paid.total),
+        "overall": pytest.approx(overall),
     }
     assert set(info.inputs) == {"subscriptions", "events"}
 
