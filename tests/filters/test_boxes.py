@@ -165,9 +165,9 @@ def test_an_or_that_nothing_bounds_is_refused_past_the_limit() -> None:
 
 def test_an_exponential_normal_form_is_not_expanded() -> None:
     text = " AND ".join(f"(volume = {i} OR price = {i} OR name = '{i}')" for i in range(40))  # 3^40 boxes
-    start = time.perf_counter()
+    start = time.process_time()
     subscriptions = compiled(text)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
     assert 1 <= len(subscriptions.boxes) <= 64
     assert subscriptions.check.null_count == 0
 
@@ -175,15 +175,15 @@ def test_an_exponential_normal_form_is_not_expanded() -> None:
 def test_hulls_within_hulls_are_looked_at_once() -> None:
     depth = 90
     text = "(price > 1 OR volume > 2) AND (size > 1 OR " * depth + "size = 1" + ")" * depth
-    start = time.perf_counter()
+    start = time.process_time()
     subscriptions = compiled(text)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     assert 1 <= len(subscriptions.boxes) <= 1_024
     many = " OR ".join(f"price = {i} AND volume = {i}" for i in range(300))
     more = " OR ".join(f"price = {i} AND size = 1" for i in range(1_100))
-    start = time.perf_counter()
+    start = time.process_time()
     assert len(compiled(f"({many}) AND ({more})").boxes) == 300
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_alternatives_are_multiplied_out_rather_than_left_without_bounds() -> None:
@@ -211,9 +211,9 @@ def test_the_cache_makes_it_at_least_three_times_as_fast() -> None:
 
     def seconds(*, cache: bool) -> float:
         compiler = Compiler(SCHEMA, cache=cache)
-        start = time.perf_counter()
+        start = time.process_time()
         compiler.compile(texts)
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     seconds(cache=True)
     assert min(seconds(cache=False) for _ in range(2)) > 3 * min(seconds(cache=True) for _ in range(2))

@@ -27,6 +27,7 @@ from narrowcast.planning.tamara.exchange import Exchange
 from narrowcast.planning.tamara.peers import Bits, Peers
 from narrowcast.planning.tamara.protocol import Protocol, Rules
 from narrowcast.planning.tamara.sampling import coin, sample_size
+from narrowcast.workloads.feeds import Feeds
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 GREEDY = json.loads((GOLDEN / "tamara2007_greedy_subscribe.json").read_text())
@@ -91,14 +92,20 @@ def histories(draw: st.DrawFn) -> tuple[Interest, list[list[tuple[float, int, in
     histories(),
     st.sampled_from([Tamara, TamaraTidy]),
     st.sampled_from(["linear", "log", "sqrt"]),
+    st.sampled_from([None, None, 1, 2, 4]),
     st.integers(0, 3),
 )
-@settings(max_examples=60)
+@settings(max_examples=80)
 def test_everybody_is_covered_and_the_cost_is_right(
-    made: tuple[Interest, list[list[tuple[float, int, int, str]]]], kind: type[Tamara], growth: str, seed: int
+    made: tuple[Interest, list[list[tuple[float, int, int, str]]]],
+    kind: type[Tamara],
+    growth: str,
+    channels: int | None,
+    seed: int,
 ) -> None:
     interest, batches = made
-    planner = kind(seed=seed, rounds=5, period=1e5, cost_m=growth, cost_d=growth, margin=0.3).fit(interest)
+    costs: Any = {"cost_m": growth, "cost_d": growth}
+    planner = kind(channels=channels, seed=seed, rounds=5, period=1e5, margin=0.3, **costs).fit(interest)
     model = Overall(cost_m=growth, cost_d=growth)
     want = interest
     for batch in [[], *batches]:
@@ -107,6 +114,7 @@ def test_everybody_is_covered_and_the_cost_is_right(
         after = planner.plan_
         want = changed(want, table(batch))
         assert uncovered(planner) == 0
+        assert channels is None or after.n_channels <= channels
         after.validate(want)
         assert model.score(planner.interest_, after).total == pytest.approx(planner.cost_)
         expected = delta_between(before, after)
@@ -218,8 +226,10 @@ def test_what_is_unknown_observed_and_new() -> None:
     planner = Tamara().fit(clustered())
     planner.observe(pa.table({"flow": [99], "events": [5.0]}), 3600.0)
     assert planner.plan_.n_flows == 13
-    with pytest.raises(ParameterError, match="seconds is 0"):
-        planner.observe(pa.table({"flow": [0], "events": [5.0]}), 0)
+    for seconds in (0, float("inf"), True):
+        with pytest.raises(ParameterError, match=f"seconds is {seconds}"):
+            planner.observe(pa.table({"flow": [0], "events": [5.0]}), seconds)
+    planner.observe(pa.table({"flow": [0], "events": [0.0]}), 1e-9)
     with pytest.raises(TableError, match="no column 'events'"):
         planner.observe(pa.table({"flow": [0]}), 60.0)
 
@@ -233,8 +243,10 @@ def test_changes_that_change_nothing_are_counted() -> None:
         (3.0, 0, 1, "subscribe"),  # twice
         (9.0, 7, 5, "unsubscribe"),  # neither is known
     ]
+    cost = planner.cost_
     delta = planner.update(table(rows))
     assert planner.ignored_ == 4
+    assert planner.cost_ < cost + 2, "what was never there is not created"
     assert delta.added["listens"].num_rows == 1
     assert uncovered(planner) == 0
 
@@ -278,6 +290,12 @@ def test_no_more_channels_than_asked() -> None:
         ({"margin": 0}, "margin is 0"),
         ({"rounds": -1}, "rounds is -1"),
         ({"period": 0}, "period is 0; give a number above 0"),
+        ({"z": float("inf")}, "z is inf"),
+        ({"by": True}, "by is True; give a number above 0"),
+        ({"half_life": "x"}, "half_life is 'x'"),
+        ({"adapt": "no"}, "adapt is 'no'; give true or false"),
+        ({"grown": 1}, "grown is 1; give true or false"),
+        ({"start": 5}, "start is a int; give a plan"),
         ({"channels": 0}, "channels is 0"),
         ({"cost_n": -1}, "cost_n is -1"),
     ],
@@ -489,3 +507,60 @@ def test_start_from_a_plan() -> None:
     assert found == [tuple(range(6)), tuple(range(6, 12))]
     assert fixed.updates_["pair"] == fixed.updates_["merge"] == 0
     assert fixed.cost_ < Overall().score(interest, PerFlow().fit(interest).plan_).total / 2
+
+
+def test_a_limit_on_channels_still_leaves_clusters() -> None:
+    interest = Feeds(n_subscribers=200, seed=1).interest()
+    free, alone = Tamara().fit(interest), Overall().score(interest, PerFlow().fit(interest).plan_).total
+    for channels in (60, 10):
+        planner = Tamara(channels=channels).fit(interest)
+        planner.plan_.validate(interest)
+        assert planner.plan_.n_channels <= channels
+        assert planner.updates_["pair"] >= 1
+        assert free.cost_ <= planner.cost_ * 1.1
+        assert planner.cost_ < 0.75 * alone
+
+
+@pytest.mark.parametrize(
+    ("time", "said"),
+    [
+        ([float("inf")], "no time"),
+        ([float("nan")], "no time"),
+        (["soon"], "time' is of type string"),
+        ([True], "time' is of type bool"),
+    ],
+)
+def test_times_that_are_none_change_nothing(time: list[Any], said: str) -> None:
+    planner = Tamara().fit(clustered(subscribers=20))
+    before, plan = planner.cost_, planner.plan_
+    changes = {"time": time, "subscriber": [99], "flow": [77], "action": ["subscribe"]}
+    with pytest.raises(TableError, match=said):
+        planner.update(pa.table(changes))
+    assert (planner.cost_, planner.plan_) == (before, plan)
+
+
+def test_a_long_time_without_changes_is_soon_over() -> None:
+    planner = Tamara().fit(clustered(subscribers=60))
+    planner.update(table([(0.0, 0, 0, "subscribe")]))
+    before = planner.messages_["survey"]
+    planner.update(table([(1.8e12, 1, 0, "subscribe")]))
+    assert planner.messages_["survey"] - before < 100_000
+    day = pa.array([20_000], pa.date32())
+    planner.update(pa.table({"time": day, "subscriber": [0], "flow": [1], "action": ["subscribe"]}))
+
+
+def test_labels_of_another_kind_change_nothing() -> None:
+    planner = Tamara().fit(clustered(subscribers=20))
+    plan = planner.plan_
+    with pytest.raises(TableError, match="flow is string in this table and int64 in the plan"):
+        planner.update(pa.table({"time": [1], "subscriber": [99], "flow": ["x"], "action": ["subscribe"]}))
+    assert planner.plan_ == plan
+
+
+@pytest.mark.parametrize("events", [[-1.0], [float("nan")], [float("inf")]])
+def test_numbers_of_events_that_are_none(events: list[float]) -> None:
+    planner = Tamara().fit(clustered(subscribers=20))
+    before = planner.cost_
+    with pytest.raises(TableError, match="give numbers of at least 0"):
+        planner.observe(pa.table({"flow": [0], "events": events}), 60.0)
+    assert planner.cost_ == before

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    paper: Annotated[str, typer.Argument(metavar="PAPER", help="Which paper: riabov2003, tock2005.")],
+    paper: Annotated[
+        str, typer.Argument(metavar="PAPER", help="Which paper: riabov2003, tock2005, tamara2007.")
+    ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder that does not exist yet.")],
     experiment: Annotated[
         list[str] | None,

@@ -85,6 +85,32 @@ def read_changes(changes: pa.Table) -> tuple[Labels, Labels, NDArray[np.bool_], 
     return subscriber, flow, act == ACTIONS.index("subscribe"), order
 
 
+def seconds_of(time: pa.ChunkedArray) -> NDArray[np.float64]:
+    """Return a column of times as seconds: since 1970 of timestamps and dates; numbers are taken as such.
+
+    Examples
+    --------
+    >>> import datetime
+    >>> seconds_of(pa.chunked_array([[datetime.datetime(1970, 1, 2)]])).tolist()
+    [86400.0]
+    """
+    kind = time.type
+    try:
+        if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+            stamps = time if pa.types.is_timestamp(kind) else time.cast(pa.timestamp("s"))
+            whole = stamps.cast(pa.int64()).to_numpy().astype(np.float64)
+            found = whole / {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}[stamps.type.unit]
+        elif pa.types.is_integer(kind) or pa.types.is_floating(kind):
+            found = np.asarray(time.cast(pa.float64(), safe=False).to_numpy(), np.float64)
+        else:
+            raise TableError(f"column 'time' is of type {kind}; use timestamps, dates or seconds")
+    except pa.ArrowException as error:
+        raise TableError(f"column 'time' cannot be read as times: {error}") from error
+    if not np.isfinite(found).all():
+        raise TableError("column 'time' holds a number that is no time; give finite seconds")
+    return np.asarray(found, np.float64)
+
+
 def changed(interest: Interest, changes: pa.Table) -> Interest:
     """Return the interest after a table of changes.
 

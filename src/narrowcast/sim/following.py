@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from narrowcast.costs.overall import Overall
+from narrowcast.errors import ParameterError
 from narrowcast.model.interest import Interest
 from narrowcast.model.labels import column_of, labels_in, numbers_in, positions
 from narrowcast.planning.base import check_whole
 from narrowcast.planning.baselines import PerFlow
-from narrowcast.planning.replan import changed
+from narrowcast.planning.replan import changed, seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,6 +78,10 @@ class Following:
 
     def __post_init__(self) -> None:
         check_whole("windows", self.windows)
+        if self.seconds is not None and not 0 < self.seconds < math.inf:
+            raise ParameterError(f"seconds is {self.seconds!r}; give how long it takes: a number above 0")
+        if self.window <= 0:
+            raise ParameterError("the changes take no time; give seconds, how long it is to take")
 
     @property
     def window(self) -> float:
@@ -106,7 +111,7 @@ class Following:
                 now: dict[str, int] = planner.messages_  # type: ignore[attr-defined]
                 row |= {kind: count - before[kind] for kind, count in now.items()}
                 adapting = sum(row[kind] for kind in now if kind != "base")
-                row["adapting"] = adapting / (self.window / self.model.interval) if self.window else 0.0
+                row["adapting"] = adapting / (self.window / self.model.interval)
                 before = dict(now)
             found.append(row)
         return found
@@ -166,11 +171,5 @@ class Following:
 
 
 def _seconds(table: pa.Table) -> Doubles:
-    """Return the column `time` as seconds; numbers are taken as such."""
-    time = column_of(table, "time", "table")
-    if pa.types.is_timestamp(time.type):
-        time = pc.divide(time.cast(pa.int64()).cast(pa.float64(), safe=False), _PER_SECOND[time.type.unit])
-    return np.asarray(time.cast(pa.float64(), safe=False).to_numpy(), np.float64)
-
-
-_PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+    """Return the column `time` as seconds."""
+    return seconds_of(column_of(table, "time", "table"))

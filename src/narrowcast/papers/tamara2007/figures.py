@@ -106,7 +106,7 @@ def _by_model(study: Study, shift: str, name: str) -> Outcome:
         if shift != "none":
             curve = [sum(v) / len(v) for _, v in sorted(found["tamara", model].items())]
             top = max(curve)
-            falls = curve[-1] < 0.98 * top
+            falls = top > 1.02 * curve[0] and curve[-1] < 0.98 * top
             notes.append(
                 f"{model}: the paper: the cost rises while old clusters no longer fit, and falls again as "
                 f"they change. Here it is highest at {100 * (curve.index(top) + 1) / len(curve):.0f} % of "

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from narrowcast.costs.local import Local
 from narrowcast.costs.overall import INTERVAL, Overall
-from narrowcast.errors import ParameterError
+from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.diff import PlanDelta
 from narrowcast.model.interest import Interest
 from narrowcast.model.labels import column_of, labels_in, numbers_in, positions
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation_of, rows_of
 from narrowcast.planning.base import PLANNERS, check_channels, check_seed, check_whole
-from narrowcast.planning.replan import read_changes
+from narrowcast.planning.replan import read_changes, seconds_of
 from narrowcast.planning.tamara.protocol import Protocol, Rules
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ class Tamara:
     by
         The share that a topic's frequency or a cluster's size has to change by to be looked at.
     grown
-        Whether a cluster that grows looks at its topics: the paper has no such trigger.
+        Whether a cluster that grows looks at its topics; where left out, with `tamara-tidy` alone: the paper
+        has no such trigger.
     adapt
         Whether clusters change at all; if not, subscribers choose among those that there are.
     half_life
@@ -99,7 +100,7 @@ class Tamara:
         margin: float = 0.05,
         z: float = 1.96,
         by: float = 0.25,
-        grown: bool = False,
+        grown: bool | None = None,
         adapt: bool = True,
         half_life: float = 3 * 86_400.0,
         start: ChannelPlan | None = None,
@@ -151,12 +152,15 @@ class Tamara:
         check_whole("rounds", self.rounds, least=0)
         if self.pair not in get_args(Pair):
             raise ParameterError(f"pair is {self.pair!r}; give one of {', '.join(get_args(Pair))}")
-        for name, low, high in (("surely", 0, 1), ("margin", 0, 1)):
-            if not low < getattr(self, name) < high:
-                raise ParameterError(f"{name} is {getattr(self, name)!r}; give a number above 0 and below 1")
+        for name in ("surely", "margin"):
+            _check_number(name, getattr(self, name), most=1.0)
         for name in ("period", "z", "by", "half_life"):
-            if not getattr(self, name) > 0:
-                raise ParameterError(f"{name} is {getattr(self, name)!r}; give a number above 0")
+            _check_number(name, getattr(self, name))
+        for name, value in (("grown", self.grown), ("adapt", self.adapt)):
+            if not isinstance(value, bool) and not (name == "grown" and value is None):
+                raise ParameterError(f"{name} is {value!r}; give true or false")
+        if self.start is not None and not isinstance(self.start, ChannelPlan):
+            raise ParameterError(f"start is a {type(self.start).__name__}; give a plan, as --from does")
         model = Overall(
             cost_m=self.cost_m,
             cost_a=self.cost_a,
@@ -166,7 +170,7 @@ class Tamara:
         )
         rules = Rules(
             everybody=self.pair == "all", surely=self.surely, margin=self.margin, z=self.z, by=self.by,
-            grown=self.grown, tidy=self.tidy, adapt=self.adapt,
+            grown=self.tidy if self.grown is None else self.grown, tidy=self.tidy, adapt=self.adapt,
         )  # fmt: skip
         self._rng = np.random.default_rng(self.seed)
         self._protocol = Protocol(Local(model), rules, self._rng, limit=self.channels)
@@ -190,7 +194,7 @@ class Tamara:
         for channel in range(plan.n_channels):
             topics = flow[carries.indices[carries.indptr[channel] : carries.indptr[channel + 1]]]
             topics = topics[topics >= 0]
-            if len(topics) < 2 or not system.addresses.room:
+            if len(topics) < 2 or not system.room:
                 continue
             members = peer[listens.indices[listens.indptr[channel] : listens.indptr[channel + 1]]]
             wanted = np.bincount(wants[:, topics].indices, minlength=interest.n_subscribers) > 0
@@ -204,20 +208,23 @@ class Tamara:
         """Take up a table of changes (time, subscriber, flow, action) and return what changed in `plan_`.
 
         They count in the order of `time`, equal times in that of rows. Subscribing to what one has, and
-        unsubscribing from what one has not, changes nothing and is counted in `ignored_`. A flow that is new
-        has rate 1 until it is observed.
+        unsubscribing from what one has not, changes nothing and is counted in `ignored_`. A later call counts
+        later, whatever its times are. A flow that is new has rate 1 until it is observed. Rounds that are due
+        are held until one changes nothing.
         """
         self._check_fitted()
         subscriber, flow, subscribes, order = read_changes(changes)
-        peer = self._numbers(subscriber, self._peer, "subscribers_", self._admit)
-        topic = self._numbers(
-            flow, self._topic, "flows_", lambda n: self._protocol.system.create([self.interval] * n)
-        )
-        seconds = _seconds(column_of(changes, "time", "changes"))
+        seconds = seconds_of(column_of(changes, "time", "changes")).tolist()
+        who, what = _as(subscriber, self.subscribers_, "subscriber"), _as(flow, self.flows_, "flow")
+        # Whoever unsubscribes from what nobody knows does not become known by it.
+        joins = pa.array(subscribes)
+        peer = self._numbers(who, who.filter(joins), self._peer, "subscribers_", self._admit)
+        topic = self._numbers(what, what.filter(joins), self._topic, "flows_", self._create)
         for i in order.tolist():
             self._pass(seconds[i])
             act = self._protocol.subscribe if subscribes[i] else self._protocol.unsubscribe
-            self.ignored_ += not act(int(peer[i]), int(topic[i]))
+            known = peer[i] >= 0 and topic[i] >= 0
+            self.ignored_ += not (known and act(int(peer[i]), int(topic[i])))
         return self._delta()
 
     def observe(self, events: pa.Table, seconds: float) -> PlanDelta:
@@ -227,20 +234,21 @@ class Tamara:
         often their topic has events; nobody tells them when that changes.
         """
         self._check_fitted()
-        if not seconds > 0:
-            raise ParameterError(
-                f"seconds is {seconds!r}; give how long events were counted: a number above 0"
-            )
+        _check_number("seconds", seconds)
         flow, count = labels_in(events, "flow", "events"), numbers_in(events, "events", "events")
-        create = self._protocol.system.create
-        topic = self._numbers(flow, self._topic, "flows_", lambda n: create([self.interval] * n))
+        wrong = np.flatnonzero(~(np.isfinite(count) & (count >= 0)))
+        if len(wrong):
+            raise TableError(f"column 'events' of events holds {count[wrong[0]]}; give numbers of at least 0")
+        flow = _as(flow, self.flows_, "flow")
+        topic = self._numbers(flow, flow, self._topic, "flows_", self._create)
         seen = np.bincount(topic, count, len(self._protocol.system.topics))
         keep = 0.5 ** (seconds / self.half_life)
+        new = -math.expm1(-math.log(2) * seconds / self.half_life)
         # What a mean over so many intervals would be as sure of.
-        length = seconds / self.interval * (1 + keep) / (1 - keep)
+        length = seconds / self.interval * (1 + keep) / new
         for each, events_seen in enumerate((seen * self.interval / seconds).tolist()):
             before = self._protocol.system.topics[each].frequency
-            self._protocol.believe(each, keep * before + (1 - keep) * events_seen, length)
+            self._protocol.believe(each, keep * before + new * events_seen, length)
         return self._delta()
 
     def round(self) -> PlanDelta:
@@ -314,23 +322,31 @@ class Tamara:
         if self._time is None:
             self._time = seconds
         while seconds - self._time >= self.period:
-            self._time += self.period
+            before = self.updates_
             self._protocol.round()
+            settled = self.updates_ == before
+            # After a round without an update the next would do the same, but for samples.
+            self._time += self.period * ((seconds - self._time) // self.period if settled else 1)
+
+    def _create(self, count: int) -> None:
+        """Add flows, of rate 1 until they are observed."""
+        self._protocol.system.create([self.interval] * count)
 
     def _numbers(
-        self, labels: Labels, known: dict[Any, int], name: str, more: Callable[[int], None]
+        self, labels: Labels, adding: Labels, known: dict[Any, int], name: str, more: Callable[[int], None]
     ) -> Positions:
-        """Return labels as numbers; those that are new are added."""
-        coded = labels.dictionary_encode()
-        values = coded.dictionary.to_pylist()
-        new = [value for value in values if value not in known]
+        """Return labels as numbers, -1 where they are not known; of those to be added, new ones are."""
+        new = [value for value in adding.unique().to_pylist() if value not in known]
         if new:
             before: Labels = getattr(self, name)
-            setattr(self, name, pa.concat_arrays([before, pa.array(new, before.type)]))
+            kind = before.type if len(before) else adding.type
+            setattr(self, name, pa.concat_arrays([before.cast(kind), pa.array(new, kind)]))
             known.update(zip(new, range(len(known), len(known) + len(new)), strict=True))
             more(len(new))
-        numbers: Positions = np.array([known[value] for value in values], np.int64)[coded.indices.to_numpy()]
-        return numbers
+        coded = labels.dictionary_encode()
+        numbers = np.array([known.get(value, -1) for value in coded.dictionary.to_pylist()], np.int64)
+        found: Positions = numbers[coded.indices.to_numpy()] if len(labels) else numbers[:0]
+        return found
 
     def _delta(self) -> PlanDelta:
         """Return what has changed since this was last asked for."""
@@ -380,6 +396,14 @@ class TamaraTidy(Tamara):
     tidy = True
 
 
+def _check_number(name: str, value: float, *, most: float = math.inf) -> None:
+    """Refuse what is no finite number above 0, or too large."""
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not 0 < value < most:
+        limit = "" if most == math.inf else f" and below {most:g}"
+        raise ParameterError(f"{name} is {value!r}; give a number above 0{limit}")
+
+
 def _order(interest: Interest, rng: np.random.Generator) -> Positions:
     """Return an order of subscribers by chance that does not hang on how they are numbered.
 
@@ -399,10 +423,14 @@ def _relation(parts: Iterable[tuple[Positions, int]], shape: tuple[int, int]) ->
     return relation_of(rows, columns, shape)
 
 
-def _seconds(time: pa.ChunkedArray) -> list[float]:
-    """Return times as seconds; numbers are taken as such."""
-    if pa.types.is_timestamp(time.type) or pa.types.is_date(time.type):
-        micro = time.cast(pa.timestamp("us", getattr(time.type, "tz", None))).cast(pa.int64())
-        time = pc.divide(micro.cast(pa.float64(), safe=False), 1e6)
-    found: list[float] = time.cast(pa.float64(), safe=False).to_pylist()
-    return found
+def _as(labels: Labels, like: Labels, what: str) -> Labels:
+    """Return labels in the type of others, or say that they are of another kind."""
+    text = pa.types.is_string(like.type) or pa.types.is_large_string(like.type)
+    if not len(like) or not len(labels):
+        return labels
+    if text != (pa.types.is_string(labels.type) or pa.types.is_large_string(labels.type)):
+        raise TableError(f"{what} is {labels.type} in this table and {like.type} in the plan; use the same")
+    try:
+        return labels.cast(like.type)
+    except pa.ArrowException as error:
+        raise TableError(f"{what} does not fit the labels of the plan: {error}") from error

@@ -228,9 +228,7 @@ class Protocol:
         self.exchange.send("cluster", 2)
         other, everybody = system.topics[partner].described(), self.rules.everybody
         common = min(int(topics[partner]), other.members, len(channel.members))
-        if system.addresses.room and channel.pairs(
-            other, common=common, everybody=everybody, local=self.local
-        ):
+        if system.room and channel.pairs(other, common=common, everybody=everybody, local=self.local):
             system.pair(topic, partner, everybody=everybody)
 
     # Rounds

@@ -13,7 +13,7 @@ from narrowcast.planning.tamara.channels import ClusterChannel, TopicChannel
 from narrowcast.planning.tamara.peers import Peers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from narrowcast.costs.local import Local
     from narrowcast.planning.tamara.exchange import Exchange
@@ -50,7 +50,7 @@ class System:
         """Add topics, with how often each has events in an interval."""
         for frequency in frequencies:
             self.topics.append(TopicChannel(frequency))
-            self.account.frequency(0, 0.0, frequency)
+            self.account.frequency((0, True), 0.0, frequency)
         self._grow()
 
     def admit(self, peers: int) -> None:
@@ -64,29 +64,34 @@ class System:
     def believe(self, topic: int, frequency: float) -> None:
         """Have a topic's channel believe in a frequency; its clusters see it with the events."""
         channel = self.topics[topic]
-        self.account.frequency(len(channel.members), channel.frequency, frequency)
+        self.account.frequency(self._direct(topic), channel.frequency, frequency)
         channel.frequency = frequency
         for cluster in channel.clusters:
             before = self.clusters[cluster].numbers()
             self.clusters[cluster].set_frequency(topic, frequency)
             self.account.cluster(before, self.clusters[cluster].numbers())
 
+    def _direct(self, topic: int) -> tuple[int, bool]:
+        """Return how many have a topic directly, and whether they do so by a channel."""
+        return len(self.topics[topic].members), ("t", topic) in self.addresses.number
+
     def take(self, peer: int, topic: int) -> None:
         """Subscribe somebody to a topic directly."""
         channel = self.topics[topic]
         if not len(channel.members) and not self.addresses.open(("t", topic), (topic,)):
             self.addresses.wait(topic)
+        before = self._direct(topic)
         self.peers.direct.put(peer, topic)
         channel.members.add(peer)
-        self.account.topic(channel.frequency, len(channel.members) - 1, len(channel.members))
+        self.account.topic(channel.frequency, before, self._direct(topic))
         self.addresses.listen(("t", topic), peer, 1)
 
     def drop(self, peer: int, topic: int) -> None:
         """End a direct subscription."""
-        channel = self.topics[topic]
+        channel, before = self.topics[topic], self._direct(topic)
         self.peers.direct.clear(peer, topic)
         channel.members.remove(peer)
-        self.account.topic(channel.frequency, len(channel.members) + 1, len(channel.members))
+        self.account.topic(channel.frequency, before, self._direct(topic))
         self.addresses.listen(("t", topic), peer, -1)
         if not len(channel.members):
             self.addresses.give_up(topic)
@@ -94,15 +99,32 @@ class System:
                 self.addresses.close(("t", topic), (topic,))
                 self._seat()
 
+    @property
+    def room(self) -> bool:
+        """Whether another cluster can have a channel, if need be that of a topic."""
+        return self.addresses.room or any(kind == "t" for kind, _ in self.addresses.number)
+
     def _seat(self) -> None:
         """Give channels that have become free to topics that wait."""
         while (topic := self.addresses.next_waiting()) is not None:
-            members = self.topics[topic].members.all().tolist()
-            for peer in members:
-                self.addresses.listen(("t", topic), peer, -1)
-            self.addresses.open(("t", topic), (topic,))
-            for peer in members:
-                self.addresses.listen(("t", topic), peer, 1)
+            self._move(topic, lambda t: self.addresses.open(("t", t), (t,)))
+
+    def _evict(self) -> None:
+        """Have the topic that is sent to fewest go without a channel, for the sake of a cluster."""
+        topics = [topic for kind, topic in self.addresses.number if kind == "t"]
+        least = min(topics, key=lambda t: ((1 + self.topics[t].frequency) * len(self.topics[t].members), t))
+        self._move(least, lambda t: self.addresses.close(("t", t), (t,)))
+        self.addresses.wait(least)
+
+    def _move(self, topic: int, how: Callable[[int], object]) -> None:
+        """Give a topic a channel or take it away, and its direct subscribers with it."""
+        members, before = self.topics[topic].members.all().tolist(), self._direct(topic)
+        for peer in members:
+            self.addresses.listen(("t", topic), peer, -1)
+        how(topic)
+        for peer in members:
+            self.addresses.listen(("t", topic), peer, 1)
+        self.account.topic(self.topics[topic].frequency, before, self._direct(topic))
 
     def join(self, peer: int, cluster: int) -> None:
         """Have somebody join a cluster, and drop what they have from it now."""
@@ -226,6 +248,8 @@ class System:
         self._grow()
         self.clusters[cluster] = ClusterChannel()
         topics = tuple(topics)
+        if not self.addresses.room:
+            self._evict()
         self.addresses.open(("c", cluster), topics)
         for topic in topics:
             self._tie(topic, cluster)
