@@ -164,7 +164,9 @@ def test_the_command(tmp_path: Path) -> None:
     for name in ("interests", "rates"):
         pq.write_table(tables[name], tmp_path / f"{name}.parquet")
         words += [f"--{name}", str(tmp_path / f"{name}.parquet")]
-    found = call("plan", *words, "--method", "cover", "--limit", "300", "--out", tmp_path / "plan")
+    found = call(
+        "plan", *words, "--method", "cover", "--limit", "300", "--cost", "overall", "--out", tmp_path / "plan"
+    )
     interest = Interest.from_tables(tables["interests"], tables["rates"])
     plan, info = read_plan(tmp_path / "plan")
     plan.validate(interest)

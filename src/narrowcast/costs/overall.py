@@ -71,8 +71,6 @@ class Overall:
 
     #: A channel is kept up once, whatever it carries.
     additive = False
-    #: What a plan costs follows from it and the rates of flows: who wants what is not looked at.
-    by_rates = True
 
     def __post_init__(self) -> None:
         for name in ("cost_m", "cost_a", "cost_d"):

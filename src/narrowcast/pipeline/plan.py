@@ -242,7 +242,7 @@ def costs_of(
         What was given to `make_plan`, and what came out.
     costs
         Names of cost models. Where left out all that what is given suffices for, but of an interest that
-        is not on the driver only those that can be added up from parts of it, or that rates suffice for.
+        is not on the driver only those that can be added up from parts of it.
     params
         Of the cost models: each takes those that it has.
     network
@@ -254,15 +254,9 @@ def costs_of(
         return {name: model.score(planned.interest, planned.plan).total for name, model in models.items()}
     from narrowcast.pipeline.evaluate import evaluate  # builds on what is here
 
-    here = {name: model for name, model in models.items() if getattr(model, "by_rates", False)}
-    there = [name for name, model in models.items() if name not in here and (model.additive or costs)]
-    totals = {name: model.score(planned.interest, planned.plan).total for name, model in here.items()}
-    if there:
-        found = evaluate(
-            frames, planned.plan, name=planned.method, costs=there, network=network, params=params
-        )
-        totals |= {name: cost.total for name, cost in found.methods[found.name].costs.items()}
-    return dict(sorted(totals.items()))
+    names = [name for name, model in models.items() if model.additive or costs is not None]
+    found = evaluate(frames, planned.plan, name=planned.method, costs=names, network=network, params=params)
+    return {name: cost.total for name, cost in found.methods[found.name].costs.items()}
 
 
 def make_planner(
