@@ -165,6 +165,16 @@ def test_the_break_even_follows_from_the_network() -> None:
     assert far == pytest.approx((10 + 3.9375) / (40 + 3.9375))
 
 
+@given(arrays(np.float64, 7, elements=st.floats(0.01, 10)), arrays(np.bool_, (8, 3)))
+def test_a_break_even_is_a_share_however_sums_are_rounded(lengths: Any, listens: Any) -> None:
+    network = Network(Topology([0, 0, 0, 4, 4, 4, 0], [1, 2, 3, 5, 6, 7, 4], lengths))
+    plan = ChannelPlan(np.eye(3, dtype=bool), listens, unicast=np.ones((8, 3)))
+    found = ThresholdRouter(network=network).settled(plan).thresholds(plan)
+    assert ((found >= 0) & (found <= 1)).all()
+    alone = listens.sum(axis=0) == 1
+    np.testing.assert_allclose(found[alone], 1)  # one member: the channel is the way to them
+
+
 def test_subscribers_on_one_node_count_once() -> None:
     network = Network(SITES, locations=[1, 1, 5], publishers=[0])
     plan = ChannelPlan([[1]], [[1]] * 3)

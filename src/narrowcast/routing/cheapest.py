@@ -123,7 +123,9 @@ class ThresholdRouter(_Demoting):
         prices = self._prices(plan, None, 0)
         direct = prices.members @ prices.node[0]
         found = np.zeros(plan.n_channels)
-        return np.asarray(np.divide(prices.channel[0], direct, out=found, where=direct > 0), np.float64)
+        np.divide(prices.channel[0], direct, out=found, where=direct > 0)
+        # A channel never costs more than everybody in it directly, but sums may end a last digit above.
+        return np.minimum(found, 1.0)
 
     def settled(self, plan: ChannelPlan) -> ThresholdRouter:
         """Return the router with the thresholds that it has for a plan, which are then not computed again."""
