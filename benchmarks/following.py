@@ -11,6 +11,7 @@ are per cent of overall cost against a channel for each topic (Scribe). Seconds 
 - `growth`: seconds as users, topics and operations grow.
 - `genres`: 47,538 listeners and 84 genres of music, where that table is there (NARROWCAST_DATA).
 - `trees`: the same plans on a ring with real multicast trees, helpers and all.
+- `overlay`: all interests shift while nodes fail: adapting on real trees over time, and clusters that stay.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from narrowcast.costs import Overall
 from narrowcast.costs.growth import Table
 from narrowcast.model.interest import Interest
 from narrowcast.model.plan import ChannelPlan
-from narrowcast.papers.tamara2007.setting import MODELS, PAPER, change_pct, history, overhead_pct
+from narrowcast.papers.tamara2007.setting import MODELS, PAPER, change_pct, history, overhead_pct, planted
 from narrowcast.planning import PLANNERS, Cover, PerFlow
 from narrowcast.planning.tamara import Tamara
 from narrowcast.sim.following import Following
-from narrowcast.sim.overlay import Ring, channel_keys, links, measured
+from narrowcast.sim.overlay import Overlay, Ring, channel_keys, links, measured
 from narrowcast.workloads.feeds import MODELS as BANDS
 from narrowcast.workloads.feeds import Feeds
 
@@ -195,8 +196,12 @@ def genres() -> list[dict[str, Any]] | None:
         band = rng.choice(len(share), interest.n_flows, p=share / share.sum())
         frequency = low[band] + (high - low)[band] * rng.random(interest.n_flows)
         interest = Interest(interest.wants, frequency / 360, interest.subscribers, interest.flows)
-        for method in METHODS:
-            planner, seconds = timed(method, interest, 0)
+        start = None
+        for method in (*METHODS, "static", "per-flow"):
+            # What stays are the clusters of the first, of tamara.
+            given = {"start": start} if method == "static" else {}
+            planner, seconds = timed(method, interest, 0, **given)
+            start = planner.plan_ if start is None else start
             row = {"model": model, "method": method, **against(interest, planner.plan_, Overall())}
             rows.append({**row, "seconds": round(seconds, 2), "channels": planner.plan_.n_channels})
             log(rows[-1])
@@ -228,6 +233,51 @@ def trees(users: int) -> list[dict[str, Any]]:
         rows[-1]["pct"] = round(100 * (rows[-1]["messages"] / rows[0]["messages"] - 1), 2)
         rows[-1]["pct_if_linear"] = against(interest, plan, Overall())["oc_pct"]
         log(rows[-1])
+    return rows
+
+
+def overlay(users: int, windows: int = 20) -> list[dict[str, Any]]:
+    """Measure what adapting saves on real trees when all interests shift, with nodes that fail and without.
+
+    Per cent are against a channel for each topic on the same ring, in the last window; messages, of joining,
+    leaving and churn, and those of adapting, are in per cent of what trees cost meanwhile.
+    """
+    feeds = Feeds(n_subscribers=users, shift="clustered", seed=SEEDS[0])
+    first, changes = feeds.interest(), feeds.tables()["changes"]
+    rows = []
+    for churn in (0, users // 100, users // 4):
+        following = Following(
+            interest=first, changes=changes, windows=windows, seconds=feeds.days * 86_400,
+            overlay=Overlay(churn=churn, seed=1),
+        )  # fmt: skip
+        for method in ("static", "tamara"):
+            start = time.process_time()
+            planner = Tamara(
+                seed=1, start=planted(feeds, first), period=following.window, adapt=method == "tamara"
+            ).fit(first)
+            found = following.lead(planner)
+            seconds = time.process_time() - start
+            last, cost = found[-1], sum(row["tree_cost"] for row in found)
+            rows.append(
+                {
+                    "method": method,
+                    "churn": churn,
+                    "pct": round(100 * (last["tree_cost"] / last["tree_per_flow"] - 1), 2),
+                    "pct_if_linear": round(100 * (last["cost"] / last["per_flow"] - 1), 2),
+                    "helpers": last["helpers"],
+                    "per_flow_helpers": last["tree_per_flow_helpers"],
+                    "messages_pct": round(100 * sum(row["tree_messages"] for row in found) / cost, 2),
+                    "adapting_pct": round(100 * sum(row["adapting"] for row in found) / cost, 2),
+                    "per_flow_messages_pct": round(
+                        100
+                        * sum(row["tree_per_flow_messages"] for row in found)
+                        / sum(row["tree_per_flow"] for row in found),
+                        2,
+                    ),
+                    "seconds": round(seconds, 1),
+                }
+            )
+            log(rows[-1])
     return rows
 
 
@@ -287,6 +337,7 @@ def run(quick: bool = False) -> dict[str, Any]:
         "rates": rates(users),
         "growth": growth(0.02 if quick else 1.0),
         "trees": trees(users),
+        "overlay": overlay(users),
         "genres": None if quick else genres(),
     }
     return {"targets": targets(found), **found}

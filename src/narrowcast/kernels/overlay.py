@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 #: What distances are drawn with.
-_ODD = np.uint64(0xD6E8FEB86659FD93)
+ODD = np.uint64(0xD6E8FEB86659FD93)
 #: In place of a parent: the root has none, and other nodes are not in the tree.
 ROOT, OUTSIDE = -1, -2
 
@@ -48,7 +48,7 @@ def _apart(a: np.uint64, b: np.uint64) -> np.uint64:
 
 
 @kernel
-def _shared(a: np.uint64, b: np.uint64, bits: int) -> int:
+def shared(a: np.uint64, b: np.uint64, bits: int) -> int:
     """Return how many leading digits two ids have in common."""
     differ = a ^ b
     digits = 0
@@ -81,7 +81,7 @@ def _entry(ids: Ids, salt: np.uint64, width: int, p: int, low: np.uint64) -> int
     end = len(ids) if after == 0 else _from(ids, after)
     best, least = -1, ~np.uint64(0)
     for q in range(_from(ids, low), end):
-        away = (ids[q] ^ draw) * _ODD
+        away = (ids[q] ^ draw) * ODD
         if away <= least:
             best, least = q, away
     return best
@@ -91,7 +91,7 @@ def _entry(ids: Ids, salt: np.uint64, width: int, p: int, low: np.uint64) -> int
 def _deepest(ids: Ids, p: int, bits: int) -> int:
     """Return the last row of p's routing table that has an entry: nobody shares more digits with p."""
     before, after = ids[(p - 1) % len(ids)], ids[(p + 1) % len(ids)]
-    return max(_shared(ids[p], before, bits), _shared(ids[p], after, bits))
+    return max(shared(ids[p], before, bits), shared(ids[p], after, bits))
 
 
 @kernel
@@ -117,7 +117,7 @@ def _closer(ids: Ids, salt: np.uint64, bits: int, half: int, key: np.uint64, p: 
     best, least = -1, _apart(own, key)
     for q in ((p - half) % len(ids), (p + half) % len(ids)):
         away = _apart(ids[q], key)
-        if _shared(ids[q], key, bits) >= row and _better(ids, q, away, best, least):
+        if shared(ids[q], key, bits) >= row and _better(ids, q, away, best, least):
             best, least = q, away
     for r in range(row, _deepest(ids, p, bits) + 1):
         width = 64 - bits * (r + 1)
@@ -149,7 +149,7 @@ def hop(ids: Ids, salt: np.uint64, bits: int, half: int, key: np.uint64, root: i
     low = ids[(p - half) % n]
     if key - low <= ids[(p + half) % n] - low:
         return root
-    row = _shared(ids[p], key, bits)
+    row = shared(ids[p], key, bits)
     width = 64 - bits * (row + 1)
     found = _entry(ids, salt, width, p, key >> np.uint64(width) << np.uint64(width))
     return found if found >= 0 else _closer(ids, salt, bits, half, key, p, row)
@@ -324,4 +324,30 @@ def named(ids: Ids, salt: np.uint64, bits: int, asked: Flags) -> Ints:
                     q = _entry(ids, salt, width, p, low)
                     if q >= 0:
                         out[q] += 1
+    return out
+
+
+@kernel
+def _names(ids: Ids, salt: np.uint64, bits: int, p: int, c: int) -> bool:
+    """Return whether p's routing table has c: nobody is nearer of those who share as many digits with c."""
+    draw = mix(ids[p] ^ salt)
+    least = (ids[c] ^ draw) * ODD
+    width = np.uint64(64 - bits * (shared(ids[p], ids[c], bits) + 1))
+    for step in (-1, 1):
+        q = c + step
+        while 0 <= q < len(ids) and (ids[q] ^ ids[c]) >> width == 0:
+            if (ids[q] ^ draw) * ODD < least:
+                return False
+            q += step
+    return True
+
+
+@kernel
+def named_few(ids: Ids, salt: np.uint64, bits: int, asked: Flags, few: Ints) -> Ints:
+    """Return what `named` does, of a few places: most are found not to be the nearest after some steps."""
+    out = np.zeros(len(few), np.int64)
+    for i in range(len(few)):
+        for p in range(len(ids)):
+            if asked[p] and p != few[i]:
+                out[i] += _names(ids, salt, bits, p, few[i])
     return out

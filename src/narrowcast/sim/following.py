@@ -16,6 +16,7 @@ from narrowcast.model.labels import column_of, labels_in, numbers_in, positions
 from narrowcast.planning.base import check_whole
 from narrowcast.planning.baselines import PerFlow
 from narrowcast.planning.replan import changed, seconds_of
+from narrowcast.sim.overlay import Charged, Overlay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,9 +55,13 @@ class Following:
         Whether events are drawn at random and the planner counts them; if not, it knows the first rates only.
     seed
         Of these events.
+    overlay
+        The ring whose trees channels are, beside the model, so that what they cost is counted; and how many
+        of its nodes fail on the way.
 
     Examples
     --------
+    >>> import dataclasses
     >>> from narrowcast.planning.tamara import Tamara
     >>> from narrowcast.workloads.feeds import Feeds
     >>> feeds = Feeds(n_subscribers=60, days=4.0)
@@ -65,6 +70,13 @@ class Following:
     >>> rows = following.lead(Tamara(period=following.window).fit(nobody))
     >>> [row["window"] for row in rows], rows[-1]["cost"] < rows[-1]["per_flow"]
     ([1, 2, 3, 4], True)
+
+    On a ring, where 2 of 60 nodes fail in each window:
+
+    >>> following = dataclasses.replace(following, overlay=Overlay(churn=2))
+    >>> row = following.lead(Tamara(period=following.window).fit(nobody))[-1]
+    >>> row["tree_cost"] > row["cost"], row["tree_cost"] < row["tree_per_flow"]
+    (True, True)
     """
 
     interest: Interest
@@ -75,6 +87,7 @@ class Following:
     model: Overall = Overall()  # noqa: RUF009  # it does not change
     observed: bool = False
     seed: int = 0
+    overlay: Overlay | None = None
 
     def __post_init__(self) -> None:
         check_whole("windows", self.windows)
@@ -82,6 +95,10 @@ class Following:
             raise ParameterError(f"seconds is {self.seconds!r}; give how long it takes: a number above 0")
         if self.window <= 0:
             raise ParameterError("the changes take no time; give seconds, how long it is to take")
+        if self.overlay is not None:
+            if not isinstance(self.overlay, Overlay):
+                raise ParameterError(f"overlay is {self.overlay!r}; give an Overlay, or None for none")
+            self.overlay.ring(self.interest.n_subscribers)  # refuses one that is too small
 
     @property
     def window(self) -> float:
@@ -96,17 +113,30 @@ class Following:
         plan, `per_flow`, what a channel for each flow costs, and how many `clusters` there are, flows
         `per_cluster` and flows with a `direct` channel. Of planners that count messages there are these, by
         kind, in this window, and `adapting`: those beyond what subscribing takes anyway, for each interval.
+        In a window without changes a planner that can is told that time passes, by `advance`.
+
+        With an overlay the rows also have what trees cost, and the messages of these: see `Charged.window`.
+        Each window begins with churn. What the planner counts stays beside it: there a subscriber who joins a
+        channel sends one message, here one for each hop.
         """
         found: Rows = []
         before = dict(getattr(planner, "messages_", {}))
-        rng = np.random.default_rng(self.seed)
+        rng, (first, _) = np.random.default_rng(self.seed), self._ends()
+        charged = None
+        if self.overlay is not None:
+            charged = Charged(self.overlay, self.model, self.interest, planner.plan_, seconds=self.window)
         for i, (batch, interest) in enumerate(self.states(), 1):
             planner.update(batch)
+            if not batch.num_rows and hasattr(planner, "advance"):
+                planner.advance(first + i * self.window)
             if self.observed and hasattr(planner, "observe"):
                 events = rng.poisson(interest.rate * self.window).astype(np.float64)
                 planner.observe(pa.table({"flow": interest.flows, "events": events}), self.window)
             row: dict[str, Any] = {"window": i, "seconds": i * self.window}
-            row |= self.scored(interest, planner.plan_)
+            plan = planner.plan_
+            row |= self.scored(interest, plan)
+            if charged is not None:
+                row |= charged.window(interest, plan)
             if before:
                 now: dict[str, int] = planner.messages_  # type: ignore[attr-defined]
                 row |= {kind: count - before[kind] for kind, count in now.items()}

@@ -190,6 +190,8 @@ def test_how_often_tables_name_a_node(n_nodes: int, seed: int, bits: int) -> Non
     reference = slow(ring)
     wanted = [each for own in ring.ids[asked].tolist() for each in reference.table(own).values()]
     assert ring.named(asked).tolist() == [wanted.count(each) for each in ring.ids.tolist()]
+    for some in ([seed % n_nodes], np.arange(n_nodes)):  # looked for one by one, and all at once
+        assert ring.named(asked, of=some).tolist() == ring.named(asked)[some].tolist()
 
 
 def test_parents_along_the_routes_of_some() -> None:
@@ -236,6 +238,20 @@ def test_nodes_go_and_come(n_nodes: int, seed: int, data: st.DataObject) -> None
     for node in new.nodes[::9].tolist():
         after = reference.hop(int(new.ids[node]), key)
         assert parents[node] == (-1 if after is None else np.flatnonzero(new.ids == after)[0])
+
+
+def test_others_take_over_numbers() -> None:
+    ring = Ring(50, seed=2)
+    new, again, other = (ring.renewed([3, 40], seed=seed) for seed in (1, 1, 2))
+    assert np.flatnonzero(new.ids != ring.ids).tolist() == [3, 40]
+    assert (new.ids == again.ids).all()
+    assert (new.ids[[3, 40]] != other.ids[[3, 40]]).all()
+    assert new.n_nodes == 50
+    assert new.alive.all()
+    # Neither the ids of nodes that join, nor those of the next who fail.
+    assert not set(new.ids[[3, 40]].tolist()) & set(ring.joined(2).ids.tolist())
+    assert not set(new.ids[[3, 40]].tolist()) & set(new.renewed([3, 40], seed=1).ids.tolist())
+    assert (ring.renewed([]).ids == ring.ids).all()
 
 
 def test_few_routes_change_with_one_node() -> None:
@@ -305,6 +321,14 @@ def test_nodes_that_cannot_leave_or_come() -> None:
         Ring(3).without([0, 1, 2])
     with pytest.raises(ParameterError, match="n_nodes is -1"):
         Ring(3).joined(-1)
+    with pytest.raises(ParameterError, match="node 2 is replaced twice"):
+        Ring(3).renewed([2, 0, 2])
+    with pytest.raises(ParameterError, match="node 3 is outside the ring"):
+        Ring(3).renewed([3])
+    with pytest.raises(ParameterError, match="node 1 has left the ring"):
+        Ring(3).without([1]).renewed([1])
+    with pytest.raises(ParameterError, match="seed is -1"):
+        Ring(3).renewed([1], seed=-1)
     with pytest.raises(ParameterError, match="two nodes have the id 7; give each its own"):
         Ring.from_ids([7, 8, 7])
     with pytest.raises(ParameterError, match="the number of ids is 0"):

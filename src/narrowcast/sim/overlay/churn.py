@@ -133,14 +133,29 @@ def churn(
     smaller = ring.without(left)
     new = smaller.joined(joining)
     came = np.arange(len(ring.ids), len(new.ids))
-    repair = _failed(ring, left) + _announced(new, came)
-    messages = Upkeep(repair=repair, join=_asked(smaller, new.ids[came], rng))
+    messages = settled(ring, smaller, new, left, came, rng)
     mended = []
     for tree in trees:
         now, taken = _mended(tree, new)
         mended.append(now)
         messages += taken
     return Churned(new, mended, left, came, messages)
+
+
+def settled(ring: Ring, smaller: Ring, new: Ring, left: Ints, came: Ints, rng: np.random.Generator) -> Upkeep:
+    """Return the messages of the ring itself when nodes fail and others come, by number.
+
+    Parameters
+    ----------
+    ring, smaller, new
+        The ring before, without those that failed, and with those that came.
+    left, came
+        Who failed and who came.
+    rng
+        Draws whom new nodes ask first.
+    """
+    repair = _failed(ring, left) + _announced(new, came)
+    return Upkeep(repair=repair, join=_asked(smaller, new.ids[came], rng))
 
 
 def _leaving(ring: Ring, leaving: int | ArrayLike, rng: np.random.Generator) -> Ints:
@@ -167,14 +182,14 @@ def _failed(ring: Ring, left: Ints) -> int:
     # Who has it for a leaf is a leaf of its own.
     away = np.arange(1, n) if n <= ring.leaves + 1 else np.r_[1 : half + 1, n - half : n]
     around = ring.by_place[(ring.places(left)[:, None] + away) % n]
-    return 2 * int(np.count_nonzero(stays[around])) + 2 * int(ring.named(stays)[left].sum())
+    return 2 * int(np.count_nonzero(stays[around])) + 2 * int(ring.named(stays, of=left).sum())
 
 
 def _announced(ring: Ring, came: Ints) -> int:
     """Return the messages by which new nodes make themselves known."""
     if not len(came):
         return 0
-    return len(came) * min(ring.leaves, ring.n_nodes - 1) + int(ring.named()[came].sum())
+    return len(came) * min(ring.leaves, ring.n_nodes - 1) + int(ring.named(of=came).sum())
 
 
 def _asked(ring: Ring, ids: NDArray[np.uint64], rng: np.random.Generator) -> int:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 DIGITS = (1, 2, 4, 8)
 #: Ids and keys end below this.
 _END = 2**64
+#: Nodes are few if there are so many times as many on the ring: then it is faster to look at each of them.
+_FEW = 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,11 +202,25 @@ class Ring:
         out[self._node] = np.where(found >= 0, self._node[found], found)
         return out
 
-    def named(self, asked: Flags | None = None) -> Ints:
-        """Return by number in how many routing tables' entries a node is; `asked`: only tables of these."""
+    def named(self, asked: Flags | None = None, *, of: ArrayLike | None = None) -> Ints:
+        """Return in how many entries of routing tables nodes are.
+
+        Parameters
+        ----------
+        asked
+            Whose tables count, by number; everybody's where left out.
+        of
+            The nodes that it is returned of; all, by number, where left out.
+        """
         asked = self.alive if asked is None else asked & self.alive
+        there = np.arange(0) if of is None else self.places(of)
+        if of is not None and _FEW * len(there) < self.n_nodes:
+            return overlay.named_few(*self.tables[:3], asked[self._node], there)
+        found = overlay.named(*self.tables[:3], asked[self._node])
+        if of is not None:
+            return found[there]
         out = np.zeros(len(self.ids), np.int64)
-        out[self._node] = overlay.named(*self.tables[:3], asked[self._node])
+        out[self._node] = found
         return out
 
     def without(self, nodes: ArrayLike) -> Self:
@@ -225,6 +241,28 @@ class Ring:
         rng = np.random.default_rng([self.seed, len(self.ids)])
         ids = np.concatenate([self.ids, _drawn(rng, n_nodes, self.ids)])
         return self._changed(ids, np.concatenate([self.alive, np.ones(n_nodes, np.bool_)]))
+
+    def renewed(self, nodes: ArrayLike, *, seed: int = 0) -> Self:
+        """Return the ring once nodes have failed and others have come, who take over their numbers.
+
+        The new ids are drawn from this seed and the ring's.
+
+        Examples
+        --------
+        >>> ring = Ring(4, seed=1)
+        >>> (ring.renewed([2]).ids != ring.ids).tolist()
+        [False, False, True, False]
+        """
+        check_seed(seed)
+        node = self._node[self.places(nodes)]
+        if len(np.unique(node)) < len(node):
+            twice = np.flatnonzero(np.bincount(node) > 1)[0]
+            raise ParameterError(f"node {twice} is replaced twice; name each node once")
+        # The last number tells these ids from those of nodes that join.
+        rng = np.random.default_rng([self.seed, len(self.ids), seed, 0x6E6577])
+        ids = self.ids.copy()
+        ids[node] = _drawn(rng, len(node), self.ids)
+        return self._changed(ids, self.alive)
 
     def __repr__(self) -> str:
         return f"Ring({self.n_nodes} nodes, digits of {self.digit_bits} bits, {self.leaves} leaves)"
