@@ -101,12 +101,48 @@ def test_a_stream_takes_the_plan_up(given: list[str | Path], spark: SparkSession
         (["--method", "hash"], "channels is None; hash needs a whole number"),
         (["--set", "start=plan"], "start is the plan that is in PLAN; put it there"),
         (["--set", "cost_m=cubic"], "cost_m is 'cubic'"),
+        (["--set", "half_life=0"], "half_life is 0; give a number above 0"),
+        (["--method", "per-flow", "--set", "half_life=x"], "half_life is 'x'; give a number above 0"),
         (["--set", "perod=9"], "nobody has a parameter 'perod'"),
     ],
 )
 def test_bad_options(words: list[str], message: str, given: list[str | Path], tmp_path: Path) -> None:
     assert message in refusal("follow", *given, *words)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log"]
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_rates_shift_and_the_plan_goes_along(tmp_path: Path) -> None:
+    for name in ("log", "events"):
+        (tmp_path / name).mkdir()
+    people = [f"{name},{topic}" for name in ("ann", "bob", "cid", "dot") for topic in ("news", "sport")]
+    (tmp_path / "i.csv").write_text("\n".join(["subscriber,flow", *people]))
+    (tmp_path / "r.csv").write_text("flow,rate\nnews,0.0001\nsport,0.0001\n")
+    words: list[str | Path] = ["--changes", tmp_path / "log", "--plan", tmp_path / "plan", "--once"]
+    words += ["--interests", tmp_path / "i.csv", "--rates", tmp_path / "r.csv"]
+    words += ["--events", tmp_path / "events", "--flow", "topic"]
+    # Hours in which both are as rare as was said: they share a channel.
+    rare = [f"{3600 * hour},{topic},{hour % 3 == 1:d}" for hour in range(24) for topic in ("news", "sport")]
+    (tmp_path / "events" / "a.csv").write_text("\n".join(["time,topic,events", *rare]))
+    shown = call("follow", *words, "--json")
+    assert shown.exit_code == 0, shown.exception
+    first = json.loads(shown.stdout)
+    assert (first["changes"], first["events"], first["channels"], first["removed"]) == (0, 16, 1, 0)
+    # Then one has an event every second; nobody says so, and nobody wants anything else than before.
+    busy = [f"{3600 * hour},sport,3600" for hour in range(24, 48)] + ["9000,chess,5"]
+    (tmp_path / "events" / "b.csv").write_text("\n".join(["time,topic,events", *busy]))
+    shown = call("follow", *words)
+    assert shown.exit_code == 0, shown.exception
+    assert shown.stdout.startswith(
+        "batch 1: 0 changes, 0 ignored; 86,405 events, 5 of unknown flows, 2 rates moved; 2 channels, "
+    )
+    plan, _ = nc.read_plan(tmp_path / "plan")
+    assert sorted(plan.carries.sum(axis=0).tolist(), reverse=True)[:3] == [1, 1, 0]
+    rates = pq.read_table(tmp_path / "plan" / "rates.parquet").to_pydict()
+    assert dict(zip(rates["flow"], rates["rate"], strict=True))["sport"] == pytest.approx(0.207, abs=0.001)
+    deltas = pq.read_table(tmp_path / "plan.deltas" / "batch=00000001", partitioning=None).to_pylist()
+    assert ("carries", "remove") in {(row["table"], row["action"]) for row in deltas}
 
 
 @pytest.mark.spark

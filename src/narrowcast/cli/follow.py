@@ -15,7 +15,7 @@ from narrowcast.costs.overall import Overall
 from narrowcast.errors import ParameterError
 from narrowcast.pipeline.plan import check_planner, make_planner
 from narrowcast.planning import PLANNERS
-from narrowcast.planning.replan import Replanner
+from narrowcast.planning.replan import HALF_LIFE, Replanner, check_positive
 
 if TYPE_CHECKING:
     from typing import Any
@@ -39,6 +39,17 @@ def follow(
     ],
     interests: inputs.Interests = None,
     rates: inputs.Rates = None,
+    events: Annotated[
+        str | None,
+        typer.Option(
+            "--events",
+            metavar="FOLDER",
+            help="A folder that tables are added to: time, flow, and events where a row is not one.",
+        ),
+    ] = None,
+    flow: Annotated[
+        str, typer.Option("--flow", metavar="COLUMN", help="The column of events that names their flow.")
+    ] = "flow",
     method: Annotated[
         str,
         typer.Option("--method", metavar="M", help="tamara, tamara-tidy, or any that then plans anew."),
@@ -72,10 +83,12 @@ def follow(
     ui: options.Ui = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object in each line.")] = False,
 ) -> None:
-    """Keep a plan good while interests change, and go on after a stop where it was.
+    """Keep a plan good while interests and rates change, and go on after a stop where it was.
 
     Each micro-batch of changes goes to an on-line planner. PLAN is then replaced, for narrowcast stream to
     take up, and PLAN.deltas gets the rows that changed, for brokers. A line tells what each came to.
+
+    From --events it learns how often flows send, also when that changes; without, rates stay as they are.
 
     A plan that is in PLAN at the first start is what it begins with; --interests says who wants what by then.
     Interrupt it to stop; started again it goes on with the first change that was not taken up.
@@ -85,6 +98,8 @@ def follow(
         narrowcast follow --changes log/ --plan plan --once
 
         narrowcast follow --changes log/ --interests i.parquet --rates r.csv --plan plan --every 10
+
+        narrowcast follow --changes log/ --events events/ --flow symbol --plan plan --every 60
 
         narrowcast follow --changes log/ --plan plan --method tamara-tidy --set period=3600 --json
     """
@@ -106,7 +121,7 @@ def follow(
         def heard(done: Followed) -> None:
             text = msgspec.json.encode(done).decode() if as_json else line_of(done)
             print(text, file=sys.stdout if out.isatty() else out, flush=True)
-            at.progress.update(task, description=f"wait for changes after batch {done.batch}")
+            at.progress.update(task, description=f"wait for files after batch {done.batch}")
 
         job = Follow(
             at.spark,
@@ -115,6 +130,8 @@ def follow(
             planner,
             interests=interests,
             rates=rates,
+            events=events,
+            flow=flow,
             method=method,
             params=params,
             model=model,
@@ -125,7 +142,7 @@ def follow(
             heard=heard,
         )
         try:
-            at.progress.update(task, description="wait for changes")
+            at.progress.update(task, description="wait for files")
             job.start(once=once, every=every)
             job.wait()
         except KeyboardInterrupt:
@@ -141,11 +158,19 @@ def _planner(
     given = parameters(settings or [])
     if "start" in given:
         raise ParameterError("start is the plan that is in PLAN; put it there, and leave --set start out")
+    # One that plans anew does not count events itself: the half-life is of those that are counted for it.
+    anew = {} if hasattr(PLANNERS[method], "update") else _taken(given, "half_life")
     params, told = for_plan(given, method, ["overall"])
     check_planner(method, channels=channels, seed=seed, params=params)
     planner: Any = make_planner(method, channels=channels, seed=seed, params=params)
-    online = planner if hasattr(planner, "update") else Replanner(planner)
-    return {"channels": channels, **params}, Overall(**told), online
+    online = planner if hasattr(planner, "update") else Replanner(planner, **anew)
+    check_positive("half_life", getattr(online, "half_life", HALF_LIFE))
+    return {"channels": channels, **params, **anew}, Overall(**told), online
+
+
+def _taken(given: dict[str, Any], name: str) -> dict[str, Any]:
+    """Take a parameter out of others, if it is there."""
+    return {name: given.pop(name)} if name in given else {}
 
 
 def line_of(done: Followed) -> str:
@@ -156,9 +181,14 @@ def line_of(done: Followed) -> str:
     >>> from narrowcast.pipeline.streaming.follow import Followed
     >>> line_of(Followed(3, 120, 2, 0, 14, 1234.5, 5, 1, {"base": 9, "survey": 0}, 0.5))
     'batch 3: 120 changes, 2 ignored; 14 channels, overall cost 1,234.5; rows +5 -1; messages: base 9'
+    >>> line_of(Followed(4, 0, 0, 0, 14, 1200.0, 0, 0, {}, 0.5, events=900, unknown=7, moved=2))
+    'batch 4: 0 changes, 0 ignored; 900 events, 7 of unknown flows, 2 rates moved; 14 channels, overall ...'
     """
     parts = [f"batch {done.batch}: {done.changes:,} changes, {done.ignored:,} ignored"]
     parts[0] += f", {done.rejected:,} set aside" if done.rejected else ""
+    if done.events:
+        unknown = f", {done.unknown:,} of unknown flows" if done.unknown else ""
+        parts += [f"{done.events:,} events{unknown}, {done.moved:,} rates moved"]
     parts += [f"{done.channels:,} channels, overall cost {options.number(done.cost)}"]
     parts += [f"rows +{done.added:,} -{done.removed:,}"]
     kinds = ", ".join(f"{kind} {count:,}" for kind, count in done.messages.items() if count)

@@ -13,6 +13,7 @@ from narrowcast.pipeline.match import match
 from narrowcast.pipeline.plan import costs_of, make_plan, to_interest
 from narrowcast.pipeline.session import session, use
 from narrowcast.pipeline.streaming.batch import Batch
+from narrowcast.pipeline.streaming.follow import Follow, Followed
 from narrowcast.pipeline.streaming.state import State
 from narrowcast.pipeline.streaming.stream import Stream
 from narrowcast.pipeline.sweep import run_sweep
@@ -22,6 +23,8 @@ __all__ = [
     "Batch",
     "Estimate",
     "Evaluation",
+    "Follow",
+    "Followed",
     "Forecast",
     "Ingested",
     "InterestFrames",

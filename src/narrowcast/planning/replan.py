@@ -1,7 +1,8 @@
-"""Following changes of interest in the simplest way: plan again."""
+"""Following changes of interest, and of how often flows send, in the simplest way: plan again."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow.compute as pc
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.diff import delta_between, renumbered
 from narrowcast.model.interest import Interest
-from narrowcast.model.labels import column_of, encode, labels_in
+from narrowcast.model.labels import column_of, encode, labels_in, numbers_in
 from narrowcast.model.relation import relation_of, rows_of
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from narrowcast.planning.base import Planner
 
 ACTIONS = ("subscribe", "unsubscribe")
+#: Seconds after which an event counts half, where nobody says otherwise.
+HALF_LIFE = 3 * 86_400.0
 
 
 class Replanner:
@@ -35,6 +38,8 @@ class Replanner:
         Makes each plan.
     renumber
         Whether each new plan's channels are numbered to fit the plan before, so that fewer rows change.
+    half_life
+        Seconds after which an observed frequency counts half.
 
     Examples
     --------
@@ -43,14 +48,18 @@ class Replanner:
     >>> changes = {"time": [1], "subscriber": [0], "flow": [1], "action": ["subscribe"]}
     >>> online.update(pa.table(changes)).added["listens"].to_pylist()
     [{'subscriber': 0, 'channel': 1}]
+    >>> _ = online.observe(pa.table({"flow": [0], "events": [30]}), 3 * 86_400)
+    >>> online.interest_.rate.round(3).tolist()
+    [0.5, 0.5]
     """
 
     interest_: Interest
     plan_: ChannelPlan
 
-    def __init__(self, planner: Planner, *, renumber: bool = False) -> None:
+    def __init__(self, planner: Planner, *, renumber: bool = False, half_life: float = HALF_LIFE) -> None:
         self.planner = planner
         self.renumber = renumber
+        self.half_life = half_life
 
     def fit(self, interest: Interest) -> Self:
         """Make the first plan, `plan_`."""
@@ -59,14 +68,28 @@ class Replanner:
 
     def update(self, changes: pa.Table) -> PlanDelta:
         """Apply a table of changes (time, subscriber, flow, action) and return what changed in `plan_`."""
-        if not hasattr(self, "plan_"):
-            raise ParameterError("there is no plan to update yet; call fit with the first interest")
-        interest = changed(self.interest_, changes)
+        self._check_fitted()
+        return self._moved(changed(self.interest_, changes))
+
+    def observe(self, events: pa.Table, seconds: float) -> PlanDelta:
+        """Take up how many events (flow, events) there were in the last so many seconds, and plan with that.
+
+        A flow that is not named had none; one that is new has rate 1 before.
+        """
+        self._check_fitted()
+        return self._moved(observed(self.interest_, events, seconds, half_life=self.half_life))
+
+    def _moved(self, interest: Interest) -> PlanDelta:
+        """Plan for another interest."""
         plan = self.planner.fit(interest).plan_
         plan = renumbered(plan, self.plan_) if self.renumber else plan
         delta = delta_between(self.plan_, plan)
         self.interest_, self.plan_ = interest, plan
         return delta
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "plan_"):
+            raise ParameterError("there is no plan to update yet; call fit with the first interest")
 
 
 def read_changes(changes: pa.Table) -> tuple[Labels, Labels, NDArray[np.bool_], Positions]:
@@ -132,3 +155,39 @@ def changed(interest: Interest, changes: pa.Table) -> Interest:
     rate[old_flow] = interest.rate
     wants = relation_of(row[stays], column[stays], (len(subscribers), len(flows)))
     return Interest(wants, rate, subscribers, flows)
+
+
+def observed(interest: Interest, events: pa.Table, seconds: float, *, half_life: float) -> Interest:
+    """Return the interest after so many events (flow, events) were seen in the last so many seconds.
+
+    The rate before counts half for each half-life that has passed, and the events, spread evenly over the
+    seconds, count for the rest. A flow that is not named had none; one that is new has rate 1 before.
+
+    Examples
+    --------
+    >>> before = Interest([[1, 1]], [2.0, 4.0])
+    >>> observed(before, pa.table({"flow": [0], "events": [60]}), 10.0, half_life=10.0).rate.tolist()
+    [4.0, 2.0]
+    """
+    check_positive("seconds", seconds)
+    check_positive("half_life", half_life)
+    flow, count = labels_in(events, "flow", "events"), numbers_in(events, "events", "events")
+    wrong = np.flatnonzero(~(np.isfinite(count) & (count >= 0)))
+    if len(wrong):
+        raise TableError(f"column 'events' of events holds {count[wrong[0]]}; give numbers of at least 0")
+    flows, [old, seen] = encode("flow", interest.flows, flow)
+    rate = np.ones(len(flows))
+    rate[old] = interest.rate
+    keep, new = 0.5 ** (seconds / half_life), -math.expm1(-math.log(2) * seconds / half_life)
+    rate = keep * rate + new * np.bincount(seen, count, len(flows)) / seconds
+    wants = relation_of(
+        rows_of(interest.wants), old[interest.wants.indices], (interest.n_subscribers, len(flows))
+    )
+    return Interest(wants, rate, interest.subscribers, flows)
+
+
+def check_positive(name: str, value: float) -> None:
+    """Refuse what is no finite number above 0."""
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not 0 < value < math.inf:
+        raise ParameterError(f"{name} is {value!r}; give a number above 0")

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 
 import narrowcast as nc
 from narrowcast.errors import ParameterError, PlanError
+from narrowcast.model import artefact
 from narrowcast.model.matches import Matches
 from narrowcast.pipeline.streaming.routes import Flows, Routes, plan_name, read_routes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+ROUTES = "narrowcast.pipeline.streaming.routes"
 SCHEMA = nc.Schema.of({"topic": "string", "price": "double"})
 INTEREST = nc.Interest(np.array([[1, 0, 1], [0, 1, 1]]), subscribers=["ann", "bob"], flows=["a", "b", "c"])
 
@@ -80,3 +82,63 @@ def test_what_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="is not a folder"):
         read_routes(tmp_path / "nothing", SCHEMA)
     assert plan_name(tmp_path / "nothing") is None
+
+
+def other_plan() -> nc.ChannelPlan:
+    """Return a plan with as many channels as another, and nothing else in common with it."""
+    flows, people = ["a", "b", "c"], ["ann", "bob"]
+    return nc.ChannelPlan([[0, 1], [1, 0], [1, 0]], [[1, 1], [1, 0]], subscribers=people, flows=flows)
+
+
+def test_a_plan_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = nc.ChannelPlan([[1, 0], [0, 1], [1, 0]], [[1, 0], [1, 1]]), other_plan()
+    nc.write_plan(before, tmp_path / "plan", method="hash")
+    real, seen = artefact._read, list[str]()
+
+    def read(folder: Path, name: str) -> pa.Table:
+        seen.append(name)
+        table = real(folder, name)
+        if seen.count("carries") == 1 and name == "carries":
+            nc.write_plan(after, tmp_path / "plan", method="hash", replace=True)
+        return table
+
+    monkeypatch.setattr(artefact, "_read", read)
+    found = read_routes(tmp_path / "plan", SCHEMA, "topic")
+    assert found.plan == after
+    assert found.name == plan_name(tmp_path / "plan")
+    assert seen.count("carries") == 2
+
+
+def test_a_moment_without_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nc.write_plan(other_plan(), tmp_path / "plan", method="hash")
+    (tmp_path / "plan").rename(tmp_path / "aside")
+    waits = list[float]()
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            (tmp_path / "aside").rename(tmp_path / "plan")
+
+    monkeypatch.setattr(f"{ROUTES}.time.sleep", sleep)
+    assert read_routes(tmp_path / "plan", SCHEMA, "topic").plan == other_plan()
+    assert len(waits) == 3
+    # One that cannot be read and stays as it is is told at once.
+    (tmp_path / "plan" / "listens.parquet").unlink()
+    with pytest.raises(PlanError, match=r"listens\.parquet"):
+        read_routes(tmp_path / "plan", SCHEMA, "topic")
+    assert len(waits) == 3
+
+
+def test_a_plan_that_never_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nc.write_plan(other_plan(), tmp_path / "plan", method="hash")
+    real = nc.read_plan
+
+    def read(folder: Path) -> Any:
+        found = real(folder)
+        nc.write_plan(other_plan(), folder, method="hash", replace=True)
+        return found
+
+    monkeypatch.setattr(f"{ROUTES}.read_plan", read)
+    monkeypatch.setattr(f"{ROUTES}._STEP", 0)
+    with pytest.raises(PlanError, match="is replaced again and again while it is read; let it rest"):
+        read_routes(tmp_path / "plan", SCHEMA, "topic")

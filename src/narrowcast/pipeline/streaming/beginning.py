@@ -41,11 +41,14 @@ class Beginning:
         Who wants what.
     rejected
         Rows of the tables given that cannot be used.
+    rated
+        Whether anybody has said how often flows send; else each is taken to have an event a second.
     """
 
     plan: ChannelPlan | None
     interest: Interest
     rejected: pa.Table
+    rated: bool
 
     @classmethod
     def read(cls, spark: SparkSession, plan: Path, interests: str | None, rates: str | None) -> Beginning:
@@ -64,11 +67,13 @@ class Beginning:
             Tables.
         """
         given, rejected = _given(spark, interests, rates)
+        rated = rates is not None
         if not plan.exists():
-            return cls(None, plain(Interest(np.zeros((0, 0)))) if given is None else given, rejected)
+            return cls(None, plain(Interest(np.zeros((0, 0)))) if given is None else given, rejected, rated)
         made, found = read_start(plan)
         if interests is not None and given is not None:
-            return cls(made, given, rejected)
+            return cls(made, given, rejected, rated)
+        rated |= found is not None
         if found is None:
             found = brought_by(made)
             if found.n_wants:
@@ -77,7 +82,7 @@ class Beginning:
                     "say it with --interests",
                     plan,
                 )
-        return cls(made, found if given is None else _rated(found, given), rejected)
+        return cls(made, found if given is None else _rated(found, given), rejected, rated)
 
 
 def _given(spark: SparkSession, interests: str | None, rates: str | None) -> tuple[Interest | None, pa.Table]:

@@ -1,4 +1,4 @@
-"""A plan that follows its users: changes of interest in, micro-batch after micro-batch, and plans out."""
+"""A plan that follows its users: changes of interest and events in, and plans out, by micro-batches."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
@@ -26,18 +27,21 @@ from narrowcast.pipeline.streaming.led import Led
 from narrowcast.pipeline.streaming.record import Record, named
 from narrowcast.pipeline.streaming.standing import Standing
 from narrowcast.pipeline.streaming.stream import StoppedError
+from narrowcast.pipeline.streaming.tally import shape_of, tally
 from narrowcast.planning.base import check_whole
 from narrowcast.planning.tamara import Tamara
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from narrowcast.model.interest import Interest
+    from narrowcast.model.labels import Labels
     from narrowcast.pipeline.streaming.changelog import Piece
+    from narrowcast.pipeline.streaming.tally import Tally
     from narrowcast.planning.base import OnlinePlanner, PlanDelta
 
 log = logging.getLogger(__name__)
@@ -46,13 +50,15 @@ log = logging.getLogger(__name__)
 ROWS = 1_000_000
 #: Seconds between two looks at a job that runs.
 _STEP = 1
+#: A folder of the checkpoint in which there never are any events.
+_NOWHERE = "nowhere"
 #: What Spark tells of files; what is in them is not asked for.
 _FILES = "path string, modificationTime timestamp, length bigint, content binary"
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What a micro-batch of changes came to.
+    """What a micro-batch of changes and events came to.
 
     Parameters
     ----------
@@ -69,6 +75,10 @@ class Followed:
         What adapting took, by kind; none where the planner does not count them.
     seconds
         From start to end.
+    events, unknown
+        How many events it had, and how many of them of flows that nobody knows: these are left out.
+    moved
+        How many flows have another rate than before, to two digits.
     """
 
     batch: int
@@ -81,15 +91,20 @@ class Followed:
     removed: int
     messages: dict[str, int]
     seconds: float
+    events: int = 0
+    unknown: int = 0
+    moved: int = 0
 
 
 @dataclass(slots=True)
 class Follow:
-    """Keeps a plan good while interests change.
+    """Keeps a plan good while interests change, and how often flows send.
 
     Files of changes are added to a folder; each micro-batch of them goes to an on-line planner on the driver,
-    the plan takes the place of the one before, and what changed in it is written beside it. A micro-batch is
-    taken up exactly once, whatever is killed when: plan, interest and its number are written in one step.
+    the plan takes the place of the one before, and what changed in it is written beside it. Files of events
+    are added to another; they are counted on Spark, and the planner learns from that how often flows send. A
+    micro-batch is taken up exactly once, whatever is killed when: plan, interest, rates and its number are
+    written in one step.
 
     Parameters
     ----------
@@ -105,6 +120,11 @@ class Follow:
         Who wants what before all changes, and how often flows send. Without the first, it is what stands
         beside the plan, or all that the plan brings to everybody, or nothing where there is no plan. Both
         count at the first start alone.
+    events
+        A folder that files with `time`, `flow` and perhaps `events` are added to: see `tally`. Without it,
+        rates stay as they are.
+    flow
+        The column of events that names their flow.
     method, params
         What `plan.json` says of the planner.
     model
@@ -115,7 +135,7 @@ class Follow:
     deltas, rejected
         Where what changed goes, and rows that cannot be used; beside the plan where left out.
     limit, rows
-        How many files a micro-batch takes at most, and how many changes are taken up at once.
+        How many files of each folder a micro-batch takes at most, and how many changes are taken up at once.
     heard
         Called with each micro-batch when it is done.
 
@@ -141,6 +161,8 @@ class Follow:
     planner: OnlinePlanner = field(default_factory=Tamara)
     interests: str | None = None
     rates: str | None = None
+    events: str | None = None
+    flow: str = "flow"
     method: str = "tamara"
     params: Mapping[str, Any] = field(default_factory=dict)
     model: Overall = field(default_factory=Overall)
@@ -165,8 +187,11 @@ class Follow:
         self.plan = _here("plan", self.plan)
         for name in ("checkpoint", "deltas", "rejected"):
             setattr(self, name, _here(name, getattr(self, name) or f"{self.plan}.{name}"))
-        if not exists(self.spark, self.changes):
-            raise ParameterError(f"--changes is {self.changes!r}, which is not there; make the folder first")
+        shape_of(self.flow)
+        for name, folder in (("changes", self.changes), ("events", self.events)):
+            if folder is not None and not exists(self.spark, folder):
+                raise ParameterError(f"--{name} is {folder!r}, which is not there; make the folder first")
+        _check_apart(self.changes, self.events)
         said = {"changes": named(self.changes), "plan": str(self.plan)}
         self._record = Record.open(self.spark, str(self.checkpoint), said)
         self._led = Led(self.planner)
@@ -194,21 +219,37 @@ class Follow:
                 log.warning("%d rows of the first tables cannot be used: see %s", bad, self.rejected)
             nothing = _nothing(self._standing.interest)
             self._write(self._standing, delta_between(nothing, self._standing.plan), self._first.rejected)
+            if not self._first.rated and self.events is None:
+                log.warning(
+                    "how often flows send is not known: each is taken to have an event every second; say it "
+                    "with --rates, or let it be learned with --events"
+                )
             self._first = None
         self._publish()
+        Path(str(self.checkpoint), _NOWHERE).mkdir(exist_ok=True)
+        how: Any = {"availableNow": True} if once else {"processingTime": f"{every} seconds"}
+        with plainly(f"read {self.changes}"):
+            # Always two sources: so one may come to be where there was none, and the checkpoint still fits.
+            nowhere = str(Path(str(self.checkpoint), _NOWHERE))
+            files = self._arriving("changes", self.changes)
+            files = files.unionAll(self._arriving("events", self.events or nowhere))
+            writer = files.writeStream.foreachBatch(self._batch).queryName("narrowcast-follow")
+            writer = writer.option("checkpointLocation", f"{self.checkpoint}/query")
+            self._query = writer.trigger(**how).start()
+        return self._query
+
+    def _arriving(self, name: str, folder: str) -> DataFrame:
+        """Return the files that are added to a folder, as a stream."""
+        from pyspark.sql import functions as sf
+
         ends = ("".join(f"[{letter}{letter.upper()}]" for letter in end[1:]) for end in FORMATS)
         reader = self.spark.readStream.format("binaryFile").schema(_FILES).option("__globPaths__", "false")
         reader = reader.option("maxFilesPerTrigger", self.limit).option("recursiveFileLookup", "true")
         # However long ago a file was written, it is new when it comes.
         reader = reader.option("maxFileAge", f"{100 * 365}d")
         reader = reader.option("pathGlobFilter", f"*.{{{','.join(ends)}}}")
-        how: Any = {"availableNow": True} if once else {"processingTime": f"{every} seconds"}
-        with plainly(f"read {self.changes}"):
-            files = reader.load(place_of(self.changes)).select("path", "modificationTime")
-            writer = files.writeStream.foreachBatch(self._batch).queryName("narrowcast-follow")
-            writer = writer.option("checkpointLocation", f"{self.checkpoint}/query")
-            self._query = writer.trigger(**how).start()
-        return self._query
+        files = reader.load(place_of(folder))
+        return files.select(sf.lit(name).alias("table"), "path", "modificationTime")
 
     def wait(self) -> None:
         """Wait until the job ends, and tell in one line what ended it, if that was an error."""
@@ -256,13 +297,19 @@ class Follow:
             self._busy.release()
 
     def _take(self, frame: DataFrame, number: int) -> None:
-        """Lead the planner through the changes of a micro-batch, and write what comes of it."""
+        """Lead the planner through the files of a micro-batch, and write what comes of it."""
         start = time.perf_counter()
-        files = sorted((row.modificationTime, row.path) for row in frame.collect())
-        step = self._led.take(self._standing, self._pieces(path for _, path in files), number)
+        paths: dict[str, list[str]] = {"changes": [], "events": []}
+        for row in sorted(frame.collect(), key=lambda row: (row.modificationTime, row.path)):
+            paths[row.table].append(row.path.removeprefix("file:"))
+        count = partial(self._tally, paths["events"]) if paths["events"] else None
+        step = self._led.take(self._standing, self._pieces(paths["changes"]), number, count)
         cost = self._write(step.standing, step.delta, step.rejected)
         self._standing = step.standing
-        self._publish(plan=step.moves)
+        whole = step.moves or not Path(self.plan).exists()
+        self._publish(plan=whole)
+        if step.rated and not whole:
+            self._standing.publish_rates(self._states, Path(self.plan))
         if self.heard is not None:
             counts = step.delta.counts.values()
             self.heard(
@@ -270,13 +317,16 @@ class Follow:
                     batch=number,
                     changes=step.changes,
                     ignored=step.ignored,
-                    rejected=step.rejected.num_rows,
+                    rejected=step.bad,
                     channels=step.standing.plan.n_used,
                     cost=cost,
                     added=sum(added for added, _ in counts),
                     removed=sum(removed for _, removed in counts),
                     messages=step.messages,
                     seconds=time.perf_counter() - start,
+                    events=step.events,
+                    unknown=step.unknown,
+                    moved=step.moved,
                 )
             )
 
@@ -290,10 +340,15 @@ class Follow:
 
         def local() -> Iterator[tuple[str, str]]:
             for path in paths:
-                with fetched(self.spark, path.removeprefix("file:")) as here:
-                    yield path.removeprefix("file:"), here
+                with fetched(self.spark, path) as here:
+                    yield path, here
 
         return pieces(local(), kinds, size=self.rows)
+
+    def _tally(self, paths: Sequence[str], flows: Labels) -> Tally:
+        """Count the events in files."""
+        span, half_life = self._standing.span, self._led.half_life
+        return tally(self.spark, paths, flows, span, half_life, flow=self.flow)
 
     def _write(self, standing: Standing, delta: PlanDelta, rejected: pa.Table) -> float:
         """Write how things stand, in one step, and return what the plan costs."""
@@ -323,6 +378,18 @@ def _here(name: str, path: str | Path) -> Path:
             f"--{name} is {str(path)!r}; give a folder on this machine, where the planner is"
         )
     return Path(place)
+
+
+def _check_apart(changes: str, events: str | None) -> None:
+    """Refuse folders of which one is in the other: its files would be taken for both."""
+    if events is None:
+        return
+    one, other = (f"{place_of(each).removeprefix('file://').rstrip('/')}/" for each in (changes, events))
+    if one.startswith(other) or other.startswith(one):
+        raise ParameterError(
+            f"--events is {events!r} and --changes {changes!r}, and files in both would be taken for both; "
+            "keep them in folders of their own"
+        )
 
 
 def _nothing(interest: Interest) -> ChannelPlan:

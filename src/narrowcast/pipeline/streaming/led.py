@@ -1,10 +1,10 @@
-"""An on-line planner that is led from one micro-batch of changes to the next."""
+"""An on-line planner that is led from one micro-batch of changes and events to the next."""
 
 from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,14 +15,18 @@ from narrowcast.model.labels import positions
 from narrowcast.model.relation import holds
 from narrowcast.pipeline.streaming.standing import Standing
 from narrowcast.pipeline.streaming.update import REJECTED
-from narrowcast.planning.replan import Replanner, changed, read_changes
+from narrowcast.planning.replan import HALF_LIFE, Replanner, changed, observed, read_changes
 from narrowcast.planning.static import Static
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+    from numpy.typing import NDArray
+
+    from narrowcast.model.labels import Labels
     from narrowcast.model.plan import ChannelPlan
     from narrowcast.pipeline.streaming.changelog import Piece
+    from narrowcast.pipeline.streaming.tally import Tally
     from narrowcast.planning.base import OnlinePlanner, PlanDelta
 
 
@@ -34,24 +38,33 @@ class Step:
     ----------
     standing, delta
         How things stand now, and the rows of the plan that changed.
-    rejected
-        Rows that cannot be used.
+    rejected, bad
+        Rows that cannot be used, and how many there were.
     changes, ignored
         How many changes there were, and how many of them changed nothing.
     messages
         What adapting took, by kind; none where the planner does not count them.
+    events, unknown
+        How many events there were, and how many of them of flows that nobody knows.
+    moved, rated
+        How many flows have another rate now, to two digits, and whether any rate is another at all.
     """
 
     standing: Standing
     delta: PlanDelta
     rejected: pa.Table
+    bad: int
     changes: int
     ignored: int
     messages: dict[str, int]
+    events: int = 0
+    unknown: int = 0
+    moved: int = 0
+    rated: bool = False
 
     @property
     def moves(self) -> bool:
-        """Whether anything is another way than before."""
+        """Whether anything but rates is another way than before."""
         return self.changes > self.ignored or self.delta.n_changes > 0
 
 
@@ -77,8 +90,19 @@ class Led:
         self._online = self._fitted(interest, None)
         return self._online.plan_
 
-    def take(self, before: Standing, pieces: Iterable[Piece], number: int) -> Step:
-        """Lead the planner through the changes of a micro-batch, piece by piece.
+    @property
+    def half_life(self) -> float:
+        """Seconds in which an event comes to count half."""
+        return float(getattr(self.planner, "half_life", HALF_LIFE))
+
+    def take(
+        self,
+        before: Standing,
+        pieces: Iterable[Piece],
+        number: int,
+        count: Callable[[Labels], Tally] | None = None,
+    ) -> Step:
+        """Lead the planner through the changes of a micro-batch, piece by piece, and then its events.
 
         Parameters
         ----------
@@ -88,6 +112,8 @@ class Led:
             The changes.
         number
             Of the micro-batch.
+        count
+            Counts the events of flows, those that are known after the changes.
 
         Raises
         ------
@@ -107,14 +133,52 @@ class Led:
             online.update(piece.rows)
             interest = changed(interest, piece.rows)
             changes += piece.rows.num_rows
-        if self._online is None or not changes:
+        found = None if count is None else count(interest.flows)
+        told = None if found is None else found.counts(interest.flows, before.span, self.half_life)
+        rate = interest.rate
+        if told is not None:
+            online = self._online = self._online or self._fitted(interest, before.plan)
+            sent = sent or _messages(self._online)
+            interest = self._observed(interest, *told)
+            sent = sent if self._online is online else {}
+        if self._online is None or not (changes or told):
             plan, delta, messages = before.plan, delta_between(before.plan, before.plan), {}
         else:
             plan, delta = numbered_like(before.plan, self._online.plan_)
             plan.validate(interest)
-            messages = {kind: count - sent[kind] for kind, count in _messages(self._online).items()}
-        standing = Standing(number, plan, interest)
-        return Step(standing, delta, pa.concat_tables(rejected), changes, ignored, messages)
+            messages = {kind: n - sent.get(kind, 0) for kind, n in _messages(self._online).items()}
+        bad = sum(part.num_rows for part in rejected)
+        span = before.span if found is None else found.span
+        if found is not None:
+            rejected.append(found.rejected)
+        return Step(
+            standing=Standing(number, plan, interest, span),
+            delta=delta,
+            rejected=pa.concat_tables(rejected),
+            bad=bad + (0 if found is None else found.bad),
+            changes=changes,
+            ignored=ignored,
+            messages=messages,
+            events=0 if found is None else found.events,
+            unknown=0 if found is None else found.unknown,
+            moved=moved_of(rate, interest.rate),
+            rated=not np.array_equal(rate, interest.rate),
+        )
+
+    def _observed(self, interest: Interest, events: pa.Table, seconds: float) -> Interest:
+        """Have the planner learn how often flows send, and return the interest as it believes it now."""
+        assert self._online is not None
+        online: Any = self._online
+        learned = observed(interest, events, seconds, half_life=self.half_life)
+        if not hasattr(online, "observe"):
+            self._online = self._fitted(learned, online.plan_)
+            return learned
+        online.observe(events, seconds)
+        if not hasattr(online, "interest_"):
+            return learned
+        believed: Interest = online.interest_
+        rate = believed.rate[positions("flow", interest.flows, believed.flows)]
+        return Interest(interest.wants, rate, interest.subscribers, interest.flows)
 
     def _fitted(self, interest: Interest, plan: ChannelPlan | None) -> OnlinePlanner:
         """Return a planner that goes on from a plan."""
@@ -143,6 +207,18 @@ class Led:
 def _messages(planner: OnlinePlanner) -> dict[str, int]:
     """Return the messages that a planner has counted so far."""
     return dict(getattr(planner, "messages_", {}))
+
+
+def moved_of(before: NDArray[np.float64], after: NDArray[np.float64]) -> int:
+    """Return how many rates are others, to two digits.
+
+    Examples
+    --------
+    >>> moved_of(np.array([1.0, 0.0, 0.1234]), np.array([1.04, 0.1, 0.131]))
+    2
+    """
+    old, new = (np.char.mod("%.1e", rate) for rate in (before, after))
+    return int(np.count_nonzero(old != new))
 
 
 def numbered_like(before: ChannelPlan, plan: ChannelPlan) -> tuple[ChannelPlan, PlanDelta]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ import pyarrow.compute as pc
 import scipy.sparse as sp
 
 from narrowcast.errors import ParameterError, PlanError
-from narrowcast.model.artefact import read_plan
+from narrowcast.model.artefact import PlanInfo, read_plan
 from narrowcast.model.cells import CellGrid
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.routing import ChannelRouter
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from narrowcast.routing import Deliveries
 
     Ints = NDArray[np.int64]
+
+
+#: How often a plan is read again that is replaced meanwhile, and seconds from one time to the next.
+_TRIES, _STEP = 20, 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +136,25 @@ def plan_name(folder: str | Path) -> str | None:
         return None
 
 
+def read_whole(folder: str | Path) -> tuple[str, ChannelPlan, PlanInfo]:
+    """Read a plan and its name, while another may be put in its place: never a part of each.
+
+    A plan is replaced in two steps, so for a moment there is none; and its tables are read one by one, so
+    the last may be another plan's. It is whole when the plan is the same before and after.
+    """
+    for left in reversed(range(_TRIES)):
+        name = plan_name(folder)
+        try:
+            plan, info = read_plan(folder)
+            if name is not None and name == plan_name(folder):
+                return name, plan, info
+        except PlanError:
+            if not left or (name is not None and name == plan_name(folder)):
+                raise  # it is what is there that cannot be read
+        time.sleep(_STEP)
+    raise PlanError(f"{folder} is replaced again and again while it is read; let it rest for a moment")
+
+
 def read_routes(folder: str | Path, schema: Schema, flow: str | None = None) -> Routes:
     """Read a plan for events of a schema.
 
@@ -143,8 +167,7 @@ def read_routes(folder: str | Path, schema: Schema, flow: str | None = None) -> 
     flow
         For a plan of topics, the attribute that names an event's topic.
     """
-    name = plan_name(folder) or ""
-    plan, info = read_plan(folder)
+    name, plan, info = read_whole(folder)
     if info.flow_space == "events":
         return Routes(name, plan, None)
     if info.flow_space == "cells":

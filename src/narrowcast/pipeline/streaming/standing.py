@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
 import pyarrow as pa
 
 from narrowcast.errors import ParameterError
@@ -15,6 +16,7 @@ from narrowcast.files import new_folder, read_table
 from narrowcast.model.artefact import read_plan, write_plan
 from narrowcast.model.interest import Interest
 from narrowcast.pipeline.streaming.sinks import folder_of
+from narrowcast.pipeline.streaming.tally import Span
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,13 +28,13 @@ if TYPE_CHECKING:
 #: What stands beside a plan: whom it is for.
 INTERESTS, RATES = "interests.parquet", "rates.parquet"
 #: What belongs to a micro-batch and not to the plan.
-_DELTA, _REJECTED = "delta.parquet", "rejected.parquet"
+_DELTA, _REJECTED, _SPAN = "delta.parquet", "rejected.parquet", "events.json"
 _FOLDER = re.compile(r"batch=(-?\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A plan, the interest that it serves, and the last micro-batch that is in both.
+    """A plan, the interest that it serves with rates as they are now, and the last micro-batch in both.
 
     On disk it is one folder, which appears whole or not at all: the plan artefact with `interests.parquet`,
     `rates.parquet` and what the micro-batch has changed. All that others read is copied from there, so that
@@ -44,11 +46,14 @@ class Standing:
         The number of the micro-batch; -1 before the first.
     plan, interest
         As they are after it.
+    span
+        The time in which events have been counted; None before there were any.
     """
 
     batch: int
     plan: ChannelPlan
     interest: Interest
+    span: Span | None = None
 
     @classmethod
     def newest(cls, folder: Path) -> Self | None:
@@ -57,7 +62,9 @@ class Standing:
         if not numbers:
             return None
         where = Path(folder_of(str(folder), numbers[-1]))
-        return cls(numbers[-1], read_plan(where)[0], read_interest(where))
+        span = where / _SPAN
+        heard = msgspec.json.decode(span.read_bytes(), type=Span) if span.exists() else None
+        return cls(numbers[-1], read_plan(where)[0], read_interest(where), heard)
 
     def write(
         self,
@@ -82,11 +89,13 @@ class Standing:
             What `plan.json` says.
         """
         interests, rates = self.interest.to_tables()
-        beside = {INTERESTS: interests, RATES: rates}
+        beside: dict[str, pa.Table | bytes] = {INTERESTS: interests, RATES: rates}
         if self.batch >= 0 or delta.n_changes:  # of nothing, not even the types of labels are known
             beside[_DELTA] = table_of(delta)
         if rejected.num_rows:
             beside[_REJECTED] = rejected
+        if self.span is not None:
+            beside[_SPAN] = msgspec.json.encode(self.span)
         write_plan(
             self.plan,
             folder_of(str(folder), self.batch),
@@ -126,8 +135,22 @@ class Standing:
             return
         with new_folder(plan, replace=True) as aside:
             for file in source.iterdir():
-                if file.name not in (_DELTA, _REJECTED):
+                if file.name not in (_DELTA, _REJECTED, _SPAN):
                     shutil.copyfile(file, aside / file.name)
+
+    def publish_rates(self, folder: Path, plan: Path) -> None:
+        """Put the rates beside a plan that is the same as before: whoever follows it need not read it again.
+
+        Parameters
+        ----------
+        folder
+            Where they were written.
+        plan
+            The plan.
+        """
+        aside = plan.with_name(f".{plan.name}-{RATES}")
+        shutil.copyfile(Path(folder_of(str(folder), self.batch), RATES), aside)
+        aside.replace(plan / RATES)
 
 
 def read_interest(folder: Path) -> Interest:

@@ -1,0 +1,111 @@
+"""A planner that is led through changes and counts of events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from narrowcast.model.interest import Interest
+from narrowcast.pipeline.streaming.changelog import Piece
+from narrowcast.pipeline.streaming.led import Led, Step
+from narrowcast.pipeline.streaming.standing import Standing
+from narrowcast.pipeline.streaming.tally import Span, Tally
+from narrowcast.pipeline.streaming.update import REJECTED
+from narrowcast.planning.baselines import PerFlow
+from narrowcast.planning.giant import FrequencyThreshold
+from narrowcast.planning.replan import HALF_LIFE, Replanner, observed
+from narrowcast.planning.tamara import Tamara
+
+if TYPE_CHECKING:
+    from narrowcast.model.labels import Labels
+    from narrowcast.model.plan import ChannelPlan
+    from narrowcast.planning.base import OnlinePlanner, PlanDelta
+
+DAY = 86_400
+INTEREST = Interest([[1, 1]] * 4 + [[1, 0]], [1e-4, 1e-4], subscribers=list("abcde"), flows=["x", "y"])
+
+
+class Plain:
+    """An on-line planner that knows nothing of events."""
+
+    def __init__(self) -> None:
+        self.inner = Replanner(FrequencyThreshold())
+
+    def fit(self, interest: Interest) -> Self:
+        self.inner = Replanner(FrequencyThreshold()).fit(interest)
+        return self
+
+    def update(self, changes: pa.Table) -> PlanDelta:
+        return self.inner.update(changes)
+
+    @property
+    def plan_(self) -> ChannelPlan:
+        return self.inner.plan_
+
+
+def seen(*weight: float, until: int = DAY) -> Tally:
+    """Return a tally of what came in a day."""
+    return Tally(np.array(weight), Span(0, until * 10**6), 100, 0, REJECTED.empty_table(), 0)
+
+
+def after(planner: OnlinePlanner, *tallies: Tally, pieces: tuple[Piece, ...] = ()) -> tuple[Led, Step]:
+    led = Led(planner)
+    standing = Standing(-1, led.first(INTEREST), INTEREST)
+    for number, tally in enumerate(tallies):
+
+        def count(_: Labels, tally: Tally = tally) -> Tally:
+            return tally
+
+        step = led.take(standing, pieces, number, count)
+        standing = step.standing
+    return led, step
+
+
+@pytest.mark.parametrize("planner", [Tamara(), Replanner(FrequencyThreshold()), Plain()])
+def test_a_flow_that_gets_busy_changes_the_plan(planner: OnlinePlanner) -> None:
+    tally = seen(0.0, 50_000.0)
+    led, step = after(planner, tally)
+    told = tally.counts(INTEREST.flows, None, HALF_LIFE)
+    assert told is not None
+    wanted = observed(INTEREST, *told, half_life=HALF_LIFE)
+    assert step.standing.interest.rate.tolist() == pytest.approx(wanted.rate.tolist(), rel=1e-9)
+    assert (step.moved, step.rated, step.events) == (2, True, 100)
+    assert step.delta.n_changes
+    assert step.moves
+    assert step.standing.span == Span(0, DAY * 10**6)
+    # Made anew from there, it believes the same.
+    again = Led(planner).take(step.standing, (), 1, lambda _: seen(0.0, 0.0, until=2 * DAY))
+    on = led.take(step.standing, (), 1, lambda _: seen(0.0, 0.0, until=2 * DAY))
+    assert again.standing.interest.rate.tolist() == pytest.approx(
+        on.standing.interest.rate.tolist(), rel=1e-9
+    )
+    assert again.standing.interest.rate.tolist() == pytest.approx(
+        (wanted.rate * 2 ** (-1 / 3)).tolist(), rel=1e-9
+    )
+
+
+def test_what_teaches_nothing_moves_nothing() -> None:
+    nothing = Tally(np.zeros(2), None, 0, 0, REJECTED.empty_table(), 3)
+    _, step = after(Replanner(PerFlow()), nothing)
+    assert (step.moves, step.rated, step.moved, step.bad) == (False, False, 0, 3)
+    # Rates that fade a little are others, and still the same to two digits; the plan stays.
+    _, step = after(Replanner(PerFlow()), seen(0.0, 0.0, until=600))
+    assert (step.moves, step.rated, step.moved) == (False, True, 0)
+
+
+@pytest.mark.parametrize("planner", [Tamara(), Replanner(PerFlow())])
+def test_a_flow_of_the_same_micro_batch(planner: OnlinePlanner) -> None:
+    rows = [(1, "a", "z", "subscribe"), (2, "nobody", "w", "unsubscribe")]
+    names = ("time", "subscriber", "flow", "action")
+    piece = Piece(pa.table(dict(zip(names, zip(*rows, strict=True), strict=True))), REJECTED.empty_table())
+    _, step = after(planner, seen(0.0, 0.0, 0.0, 8.0), pieces=(piece,))
+    interest = step.standing.interest
+    assert interest.flows.to_pylist() == ["w", "x", "y", "z"]
+    fade = 2 ** (-1 / 3)
+    wanted = [fade, 1e-4 * fade, 1e-4 * fade, fade + 8 * np.log(2) / HALF_LIFE]
+    assert interest.rate.tolist() == pytest.approx(wanted, rel=1e-9)
+    assert (step.changes, step.ignored) == (2, 1)
+    step.standing.plan.validate(interest)
