@@ -141,6 +141,44 @@ def test_after_every_single_operation(
             check(protocol)
 
 
+extremes = st.one_of(st.floats(1e-9, 1e9), st.sampled_from([1e-9, 1e9]))
+
+
+@given(
+    st.lists(extremes, min_size=4, max_size=4),
+    st.lists(st.tuples(st.integers(0, 7), st.integers(0, 3), st.booleans(), extremes), max_size=80),
+    st.sampled_from(["linear", "log"]),
+    st.sampled_from([None, 2]),
+)
+@settings(max_examples=60)
+def test_the_account_is_right_whatever_frequencies_are_like(
+    first: list[float], steps: list[tuple[int, int, bool, float]], growth: str, limit: int | None
+) -> None:
+    """Kept up to date change by change it equals what is made anew, to nine digits."""
+    model = Overall(cost_m=growth, cost_d=growth, cost_n=0.5, interval=1)
+    rules = Rules(tidy=True, margin=0.3)
+    protocol = Protocol(Local(model), rules, np.random.default_rng(0), limit=limit)
+    system = protocol.system
+    system.create(first)
+    system.admit(8)
+    for i, (peer, topic, wanted, frequency) in enumerate(steps):
+        (protocol.subscribe if wanted else protocol.unsubscribe)(peer, topic)
+        if i % 5 == 0:
+            protocol.believe(topic, frequency)
+        if i % 7 == 0:
+            protocol.round()
+        total = sum(each.frequency * 0.5 for each in system.topics)
+        for t, each in enumerate(system.topics):
+            seated = ("t", t) in system.addresses.number
+            size, times = (len(each.members), 1) if seated else (1, len(each.members))
+            total += times * float(model.maintained(size) + each.frequency * model.sent(size))
+        for cluster in system.clusters.values():
+            size, busy = len(cluster.members), sum(system.topics[t].frequency for t in cluster.frequencies)
+            total += float(model.maintained(size)) + len(cluster.frequencies)
+            total += busy * (0.5 + float(model.sent(size)))
+        assert system.account.total == pytest.approx(total, rel=1e-9, abs=0)
+
+
 def check(protocol: Protocol) -> None:
     """Compare all that is kept up to date with the same worked out anew."""
     system, peers = protocol.system, protocol.system.peers

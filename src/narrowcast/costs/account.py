@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from narrowcast.costs.sums import Sum
+
 if TYPE_CHECKING:
     from narrowcast.costs.local import Local
 
 
 class Account:
     """Maintenance and dissemination of topics and clusters; a change takes as long, however many there are.
+
+    What a channel cost before a change is taken away to the last bit, so that the account equals one that is
+    made anew, after any number of changes and with frequencies of any size.
 
     Parameters
     ----------
@@ -26,12 +31,21 @@ class Account:
     15.0
     """
 
-    __slots__ = ("_local", "dissemination", "maintenance")
+    __slots__ = ("_kept", "_local", "_sent")
 
     def __init__(self, local: Local) -> None:
         self._local = local
-        self.maintenance = 0.0
-        self.dissemination = 0.0
+        self._kept, self._sent = Sum(), Sum()
+
+    @property
+    def maintenance(self) -> float:
+        """What it takes to keep all channels up."""
+        return self._kept.value
+
+    @property
+    def dissemination(self) -> float:
+        """What it takes to send all events of an interval."""
+        return self._sent.value
 
     @property
     def total(self) -> float:
@@ -40,23 +54,29 @@ class Account:
 
     def topic(self, frequency: float, before: tuple[int, bool], after: tuple[int, bool]) -> None:
         """Take up a change of the direct subscribers of a flow, and of whether they have a channel."""
-        for sign, state in ((-1.0, before), (1.0, after)):
-            upkeep, sent = self._direct(*state)
-            self.maintenance += sign * upkeep
-            self.dissemination += sign * frequency * sent
+        kept, sent = self._direct(*before)
+        kept_now, sent_now = self._direct(*after)
+        self._kept.change(kept, kept_now)
+        self._sent.change(frequency * sent, frequency * sent_now)
 
     def frequency(self, members: tuple[int, bool], before: float, after: float) -> None:
         """Take up a change of a flow's frequency; one that is new had 0 before."""
-        self.dissemination += (after - before) * (self._local.model.cost_n + self._direct(*members)[1])
+        sent = self._direct(*members)[1]
+        self._sent.change(before * sent, after * sent)
 
     def _direct(self, members: int, seated: bool) -> tuple[float, float]:
-        """Return what direct subscribers take to keep up and to send to: in a channel, or by unicast."""
-        m, d = self._local.m, self._local.d
-        return (m(members), d(members)) if seated else (members * m(1), members * d(1))
+        """Return what direct subscribers, in a channel or by unicast, take: to keep up, and for an event."""
+        m, d, n = self._local.m, self._local.d, self._local.model.cost_n
+        return (m(members), n + d(members)) if seated else (members * m(1), n + members * d(1))
 
     def cluster(self, before: tuple[int, int, float], after: tuple[int, int, float]) -> None:
         """Take up a change of a cluster's members, flows, and the frequency of all its flows."""
-        for sign, (members, flows, frequency) in ((-1.0, before), (1.0, after)):
-            local = self._local
-            self.maintenance += sign * (local.m(members) + local.a(flows))
-            self.dissemination += sign * frequency * (local.model.cost_n + local.d(members))
+        kept, sent = self._cluster(*before)
+        kept_now, sent_now = self._cluster(*after)
+        self._kept.change(kept, kept_now)
+        self._sent.change(sent, sent_now)
+
+    def _cluster(self, members: int, flows: int, frequency: float) -> tuple[float, float]:
+        """Return what a cluster takes: to keep up, and for all events of an interval."""
+        local = self._local
+        return local.m(members) + local.a(flows), frequency * (local.model.cost_n + local.d(members))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from narrowcast.costs.growth import Growth
     from narrowcast.costs.overall import Overall
@@ -41,6 +41,10 @@ class _Known:
 class Local:
     """Differences of the overall cost, each by what is known where it is decided; below 0 is a gain.
 
+    `sized` says whether costs hang on sizes. With linear costs it does not matter how many have a topic
+    directly when a cluster takes it up or drops it, or when somebody goes over to a cluster or back; nor, to
+    the latter, how many are in that cluster. Such sizes cancel out, and any number does in their place.
+
     Parameters
     ----------
     model
@@ -55,13 +59,17 @@ class Local:
     """
 
     model: Overall
-    m: _Known = field(init=False, repr=False, compare=False)
-    a: _Known = field(init=False, repr=False, compare=False)
-    d: _Known = field(init=False, repr=False, compare=False)
+    m: Callable[[int], float] = field(init=False, repr=False, compare=False)
+    a: Callable[[int], float] = field(init=False, repr=False, compare=False)
+    d: Callable[[int], float] = field(init=False, repr=False, compare=False)
+    sized: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, growth in (("m", self.model.maintained), ("a", self.model.tied), ("d", self.model.sent)):
-            object.__setattr__(self, name, _Known(growth))
+            given = getattr(self.model, f"cost_{name}")
+            linear = isinstance(given, str) and given == "linear"
+            object.__setattr__(self, name, float if linear else _Known(growth))
+        object.__setattr__(self, "sized", self.m is not float or self.d is not float)
 
     def last(self, topic: Topic) -> float:
         """Return what one of its direct subscribers costs a topic, over what the others do."""

@@ -139,7 +139,8 @@ class Led:
         if told is not None:
             online = self._online = self._online or self._fitted(interest, before.plan)
             sent = sent or _messages(self._online)
-            interest = self._observed(interest, *told)
+            until = None if found is None or found.span is None else found.span.until / 1e6
+            interest = self._observed(interest, *told, until)
             sent = sent if self._online is online else {}
         if self._online is None or not (changes or told):
             plan, delta, messages = before.plan, delta_between(before.plan, before.plan), {}
@@ -165,8 +166,13 @@ class Led:
             rated=not np.array_equal(rate, interest.rate),
         )
 
-    def _observed(self, interest: Interest, events: pa.Table, seconds: float) -> Interest:
-        """Have the planner learn how often flows send, and return the interest as it believes it now."""
+    def _observed(
+        self, interest: Interest, events: pa.Table, seconds: float, until: float | None
+    ) -> Interest:
+        """Have the planner learn how often flows send, and return the interest as it believes it now.
+
+        These are the events of so many seconds, until a time, by which rounds may be due.
+        """
         assert self._online is not None
         online: Any = self._online
         learned = observed(interest, events, seconds, half_life=self.half_life)
@@ -174,6 +180,8 @@ class Led:
             self._online = self._fitted(learned, online.plan_)
             return learned
         online.observe(events, seconds)
+        if until is not None and hasattr(online, "advance"):
+            online.advance(until)
         if not hasattr(online, "interest_"):
             return learned
         believed: Interest = online.interest_

@@ -44,9 +44,19 @@ class Addresses:
         self.forget()
 
     @property
+    def limited(self) -> bool:
+        """Whether there is a limit; without one nobody has to ask for a channel."""
+        return self._limit is not None
+
+    @property
     def room(self) -> bool:
         """Whether another channel fits."""
         return self._limit is None or bool(self._free) or self._next < self._limit
+
+    @property
+    def room_for_cluster(self) -> bool:
+        """Whether another cluster can have a channel, if need be that of a topic."""
+        return self.room or any(kind == "t" for kind, _ in self.number)
 
     def open(self, key: Key, flows: Iterable[int]) -> bool:
         """Give a channel its number and its first flows; False where there is no room."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from narrowcast.costs.local import Topic
+from narrowcast.costs.sums import Sum
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -112,25 +113,28 @@ class ClusterChannel:
     about to merge, or has merged in this round.
     """
 
-    __slots__ = ("checked", "frequencies", "frequency", "locked", "members", "others")
+    __slots__ = ("_events", "checked", "frequencies", "frequency", "locked", "members", "others")
 
     def __init__(self) -> None:
         self.members = Members()
         self.frequencies: dict[int, float] = {}
         self.frequency = 0.0
+        self._events = Sum()
         self.others: dict[int, set[int]] = {}
         self.checked = 0
         self.locked = False
 
     def set_frequency(self, topic: int, frequency: float) -> None:
         """Take up a topic, or how often it has events by now."""
-        self.frequency += frequency - self.frequencies.get(topic, 0.0)
+        self._events.change(self.frequencies.get(topic, 0.0), frequency)
+        self.frequency = self._events.value
         self.frequencies[topic] = frequency
 
     def drop(self, topic: int) -> None:
         """Drop a topic."""
         del self.others[topic]
-        self.frequency -= self.frequencies.pop(topic)
+        self._events.change(self.frequencies.pop(topic), 0.0)
+        self.frequency = self._events.value
 
     def numbers(self) -> tuple[int, int, float]:
         """Return members, flows, and how many events all of them have in an interval."""
@@ -138,7 +142,6 @@ class ClusterChannel:
 
     def adds(self, topic: Topic, *, common: int, local: Local) -> bool:
         """Return whether it pays to take up a topic that so many members have directly."""
-        common = min(common, topic.members)
         return local.add(topic, members=len(self.members), flows=len(self.frequencies), common=common) < 0
 
     def removes(self, topic: Topic, *, need: int, local: Local) -> bool:

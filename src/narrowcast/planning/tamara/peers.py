@@ -61,7 +61,7 @@ class Bits:
 
 def columns_of(words: Words) -> list[int]:
     """Return the places of the bits that are set."""
-    found: list[int] = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")).tolist()
+    found: list[int] = np.unpackbits(words.view(np.uint8), bitorder="little").nonzero()[0].tolist()
     return found
 
 

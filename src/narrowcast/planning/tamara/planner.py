@@ -51,7 +51,7 @@ class Tamara:
     rounds
         How often clusters look for one to merge with, and topics for a cluster, while `fit` goes on.
     period
-        Seconds from one such round to the next while changes come in.
+        Seconds from one such round to the next while changes come in, or time passes by `advance`.
     pair
         Whether `all` direct subscribers of two topics go over to their new cluster, or the `common` ones.
     surely, margin, z
@@ -194,7 +194,7 @@ class Tamara:
         for channel in range(plan.n_channels):
             topics = flow[carries.indices[carries.indptr[channel] : carries.indptr[channel + 1]]]
             topics = topics[topics >= 0]
-            if len(topics) < 2 or not system.room:
+            if len(topics) < 2 or not system.exchange.applied(system.addresses).room_for_cluster:
                 continue
             members = peer[listens.indices[listens.indptr[channel] : listens.indptr[channel + 1]]]
             wanted = np.bincount(wants[:, topics].indices, minlength=interest.n_subscribers) > 0
@@ -249,6 +249,34 @@ class Tamara:
         for each, events_seen in enumerate((seen * self.interval / seconds).tolist()):
             before = self._protocol.system.topics[each].frequency
             self._protocol.believe(each, keep * before + new * events_seen, length)
+        return self._delta()
+
+    def advance(self, time: float) -> PlanDelta:
+        """Let time pass though nobody changes anything, and return what changed in `plan_`.
+
+        Rounds that are due by then are held until one changes nothing, as they are by `update` when changes
+        come in; `observe` does not move the clock. A time that has passed already changes nothing. The first
+        time that is named, here or by a change, is when the clock begins.
+
+        Parameters
+        ----------
+        time
+            How late it is, in seconds: on the clock of `time` in changes, since 1970 where these are dates.
+
+        Examples
+        --------
+        >>> interest = Interest([[1, 1], [1, 1], [1, 1]], rate=[1e-4, 1e-4])
+        >>> planner = Tamara(rounds=0, period=3600.0).fit(interest)  # a channel for each topic
+        >>> planner.advance(0.0).n_changes
+        0
+        >>> planner.advance(3600.0).added["listens"].num_rows  # a round, in which both become a cluster
+        3
+        """
+        self._check_fitted()
+        number = isinstance(time, int | float | np.number) and not isinstance(time, bool)
+        if not number or not math.isfinite(time):
+            raise ParameterError(f"time is {time!r}; give finite seconds")
+        self._pass(float(time))
         return self._delta()
 
     def round(self) -> PlanDelta:

@@ -15,7 +15,6 @@ from narrowcast.planning.tamara.system import System
 
 if TYPE_CHECKING:
     from narrowcast.costs.local import Local
-    from narrowcast.planning.tamara.peers import Doubles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +52,8 @@ class Rules:
 class Protocol:
     """Subscribers and channels at work.
 
+    The first argument of a method is who acts: it knows its own, and looks at others by `exchange` alone.
+
     Parameters
     ----------
     local
@@ -70,7 +71,7 @@ class Protocol:
     ) -> None:
         self.local, self.rules, self._rng = local, rules, rng
         self.system = System(local, limit=limit)
-        self.exchange = Exchange(self.system.peers, rng, margin=rules.margin, z=rules.z)
+        self.exchange = Exchange(self.system.peers, rng, margin=rules.margin, z=rules.z, sized=local.sized)
         self.system.exchange = self.exchange
 
     # Subscribers
@@ -83,7 +84,6 @@ class Protocol:
         peers.interests.put(peer, topic)
         if peers.gets(peer, topic):
             return True  # its filter lets the topic through from now on
-        self.exchange.send("base")
         cluster = self._chosen(peer, topic)
         if cluster is not None:
             system.join(peer, cluster)
@@ -97,15 +97,16 @@ class Protocol:
 
     def _chosen(self, peer: int, topic: int) -> int | None:
         """Return the cluster to join for a topic, where that is cheaper than to have the topic directly."""
-        system, channel = self.system, self.system.topics[topic]
+        system, peers = self.system, self.system.peers
+        channel = self.exchange.reached("base", system.topics[topic])
         candidates = sorted(channel.clusters)
         if not candidates:
             return None
-        self.exchange.send("resub", 2 * len(candidates))
-        best = candidates[int(system.peers.overlaps(peer, candidates).argmax())]
+        told = self.exchange.passed_on(channel, [system.clusters[each] for each in candidates])
+        best = candidates[int(peers.overlaps(peer, candidates).argmax())]
         members, _, frequency = system.clusters[best].numbers()
-        moved = [system.topics[each].described() for each in system.peers.taken_over(peer, best)]
-        moved.append(Topic(channel.frequency, len(channel.members) + 1))
+        moved = self.exchange.topics("resub", [system.topics[t] for t in peers.taken_over(peer, best)])
+        moved.append(Topic(told.frequency, told.members + 1))
         return best if self.local.join(moved, members=members, frequency=frequency) < 0 else None
 
     def unsubscribe(self, peer: int, topic: int) -> bool:
@@ -119,63 +120,84 @@ class Protocol:
             system.drop(peer, topic)
             return True
         for cluster in peers.clusters_of(peer):
-            if cluster not in system.topics[topic].clusters:
+            if not peers.topics.has(cluster, topic):
                 continue
             if self._leaves(peer, cluster):
                 self._left(peer, cluster)
+                if cluster in system.clusters:
+                    self._resized(cluster)
             if self.rules.adapt and cluster in system.clusters:
                 self._told_of_less(cluster, topic)
         return True
 
     def _leaves(self, peer: int, cluster: int) -> bool:
         """Return whether to stay in a cluster is no cheaper than to take what one needs of it directly."""
-        topics = [self.system.topics[each].described() for each in self.system.peers.need(peer, cluster)]
-        members, _, frequency = self.system.clusters[cluster].numbers()
-        return self.local.leave(topics, members=members, frequency=frequency) <= 0
+        system = self.system
+        members, frequency = self.exchange.cluster("resub", system.clusters[cluster])
+        need = [system.topics[each] for each in system.peers.need(peer, cluster)]
+        told = self.exchange.topics("resub", need)
+        return self.local.leave(told, members=members, frequency=frequency) <= 0
 
     def _left(self, peer: int, cluster: int) -> None:
+        """Have somebody leave a cluster, and take what they need of it directly."""
         self.system.leave(peer, cluster, self.system.peers.need(peer, cluster))
-        if cluster in self.system.clusters:
-            self._resized(cluster)
 
     # Clusters
 
-    def _wins(self, cluster: int, topic: int) -> bool:
+    def _wins(self, cluster: int, topic: Topic) -> bool:
         """Toss a coin that wins almost surely by the time that a topic is worth its while."""
-        self.exchange.send("notify")
         members, flows, _ = self.system.clusters[cluster].numbers()
-        worth = self.local.worth(self.system.topics[topic].described(), members=members, flows=flows)
+        worth = self.local.worth(topic, members=members, flows=flows)
         return bool(self._rng.random() < coin(worth, surely=self.rules.surely))
 
     def _told_of_more(self, cluster: int, topic: int) -> None:
         """Have a cluster learn that a member subscribed to a topic that it does not have."""
-        if self._wins(cluster, topic):
-            channel = self.system.clusters[cluster]
-            self._offered(cluster, topic, self.exchange.having(channel.members, topic))
+        channel = self.exchange.reached("notify", self.system.clusters[cluster])
+        [told] = self.exchange.topics("cluster", [self.system.topics[topic]])
+        if not self._wins(cluster, told):
+            return
+        common = self.exchange.having(channel.members, topic)
+        if not self.local.sized:
+            if not channel.adds(told, common=common, local=self.local):
+                return
+            told = self.exchange.asked("cluster", self.system.topics[topic]).described()
+        self._offered(cluster, topic, told, common)
 
-    def _offered(self, cluster: int, topic: int, common: int) -> bool:
-        """Have a cluster take up a topic that so many of its members have directly, if that pays."""
-        channel, described = self.system.clusters[cluster], self.system.topics[topic].described()
-        if not channel.adds(described, common=common, local=self.local):
+    def _offered(self, cluster: int, topic: int, told: Topic, common: int) -> bool:
+        """Have a cluster take up a topic that so many of its members have directly, if that pays.
+
+        Samples may make them more than there are: `told` is what the topic's channel has said of itself.
+        """
+        channel = self.system.clusters[cluster]
+        if not channel.adds(told, common=min(common, told.members), local=self.local):
             return False
         self.system.add(cluster, topic)
         return True
 
     def _told_of_less(self, cluster: int, topic: int) -> None:
         """Have a cluster learn that a member unsubscribed from one of its topics."""
-        if topic in self.system.clusters[cluster].frequencies and self._wins(cluster, topic):
-            self._looked_at(cluster, [topic])
+        channel = self.exchange.reached("notify", self.system.clusters[cluster])
+        if topic not in channel.frequencies:
+            return
+        [told] = self.exchange.topics("cluster", [self.system.topics[topic]])
+        if self._wins(cluster, told):
+            need = self.exchange.needing(channel.members, cluster)
+            self._judged(cluster, topic, told, int(need[topic]))
 
     def _looked_at(self, cluster: int, topics: list[int] | None = None) -> None:
         """Have a cluster ask who needs its topics, or some of them, and drop those that do not pay."""
-        system, channel = self.system, self.system.clusters[cluster]
+        channel = self.system.clusters[cluster]
         need = self.exchange.needing(channel.members, cluster)
         for topic in list(channel.frequencies) if topics is None else topics:
-            if cluster not in system.clusters:
+            if cluster not in self.system.clusters:
                 return
-            described = system.topics[topic].described()
-            if channel.removes(described, need=int(need[topic]), local=self.local):
-                system.remove(cluster, topic)
+            [told] = self.exchange.topics("cluster", [self.system.topics[topic]])
+            self._judged(cluster, topic, told, int(need[topic]))
+
+    def _judged(self, cluster: int, topic: int, told: Topic, need: int) -> None:
+        """Have a cluster drop a topic that so many of its members have from it alone, if that pays."""
+        if self.system.clusters[cluster].removes(told, need=need, local=self.local):
+            self.system.remove(cluster, topic)
 
     def _resized(self, cluster: int) -> None:
         """Have a cluster look at its topics, or for one more, when its size has changed."""
@@ -190,8 +212,8 @@ class Protocol:
             _, topics = self.exchange.elsewhere(channel.members)
             best = int(topics.argmax())
             if topics[best]:
-                self.exchange.send("cluster", 2)
-                self._offered(cluster, best, int(topics[best]))
+                told = self.exchange.asked("cluster", self.system.topics[best]).described()
+                self._offered(cluster, best, told, int(topics[best]))
 
     # Topics
 
@@ -207,8 +229,7 @@ class Protocol:
             self._searched(topic)
             return
         for cluster in sorted(channel.clusters):
-            if cluster in self.system.clusters and topic in self.system.clusters[cluster].frequencies:
-                self._looked_at(cluster, [topic])
+            self._looked_at(cluster, [topic])
 
     def _searched(self, topic: int) -> None:
         """Have a topic with some direct subscribers look for a cluster, and else for a partner."""
@@ -218,17 +239,19 @@ class Protocol:
         clusters, topics = self.exchange.elsewhere(channel.members)
         best = int(clusters.argmax())
         if clusters[best]:
-            self.exchange.send("cluster", 2)
-            if self._offered(best, topic, int(clusters[best])):
+            self.exchange.asked("cluster", system.clusters[best])
+            if self._offered(best, topic, channel.described(), int(clusters[best])):
                 return
         topics[topic] = 0
         partner = int(topics.argmax())
         if not topics[partner]:
             return
-        self.exchange.send("cluster", 2)
-        other, everybody = system.topics[partner].described(), self.rules.everybody
+        everybody = self.rules.everybody
+        other = self.exchange.asked("cluster", system.topics[partner]).described()
         common = min(int(topics[partner]), other.members, len(channel.members))
-        if system.room and channel.pairs(other, common=common, everybody=everybody, local=self.local):
+        if not channel.pairs(other, common=common, everybody=everybody, local=self.local):
+            return
+        if self.exchange.applied(system.addresses).room_for_cluster:
             system.pair(topic, partner, everybody=everybody)
 
     # Rounds
@@ -261,8 +284,7 @@ class Protocol:
         best = int(common.argmax())
         if not common[best]:
             return
-        self.exchange.send("cluster", 2)
-        other = system.clusters[best]
+        other = self.exchange.asked("cluster", system.clusters[best])
         if other.locked or not other.merges(channel.offer(cluster, int(common[best])), self.local):
             return
         keep, gone = (cluster, best) if len(channel.members) >= len(other.members) else (best, cluster)
@@ -270,23 +292,21 @@ class Protocol:
         system.clusters[keep].locked = True
 
     def _reconsidered(self, cluster: int) -> None:
-        """Have members leave who have what they need of a cluster cheaper directly; each sees to itself."""
+        """Have members leave who have what they need of a cluster cheaper directly; each sees to itself.
+
+        Who would leave by what the cluster told its members looks again, as others have left meanwhile.
+        """
         channel = self.system.clusters[cluster]
-        members = channel.members.all()
-        worth = self.system.peers.worth(members, cluster, self._prices(channel.frequencies))
-        # Who is far from leaving by these prices need not look closer; prices change while others leave.
-        price = -self.local.leave((), members=len(channel.members), frequency=channel.frequency)
+        prices = np.zeros(len(self.system.topics))
+        topics = self.exchange.topics("cluster", [self.system.topics[each] for each in channel.frequencies])
+        for topic, (frequency, direct) in zip(channel.frequencies, topics, strict=True):
+            prices[topic] = self.local.last(Topic(frequency, direct + 1))
+        members, size = self.exchange.counted(channel)
+        worth = self.system.peers.worth(members, cluster, prices)
+        price = -self.local.leave((), members=size, frequency=channel.frequency)
         for peer in members[worth <= price * (1 + 1e-9)].tolist():
             if self._leaves(peer, cluster):
-                self.system.leave(peer, cluster, self.system.peers.need(peer, cluster))
+                self._left(peer, cluster)
                 if cluster not in self.system.clusters:
                     return
         channel.checked = len(channel.members)
-
-    def _prices(self, topics: dict[int, float]) -> Doubles:
-        """Return what one more direct subscription to each of some topics costs."""
-        found = np.zeros(len(self.system.topics))
-        for topic in topics:
-            frequency, members = self.system.topics[topic].described()
-            found[topic] = self.local.last(Topic(frequency, members + 1))
-        return found

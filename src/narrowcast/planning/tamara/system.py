@@ -78,8 +78,10 @@ class System:
     def take(self, peer: int, topic: int) -> None:
         """Subscribe somebody to a topic directly."""
         channel = self.topics[topic]
-        if not len(channel.members) and not self.addresses.open(("t", topic), (topic,)):
-            self.addresses.wait(topic)
+        if not len(channel.members):
+            addresses = self.exchange.applied(self.addresses)
+            if not addresses.open(("t", topic), (topic,)):
+                addresses.wait(topic)
         before = self._direct(topic)
         self.peers.direct.put(peer, topic)
         channel.members.add(peer)
@@ -94,15 +96,11 @@ class System:
         self.account.topic(channel.frequency, before, self._direct(topic))
         self.addresses.listen(("t", topic), peer, -1)
         if not len(channel.members):
-            self.addresses.give_up(topic)
-            if ("t", topic) in self.addresses.number:
-                self.addresses.close(("t", topic), (topic,))
+            addresses = self.exchange.returned(self.addresses)
+            addresses.give_up(topic)
+            if ("t", topic) in addresses.number:
+                addresses.close(("t", topic), (topic,))
                 self._seat()
-
-    @property
-    def room(self) -> bool:
-        """Whether another cluster can have a channel, if need be that of a topic."""
-        return self.addresses.room or any(kind == "t" for kind, _ in self.addresses.number)
 
     def _seat(self) -> None:
         """Give channels that have become free to topics that wait."""
@@ -110,21 +108,29 @@ class System:
             self._move(topic, lambda t: self.addresses.open(("t", t), (t,)))
 
     def _evict(self) -> None:
-        """Have the topic that is sent to fewest go without a channel, for the sake of a cluster."""
-        topics = [topic for kind, topic in self.addresses.number if kind == "t"]
-        least = min(topics, key=lambda t: ((1 + self.topics[t].frequency) * len(self.topics[t].members), t))
+        """Have the topic that is sent to fewest go without a channel, for the sake of a cluster.
+
+        Whoever hands out channels asks all topics that have one.
+        """
+        told = {
+            topic: self.exchange.asked("cluster", self.topics[topic]).described()
+            for kind, topic in self.addresses.number
+            if kind == "t"
+        }
+        least = min(told, key=lambda t: ((1 + told[t].frequency) * told[t].members, t))
         self._move(least, lambda t: self.addresses.close(("t", t), (t,)))
         self.addresses.wait(least)
 
     def _move(self, topic: int, how: Callable[[int], object]) -> None:
-        """Give a topic a channel or take it away, and its direct subscribers with it."""
-        members, before = self.topics[topic].members.all().tolist(), self._direct(topic)
+        """Give a topic a channel or take it away, and its direct subscribers with it, who are told."""
+        channel, before = self.exchange.reached("cluster", self.topics[topic]), self._direct(topic)
+        members = self.exchange.announced(channel.members).tolist()
         for peer in members:
             self.addresses.listen(("t", topic), peer, -1)
         how(topic)
         for peer in members:
             self.addresses.listen(("t", topic), peer, 1)
-        self.account.topic(self.topics[topic].frequency, before, self._direct(topic))
+        self.account.topic(channel.frequency, before, self._direct(topic))
 
     def join(self, peer: int, cluster: int) -> None:
         """Have somebody join a cluster, and drop what they have from it now."""
@@ -225,7 +231,7 @@ class System:
     def _close(self, cluster: int) -> None:
         """Forget a cluster that has no topics and no members any more."""
         self.account.cluster(self.clusters[cluster].numbers(), (0, 0, 0.0))
-        self.addresses.close(("c", cluster), ())
+        self.exchange.returned(self.addresses).close(("c", cluster), ())
         del self.clusters[cluster]
         heapq.heappush(self._free, cluster)
         self._seat()
@@ -242,7 +248,7 @@ class System:
         self.updates["pair"] += 1
 
     def found(self, topics: Iterable[int]) -> int:
-        """Make a cluster of topics, without members as yet, and return its number."""
+        """Make a cluster of topics, without members as yet, and return its number: there must be room."""
         cluster = heapq.heappop(self._free) if self._free else self._next
         self._next = max(self._next, cluster + 1)
         self._grow()
