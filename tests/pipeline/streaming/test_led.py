@@ -109,3 +109,12 @@ def test_a_flow_of_the_same_micro_batch(planner: OnlinePlanner) -> None:
     assert interest.rate.tolist() == pytest.approx(wanted, rel=1e-9)
     assert (step.changes, step.ignored) == (2, 1)
     step.standing.plan.validate(interest)
+
+
+def test_rounds_are_held_while_only_events_come() -> None:
+    """Nobody changes anything, and yet two topics with the same subscribers become a cluster in time."""
+    planner = Tamara(rounds=0, period=float(DAY))
+    little = 9.0  # as many as there were, so that no rate moves
+    _, step = after(planner, seen(little, little), seen(little, little, until=3 * DAY))
+    carried = np.bincount(step.standing.plan.carries.indices)
+    assert carried.max() == 2
