@@ -10,7 +10,7 @@ from narrowcast import start as _start  # noqa: F401
 from importlib import import_module
 from types import ModuleType
 
-from narrowcast.costs import COSTS, CostModel, Filtering, Network, Overall, Waste
+from narrowcast.costs import COSTS, CostModel, FalsePositives, Filtering, Network, Overall, Waste
 from narrowcast.errors import NarrowcastError
 from narrowcast.filters.explain import Explanation, Subscription
 from narrowcast.filters.limits import Limits
@@ -44,6 +44,7 @@ from narrowcast.planning import (
     Annealed,
     Broadcast,
     Cover,
+    Direct,
     Forgy,
     FrequencyThreshold,
     Giant,
@@ -91,9 +92,11 @@ __all__ = [
     "CostModel",
     "Cover",
     "Deliveries",
+    "Direct",
     "EventBatch",
     "ExactRouter",
     "Explanation",
+    "FalsePositives",
     "Filtering",
     "Forgy",
     "FrequencyThreshold",

@@ -12,6 +12,7 @@ import pytest
 
 import narrowcast as nc
 from narrowcast.cli.compare import _rows, _sent
+from narrowcast.costs.false_positives import FalsePositives
 from narrowcast.costs.filtering import Filtering
 from narrowcast.pipeline.compare import Compared, Comparison
 from narrowcast.pipeline.sendings import Replayed, Sent
@@ -63,7 +64,7 @@ def test_compare(given: list[str], spark: SparkSession, tmp_path: Path) -> None:
     )
     assert facts["replay"] is None
     assert {row["replayed"] for row in facts["rows"]} == {None}
-    assert facts["costs"] == ["network", "waste", "filtering", "overall"]
+    assert facts["costs"] == ["network", "waste", "false-positives", "filtering", "overall"]
     assert set(facts["inputs"]) == {"interests", "topology", "locations"}
     by_name = {(row["method"], row["asked"]): row for row in facts["rows"]}
     asked = {(name, count) for name in ("partial", "mst", "hash", "per-flow") for count in (2, 3)}
@@ -220,6 +221,7 @@ def test_plan_and_evaluate_on_a_network(given: list[str], spark: SparkSession, t
         facts["costs"]
         == info.costs
         == {
+            "false-positives": FalsePositives().score(INTEREST, plan).total,
             "filtering": Filtering().score(INTEREST, plan).total,
             "network": pytest.approx(paid.total),
             "overall": nc.Overall().score(INTEREST, plan).total,

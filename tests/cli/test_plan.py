@@ -13,6 +13,7 @@ import pytest
 
 import narrowcast as nc
 from narrowcast.cli.settings import parameters
+from narrowcast.costs.false_positives import FalsePositives
 from narrowcast.costs.filtering import Filtering
 from narrowcast.errors import ParameterError
 from narrowcast.pipeline.plan import to_interest
@@ -99,6 +100,7 @@ def test_topics(topics: list[str], tmp_path: Path) -> None:
         "sessions": None,
         "direct": 0,
         "costs": {
+            "false-positives": FalsePositives().score(interest, plan).total,
             "filtering": Filtering().score(interest, plan).total,
             "overall": nc.Overall().score(interest, plan).total,
             "waste": cost.total,
@@ -171,7 +173,9 @@ def test_events(content: list[str], tmp_path: Path) -> None:
     assert (facts["flows"], facts["wants"], facts["rejected"]) == (12, interest.wants.nnz, 1)
     filtering = Filtering().score(interest, plan).total
     overall = nc.Overall().score(interest, plan).total
-    assert facts["costs"] == info.costs == {"filtering": filtering, "overall": overall, "waste": cost}
+    false = FalsePositives().score(interest, plan).total
+    totals = {"false-positives": false, "filtering": filtering, "overall": overall, "waste": cost}
+    assert facts["costs"] == info.costs == totals
     assert (info.flow_space, info.params) == ("events", {"channels": 3, "recent": 12})
     assert said.startswith("40 events against 4 subscriptions: about ")
 

@@ -15,6 +15,7 @@ import pytest
 
 import narrowcast as nc
 from narrowcast.cli import run as module
+from narrowcast.costs.false_positives import FalsePositives
 from narrowcast.costs.filtering import Filtering, receivers
 from narrowcast.errors import NarrowcastError
 from narrowcast.pipeline.checkpoint import RECORDS, workshop
@@ -149,6 +150,7 @@ def test_everything_is_what_one_process_computes(first: tuple[Path, dict[str, An
     network = nc.Network(links, locations=nc.Locations.from_table(tables["locations"], links))
     paid, filtering = network.score(interest, plan), Filtering().score(interest, plan)
     overall = nc.Overall().score(interest, plan).total
+    false = FalsePositives().score(interest, plan).total
     own = nc.Partial(channels=4, seed=3, topology=links, locations=network.locations)
     kept = nc.Interest.from_tables(
         *(pq.read_table(out / f"{name}.parquet") for name in ("interests", "rates"))
@@ -163,6 +165,7 @@ def test_everything_is_what_one_process_computes(first: tuple[Path, dict[str, An
         "filtering": pytest.approx(filtering.total),
         "excess_share": pytest.approx(Filtering.share(filtering, receivers(interest))),
         "overall": pytest.approx(overall),
+        "false-positives": pytest.approx(false),
     }
     assert (costs["unicast"]["improvement_pct"], costs["ideal"]["improvement_pct"]) == (0, 100)
     assert list(costs) == ["partial", "unicast", "broadcast", "per-flow", "hash", "ideal"]
@@ -175,6 +178,7 @@ def test_everything_is_what_one_process_computes(first: tuple[Path, dict[str, An
     assert (info.method, info.seed, info.channels, info.flow_space) == ("partial", 3, 4, "events")
     assert info.params == {"channels": 4, "recent": 10_000}
     assert info.costs == {
+        "false-positives": pytest.approx(false),
         "filtering": pytest.approx(filtering.total),
         "waste": found.total,
         "network": pytest.approx(paid.total),

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import narrowcast as nc
+from narrowcast.costs.false_positives import FalsePositives
 from narrowcast.costs.filtering import Filtering
 from narrowcast.errors import ParameterError
 from narrowcast.pipeline.compare import Compared, Comparison, compare
@@ -78,7 +79,7 @@ def rows(found: Comparison) -> dict[tuple[str, int | None], Compared]:
 
 def test_the_costs_are_those_of_each_method() -> None:
     found = compare(INTEREST, channels=[3, 5], network=NetworkTables(LINE))
-    assert found.costs == ("network", "waste", "filtering", "overall")
+    assert found.costs == ("network", "waste", "false-positives", "filtering", "overall")
     by_name = rows(found)
     several = [name for name in nc.PLANNERS if name not in ("auto", "unicast", "broadcast")]
     asked = {(name, count) for name in several for count in (3, 5)}
@@ -86,6 +87,7 @@ def test_the_costs_are_those_of_each_method() -> None:
     models: dict[str, nc.CostModel] = {
         "network": nc.Network(LINE),
         "waste": nc.Waste(),
+        "false-positives": FalsePositives(),
         "filtering": Filtering(),
         "overall": nc.Overall(),
     }
@@ -120,8 +122,8 @@ def test_the_table_has_a_row_for_each() -> None:
     found = compare(INTEREST, channels=2, methods=["mst", "ideal", "mst"], params={"top": 0})
     table = found.to_table()
     assert table.column_names == [
-        *("method", "asked", "channels", "waste", "filtering", "overall", "improvement_pct"),
-        *("excess_share", "direct_share", "seconds", "peak_mb", "problem"),
+        *("method", "asked", "channels", "waste", "false-positives", "filtering", "overall"),
+        *("improvement_pct", "excess_share", "direct_share", "seconds", "peak_mb", "problem"),
     ]
     assert sorted(table["method"].to_pylist()) == sorted([*BASELINES, "mst", "ideal"])
     assert table.schema.field("asked").type == pa.int64()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from narrowcast.costs import COSTS, Waste
+from narrowcast.costs import COSTS, FalsePositives, Waste
 from narrowcast.costs.filtering import Filtering, receivers
 from narrowcast.costs.overall import Overall
 from narrowcast.errors import ParameterError, PlanError, TableError
@@ -244,6 +244,7 @@ def test_a_plan_with_the_name_of_a_baseline(spark: SparkSession) -> None:
     assert json.loads(text)["methods"]["ideal"] == {
         "channels": None,
         "costs": {
+            "false-positives": {"total": 0.0, "terms": dict(FalsePositives().ideal(case.interest).terms)},
             "filtering": {"total": pytest.approx(ideal.total), "terms": pytest.approx(dict(ideal.terms))},
             "overall": {"total": pytest.approx(least.total), "terms": pytest.approx(dict(least.terms))},
             "waste": {"total": 0.0, "terms": dict(Waste().ideal(case.interest).terms)},
@@ -275,14 +276,18 @@ def test_a_cost_that_does_not_add_up_is_scored_at_once(
     frames = case.frames(spark)
     found = evaluate(frames, case.plan, name="mine", block_size=40)
     assert_same(found.methods, on_the_driver(case, 7))
-    assert list(found.methods["mine"].costs) == ["filtering", "listeners", "overall", "waste"]
+    assert list(found.methods["mine"].costs) == [
+        *("false-positives", "filtering", "listeners", "overall", "waste")
+    ]
     # Each block has some of the subscribers; the share is of flooding to all of them.
     for each in found.methods.values():
         share = Filtering.share(each.costs["filtering"], receivers(case.interest))
         assert each.excess_share == pytest.approx(share)
     assert found.methods["broadcast"].excess_share == pytest.approx(1)
     few = evaluate(frames, case.plan, name="mine", limit=10)
-    assert list(few.methods["mine"].costs) == ["filtering", "waste"], "what takes all at once is left out"
+    assert list(few.methods["mine"].costs) == ["false-positives", "filtering", "waste"], (
+        "what takes all at once is left out"
+    )
     alone = evaluate(frames, case.plan, name="mine", costs=["listeners"])
     assert alone.methods["hash"].excess_share is None
     assert alone.methods["hash"].costs["listeners"].total == case.plan.listens.nnz

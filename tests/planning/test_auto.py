@@ -50,6 +50,12 @@ def test_filtering_and_sessions() -> None:
         assert (chosen.fit(INTEREST).method_, chosen.plan_) == ("joint", own)
 
 
+def test_false_positives() -> None:
+    own = nc.Direct(channels=2, seed=4).fit(INTEREST).plan_
+    chosen = nc.planning.Auto(channels=2, seed=4, cost="false-positives").fit(INTEREST)
+    assert (chosen.method_, chosen.plan_, chosen.everybody) == ("direct", own, True)
+
+
 def test_the_overall_cost_needs_no_number_of_channels() -> None:
     own = nc.Cover(seed=4).fit(INTEREST).plan_
     chosen = nc.planning.Auto(seed=4, cost="overall").fit(INTEREST)

@@ -127,8 +127,22 @@ def literal_waste(interest: Interest, plan: ChannelPlan) -> float:
     return wasted
 
 
+def literal_false_positives(interest: Interest, plan: ChannelPlan) -> float:
+    carries, listens = plan.carries.toarray(), plan.listens.toarray()
+    wants, direct = interest.wants.toarray(), plan.unicast.toarray()
+    false = 0.0
+    for f in range(interest.n_flows):
+        for s in range(interest.n_subscribers):
+            reached = direct[s, f] or any(carries[f, c] and listens[s, c] for c in range(plan.n_channels))
+            false += interest.rate[f] * (reached and not wants[s, f])
+    return false
+
+
 #: For each cost, the same by literal loops over a plan of one level with the interest's own labels.
-REFERENCES: dict[str, Callable[[Interest, ChannelPlan], float]] = {"waste": literal_waste}
+REFERENCES: dict[str, Callable[[Interest, ChannelPlan], float]] = {
+    "false-positives": literal_false_positives,
+    "waste": literal_waste,
+}
 
 
 @st.composite

@@ -37,6 +37,7 @@ _OTHERS = "the plan is of other events, and says nothing of which channel carrie
 #: Terms that the table has already: the total of a cost, or that of a row, under another name.
 _SAME = {
     "waste": ("wasted",),
+    "false-positives": ("false_positives",),
     "network": ("unicast", "ideal", "broadcast"),
     "filtering": ("ideal", "excess", "everything"),
     "overall": ("association", "direct", "clustered", "unicast"),

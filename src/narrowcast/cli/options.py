@@ -109,13 +109,15 @@ def number(value: float) -> str:
 def columns_of(costs: Collection[str]) -> tuple[list[str], bool]:
     """Return the costs that a table has room for, and whether it has room for the excess of filtering.
 
-    That excess says what the total does; and beside the columns of a network, those of filtering and of the
-    overall cost would be too many.
+    That excess says what the total does; false positives are mostly the waste; and beside the columns of a
+    network, those of filtering and of the overall cost would be too many.
 
     >>> columns_of(["filtering", "overall", "waste"]), columns_of(["network", "overall", "waste"])
     ((['overall', 'waste'], True), (['network', 'waste'], False))
+    >>> columns_of(["false-positives", "waste"]), columns_of(["false-positives"])
+    ((['waste'], False), (['false-positives'], False))
     """
-    crowded = {"filtering": "waste", "overall": "network"}
+    crowded = {"false-positives": "waste", "filtering": "waste", "overall": "network"}
     totals = [name for name in costs if crowded.get(name) not in costs]
     return totals, "filtering" in costs and not {"network", "waste"} <= set(costs)
 

@@ -177,7 +177,7 @@ def plan(
         seed=seed,
     )
     asks: dict[str, Any] = {"channels": channels, "seed": seed, "params": params | onward.params}
-    check_planner(method, **asks, network=network)
+    check_planner(method, **asks, network=network, filters=subscriptions is not None and flows == "events")
     pairs = rows_in(interests) if interests is not None and changes is None else None
     check_large(method, **asks, network=network, pairs=pairs, limit=limit)
     with options.spark_at(master, conf, ui=ui) as at, sized(at.spark, given.size(at.spark)):

@@ -63,10 +63,12 @@ class Costs(Registry[Callable[..., CostModel]]):
 
         Examples
         --------
-        >>> from narrowcast.costs import filtering, network, overall, waste
+        >>> from narrowcast.costs import false_positives, filtering, network, overall, waste
         >>> from narrowcast.model.topology import Topology
-        >>> sorted(COSTS.made()), sorted(COSTS.made(topology=Topology([0], [1], [1.0])))
-        (['filtering', 'overall', 'waste'], ['filtering', 'network', 'overall', 'waste'])
+        >>> sorted(COSTS.made())
+        ['false-positives', 'filtering', 'overall', 'waste']
+        >>> sorted(COSTS.made(topology=Topology([0], [1], [1.0])))
+        ['false-positives', 'filtering', 'network', 'overall', 'waste']
         >>> COSTS.made(["network"])
         Traceback (most recent call last):
         narrowcast.errors.ParameterError: cost 'network' needs topology; give it, or leave the cost out

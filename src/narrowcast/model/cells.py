@@ -211,7 +211,8 @@ class CellGrid:
         places = self.places(cells)
         lo, hi = np.empty(places.shape), np.empty(places.shape)
         for i, (name, edge) in enumerate(zip(self.attributes, self.edges, strict=True)):
-            ends = np.concatenate([[-np.inf], _values(name, edge, self.schema[name]), [np.inf]])
+            inner = values_of(edge, _divisible(name, self.schema[name]))
+            ends = np.concatenate([[-np.inf], inner, [np.inf]])
             lo[:, i], hi[:, i] = ends[places[:, i]], ends[places[:, i] + 1]
         return lo, hi
 
@@ -344,11 +345,21 @@ def _scale(dtype: DataType) -> Fraction:
     return Fraction(10**6) if dtype.family == "timestamp" else Fraction(1)
 
 
-def _values(name: str, found: Ints, dtype: DataType) -> Doubles:
-    """Return keys as the numbers that they stand for."""
-    _divisible(name, dtype)
-    if dtype.family != "float":
+def values_of(found: Ints, dtype: DataType) -> Doubles:
+    """Return keys of a type of numbers as the numbers that they stand for; no bound is infinite.
+
+    Examples
+    --------
+    >>> from narrowcast.model.schema import Schema
+    >>> [size] = Schema.of({"size": "decimal(9, 2)"}).types
+    >>> values_of(np.array([keys.NO_LOW, 250, keys.NO_HIGH]), size).tolist()
+    [-inf, 2.5, inf]
+    """
+    if dtype.family == "float":
+        values: Doubles = np.where(found < 0, found ^ np.int64(2**63 - 1), found).view(np.float64)
+    else:
         scale = _scale(dtype)
-        return np.array([float(int(key) / scale) for key in found], np.float64)
-    bits = np.where(found < 0, found ^ np.int64(2**63 - 1), found)
-    return bits.view(np.float64)
+        # One rounding where both are whole numbers that doubles hold, as in all types but the widest.
+        values = found.astype(np.float64) * float(scale.denominator) / float(scale.numerator)
+    ends = np.select([found <= keys.NULL, found >= keys.last(dtype)], [-np.inf, np.inf], values)
+    return np.asarray(ends, np.float64)

@@ -23,11 +23,10 @@ import pyarrow.compute as pc
 
 from narrowcast.kernels import cover as kernels
 from narrowcast.model.interest import Interest
-from narrowcast.model.labels import encode, labels_in
 from narrowcast.model.plan import ChannelPlan
-from narrowcast.model.relation import relation_of
 from narrowcast.pipeline.plan import chunks
 from narrowcast.pipeline.problems import plainly
+from narrowcast.pipeline.wants import flows_of, lists_of, rows_of, sample_of, size_of
 from narrowcast.planning import watch
 from narrowcast.planning.covering import Covering
 
@@ -50,8 +49,6 @@ if TYPE_CHECKING:
 ROUNDS, LEAST = 12, 1e-3
 #: Subscribers that a worker looks at in one go.
 CHUNK = 1 << 14
-#: Parts of all hashes, of which some are the sample.
-_PARTS = 1 << 20
 
 #: What counts are of: members of a cluster; of one of its flows, those who have it from nowhere else, or who
 #: might have it from there; direct subscribers of a flow.
@@ -83,9 +80,8 @@ class Clusters:
 
     def choose(self, table: pa.Table) -> Covering:
         """Return subscribers in the clusters that they choose."""
-        lists = table["flows"].combine_chunks()
-        start = lists.offsets.to_numpy().astype(np.int64)
-        rows = start, np.array(lists.values.to_numpy(), np.int32), np.ones(len(start) - 1, np.int64)
+        start, index = lists_of(table)
+        rows = start, index, np.ones(len(start) - 1, np.int64)
         found = Covering(rows, self.model, self.frequency, self.n)
         found.begin(np.split(self.flow, np.cumsum(np.bincount(self.cluster, minlength=self.n))[:-1]))
         return found
@@ -166,14 +162,14 @@ def covered(
     end = np.inf if planner.seconds is None else time.monotonic() + planner.seconds
     model = planner.model()
     with plainly("gather what subscribers want"):
-        flows, rate = _flows(frames)
+        flows, rate = flows_of(frames)
         shipped = frames.interests.sparkSession.sparkContext.broadcast(flows)
-        rows = _rows(frames, shipped).persist(StorageLevel.MEMORY_AND_DISK)
+        rows = rows_of(frames, shipped).persist(StorageLevel.MEMORY_AND_DISK)
     job = _Job(rows, model, rate * model.interval, len(flows))
     try:
         best = job.nothing()
         least = _told(say, 0, job.cost(best))
-        table = _sampled(rows, flows, rate, planner, limit) if rounds else None
+        table = _sampled(rows, rate, planner, limit) if rounds else None
         chosen = None
         for turn in range(rounds):
             assert table is not None
@@ -200,50 +196,13 @@ def _told(say: Callable[[int, float], None] | None, turn: int, cost: float) -> f
     return cost
 
 
-def _flows(frames: InterestFrames) -> tuple[Labels, Doubles]:
-    """Return all flows, in the order of their labels, and the rate of each."""
-    wanted = labels_in(frames.interests.select("flow").distinct().toArrow(), "flow", "interests")
-    nobody = pa.table({"subscriber": pa.array([], pa.int64()), "flow": wanted.slice(0, 0)})
-    rated = Interest.from_tables(nobody, frames.rates.select("flow", "rate").toArrow())
-    flows, [known, _] = encode("flow", rated.flows, wanted)
-    rate = np.ones(len(flows))
-    rate[known] = rated.rate
-    return flows, rate
-
-
-def _rows(frames: InterestFrames, flows: Broadcast[Labels]) -> DataFrame:
-    """Return `subscriber` and `flows`, the numbers of what they want, with a hash of these."""
-    from pyspark.sql import functions as sf
-
-    pairs = frames.interests.select("subscriber", "flow")
-    kind = pairs.schema["subscriber"].dataType.simpleString()
-    numbered = pairs.mapInArrow(partial(_numbered, flows=flows), f"subscriber {kind}, flow int")
-    lists = numbered.groupBy("subscriber").agg(sf.sort_array(sf.collect_list("flow")).alias("flows"))
-    return lists.select("subscriber", "flows", sf.xxhash64("flows").alias("hash"))
-
-
-def _numbered(batches: Iterator[pa.RecordBatch], flows: Broadcast[Labels]) -> Iterator[pa.RecordBatch]:
-    """Yield wanted pairs with the number of the flow."""
-    known = flows.value
-    for table in chunks(batches):
-        flow = pc.index_in(labels_in(table, "flow", "interests").cast(known.type), value_set=known)
-        yield from pa.table({"subscriber": table["subscriber"], "flow": flow}).to_batches()
-
-
-def _sampled(rows: DataFrame, flows: Labels, rate: Doubles, planner: Cover, limit: int) -> Clusters:
+def _sampled(rows: DataFrame, rate: Doubles, planner: Cover, limit: int) -> Clusters:
     """Return the clusters that are best for some of the subscribers, by the hash of what they want."""
-    from pyspark.sql import functions as sf
-
     with plainly("bring a sample to the driver"):
-        [all_] = rows.agg(sf.count("*").alias("n"), sf.sum(sf.size("flows")).alias("pairs")).collect()
-        parts = int(_PARTS * min(1.0, limit / max(1, all_.pairs or 0)))
-        some = rows.where(sf.pmod("hash", sf.lit(_PARTS)) < max(1, parts))
-        lists = some.select("flows").toArrow()["flows"].combine_chunks()
-    n = len(lists)
-    row = np.repeat(np.arange(n), lists.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64))
-    interest = Interest(relation_of(row, lists.flatten(), (n, len(flows))), rate)
+        n, pairs = size_of(rows)
+        interest = sample_of(rows, limit / max(1, pairs), rate)
     model = planner.model()
-    times = max(1, round(all_.n / max(1, n)))
+    times = max(1, round(n / max(1, interest.n_subscribers)))
     found, _ = planner.hurried(0.5).covering(interest, model, times=times)
     cluster, flow = np.nonzero(found.has[found.live])
     return Clusters(cluster, flow, len(found.live), model, model.frequencies(interest))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.cells import NUMBERS, CellGrid
+from narrowcast.pipeline.boxes import boxes_of
 from narrowcast.pipeline.cells import cell_rates, from_cells
 from narrowcast.pipeline.changes import from_changes, up_to
 from narrowcast.pipeline.content import Content, reasons_of
@@ -265,6 +266,8 @@ def _content(
     matches = matches.persist(StorageLevel.DISK_ONLY)
     with plainly("find the last events"):
         frames = from_matches(matches, content.owners, content.events, **inputs.chosen)
+        if any(kind.family in NUMBERS for kind in content.schema.types):
+            frames = replace(frames, boxes=boxes_of(content.compiled, content.schema))
     return Taken(
         _kept(frames), content.facts, prints, rejected=content.rejected, content=content, matches=matches
     )
@@ -300,7 +303,14 @@ def _kept(frames: InterestFrames) -> InterestFrames:
     from pyspark import StorageLevel
 
     level = StorageLevel.DISK_ONLY
-    cells = None if frames.cells is None else frames.cells.persist(level)
-    return InterestFrames(
-        frames.interests.persist(level), frames.rates.persist(level), frames.flow_space, cells
+
+    def kept(frame: DataFrame) -> DataFrame:
+        return frame.persist(level)
+
+    return replace(
+        frames,
+        interests=kept(frames.interests),
+        rates=kept(frames.rates),
+        cells=None if frames.cells is None else kept(frames.cells),
+        subscribers=None if frames.subscribers is None else kept(frames.subscribers),
     )

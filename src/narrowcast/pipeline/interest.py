@@ -37,12 +37,18 @@ class InterestFrames:
         What flows are: `topics`, `cells` of the event space, or `events` seen before.
     cells
         For cells: `flow`, `lo` and `hi`, the ends of each cell along each attribute of its grid.
+    subscribers
+        `subscriber`: everybody, where some may want none of the flows and others that are yet to come.
+    boxes
+        The box around all that each of them asks for, where filters are known: see `boxes_of`.
     """
 
     interests: DataFrame
     rates: DataFrame
     flow_space: Literal["topics", "cells", "events"]
     cells: DataFrame | None = None
+    subscribers: DataFrame | None = None
+    boxes: DataFrame | None = None
 
     @property
     def text(self) -> bool:
@@ -223,7 +229,8 @@ def from_matches(
         flows = pairs.select("event_id").distinct()
     interests = pairs.join(people, "subscription_id").select("subscriber", sf.col("event_id").alias("flow"))
     rates = flows.select(sf.col("event_id").alias("flow"), sf.lit(1.0).alias("rate"))
-    return InterestFrames(interests.distinct(), rates, "events")
+    everybody = people.select("subscriber").distinct()
+    return InterestFrames(interests.distinct(), rates, "events", subscribers=everybody)
 
 
 def extent(events: DataFrame) -> tuple[int, float]:

@@ -1,4 +1,4 @@
-"""Planning: on the driver, up to a limit; above it, `joint` and `cover` plan on Spark."""
+"""Planning: on the driver, up to a limit; above it, `joint`, `cover` and `direct` plan on Spark."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from narrowcast.errors import ParameterError, PlanError
 from narrowcast.model.interest import Interest
 from narrowcast.model.labels import encode, labels_in
 from narrowcast.model.relation import relation_of
+from narrowcast.pipeline.boxes import bring_boxes
 from narrowcast.pipeline.network import COLUMNS, NOWHERE, NetworkTables
 from narrowcast.pipeline.problems import plainly
 from narrowcast.planning.auto import Auto
 from narrowcast.planning.base import PLANNERS, check_channels, check_seed, check_whole
 from narrowcast.planning.cover import Cover
+from narrowcast.planning.direct import Direct
 from narrowcast.planning.joint import Joint
 
 if TYPE_CHECKING:
@@ -36,10 +38,13 @@ if TYPE_CHECKING:
 #: with 3 and 9 million, which makes about 1.6 GB here; what a planner needs for itself comes on top.
 LIMIT = 50_000_000
 #: Parameters that every method may have, and that are not given as one of its own.
-COMMON = ("channels", "seed", *COLUMNS)
-#: Parameters of `joint` and of `cover` that they also have above the limit.
-ON_SPARK = ("sessions", "alpha", "beta", "sweeps", "restarts", "seconds")
-COVER_ON_SPARK = ("clusters", "rounds", "restarts", "cost_n", "interval", "seconds")
+COMMON = ("channels", "seed", "boxes", *COLUMNS)
+#: Methods that plan above the limit, and their parameters that they also have there.
+ON_SPARK: dict[type[Joint | Cover | Direct], tuple[str, ...]] = {
+    Joint: ("sessions", "alpha", "beta", "sweeps", "restarts", "seconds"),
+    Cover: ("clusters", "rounds", "restarts", "cost_n", "interval", "seconds"),
+    Direct: ("balance", "sample", "merged", "passes", "soft"),
+}
 #: Pairs that a worker looks at in one go: finding labels among all costs once per go, not once per batch.
 CHUNK = 1 << 20
 
@@ -67,12 +72,15 @@ def to_interest(frames: InterestFrames, *, limit: int = LIMIT) -> Interest:
     return _brought(frames)
 
 
-def _brought(frames: InterestFrames) -> Interest:
-    """Return the interest, however large it is."""
+def _brought(frames: InterestFrames, *, everybody: bool = False) -> Interest:
+    """Return the interest, however large it is, with those who want none of the flows where asked."""
     with plainly("bring the interest to the driver"):
         interests = frames.interests.select("subscriber", "flow")
         rates = frames.rates.select("flow", "rate").toArrow()
-        column = labels_in(interests.select("subscriber").distinct().toArrow(), "subscriber", "interests")
+        people = interests.select("subscriber").distinct()
+        if everybody and frames.subscribers is not None:
+            people = frames.subscribers.select("subscriber")
+        column = labels_in(people.toArrow(), "subscriber", "interests")
         wanted = labels_in(interests.select("flow").distinct().toArrow(), "flow", "interests")
         subscribers, _ = encode("subscriber", column)
         # Nobody's interest yet: it checks the rates, and numbers the flows as every interest does.
@@ -143,7 +151,11 @@ def make_plan(
     Up to the limit that is done on the driver. Above it, `joint` can do with less, and so can `auto` where
     there is no network to plan for: with the distinct sets of users of flows on the driver where these are
     within the limit, and on Spark where they are not. See `packed` and `distributed`. For `cover`,
-    subscribers choose their clusters on Spark: see `covering`.
+    subscribers choose their clusters on Spark, and for `direct` they move between them there: see `covering`
+    and `clustering`.
+
+    Methods that cluster subscribers have everybody in their plans, also those who want none of the flows, as
+    far as the frames know them.
 
     Parameters
     ----------
@@ -173,24 +185,29 @@ def make_plan(
     planner = make_planner(method, channels=channels, seed=seed, params=params, network=network)
     if over := _over(frames, limit):
         return _plan_large(frames, _large(planner, params or {}, over), limit)
-    interest = _brought(frames)
+    interest = _brought(frames, everybody=getattr(planner, "everybody", False))
+    if needs_boxes(method) and frames.boxes is not None:
+        planner.boxes = bring_boxes(frames.boxes, interest.subscribers)  # type: ignore[attr-defined]
     plan = planner.fit(interest).plan_
     plan.validate(interest)
     return Planned(plan, interest, getattr(planner, "method_", method), "driver", planner)
 
 
-def _large(planner: Planner, params: Mapping[str, Any], over: str) -> Joint | Cover:
+def _large(planner: Planner, params: Mapping[str, Any], over: str) -> Joint | Cover | Direct:
     """Return what plans an interest that is over the limit, or say that nothing does."""
     nothing = Interest(np.zeros((0, 0)))
     # On one level joint saves waste as well: what users filter is what they want, and that.
-    if isinstance(planner, Auto) and planner.fit(nothing).method_ != "partial":
-        planner = Joint(channels=planner.channels, seed=planner.seed, sessions=planner.sessions)
-    if not isinstance(planner, Joint | Cover):
+    if isinstance(planner, Auto) and (chosen := planner.fit(nothing).method_) != "partial":
+        channels, seed, sessions = planner.channels, planner.seed, planner.sessions
+        planner = Joint(channels=channels, seed=seed, sessions=sessions)
+        if chosen == "direct":
+            planner = Direct(channels=channels, seed=seed)
+    if not isinstance(planner, Joint | Cover | Direct):
         raise ParameterError(
             f"{over}, raise the limit on a driver with more memory, or take --method joint, which then plans "
-            "on Spark, as cover does"
+            "on Spark, as cover and direct do"
         )
-    method, known = ("joint", ON_SPARK) if isinstance(planner, Joint) else ("cover", COVER_ON_SPARK)
+    method, known = type(planner).__name__.lower(), ON_SPARK[type(planner)]
     if odd := [name for name in params if name not in ("cost", *known) and params[name] != "linear"]:
         name = {"start": "--from", "pinned": "--pinned"}.get(odd[0], odd[0])
         raise ParameterError(
@@ -200,20 +217,25 @@ def _large(planner: Planner, params: Mapping[str, Any], over: str) -> Joint | Co
     return planner.fit(nothing)
 
 
-def _plan_large(frames: InterestFrames, planner: Joint | Cover, limit: int) -> Planned:
+def _plan_large(frames: InterestFrames, planner: Joint | Cover | Direct, limit: int) -> Planned:
     """Plan from the distinct sets of users of flows, or where subscribers are."""
     # These build on what is here: they cannot be known when this module is made.
+    from narrowcast.pipeline.clustering import clustered
     from narrowcast.pipeline.covering import covered
     from narrowcast.pipeline.distributed import plan_packed
     from narrowcast.pipeline.evaluate import false_exclusions
     from narrowcast.pipeline.packed import packed
 
     path: Literal["driver", "spark"] = "spark"
-    method = "joint" if isinstance(planner, Joint) else "cover"
+    method = type(planner).__name__.lower()
     if isinstance(planner, Cover):
         with covered(frames, planner, limit=limit) as job:
             plan = job.plan()
             interest = job.interest(plan)
+    elif isinstance(planner, Direct):
+        with clustered(frames, planner, limit=limit) as clusters:
+            plan = clusters.plan()
+            interest = clusters.interest(plan)
     else:
         with packed(frames) as found:
             plan, interest = plan_packed(found, planner, limit=limit)
@@ -290,13 +312,17 @@ def make_planner(
     return make(channels=channels, seed=seed, **params, **given)
 
 
-def check_planner(method: str, *, channels: int | None, seed: int = 0, **given: Any) -> None:
+def check_planner(
+    method: str, *, channels: int | None, seed: int = 0, filters: bool = False, **given: Any
+) -> None:
     """Refuse what a method would refuse once it has the interest, before there is one.
 
     Parameters
     ----------
     method, channels, seed, given
         As for `make_planner`.
+    filters
+        Whether there will be filters, for methods that look at their boxes.
 
     Examples
     --------
@@ -304,7 +330,10 @@ def check_planner(method: str, *, channels: int | None, seed: int = 0, **given: 
     Traceback (most recent call last):
     narrowcast.errors.ParameterError: channels is None; pairwise needs a whole number of at least 1
     """
-    make_planner(method, channels=channels, seed=seed, **given).fit(Interest(np.zeros((0, 0))))
+    planner: Any = make_planner(method, channels=channels, seed=seed, **given)
+    if needs_boxes(method) and filters:
+        planner.boxes = np.zeros((0, 1)), np.zeros((0, 1))
+    planner.fit(Interest(np.zeros((0, 0))))
 
 
 def check_large(
@@ -355,6 +384,11 @@ def parameters_of(method: str) -> dict[str, inspect.Parameter]:
 def takes_network(method: str) -> bool:
     """Return whether a method plans for a network, where one is given."""
     return "topology" in inspect.signature(PLANNERS[method]).parameters
+
+
+def needs_boxes(method: str) -> bool:
+    """Return whether a method plans by the boxes of filters."""
+    return "boxes" in inspect.signature(PLANNERS[method]).parameters
 
 
 def _check_params(method: str, params: Mapping[str, Any], given: Mapping[str, Any]) -> None:

@@ -10,7 +10,9 @@ import pyarrow.parquet as pq
 from narrowcast import __version__
 from narrowcast.files import read_table, writing
 from narrowcast.model.artefact import read_plan, write_plan
+from narrowcast.model.cells import NUMBERS
 from narrowcast.model.interest import Interest
+from narrowcast.pipeline.boxes import boxes_of
 from narrowcast.pipeline.checkpoint import Checkpoints, Record, key_of
 from narrowcast.pipeline.compile import compile_subscriptions, owners
 from narrowcast.pipeline.content import reasons_of, rejected_of
@@ -158,7 +160,16 @@ class Run:
 
     def frames(self) -> InterestFrames:
         """Return the interest that the plan is made from."""
-        return InterestFrames(self.table("interests"), self.table("rates"), "events")
+        compiled, schema = self.table("compiled"), self.schema
+        return InterestFrames(
+            self.table("interests"),
+            self.table("rates"),
+            "events",
+            subscribers=owners(compiled, schema).select("subscriber").distinct(),
+            boxes=boxes_of(compiled, schema)
+            if any(kind.family in NUMBERS for kind in schema.types)
+            else None,
+        )
 
     def network(self) -> NetworkTables:
         """Return the network that was given, or the workload's; there may be none."""

@@ -10,6 +10,7 @@ from narrowcast.planning.base import PLANNERS, check_channels, check_seed
 from narrowcast.planning.cells import MacQueen, Pairwise
 from narrowcast.planning.clusters import fits
 from narrowcast.planning.cover import Cover
+from narrowcast.planning.direct import Direct
 from narrowcast.planning.joint import Joint
 from narrowcast.planning.partial import Partial
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from narrowcast.planning.base import Planner
 
 #: The costs that a method can be chosen for.
-COSTS = ("network", "filtering", "overall", "waste")
+COSTS = ("network", "filtering", "overall", "false-positives", "waste")
 #: Flows x flows x subscribers up to which the closest are merged: ten seconds.
 _MERGED = 10**12
 
@@ -31,10 +32,11 @@ _MERGED = 10**12
 class Auto:
     """Plans by the method that measured best for a cost (benchmarks/results/planning.json).
 
-    For network cost that is `partial`, for filtering `joint`, for the overall cost `cover`. For waste, where
-    every flow goes by a channel, it mostly is `joint` too, now and then `pairwise` or `macqueen`: all three
-    are tried, and the plan that wastes least is kept. `pairwise` is left out where it would take more than
-    some ten seconds, as for 10,000 flows and 10,000 subscribers, and `joint` where it takes too much memory.
+    For network cost that is `partial`, for filtering `joint`, for the overall cost `cover`, for false
+    positives on events that are yet to come `direct`. For waste, where every flow goes by a channel, it
+    mostly is `joint` too, now and then `pairwise` or `macqueen`: all three are tried, and the plan that
+    wastes least is kept. `pairwise` is left out where it would take more than some ten seconds, as for 10,000
+    flows and 10,000 subscribers, and `joint` where it takes too much memory.
 
     Parameters
     ----------
@@ -45,8 +47,8 @@ class Auto:
     topology, locations, publishers
         The network, where there is one: see `Partial`.
     cost
-        `network`, `filtering`, `overall` or `waste`; where left out, the first if there is a topology, the
-        second if there are sessions, else the last.
+        `network`, `filtering`, `overall`, `false-positives` or `waste`; where left out, the first if there is
+        a topology, the second if there are sessions, else the last.
     sessions
         The most sessions, for filtering.
 
@@ -81,6 +83,11 @@ class Auto:
         self.cost = cost
         self.sessions = sessions
 
+    @property
+    def everybody(self) -> bool:
+        """Whether who wants nothing yet is in a cluster as well."""
+        return self.cost == "false-positives"
+
     def fit(self, interest: Interest) -> Self:
         """Choose the method and make the plan, `plan_`."""
         check_channels(self.channels, required="" if self.cost == "overall" else "auto")
@@ -108,6 +115,10 @@ class Auto:
         if cost == "overall":
             self.method_ = "cover"
             self.plan_ = Cover(channels=self.channels, seed=self.seed).fit(interest).plan_
+            return self
+        if cost == "false-positives":
+            self.method_ = "direct"
+            self.plan_ = Direct(channels=self.channels, seed=self.seed).fit(interest).plan_
             return self
         if cost == "filtering":
             levels = Joint(channels=self.channels, sessions=self.sessions, seed=self.seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
@@ -13,8 +14,6 @@ from narrowcast.model.relation import Positions, relation_of, rows_of
 from narrowcast.registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import pyarrow as pa
 
     from narrowcast.model.interest import Interest
@@ -24,11 +23,14 @@ __all__ = [
     "OnlinePlanner",
     "PlanDelta",
     "Planner",
+    "Planners",
     "check_channels",
     "check_seed",
     "check_whole",
     "delta_between",
+    "order_of",
     "plan_of_flows",
+    "plan_of_subscribers",
 ]
 
 
@@ -57,8 +59,22 @@ class OnlinePlanner(Planner, Protocol):
         ...
 
 
+class Planners(Registry[Callable[..., Planner]]):
+    """Planners by name.
+
+    One that needs more than an interest, such as the boxes of subscribers, names that in `needs`. It is found
+    by its name, and is not among those that come up when all are gone through: these can do without.
+    """
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in sorted(self._items) if not getattr(self._items[name], "needs", ()))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 #: Planners by the name that `--method` takes; each entry makes a planner from keyword parameters.
-PLANNERS: Registry[Callable[..., Planner]] = Registry("method")
+PLANNERS = Planners("method")
 
 
 def check_channels(channels: int | None, *, required: str = "") -> None:
@@ -124,3 +140,40 @@ def plan_of_flows(
         subscribers=interest.subscribers,
         flows=interest.flows,
     )
+
+
+def plan_of_subscribers(interest: Interest, channel: Positions, n_channels: int) -> ChannelPlan:
+    """Return the plan in which each subscriber listens to one channel, which carries all that they want.
+
+    Parameters
+    ----------
+    interest
+        Whom to serve.
+    channel
+        For each subscriber its channel.
+    n_channels
+        How many channels the plan has.
+
+    Examples
+    --------
+    >>> from narrowcast.model.interest import Interest
+    >>> plan = plan_of_subscribers(Interest([[1, 1, 0], [0, 1, 0], [0, 0, 1]]), np.array([0, 0, 1]), 2)
+    >>> plan.carries.toarray().astype(int).tolist()
+    [[1, 0], [1, 0], [0, 1]]
+    """
+    row, flow = rows_of(interest.wants), interest.wants.indices
+    everybody = np.arange(interest.n_subscribers)
+    return ChannelPlan(
+        relation_of(flow, channel[row], (interest.n_flows, n_channels)),
+        relation_of(everybody, channel, (interest.n_subscribers, n_channels)),
+        subscribers=interest.subscribers,
+        flows=interest.flows,
+    )
+
+
+def order_of(interest: Interest) -> Positions:
+    """Return subscribers in an order that only depends on what they want, however they are numbered."""
+    wants = interest.wants
+    key = np.random.default_rng(0).integers(0, 2**63, interest.n_flows, np.uint64)
+    total = np.append(np.uint64(0), np.cumsum(key[wants.indices], dtype=np.uint64))  # wraps, as a hash may
+    return np.argsort(total[wants.indptr[1:]] - total[wants.indptr[:-1]], kind="stable")

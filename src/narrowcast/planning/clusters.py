@@ -11,7 +11,7 @@ import numpy as np
 from narrowcast.errors import ParameterError
 from narrowcast.kernels import sessions
 from narrowcast.model.matches import Matches
-from narrowcast.planning.base import plan_of_flows
+from narrowcast.planning.base import order_of, plan_of_flows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,7 +55,7 @@ class Points:
         Users are numbered by what they want, so that it does not matter how the interest numbers them.
         """
         wanted = np.flatnonzero(interest.audience() > 0)
-        columns = interest.wants[_order(interest)].tocsc()[:, wanted]
+        columns = interest.wants[order_of(interest)].tocsc()[:, wanted]
         sets = Matches.trusted(columns.indptr.astype(np.int64), columns.indices.astype(np.int32))
         return cls(sets, interest.rate[wanted], interest.n_subscribers), wanted
 
@@ -83,14 +83,6 @@ class Points:
     def ideal(self) -> float:
         """The messages per second that users want."""
         return float(self.rate @ self.sets.counts())
-
-
-def _order(interest: Interest) -> Ints:
-    """Return subscribers in an order that only depends on what they want."""
-    wants = interest.wants
-    key = np.random.default_rng(0).integers(0, 2**63, interest.n_flows, np.uint64)
-    total = np.append(np.uint64(0), np.cumsum(key[wants.indices], dtype=np.uint64))  # wraps, as a hash may
-    return np.argsort(total[wants.indptr[1:]] - total[wants.indptr[:-1]], kind="stable")
 
 
 def fits(n_users: int, n_clusters: int) -> bool:

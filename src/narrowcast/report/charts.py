@@ -60,7 +60,12 @@ _UNPLANNED = ("unicast", "broadcast", "per-flow", "hash", "ideal")
 #: What the panel of events that were sent is called in a comparison.
 SENT = "replayed: the events, sent"
 #: What the costs of a comparison are counted in, where that is known.
-_UNITS = {"network": "cost of links", "waste": "messages in vain", "filtering": "work of receivers"}
+_UNITS = {
+    "network": "cost of links",
+    "waste": "messages in vain",
+    "false-positives": "receivers in vain",
+    "filtering": "work of receivers",
+}
 
 #: Version of the grammar that the files are written in.
 VEGA_LITE = "6.4"

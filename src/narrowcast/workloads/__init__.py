@@ -12,6 +12,7 @@ from narrowcast.workloads.base import (
 )
 from narrowcast.workloads.feeds import Feeds
 from narrowcast.workloads.flows import Flows
+from narrowcast.workloads.hotspots import Hotspots
 from narrowcast.workloads.packages import Packages
 from narrowcast.workloads.quotes import Quotes
 from narrowcast.workloads.stocks import Stocks
@@ -20,6 +21,7 @@ __all__ = [
     "WORKLOADS",
     "Feeds",
     "Flows",
+    "Hotspots",
     "Packages",
     "Quotes",
     "Stocks",

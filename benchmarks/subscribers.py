@@ -1,0 +1,308 @@
+"""Clusters of subscribers by the events they match: false positives on events not seen, balance, seconds.
+
+The workload is that of tariq2012 (`hotspots`): boxes of whole numbers, of which an event matches 5 %.
+Clusters are made from the events of a history, and measured on others. False positives are per event; `of_ck`
+is their share of those of k-means on the centres of boxes. Seconds are CPU seconds of one core, histories not
+included.
+
+- `paper`: 1,000 subscriptions, 50 clusters, five seeds: every method, events around hotspots and uniform.
+- `peers`: what else one would take: spectral clustering and k-means of scikit-learn, power iteration and
+  k-means of MLlib, all on the same histories. Of MLlib seconds are those that pass, on all cores.
+- `growth`: 1,000, 32,000 and 1,000,000 subscriptions.
+- `portions`: `direct` in portions that move by themselves, as on Spark, against `direct` in one place.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array, vstack
+
+from narrowcast.model.interest import Interest
+from narrowcast.planning import PLANNERS
+from narrowcast.planning.audiences import Audiences, Tally, most_of
+from narrowcast.planning.direct import Direct, growing
+from narrowcast.planning.portions import move_portion, place_portion, quota_of
+from narrowcast.planning.spectral.quality import balance, received
+from narrowcast.workloads.hotspots import Hotspots
+
+METHODS = ("direct", "rassoc", "ncut", "centroid", "box-overlap", "r-tree")
+CLUSTERS = 50
+SEEDS = range(200, 205)
+#: Subscriptions at a time while histories are made.
+_BLOCK = 50_000
+
+
+def log(text: object) -> None:
+    """Tell somebody who looks on."""
+    print(text, file=sys.stderr, flush=True)
+
+
+class Case:
+    """Subscriptions with a history, and events that are not in it."""
+
+    def __init__(self, n: int, points: Any, seed: int, *, history: int = 1024, unseen: int = 1000) -> None:
+        workload = Hotspots(n_subscriptions=n, n_events=history + unseen, points=points, seed=seed)
+        self.boxes = workload.ends()
+        events, parts = workload.values(), []
+        for start in range(0, n, _BLOCK):
+            lo, hi = (end[start : start + _BLOCK] for end in self.boxes)
+            inside = np.ones((len(lo), len(events)), np.bool_)
+            for i in range(events.shape[1]):
+                inside &= (events[:, i] > lo[:, i, None]) & (events[:, i] <= hi[:, i, None])
+            parts.append(csr_array(inside))
+        matched = vstack(parts).tocsr()
+        self.interest = Interest(matched[:, :history])
+        self.unseen = matched[:, history:].T.tocsr()
+
+    def measured(self, label: Any, seconds: float) -> dict[str, float]:
+        """Return what clusters come to."""
+        found = received(self.unseen, label)
+        return {
+            "false_positives": found.false_positives / self.unseen.shape[0],
+            "balance": balance(label, CLUSTERS),
+            "seconds": seconds,
+        }
+
+    def method(self, name: str, seed: int) -> dict[str, float]:
+        """Measure one of our methods."""
+        given = {"boxes": self.boxes} if name in ("centroid", "box-overlap", "r-tree") else {}
+        start = time.process_time()
+        planner = PLANNERS[name](channels=CLUSTERS, seed=seed, **given).fit(self.interest)
+        return self.measured(planner.plan_.listens.indices, time.process_time() - start)
+
+
+def paper(n: int, seeds: range) -> list[dict[str, Any]]:
+    """Measure every method on fresh seeds."""
+    rows = []
+    for points in ("hotspots", "uniform"):
+        found: dict[str, list[dict[str, float]]] = {name: [] for name in METHODS}
+        for seed in seeds:
+            case = Case(n, points, seed)
+            for name in METHODS:
+                found[name].append(case.method(name, seed))
+        for name in METHODS:
+            shares = [
+                one["false_positives"] / ck["false_positives"]
+                for one, ck in zip(found[name], found["centroid"], strict=True)
+            ]
+            row = {"events": points, "method": name, **_means(found[name])}
+            row |= {"of_ck": round(statistics.fmean(shares), 3), "sd": round(statistics.pstdev(shares), 3)}
+            log(row)
+            rows.append(row)
+    return rows
+
+
+def peers(n: int, *, spark: bool) -> list[dict[str, Any]]:
+    """Measure what else one would take, on one history."""
+    case = Case(n, "hotspots", SEEDS[0])
+    vectors = case.interest.wants.astype(np.float64)
+    rows: list[dict[str, Any]] = []
+
+    def add(name: str, found: dict[str, float]) -> None:
+        rows.append({"method": name, **{key: round(value, 3) for key, value in found.items()}})
+        log(rows[-1])
+
+    for name in ("direct", "rassoc", "ncut", "centroid"):
+        add(name, case.method(name, 0))
+    for name, make in _sklearn(vectors).items():
+        start = time.process_time()
+        label = make()
+        add(name, case.measured(label, time.process_time() - start))
+    if spark:
+        for name, (label, seconds) in _mllib(vectors).items():
+            add(name, case.measured(label, seconds))
+    first = rows[0]
+    for row in rows:
+        row["fp_of_direct"] = round(row["false_positives"] / first["false_positives"], 2)
+        row["seconds_of_direct"] = round(row["seconds"] / first["seconds"], 1)
+    return rows
+
+
+def _sklearn(vectors: Any) -> dict[str, Callable[[], Any]]:
+    """Return what scikit-learn offers: each makes labels of history vectors."""
+    from sklearn.cluster import KMeans, MiniBatchKMeans, SpectralClustering
+
+    def spectral() -> Any:
+        shared = (vectors @ vectors.T).toarray()
+        size = np.diff(vectors.indptr).astype(np.float64)
+        either = np.maximum(size[:, None] + size - shared, 1)
+        jaccard = shared / either + 1e-9  # connected: it warns of graphs that are not
+        return SpectralClustering(CLUSTERS, affinity="precomputed", random_state=0).fit_predict(jaccard)
+
+    return {
+        "scikit-learn SpectralClustering, Jaccard": spectral,
+        "scikit-learn KMeans": lambda: KMeans(CLUSTERS, random_state=0).fit_predict(vectors),
+        "scikit-learn KMeans, ten starts": lambda: KMeans(CLUSTERS, n_init=10, random_state=0).fit_predict(
+            vectors
+        ),
+        "scikit-learn MiniBatchKMeans": lambda: MiniBatchKMeans(CLUSTERS, random_state=0).fit_predict(
+            vectors
+        ),
+    }
+
+
+def _mllib(vectors: Any) -> dict[str, tuple[Any, float]]:
+    """Return labels by MLlib, and the seconds that passed."""
+    from pyspark.ml.clustering import KMeans, PowerIterationClustering
+    from pyspark.ml.linalg import Vectors
+
+    from narrowcast.pipeline import session
+
+    n, width = vectors.shape
+    found = {}
+    with session("local[*,4]") as spark:
+        rows = [
+            (i, Vectors.sparse(width, vectors.indices[a:b].tolist(), [1.0] * int(b - a)))
+            for i, (a, b) in enumerate(zip(vectors.indptr[:-1], vectors.indptr[1:], strict=True))
+        ]
+        frame = spark.createDataFrame(rows, "id bigint, features: vector".replace(":", "")).persist()
+        frame.count()
+        start = time.perf_counter()
+        model = KMeans(k=CLUSTERS, seed=0).fit(frame)
+        told = model.transform(frame).select("id", "prediction").toArrow()
+        found["MLlib KMeans"] = _ordered(told, "prediction", n), time.perf_counter() - start
+        shared = (vectors @ vectors.T).tocoo()
+        size = np.diff(vectors.indptr)
+        keep = shared.row < shared.col
+        one, other, both = shared.row[keep], shared.col[keep], shared.data[keep]
+        weight = both / (size[one] + size[other] - both)
+        import pyarrow as pa
+
+        table = pa.table({"src": one.astype(np.int64), "dst": other.astype(np.int64), "weight": weight})
+        pairs = spark.createDataFrame(table).persist()
+        pairs.count()
+        start = time.perf_counter()
+        power = PowerIterationClustering(k=CLUSTERS, weightCol="weight", maxIter=20)
+        told = power.assignClusters(pairs).toArrow()
+        label = _ordered(told, "cluster", n)
+        found["MLlib PowerIterationClustering, Jaccard"] = label, time.perf_counter() - start
+    return found
+
+
+def _ordered(table: Any, name: str, n: int) -> Any:
+    """Return labels in the order of ids; who is in no pair is in the last cluster."""
+    label = np.full(n, CLUSTERS - 1)
+    label[table["id"].to_numpy()] = table[name].to_numpy()
+    return label
+
+
+def growth(sizes: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Measure `direct` beside k-means on the centres of boxes, ever more subscriptions."""
+    rows = []
+    for n in sizes:
+        for points in ("hotspots", "uniform"):
+            case = Case(n, points, SEEDS[0], history=1024 if n < 100_000 else 512, unseen=500)
+            row: dict[str, Any] = {"subscriptions": n, "events": points, "matches": case.interest.n_wants}
+            for name in ("direct", "centroid"):
+                found = case.method(name, 0)
+                row |= {f"{name}_{key}": round(value, 3) for key, value in found.items()}
+            row["of_ck"] = round(row["direct_false_positives"] / row["centroid_false_positives"], 3)
+            log(row)
+            rows.append(row)
+    return rows
+
+
+def portions(n: int) -> list[dict[str, Any]]:
+    """Measure `direct` in portions against `direct` in one place."""
+    rows = []
+    for points in ("hotspots", "uniform"):
+        case = Case(n, points, SEEDS[0])
+        whole = case.method("direct", 0)["false_positives"]
+        for count in (8, 32):
+            label = _in_portions(case.interest, count, sample=n // 2)
+            found = case.measured(label, 0.0)
+            again = _in_portions(case.interest, count, sample=n // 2)
+            rows.append(
+                {
+                    "events": points,
+                    "portions": count,
+                    "of_whole": round(found["false_positives"] / whole, 3),
+                    "balance": round(found["balance"], 3),
+                    "same_again": bool((label == again).all()),
+                }
+            )
+            log(rows[-1])
+    return rows
+
+
+def _in_portions(interest: Interest, count: int, *, sample: int) -> Any:
+    """Return clusters by the steps that are taken on Spark."""
+    n, k, rate = interest.n_subscribers, CLUSTERS, np.ones(interest.n_flows)
+    rng = np.random.default_rng(0)
+    portion, some = rng.integers(count, size=n), rng.permutation(n)[:sample]
+    first = Audiences.of(Interest(interest.wants[some]), k)
+    first.cluster[:] = Direct(channels=k).fit(Interest(interest.wants[some])).plan_.listens.indices
+    parts = [np.flatnonzero(portion == p) for p in range(count)]
+    rows = []
+    for mine in parts:
+        wants = interest.wants[mine]
+        rows.append((wants.indptr.astype(np.int64), wants.indices.astype(np.int32)))
+    tally, label = first.tally(), np.empty(n, np.int64)
+    for p, mine in enumerate(parts):
+        label[mine] = place_portion(rows[p], rate, tally, times=n / sample, balance=2.0, key=[0, p])
+    for turn, q in enumerate([*np.repeat(growing(60.0, n / k), 2).tolist(), *[1.0] * 4]):
+        tally = _tally(interest, label)
+        before = label.copy()
+        for p, mine in enumerate(parts):
+            quota = quota_of(most_of(n, k, 2.0) - tally.size, p, count, turn)
+            label[mine], _ = move_portion(rows[p], rate, before[mine], tally, quota, key=[0, p, turn], q=q)
+    return label
+
+
+def _tally(interest: Interest, label: Any) -> Tally:
+    found = Audiences.of(interest, CLUSTERS)
+    found.cluster[:] = label
+    return found.tally()
+
+
+def _means(runs: list[dict[str, float]]) -> dict[str, float]:
+    return {name: round(statistics.fmean(run[name] for run in runs), 3) for name in runs[0]}
+
+
+def targets(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Hold what was asked against what came out."""
+    rows: list[dict[str, Any]] = []
+
+    def hold(what: str, asked: str, measured: float, met: bool) -> None:
+        rows.append({"what": what, "asked": asked, "measured": measured, "met": bool(met)})
+
+    by = {(row["events"], row["method"]): row for row in found["paper"]}
+    best = min(by["hotspots", name]["of_ck"] for name in ("rassoc", "ncut"))
+    hold("rassoc or ncut, hotspots, of CK", "<= 0.75", best, best <= 0.75)
+    for events, most in (("hotspots", 0.35), ("uniform", 0.92)):
+        value = by[events, "direct"]["of_ck"]
+        hold(f"direct, {events}, of CK", f"<= {most}", value, value <= most)
+    size = {(row["subscriptions"], row["events"]): row for row in found["growth"]}
+    for n, most, seconds in ((32_000, 0.30, 10), (1_000_000, 0.5, 60)):
+        if (row := size.get((n, "hotspots"))) is None:
+            continue
+        even = row["direct_balance"] <= 2
+        hold(f"direct, {n:,}, of CK", f"<= {most}, balance <= 2", row["of_ck"], row["of_ck"] <= most and even)
+        hold(f"direct, {n:,}", f"<= {seconds} s", row["direct_seconds"], row["direct_seconds"] <= seconds)
+    worst = max(row["of_whole"] for row in found["portions"])
+    hold("in portions, of one place", "<= 1.03", worst, worst <= 1.03)
+    for row in found["peers"]:
+        if row["method"].startswith(("scikit-learn", "MLlib")):
+            ahead = row["fp_of_direct"] > 1 and row["seconds_of_direct"] > 1
+            hold(f"direct ahead of {row['method']}", "fewer and quicker", row["fp_of_direct"], ahead)
+    return rows
+
+
+def run(quick: bool = False) -> dict[str, Any]:
+    """Measure everything."""
+    warm = Case(100, "hotspots", 0, history=64, unseen=10)
+    for name in METHODS:  # kernels are loaded
+        warm.method(name, 0)
+    found: dict[str, Any] = {
+        "paper": paper(200 if quick else 1000, SEEDS[:2] if quick else SEEDS),
+        "peers": peers(200 if quick else 4000, spark=not quick),
+        "growth": growth((200, 400) if quick else (1000, 32_000, 1_000_000)),
+        "portions": portions(800 if quick else 32_000),
+    }
+    return {"targets": targets(found), **found}

@@ -1,0 +1,9 @@
+"""Clusters of subscribers by the boxes of their subscriptions, whatever events there are."""
+
+from __future__ import annotations
+
+from narrowcast.planning.boxes.centroid import Centroid
+from narrowcast.planning.boxes.overlap import BoxOverlap
+from narrowcast.planning.boxes.rtree import RTree
+
+__all__ = ["BoxOverlap", "Centroid", "RTree"]

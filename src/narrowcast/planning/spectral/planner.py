@@ -1,0 +1,448 @@
+"""Clusters of subscribers by the events they matched: ratio association and normalised cut (tariq2012)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, get_args
+
+import numpy as np
+
+from narrowcast.errors import ParameterError
+from narrowcast.model.relation import relation
+from narrowcast.planning.base import (
+    PLANNERS,
+    check_channels,
+    check_seed,
+    check_whole,
+    order_of,
+    plan_of_subscribers,
+)
+from narrowcast.planning.spectral import merging
+from narrowcast.planning.spectral.hierarchy import Hierarchy, Table, embedded, tabled
+from narrowcast.planning.spectral.kmeans import kmeans, nearest
+from narrowcast.planning.spectral.ncut import SQUARE, Kernel
+from narrowcast.planning.spectral.parts import Parts
+from narrowcast.planning.spectral.similarity import n_events, recent
+from narrowcast.planning.spectral.space import Association, Cut, Frame, Space, normalised
+from narrowcast.planning.spectral.traffic import Report
+from narrowcast.planning.spectral.tree import Tree, check_share
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from narrowcast.model.interest import Interest
+    from narrowcast.model.plan import ChannelPlan
+    from narrowcast.model.relation import Relation
+    from narrowcast.planning.spectral.projection import Form
+
+    Doubles = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+__all__ = ["Clustering", "Ncut", "Rassoc", "filled"]
+
+#: Which points centres are found from: all rows, those of the root, or group by group (see `merging`).
+Clustering: TypeAlias = Literal["all", "sampled", "hierarchical", "hp2pc"]
+#: How far parts of the graph are kept from each other, where two points of one are at most 2 apart.
+_APART = 2.0
+
+
+class Spectral:
+    """What both methods share: histories, coordinates, k-means, and a place for who has no coordinates.
+
+    Who shares events, directly or through others, is of one part. Where several parts have a quarter of the
+    members of a mean cluster or more, these are kept apart whatever their coordinates.
+
+    Who matched no event is put, one after the other, into the cluster that has the fewest members then: they
+    may match any event to come, so that none of the clusters is better than another, and sizes come out more
+    even. Who shares no event with anybody goes to the smallest cluster as well, and so does who has no
+    coordinates because it hangs together with few others: with these.
+    """
+
+    plan_: ChannelPlan
+    #: Where centres of clusters are.
+    centre_: Doubles
+    #: How many members each channel has.
+    size_: Ints
+    #: The frame of all rows, or of the root, or the groups' ones: what new rows are placed by.
+    embedding_: Frame | Hierarchy | Table | None
+    #: What was sent in a hierarchy; no steps with one level.
+    report_: Report
+    #: The connected parts of those who have a history.
+    parts_: Parts
+
+    def __init__(
+        self,
+        *,
+        channels: int | None = None,
+        seed: int = 0,
+        similarity: str = "cosine",
+        dimensions: int = 20,
+        history: int | None = None,
+        normalise: bool = True,
+        levels: int = 1,
+        groups: int = 8,
+        landmarks: float = 0.3,
+        table: bool = False,
+        offset: bool = True,
+        clustering: Clustering = "all",
+        restarts: int = 3,
+    ) -> None:
+        self.channels = channels
+        self.seed = seed
+        self.similarity = similarity
+        self.dimensions = dimensions
+        self.history = history
+        self.normalise = normalise
+        self.levels = levels
+        self.groups = groups
+        self.landmarks = landmarks
+        self.table = table
+        self.offset = offset
+        self.clustering = clustering
+        self.restarts = restarts
+
+    def fit(self, interest: Interest) -> Self:
+        """Make the plan, `plan_`."""
+        check_channels(self.channels, required=type(self).__name__.lower())
+        check_seed(self.seed)
+        check_whole("levels", self.levels)
+        check_whole("groups", self.groups)
+        check_whole("restarts", self.restarts)
+        check_share(self.landmarks)
+        if self.clustering not in get_args(Clustering):
+            one = ", ".join(get_args(Clustering))
+            raise ParameterError(f"clustering is {self.clustering!r}; give one of {one}")
+        assert self.channels is not None
+        order = order_of(interest)
+        rows = recent(relation(interest.wants[order]), self.history)
+        some = np.flatnonzero(np.diff(rows.indptr))
+        n_clusters = min(self.channels, interest.n_subscribers)
+        space = self._space(max(n_events(rows), 1))
+        found = self._embedded(space, rows[some])
+        self.parts_ = Parts.of(rows[some])
+        self._columns = self.parts_.n_large(len(some) / (4 * max(n_clusters, 1)))
+        self._order, self._some = order, some
+        self._longest = max(float((each**2).sum(axis=1).max(initial=0.0)) for each in found[0]) ** 0.5
+        label = np.full(len(order), -1)
+        label[some] = self._clustered(found, n_clusters)
+        self._settle(interest, label, n_clusters)
+        return self
+
+    def refresh(self, interest: Interest) -> Self:
+        """Make the plan for newer events of the same subscribers, by the basis and the centres there are.
+
+        Everybody goes to the centre that is nearest now (section 5). It will do for as long as events change
+        little. Who had no history when `fit` was called is put where there are fewest.
+
+        Parameters
+        ----------
+        interest
+            Newer events of the subscribers of `fit`, in the same order.
+        """
+        if interest.n_subscribers != len(self._order):
+            raise ParameterError(
+                f"there are {interest.n_subscribers} subscribers, and the plan was made for "
+                f"{len(self._order)}; make it anew with fit"
+            )
+        rows = recent(relation(interest.wants[self._order]), self.history)[self._some]
+        label = np.full(len(self._order), -1)
+        if self.embedding_ is not None and len(self.centre_):
+            if isinstance(self.embedding_, Hierarchy | Table):
+                got = self.embedding_.refreshed(rows)
+            else:
+                got = self.embedding_.moved(rows).own
+            points = self._points(got, self.parts_.row)
+            known = points.any(axis=1) & (self.parts_.size[self.parts_.row] > 1) & (np.diff(rows.indptr) > 0)
+            label[self._some[known]] = nearest(points[known], self.centre_)
+        self._settle(interest, label, len(self.size_))
+        return self
+
+    def place(self, wants: Any) -> Ints:
+        """Return a channel for each of some new rows, without computing anything anew.
+
+        Parameters
+        ----------
+        wants
+            Which of the events of `fit`, in their order, each has matched; anything scipy reads as a matrix.
+        """
+        rows = recent(relation(wants), self.history)
+        if rows.shape[1] != len(self.parts_.event):
+            raise ParameterError(
+                f"new rows are of {rows.shape[1]} events; give those {len(self.parts_.event)} that the plan "
+                "was made with"
+            )
+        if rows.shape[0] and not len(self.size_):
+            raise ParameterError("the plan was made for no subscribers and has no channels; fit it to some")
+        part = self.parts_.of_others(rows)
+        label = np.full(rows.shape[0], -1)
+        there = np.flatnonzero(part >= 0)
+        if len(there) and len(self.centre_) and self.embedding_ is not None:
+            got = self.embedding_.place(rows[there])
+            points = self._points(got, part[there])
+            known = points.any(axis=1) & (self.parts_.size[part[there]] > 1)
+            label[there[known]] = nearest(points[known], self.centre_)
+        lost = (label < 0) & (part >= 0)
+        label[lost] = self._home[part[lost]]
+        size = self.size_ + np.bincount(label[label >= 0], minlength=len(self.size_))
+        label[label < 0] = filled(size, int(np.count_nonzero(label < 0)))
+        return label
+
+    def _space(self, events: int) -> Space:
+        raise NotImplementedError
+
+    def _embedded(self, space: Space, rows: Relation) -> list[list[Doubles]]:
+        """Return coordinates of the rows of each group of each level, and keep what gives them."""
+        self.embedding_, self.report_, self._tree = None, Report(), None
+        if rows.shape[0] == 0:
+            return [[np.zeros((0, 0))]]
+        if self.levels == 1 and not self.table:
+            frame = space.frame(rows)
+            self.embedding_ = frame
+            return [[frame.own]]
+        self._tree = Tree.of(
+            rows,
+            levels=max(self.levels, 2),
+            groups=self.groups,
+            landmarks=self.landmarks,
+            least=space.dimensions + 1,
+            seed=self.seed,
+        )
+        found = (tabled if self.table else embedded)(space, rows, self._tree)
+        self.embedding_, self.report_ = found, found.report
+        return found.levels
+
+    def _points(self, coordinates: Doubles, part: Ints) -> Doubles:
+        """Return what k-means takes: coordinates, by their directions, and what keeps parts apart."""
+        points = normalised(coordinates, self._longest) if self.normalise else coordinates
+        if not self._columns:
+            return points
+        scale = 1.0 if self.normalise else self._longest or 1.0
+        apart = _APART * scale * (part[:, None] == np.arange(self._columns))
+        return np.concatenate([points, apart], axis=1)
+
+    def _clustered(self, levels: list[list[Doubles]], n_clusters: int) -> Ints:
+        """Return the cluster of each row that has coordinates, -1 for the others."""
+        rng = np.random.default_rng(self.seed)
+        part = self.parts_.row
+        if self._tree is None:
+            numbers = [[np.arange(len(part))]]
+        else:
+            numbers = [[group.members for group in level] for level in self._tree.levels]
+        points = [
+            [self._points(got, part[number]) for got, number in zip(*level, strict=True)]
+            for level in zip(levels, numbers, strict=True)
+        ]
+        label = np.full(len(part), -1)
+        whole = np.zeros((len(part), points[0][0].shape[1]))
+        for number, own in zip(numbers[0], points[0], strict=True):
+            whole[number] = own
+        known = whole.any(axis=1) & (self.parts_.size[part] > 1)
+        self.centre_ = np.zeros((0, whole.shape[1]))
+        if not known.any():
+            return label
+        if self.clustering == "all" or self._tree is None:
+            means = kmeans(whole[known], n_clusters, rng=rng, restarts=self.restarts)
+            self.centre_, label[known] = means.centre, means.label
+        else:
+            method = getattr(merging, self.clustering)
+            parents = self._tree.parents
+            groups = method(points, parents, n_clusters, rng=rng, restarts=self.restarts)
+            self.centre_ = groups.centre
+            for number, own in zip(numbers[0], groups.label, strict=True):
+                label[number] = own
+            label[~known] = -1
+        if self._tree is not None:
+            self.report_.centres(len(self.centre_), whole.shape[1], [len(number) for number in numbers[0]])
+        return label
+
+    def _settle(self, interest: Interest, label: Ints, n_clusters: int) -> None:
+        """Put rows that have no cluster into one, those of a part together and then the others; plan."""
+        self.size_ = np.bincount(label[label >= 0], minlength=n_clusters)
+        part = np.full(len(label), -1)
+        part[self._some] = self.parts_.row
+        self._home = np.full(len(self.parts_.size), 0)
+        lost = np.bincount(part[(label < 0) & (part >= 0)], minlength=len(self._home))
+        for each in range(len(self._home)):
+            self._home[each] = self.size_.argmin()
+            if lost[each]:
+                self.size_[self._home[each]] += lost[each]
+        alone = (label < 0) & (part >= 0)
+        label[alone] = self._home[part[alone]]
+        rest = label < 0
+        label[rest] = filled(self.size_, int(np.count_nonzero(rest)))
+        self.size_ = np.bincount(label, minlength=n_clusters)
+        channel = np.empty(len(label), np.int64)
+        channel[self._order] = label
+        self.plan_ = plan_of_subscribers(interest, channel, n_clusters)
+
+
+def filled(size: Ints, count: int) -> Ints:
+    """Return clusters for so many more members, each the smallest one then, of equals the first.
+
+    Parameters
+    ----------
+    size
+        How many members clusters have.
+    count
+        How many come.
+
+    Examples
+    --------
+    >>> filled(np.array([4, 1, 2]), 4).tolist()
+    [1, 1, 2, 1]
+    """
+    if count == 0:
+        return np.zeros(0, np.int64)
+    order = np.argsort(size, kind="stable")
+    here = size[order]
+    # With the first j clusters at the size of the last of them, so many have come.
+    need = here * np.arange(len(here)) - np.append(0, np.cumsum(here)[:-1])
+    j = int(np.searchsorted(need, count, side="left"))
+    level = here[:j].max()
+    level += (count - int((level - here[:j]).sum())) // j
+    turns = [np.repeat(order[:j], level - here[:j])]
+    left = count - len(turns[0])
+    turns.append(np.sort(order[:j])[:left])
+    which = np.concatenate(turns)
+    # In the order in which they come: by the size that the cluster has then.
+    nth = np.concatenate([np.arange(a, level) for a in here[:j]] + [np.full(left, level)])
+    return np.asarray(which[np.lexsort((which, nth))], np.int64)
+
+
+@PLANNERS.register("rassoc")
+class Rassoc(Spectral):
+    """Clusters by ratio association: subscribers whose matched events are alike to the same others.
+
+    Coordinates are the largest principal components of the matrix of similarities; k-means of their
+    directions makes clusters. Events count once each, whatever their rate.
+
+    Parameters
+    ----------
+    channels
+        How many clusters; required.
+    seed
+        Of groups, landmarks and the starts of k-means.
+    similarity
+        Of histories: see `similarity`. With `cosine` no matrix of similarities is made, so that there may be
+        any number of subscribers, and clusters come out better than with `jaccard`, the paper's.
+    dimensions
+        How many coordinates, at most.
+    history
+        How many events, the last ones, of each subscriber count; None for all: a window that is common to
+        all.
+    normalise
+        Whether only the directions of coordinates count, not their lengths.
+    levels, groups
+        With more than one level coordinates are found by so many groups, each by itself: see `Tree`.
+    landmarks
+        The share of each group's members that is in the group above; at least one more than dimensions, or
+        all.
+    table
+        Whether everybody is compared with the landmarks of the highest group: one basis for all, which is
+        more accurate. It takes 2 levels at least.
+    offset
+        Whether projections of groups have an offset, which the paper's have not: see `Projection`.
+    clustering
+        With levels: `all`, or by the root's points (`sampled`) or group by group (`hierarchical`, `hp2pc`).
+    restarts
+        How often k-means begins anew.
+
+    Examples
+    --------
+    >>> from narrowcast.model.interest import Interest
+    >>> interest = Interest([[1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 1, 1], [0, 0, 0, 1], [0, 0, 0, 0]])
+    >>> rassoc = Rassoc(channels=2).fit(interest)
+    >>> rassoc.plan_.listens.toarray().argmax(axis=1)[:4].tolist() in ([0, 0, 1, 1], [1, 1, 0, 0])
+    True
+    >>> one, other = rassoc.place([[1, 0, 0, 0], [0, 0, 0, 1]])
+    >>> bool(one != other)
+    True
+    """
+
+    def _space(self, events: int) -> Association:
+        return Association(
+            dimensions=self.dimensions, similarity=self.similarity, events=events, offset=self.offset
+        )
+
+
+@PLANNERS.register("ncut")
+class Ncut(Spectral):
+    """Clusters by normalised cut: subscribers who are near each other in the graph of who shares events.
+
+    Coordinates are the slowest modes of a walk on the graph of similarities, without those that tell its
+    connected parts.
+
+    Parameters
+    ----------
+    channels, seed, similarity, dimensions, history, normalise, levels, groups, landmarks, table, offset,
+    clustering, restarts
+        See `Rassoc`. With `cosine` and no kernel no matrix is made.
+    sigma
+        The width of the kernel, where there is one.
+    kernel
+        What weights are of similarities s: `none` for s itself, by which clusters come out best, `distance`
+        for exp(-(1 - s) / sigma^2), or `printed` for exp(-s / sigma^2), as the paper has it, which falls as s
+        rises.
+    form
+        Of projections between levels: see `cut_projection`.
+
+    Examples
+    --------
+    >>> from narrowcast.model.interest import Interest
+    >>> interest = Interest([[1, 1, 0, 0]] * 3 + [[0, 0, 1, 1]] * 3)
+    >>> Ncut(channels=2).fit(interest).plan_.carries.toarray().astype(int).tolist() in (
+    ...     [[1, 0], [1, 0], [0, 1], [0, 1]], [[0, 1], [0, 1], [1, 0], [1, 0]]
+    ... )
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        channels: int | None = None,
+        seed: int = 0,
+        similarity: str = "cosine",
+        dimensions: int = 20,
+        history: int | None = None,
+        normalise: bool = True,
+        levels: int = 1,
+        groups: int = 8,
+        landmarks: float = 0.3,
+        table: bool = False,
+        offset: bool = True,
+        clustering: Clustering = "all",
+        restarts: int = 3,
+        sigma: float = SQUARE**0.5,
+        kernel: Kernel = "none",
+        form: Form = "rw",
+    ) -> None:
+        super().__init__(
+            channels=channels,
+            seed=seed,
+            similarity=similarity,
+            dimensions=dimensions,
+            history=history,
+            normalise=normalise,
+            levels=levels,
+            groups=groups,
+            landmarks=landmarks,
+            table=table,
+            offset=offset,
+            clustering=clustering,
+            restarts=restarts,
+        )
+        self.sigma = sigma
+        self.kernel: Kernel = kernel
+        self.form: Form = form
+
+    def _space(self, events: int) -> Cut:
+        if not self.sigma > 0:
+            raise ParameterError(f"sigma is {self.sigma!r}; give a number above 0")
+        return Cut(
+            dimensions=self.dimensions,
+            similarity=self.similarity,
+            events=events,
+            kernel=self.kernel,
+            square=self.sigma**2,
+            form=self.form,
+            offset=self.offset,
+        )

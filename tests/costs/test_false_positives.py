@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from narrowcast.costs import COSTS, FalsePositives, Waste
+from narrowcast.model import plan as plan_module
+from narrowcast.model.interest import Interest
+from narrowcast.model.plan import ChannelPlan
+from narrowcast.planning.base import plan_of_subscribers
+from narrowcast.planning.spectral.quality import received
+
+INTEREST = Interest([[1, 1, 0], [0, 1, 1]], rate=[1, 10, 100])
+
+
+def terms(plan: ChannelPlan, interest: Interest = INTEREST) -> dict[str, float]:
+    cost = FalsePositives().score(interest, plan)
+    assert cost.total == cost.terms["false_positives"]
+    return dict(cost.terms)
+
+
+def test_it_is_registered_and_adds_up() -> None:
+    assert COSTS["false-positives"] is FalsePositives
+    assert "false-positives" in list(COSTS)
+    assert FalsePositives().additive
+
+
+def test_one_channel_for_all() -> None:
+    plan = ChannelPlan(carries=[[1], [1], [1]], listens=[[1], [1]])
+    assert terms(plan) == {"receptions": 222, "wanted": 121, "false_positives": 101, "repeated": 0}
+
+
+def test_a_second_copy_is_no_other_false_positive() -> None:
+    wanted = ChannelPlan(carries=[[0, 0], [1, 1], [0, 0]], listens=[[1, 1], [1, 0]])
+    assert terms(wanted) == {"receptions": 20, "wanted": 121, "false_positives": 0, "repeated": 10}
+    assert Waste().score(INTEREST, wanted).total == 10
+    unwanted = ChannelPlan(carries=[[0, 0], [0, 0], [1, 1]], listens=[[1, 1], [1, 0]])
+    assert terms(unwanted) == {"receptions": 200, "wanted": 121, "false_positives": 100, "repeated": 100}
+    assert Waste().score(INTEREST, unwanted).total == 200
+
+
+def test_what_is_sent_directly() -> None:
+    both = ChannelPlan(carries=[[0], [1], [0]], listens=[[1], [0]], unicast=[[1, 1, 0], [0, 1, 1]])
+    # Flow 1 reaches subscriber 0 by channel and directly, which is one reception and no second copy.
+    assert terms(both) == {"receptions": 121, "wanted": 121, "false_positives": 0, "repeated": 0}
+    unwanted = ChannelPlan(np.zeros((3, 0)), np.zeros((2, 0)), unicast=[[0, 0, 1], [0, 0, 0]])
+    assert terms(unwanted) == {"receptions": 100, "wanted": 121, "false_positives": 100, "repeated": 0}
+
+
+def test_a_session_reaches_all_members_of_its_group() -> None:
+    plan = ChannelPlan(
+        carries=[[1, 0, 0], [1, 1, 0], [0, 1, 0]], listens=[[1, 0, 0], [1, 1, 0]], parent=[2, 2, -1]
+    )
+    # Flow 1 is sent in two sessions of one group: both members get it twice.
+    assert terms(plan) == {"receptions": 222, "wanted": 121, "false_positives": 101, "repeated": 20}
+
+
+def test_who_is_in_the_group_of_another_session_is_reached_and_counts_once() -> None:
+    plan = ChannelPlan(
+        carries=[[0, 0, 0], [0, 1, 0], [0, 1, 0]],
+        listens=[[1, 0, 0], [0, 1, 0]],
+        parent=[2, 2, -1],
+        unicast=[[0, 1, 1], [0, 0, 0]],
+    )
+    # Subscriber 0 gets flows 1, which it wants, and 2, which it does not, in its group and directly.
+    assert terms(plan) == {"receptions": 220, "wanted": 121, "false_positives": 100, "repeated": 0}
+
+
+def test_labels_that_only_one_side_knows() -> None:
+    plan = ChannelPlan(
+        carries=[[1], [1]], listens=[[1], [1]], unicast=[[0, 1], [0, 0]], flows=[2, 7], subscribers=[1, 9]
+    )
+    # Flow 2 goes to subscriber 1, who wants it, and to 9, whom nobody knows; flow 7 has no rate.
+    assert terms(plan) == {"receptions": 200, "wanted": 121, "false_positives": 100, "repeated": 0}
+
+
+@given(st.data(), st.integers(0, 5), st.integers(0, 4), st.integers(0, 4))
+def test_plans_of_two_levels_equal_their_literal_loops(
+    data: st.DataObject, subscribers: int, flows: int, sessions: int
+) -> None:
+    wants, unicast = (data.draw(arrays(np.bool_, (subscribers, flows))) for _ in range(2))
+    rate = data.draw(arrays(np.float64, flows, elements=st.sampled_from([0, 0.5, 1, 3])))
+    parent = [*(data.draw(st.sampled_from([-1, sessions])) for _ in range(sessions)), -1]
+    carries, listens = (data.draw(arrays(np.bool_, (n, sessions))) for n in (flows, subscribers))
+    carries, listens = (np.pad(each, ((0, 0), (0, 1))) for each in (carries, listens))
+    want = dict.fromkeys(["receptions", "wanted", "false_positives", "repeated"], 0.0)
+    for f in range(flows):
+        for s in range(subscribers):
+            groups = {c if parent[c] < 0 else parent[c] for c in np.flatnonzero(listens[s])}
+            copies = sum((c if parent[c] < 0 else parent[c]) in groups for c in np.flatnonzero(carries[f]))
+            reached = copies > 0 or unicast[s, f]
+            want["receptions"] += rate[f] * reached
+            want["wanted"] += rate[f] * wants[s, f]
+            want["false_positives"] += rate[f] * (reached and not wants[s, f])
+            want["repeated"] += rate[f] * max(copies - 1, 0)
+    interest, plan = Interest(wants, rate), ChannelPlan(carries, listens, parent, unicast)
+    assert terms(plan, interest) == pytest.approx(want)
+
+
+def test_blocks_of_flows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    interest = Interest(rng.random((30, 40)) < 0.2)
+    plan = ChannelPlan(rng.random((40, 5)) < 0.6, rng.random((30, 5)) < 0.6)
+    whole = terms(plan, interest)
+    monkeypatch.setattr(plan_module, "BLOCK", 50)
+    assert terms(plan, interest) == whole
+
+
+@given(st.data(), st.integers(1, 6), st.integers(1, 6), st.integers(1, 4))
+def test_clusters_of_subscribers_with_events_as_flows(
+    data: st.DataObject, subscribers: int, events: int, clusters: int
+) -> None:
+    """What `received` counts by event, on the events that the plan was made from."""
+    wants = data.draw(arrays(np.bool_, (subscribers, events)))
+    label = data.draw(arrays(np.int64, subscribers, elements=st.integers(0, clusters - 1)))
+    interest = Interest(wants)
+    found, counted = terms(plan_of_subscribers(interest, label, clusters), interest), received(wants.T, label)
+    assert found["false_positives"] == counted.false_positives
+    assert found["receptions"] == counted.reached == counted.receptions
+
+
+def test_the_ideal_brings_what_is_wanted_and_nothing_else() -> None:
+    cost = FalsePositives().ideal(INTEREST)
+    assert cost.total == 0
+    assert cost.terms == {"receptions": 121, "wanted": 121, "false_positives": 0, "repeated": 0}

@@ -1,0 +1,104 @@
+"""Subscribers clustered on Spark: as well as on the driver, and the same however tables are cut."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from narrowcast.errors import ParameterError
+from narrowcast.model.artefact import read_plan
+from narrowcast.model.interest import Interest
+from narrowcast.pipeline.clustering import clustered
+from narrowcast.pipeline.interest import InterestFrames
+from narrowcast.pipeline.plan import make_plan
+from narrowcast.planning import Direct
+from narrowcast.workloads import Hotspots
+from support.command import document
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def small(n: int = 600, n_events: int = 120) -> Interest:
+    workload = Hotspots(n_subscriptions=n, n_events=n_events, seed=3)
+    lo, hi = workload.ends()
+    events = workload.values()
+    inside = ((events > lo[:, None]) & (events <= hi[:, None])).all(axis=2)
+    return Interest(inside, subscribers=pa.array([f"s{i:04d}" for i in range(n)]))
+
+
+def frames_of(spark: SparkSession, interest: Interest, partitions: int) -> InterestFrames:
+    interests, rates = (spark.createDataFrame(table) for table in interest.to_tables())
+    everybody = spark.createDataFrame(pa.table({"subscriber": interest.subscribers}))
+    return InterestFrames(
+        interests.repartition(partitions), rates, "events", subscribers=everybody.repartition(partitions)
+    )
+
+
+def test_as_good_as_on_the_driver_however_tables_are_cut(spark: SparkSession) -> None:
+    interest = small()
+    assert (np.diff(interest.wants.indptr) == 0).any()  # some have matched nothing
+    whole = Direct(channels=8).fit(interest)
+    plans = []
+    told: list[tuple[int, float]] = []
+    for partitions in (1, 3):
+        with clustered(
+            frames_of(spark, interest, partitions),
+            Direct(channels=8),
+            limit=3000,
+            portion=150,
+            say=lambda turn, cost: told.append((turn, cost)),
+        ) as found:
+            plans.append(found.plan())
+            cost = found.cost
+            assert found.tally.size.sum() == 600
+    assert plans[0] == plans[1]
+    plan = plans[0]
+    plan.validate(interest)
+    size = np.bincount(plan.listens.indices, minlength=8)
+    assert size.max() <= 150
+    assert len(plan.subscribers) == 600
+    assert [turn for turn, _ in told[: len(told) // 2]] == list(range(len(told) // 2))
+    matched = interest.n_wants
+    assert cost - matched <= 1.1 * (whole.receptions_ - matched)
+    deliveries = size[plan.carries.indices].sum()
+    assert cost == deliveries
+
+
+def test_above_the_limit_it_is_planned_on_spark(spark: SparkSession) -> None:
+    interest = small(200, 60)
+    frames = frames_of(spark, interest, 2)
+    planned = make_plan(frames, "direct", channels=5, limit=200)
+    assert (planned.path, planned.method, planned.plan.n_subscribers) == ("spark", "direct", 200)
+    assert make_plan(frames, "direct", channels=5).plan.n_subscribers == 200
+    with pytest.raises(ParameterError, match="which then plans on Spark, as cover and direct do"):
+        make_plan(frames, "pairwise", channels=5, limit=200)
+
+
+def test_the_command_places_those_who_matched_nothing(tmp_path: Path) -> None:
+    workload = Hotspots(n_subscriptions=80, n_events=40, matched=0.02, seed=1)
+    for name, table in workload.tables().items():
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    given = [
+        "--subscriptions", str(tmp_path / "subscriptions.parquet"),
+        "--events", str(tmp_path / "events.parquet"),
+    ]  # fmt: skip
+    found, _ = document(
+        "plan", *given, "--method", "direct", "--channels", "4", "--set", "balance=1.5", "--out",
+        tmp_path / "plan",
+    )  # fmt: skip
+    assert found["method"] == "direct"
+    plan, info = read_plan(tmp_path / "plan")
+    assert info.flow_space == "events"
+    assert np.diff(plan.listens.indptr).tolist() == [1] * 80
+    assert np.bincount(plan.listens.indices).max() <= 30
+    again, _ = document("evaluate", tmp_path / "plan", *given)
+    assert set(found["costs"]) <= set(next(iter(again["methods"].values()))["costs"])
