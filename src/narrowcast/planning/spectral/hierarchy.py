@@ -164,6 +164,9 @@ class Table:
 def embedded(space: Space, rows: Relation, tree: Tree) -> Hierarchy:
     """Return coordinates as published: each group its own basis, projected onto that of the group above.
 
+    Two things differ from the paper: projections have an offset, unless the space is told otherwise, and by
+    normalised cut a landmark shares no weight with itself in the group above. Both keep neighbours better.
+
     Parameters
     ----------
     space

@@ -1,9 +1,9 @@
 """Normalised cut: rows as points by the slowest ways to spread over their graph (tariq2012, section 3.1).
 
 Weights are a kernel of similarities between rows that share something, none with themselves. With D the sums
-of them, the coordinates q solve (D - W) q = v D q for the smallest v above 0, with q' D q = 1. There is a v =
-0 for each connected part of the graph, and all of them are left out. The kernel as printed, exp(-s /
-sigma^2), falls as similarity rises; the default is exp(-(1 - s) / sigma^2).
+of them, the coordinates q solve (D - W) q = v D q for the smallest v above 0, with q' D q = 1. Each connected
+part of the graph has a v of 0, and all of these are left out. The kernel as printed, exp(-s / sigma^2), falls
+as similarity rises; the default is exp(-(1 - s) / sigma^2).
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ def ncut(weight: Likeness, dimensions: int) -> Modes:
     >>> from scipy.sparse import csr_array
     >>> path = csr_array([[0.0, 1, 0], [1, 0, 1], [0, 1, 0]])
     >>> modes = ncut(Similarity.of(path), 1)
-    >>> modes.values.round(6).tolist(), modes.vectors.round(4).tolist()
-    ([1.0], [[0.7071], [-0.0], [-0.7071]])
+    >>> modes.values.round(6).tolist(), abs(modes.vectors).round(4).tolist()
+    ([1.0], [[0.7071], [0.0], [0.7071]])
     """
     n, extra, own = weight.shape[0], 0, weight.diagonal()
     floor = _ROUNDING * own

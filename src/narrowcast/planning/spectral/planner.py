@@ -57,6 +57,8 @@ class Spectral:
     coordinates because it hangs together with few others: with these.
     """
 
+    #: Who wants nothing yet is in a cluster as well.
+    everybody = True
     plan_: ChannelPlan
     #: Where centres of clusters are.
     centre_: Doubles
