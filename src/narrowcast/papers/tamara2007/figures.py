@@ -9,12 +9,14 @@ from narrowcast.papers.tamara2007.setting import (
     METHODS,
     MODELS,
     NAMES,
+    OVERHEAD,
     PAPER,
     SMALL,
     history,
-    overhead_pct,
     said_of,
     size_note,
+    statistics,
+    told,
 )
 from narrowcast.sim.sweep import Sweep
 
@@ -30,58 +32,88 @@ SHOWN = 20
 #: How long changes take, in days, and how that is called.
 SPANS = {61.0: "two months", 14.0: "two weeks", 1.0: "one day"}
 
-Found = dict[tuple[str, str], dict[float, list[float]]]
+#: By method and panel, the values of the seeds at each place.
+Curves = dict[tuple[str, str], dict[float, list[float]]]
+#: These by metric.
+Found = dict[str, Curves]
 
 
 def lines(
-    study: Study, trial: Callable[..., Any], grid: Mapping[str, Any], fixed: Mapping[str, Any], panel: str
+    study: Study,
+    trial: Callable[..., Any],
+    grid: Mapping[str, Any],
+    fixed: Mapping[str, Any],
+    panel: Callable[[Record], str],
 ) -> Found:
-    """Return cost over time by series and panel: every method, and Tamara with all messages of adapting."""
-    found: Found = {}
+    """Return what is told over time, by metric: of every method, and of Tamara with all messages."""
+    found: Found = {METRIC: {}}
+
+    def add(metric: str, curve: tuple[str, str], at: Any, value: Any) -> None:
+        found.setdefault(metric, {}).setdefault(curve, {}).setdefault(at, []).append(value)
+
     for row in study.run(Sweep(trial, {**grid, "method": METHODS}, study.seeds, dict(fixed))).rows:
-        at: Any = row["at"]
         cost, adapting = float(row["cost"] or 0), row.get("adapting")
-        where, method = str(row[panel]), str(row["method"])
-        found.setdefault((method, where), {}).setdefault(at, []).append(cost)
+        method, where = str(row["method"]), panel(row)
+        add(METRIC, (method, where), row["at"], cost)
         if method == "tamara" and adapting is not None:
-            plus = found.setdefault(("tamara+", where), {})
-            plus.setdefault(at, []).append(cost + float(adapting))
+            add(METRIC, ("tamara+", where), row["at"], cost + float(adapting))
+        for metric in told(row):
+            add(metric, (method, where), row["at"], row[metric])
     return found
 
 
 def outcome(found: Found, chart: str, said: str, notes: list[str], titles: Mapping[str, str]) -> Outcome:
-    """Return rows and a picture of costs over time."""
-    order = list(NAMES)
-    keys = sorted(found, key=lambda key: (list(titles).index(key[1]), order.index(key[0])))
+    """Return rows of all that is told, and a picture of costs over time."""
+    panels, order = list(titles), list(NAMES)
+
+    def keys(curves: Curves) -> list[tuple[str, str]]:
+        return sorted(curves, key=lambda key: (panels.index(key[1]), order.index(key[0])))
+
     rows = [
-        Row.of(f"{method}/{panel}", at, METRIC, values)
-        for method, panel in keys
-        for at, values in sorted(found[method, panel].items())
+        Row.of(f"{method}/{panel}", at, metric, values)
+        for metric, curves in found.items()
+        for method, panel in keys(curves)
+        for at, values in sorted(curves[method, panel].items())
     ]
     said += "; points: planned from scratch"
+    cost = found[METRIC]
     records = [
-        {"panel": titles[panel], "place": list(titles).index(panel), "method": NAMES[method], "at": at,
+        {"panel": titles[panel], "place": panels.index(panel), "method": NAMES[method], "at": at,
          "cost": sum(values) / len(values)}
-        for method, panel in keys
-        for at, values in found[method, panel].items()
+        for method, panel in keys(cost)
+        for at, values in cost[method, panel].items()
     ]  # fmt: skip
     return Outcome(rows, {chart: (records, said)}, notes)
 
 
-def over_days(*, method: str, days: float, **given: Any) -> list[Record]:
-    """Return what a method costs at some places along the time, in days."""
-    rows = history(method=method, days=days, **given)
-    windows = given["windows"]
+def shown(rows: list[Record], windows: int, length: float) -> list[Record]:
+    """Return what is told of a history, at some places along a length of time or of users."""
     step = max(1, windows // SHOWN)
     return [
-        {"at": round(days * float(row["window"] or 0) / windows, 6), "cost": row["cost"],
-         "adapting": row.get("adapting"), "overhead": overhead_pct(rows)}
+        {"at": round(length * int(row["window"] or 0) / windows, 6), "cost": row["cost"],
+         "adapting": row.get("adapting"), **statistics(row)}
         for row in rows
         if int(row["window"] or 0) % step == 0 or row["window"] == windows
     ]  # fmt: skip
 
 
-def ends(found: Found, panel: str) -> dict[str, float]:
+def over_days(*, method: str, days: float, **given: Any) -> list[Record]:
+    """Return what a method costs, and what else is told of it, at some places along the time, in days."""
+    return shown(history(method=method, days=days, **given), given["windows"], days)
+
+
+def panel_of(name: str, model: str) -> str:
+    """Return the name of a panel, with the model behind it where it is not that of the paper.
+
+    Examples
+    --------
+    >>> panel_of("14.0", "average"), panel_of("14.0", "frequent")
+    ('14.0', '14.0/frequent')
+    """
+    return name if model == MODELS[0] else f"{name}/{model}"
+
+
+def ends(found: Curves, panel: str) -> dict[str, float]:
     """Return what each series costs at the end of a panel."""
     return {
         method: sum(values[max(values)]) / len(values[max(values)])
@@ -94,17 +126,18 @@ def _by_model(study: Study, shift: str, name: str) -> Outcome:
     """Run all methods under all models, in two months."""
     params = dict(study.params)
     models = params.pop("model")
-    found = lines(study, over_days, {"model": models}, {**params, "shift": shift, "days": 61.0}, "model")
-    notes = []
+    fixed = {**params, "shift": shift, "days": 61.0}
+    found = lines(study, over_days, {"model": models}, fixed, lambda row: str(row["model"]))
+    notes, cost = [], found[METRIC]
     for model in models:
-        last, below = ends(found, model), _below(found, model)
+        last, below = ends(cost, model), _below(cost, model)
         notes.append(
             f"{model}: Tamara is below Scribe at {below:.0f} % of the places shown, and ends at "
             f"{100 * (last['tamara'] / last['per-flow'] - 1):+.1f} %, with all messages of adapting at "
             f"{100 * (last['tamara+'] / last['per-flow'] - 1):+.1f} %."
         )
         if shift != "none":
-            curve = [sum(v) / len(v) for _, v in sorted(found["tamara", model].items())]
+            curve = [sum(v) / len(v) for _, v in sorted(cost["tamara", model].items())]
             top = max(curve)
             falls = top > 1.02 * curve[0] and curve[-1] < 0.98 * top
             notes.append(
@@ -118,7 +151,7 @@ def _by_model(study: Study, shift: str, name: str) -> Outcome:
     return outcome(found, f"tamara2007-{name}", said, [*notes, *size_note(params)], titles)
 
 
-def _below(found: Found, panel: str) -> float:
+def _below(found: Curves, panel: str) -> float:
     """Return at how many of the places shown Tamara costs less than Scribe, in per cent."""
     tamara, scribe = found["tamara", panel], found["per-flow", panel]
     both = [at for at in tamara if at in scribe]
@@ -129,65 +162,89 @@ def _below(found: Found, panel: str) -> float:
 def _figure_6(study: Study) -> Outcome:
     """Run the same changes in less and less time."""
     params = dict(study.params)
-    days, model = params.pop("days"), params.pop("model")[0]
-    found = lines(study, over_days, {"days": days}, {**params, "shift": "none", "model": model}, "days")
-    titles = {str(each): SPANS.get(each, f"{each:g} days") for each in days}
-    notes = []
-    for each in map(str, days):
-        cost, plus = found["tamara", each], found["tamara+", each]
-        over = 100 * (sum(map(sum, plus.values())) / sum(map(sum, cost.values())) - 1)
-        scribe = found["per-flow", each]
+    days, models = params.pop("days"), params.pop("model")
+    found = lines(
+        study, over_days, {"model": models, "days": days}, {**params, "shift": "none"},
+        lambda row: panel_of(str(row["days"]), str(row["model"])),
+    )  # fmt: skip
+    titles = {
+        panel_of(str(each), model): SPANS.get(each, f"{each:g} days") + _of_model(model, models)
+        for model in models
+        for each in days
+    }
+    notes, cost = [], found[METRIC]
+    for each, title in titles.items():
+        plus, scribe = cost["tamara+", each], cost["per-flow", each]
+        (over,) = found[OVERHEAD]["tamara", each].values()
         above = sum(sum(plus[at]) > sum(scribe[at]) for at in plus if at in scribe)
         notes.append(
-            f"{titles[each]}: messages of adapting are {over:.1f} % of Tamara's cost; with them it is above "
-            f"Scribe at {above} of {len(plus)} places."
+            f"{title}: messages of adapting are {sum(over) / len(over):.1f} % of Tamara's cost; with them it "
+            f"is above Scribe at {above} of {len(plus)} places."
         )
     notes.append(
         "The paper: in an intense period efforts are spent at the beginning, and pay off soon after. The "
         "first places show it, the more so the shorter the time."
     )
-    said = f"messages per interval against days; {said_of(params, len(study.seeds))}, {model} events"
+    said = f"messages per interval against days; {said_of(params, len(study.seeds))}, {_events(models)}"
     return outcome(found, "tamara2007-figure-6", said, [*notes, *size_note(params)], titles)
+
+
+def _of_model(model: str, models: list[str]) -> str:
+    """Return what tells panels of a model apart from those of others, where there are others."""
+    return f", {model} events" if len(models) > 1 else ""
+
+
+def _events(models: list[str]) -> str:
+    """Return which models of frequencies there are, in words."""
+    return f"{', '.join(models)} events"
 
 
 def _figure_7(study: Study) -> Outcome:
     """Run uniform interests: users who arrive, and users who shift from clusters to them."""
     params = dict(study.params)
-    model = params.pop("model")[0]
-    titles = {
-        "arrivals": "users arrive, with uniform interests",
-        "shift": "clustered interests become uniform",
+    models = params.pop("model")
+    kinds = {
+        "arrivals": ("users arrive, with uniform interests", {"interests": "uniform", "shift": "none"}),
+        "shift": ("clustered interests become uniform", {"interests": "clustered", "shift": "uniform"}),
     }
-    found: Found = {}
-    for panel, drawn in (
-        ("arrivals", {"interests": "uniform", "shift": "none"}),
-        ("shift", {"interests": "clustered", "shift": "uniform"}),
-    ):
-        fixed = {**params, **drawn, "model": model, "days": 61.0}
-        found |= {
-            (method, panel): values
-            for (method, _), values in lines(study, over_days, {"panel": [panel]}, fixed, "panel").items()
-        }
-    last = {panel: ends(found, panel) for panel in titles}
+    titles = {
+        panel_of(kind, model): title + _of_model(model, models)
+        for model in models
+        for kind, (title, _) in kinds.items()
+    }
+    found: Found = {METRIC: {}}
+    for kind, (_, drawn) in kinds.items():
+        fixed = {**params, **drawn, "days": 61.0}
+        some = lines(
+            study, over_days, {"kind": [kind], "model": models}, fixed,
+            lambda row: panel_of(str(row["kind"]), str(row["model"])),
+        )  # fmt: skip
+        for metric, curves in some.items():
+            found.setdefault(metric, {}).update(curves)
+    notes = [note for model in models for note in _uniform(found[METRIC], model)]
+    said = f"messages per interval against days; {said_of(params, len(study.seeds))}, {_events(models)}"
+    return outcome(found, "tamara2007-figure-7", said, [*notes, *size_note(params)], titles)
 
-    def change(method: str, panel: str) -> float:
-        return 100 * (last[panel][method] / last[panel]["per-flow"] - 1)
+
+def _uniform(cost: Curves, model: str) -> list[str]:
+    """Return what comes of interests without clusters, under one model."""
+    last = {kind: ends(cost, panel_of(kind, model)) for kind in ("arrivals", "shift")}
+
+    def change(method: str, kind: str) -> float:
+        return 100 * (last[kind][method] / last[kind]["per-flow"] - 1)
 
     alone = (
-        f"Without any clusters in the interests Tamara ends at {change('tamara', 'arrivals'):+.1f} % against "
-        f"Scribe, tidy at {change('tamara-tidy', 'arrivals'):+.1f}. One cluster of the topics with "
+        f"{model}: without any clusters in the interests Tamara ends at {change('tamara', 'arrivals'):+.1f} "
+        f"% against Scribe, tidy at {change('tamara-tidy', 'arrivals'):+.1f}. One cluster of the topics with "
         f"f < p / (1 - p), and the rest direct, is at {change('frequency-threshold', 'arrivals'):+.1f}. The "
         "paper: topics with few events can share a channel however different their subscribers are."
     )
     shifted = (
-        f"When clustered interests become uniform, Tamara ends at {change('tamara', 'shift'):+.1f} %, "
-        f"tidy at {change('tamara-tidy', 'shift'):+.1f}, clusters that stay at "
-        f"{change('static', 'shift'):+.1f} and "
-        f"k-means at {change('kmeans', 'shift'):+.1f}."
+        f"{model}: when clustered interests become uniform, Tamara ends at {change('tamara', 'shift'):+.1f} "
+        f"%, tidy at {change('tamara-tidy', 'shift'):+.1f}, clusters that stay at "
+        f"{change('static', 'shift'):+.1f} and k-means at {change('kmeans', 'shift'):+.1f}."
     )
-    notes = [alone, shifted]
-    said = f"messages per interval against days; {said_of(params, len(study.seeds))}, {model} events"
-    return outcome(found, "tamara2007-figure-7", said, [*notes, *size_note(params)], titles)
+    return [alone, shifted]
 
 
 FIGURE_5 = Experiment(

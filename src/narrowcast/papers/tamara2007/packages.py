@@ -11,8 +11,8 @@ import numpy as np
 
 from narrowcast.model.interest import Interest
 from narrowcast.papers.base import Experiment, Outcome
-from narrowcast.papers.tamara2007.figures import SHOWN, lines, outcome
-from narrowcast.papers.tamara2007.setting import led, model_of
+from narrowcast.papers.tamara2007.figures import METRIC, lines, outcome, shown
+from narrowcast.papers.tamara2007.setting import led, model_of, seeds_of
 from narrowcast.workloads.packages import Packages
 
 if TYPE_CHECKING:
@@ -48,22 +48,13 @@ def _costs(
     *, method: str, hours: float, users: int, topics: int, depends: str, sections: str, windows: int,
     function: str, seed: int,
 ) -> list[Record]:  # fmt: skip
-    """Return what a method costs as users arrive."""
+    """Return what a method costs, and what else is told of it, as users arrive."""
     nobody, changes, days = _made(users, topics, depends, sections, seed)
     rows = led(
         method, nobody, changes, start=None, seconds=days * _DAY, model=model_of(function, hours * _HOUR),
         windows=windows, seed=seed,
     )  # fmt: skip
-    step = max(1, windows // SHOWN)
-    return [
-        {
-            "at": users * int(row["window"] or 0) / windows,
-            "cost": row["cost"],
-            "adapting": row.get("adapting"),
-        }
-        for row in rows
-        if int(row["window"] or 0) % step == 0 or row["window"] == windows
-    ]
+    return shown(rows, windows, users)
 
 
 def _figure_9(study: Study) -> Outcome:
@@ -72,11 +63,11 @@ def _figure_9(study: Study) -> Outcome:
     hours = params.pop("hours")
     depends, sections = index()
     fixed = {**params, "depends": depends, "sections": sections}
-    found = lines(study, _costs, {"hours": hours}, fixed, "hours")
+    found = lines(study, _costs, {"hours": hours}, fixed, lambda row: str(row["hours"]))
     titles = {str(each): f"maintenance every {each:g} h" for each in hours}
     notes = []
     for each in titles:
-        scribe, tamara, plus = (found[name, each] for name in ("per-flow", "tamara", "tamara+"))
+        scribe, tamara, plus = (found[METRIC][name, each] for name in ("per-flow", "tamara", "tamara+"))
         end = max(tamara)
         times = [sum(scribe[end]) / sum(curve[end]) for curve in (tamara, plus)]
         dearer = [at for at in plus if at in scribe and sum(plus[at]) > sum(scribe[at])]
@@ -91,9 +82,8 @@ def _figure_9(study: Study) -> Outcome:
         "so this says nothing about its numbers."
     )
     kind = "packages of the Debian index" if depends else "made-up packages"
-    said = (
-        f"messages per interval against users; {params['users']:,} users, {kind}, costs {params['function']}"
-    )
+    said = f"messages per interval against users; {params['users']:,} users, {kind}, "
+    said += f"costs {params['function']}, {seeds_of(len(study.seeds))}"
     return outcome(found, "tamara2007-figure-9", said, notes, titles)
 
 

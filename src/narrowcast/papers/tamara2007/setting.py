@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,12 @@ NAMES = {
     "tamara-tidy": "tidy", "static": "static clusters", "kmeans": "k-means", "giant": "one giant cluster",
     "frequency-threshold": "frequency threshold", "cover": "cover",
 }  # fmt: skip
+#: Numbers of the paper's simulator, by what they are called in a row of a history, and how those begin that
+#: count by kind.
+STATISTICS = {"clusters": "clusters", "per_cluster": "topics_per_cluster", "direct": "direct_topics"}
+COUNTS = ("messages_", "updates_")
+#: What adapting takes in all, told of methods that adapt.
+OVERHEAD = "overhead_pct"
 #: After this share of arrivals, `static` keeps the clusters that there are.
 KEPT = 0.1
 #: Places along the time at which plans are made from scratch; `cover` only at the last.
@@ -148,10 +155,10 @@ def led(
     costs = {"cost_m": model.cost_m, "cost_d": model.cost_d, "interval": model.interval, "seed": seed}
     if method == "tamara-tidy":
         tidy = TamaraTidy(start=start, period=following.window, **costs).fit(first)
-        return _counted(following.lead(tidy), tidy)
+        return _followed(following, tidy)
     if method == "tamara" or (method == "static" and start is not None):
         plain = Tamara(start=start, period=following.window, adapt=method == "tamara", **costs).fit(first)
-        return _counted(following.lead(plain), plain)
+        return _followed(following, plain)
     if method == "static":
         return _kept(following, costs)
     places = (
@@ -167,23 +174,67 @@ def led(
     return found
 
 
-def _counted(rows: list[dict[str, Any]], planner: Tamara) -> list[Record]:
-    """Return rows of which the last has the updates of clusters, by kind."""
-    rows[-1] |= {f"updates_{kind}": count for kind, count in planner.updates_.items()}
+def _followed(following: Following, planner: Tamara) -> list[Record]:
+    """Lead a planner: rows have the messages since the beginning, the last also the updates of clusters."""
+    before, kinds = _updates(planner), list(planner.messages_)
+    rows: list[Record] = following.lead(planner)
+    sent: Counter[str] = Counter()
+    for row in rows:
+        sent.update({f"messages_{kind}": row[kind] for kind in kinds})
+        row |= sent
+    rows[-1] |= {name: count - before[name] for name, count in _updates(planner).items()}
+    if planner.adapt:
+        rows[-1][OVERHEAD] = overhead_pct(rows)
     return rows
+
+
+def _messages(planner: Tamara) -> Counter[str]:
+    """Return how many messages a planner has sent, by kind."""
+    return Counter({f"messages_{kind}": count for kind, count in planner.messages_.items()})
+
+
+def _updates(planner: Tamara) -> Counter[str]:
+    """Return how often a planner has changed its clusters, by kind."""
+    return Counter({f"updates_{kind}": count for kind, count in planner.updates_.items()})
 
 
 def _kept(following: Following, costs: Mapping[str, Any]) -> list[Record]:
     """Return what clusters cost that are made while the first come, and then stay as they are."""
-    adapting = Tamara(period=following.window, **costs).fit(following.interest)
-    static, rows = adapting, []
+    planner = Tamara(period=following.window, **costs).fit(following.interest)
+    rows: list[Record] = []
+    # What was counted before, less what it took the planner that there is now to begin.
+    sent: Counter[str] = Counter()
+    made: Counter[str] = Counter()
     for window, (batch, interest) in enumerate(following.states(), 1):
-        static.update(batch)
+        planner.update(batch)
         if window == max(1, round(KEPT * following.windows)):
-            static = Tamara(start=static.plan_, adapt=False, **costs).fit(interest)
-        row = {"window": window, "seconds": window * following.window}
-        rows.append({**row, **following.scored(interest, static.plan_)})
+            sent, made = _messages(planner), _updates(planner)
+            planner = Tamara(start=planner.plan_, adapt=False, **costs).fit(interest)
+            sent.subtract(_messages(planner))
+            made.subtract(_updates(planner))
+        row: Record = {"window": window, "seconds": window * following.window}
+        row |= following.scored(interest, planner.plan_)
+        rows.append(row | {name: count + sent[name] for name, count in _messages(planner).items()})
+    rows[-1] |= {name: count + made[name] for name, count in _updates(planner).items()}
     return rows
+
+
+def statistics(row: Mapping[str, Any]) -> Record:
+    """Return what the paper's simulator tells of a row of a history, besides costs, by metric.
+
+    Examples
+    --------
+    >>> statistics({"cost": 9.5, "clusters": 2, "per_cluster": 3.5, "direct": 4, "messages_survey": 12})
+    {'clusters': 2, 'topics_per_cluster': 3.5, 'direct_topics': 4, 'messages_survey': 12}
+    """
+    named = {STATISTICS.get(name, name): value for name, value in row.items()}
+    return {name: named[name] for name in told(named)}
+
+
+def told(record: Mapping[str, Any]) -> list[str]:
+    """Return the metrics that a record has, besides costs."""
+    others = [name for name in record if name == OVERHEAD or name.startswith(COUNTS)]
+    return [*STATISTICS.values(), *others]
 
 
 def change_pct(row: Mapping[str, Any], what: str) -> float:
@@ -207,7 +258,12 @@ def is_paper(params: Mapping[str, Any]) -> bool:
 def said_of(params: Mapping[str, Any], seeds: int) -> str:
     """Return what the numbers are of, for the line below a title."""
     said = f"{params['users']:,} users, {params['topics']} topics, costs {params['function']}"
-    return f"{said}, {seeds} {'seed' if seeds == 1 else 'seeds'}"
+    return f"{said}, {seeds_of(seeds)}"
+
+
+def seeds_of(count: int) -> str:
+    """Return how many seeds numbers are of, in words."""
+    return f"{count} {'seed' if count == 1 else 'seeds'}"
 
 
 def size_note(params: Mapping[str, Any]) -> list[str]:

@@ -9,14 +9,16 @@ from narrowcast.papers.tamara2007.setting import (
     METHODS,
     MODELS,
     NAMES,
+    OVERHEAD,
     PAPER,
     SMALL,
     change_pct,
     history,
     is_paper,
-    overhead_pct,
     said_of,
     size_note,
+    statistics,
+    told,
 )
 from narrowcast.sim.sweep import Sweep
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 #: What is told of each cost.
 CHANGES = {"cost": "oc_change_pct", "maintenance": "mc_change_pct", "dissemination": "dc_change_pct"}
+#: Overall cost with all messages of adapting, in a record.
+PLUS = "plus_pct"
 #: What the paper prints: maintenance, dissemination and both, in per cent against Scribe.
 PRINTED: dict[str, dict[tuple[str, str], tuple[float, float, float]]] = {
     "table-2": {
@@ -50,8 +54,6 @@ PRINTED: dict[str, dict[tuple[str, str], tuple[float, float, float]]] = {
 }
 #: The order of these three.
 PRINTED_ORDER = ("mc_change_pct", "dc_change_pct", "oc_change_pct")
-#: Numbers of the simulator, by what they are called in a row of a history.
-STATISTICS = {"clusters": "clusters", "per_cluster": "topics_per_cluster", "direct": "direct_topics"}
 #: The paper's numbers are ratios of small whole numbers: of DC they tell no more than this, in points.
 COARSE = {"average": 9.0, "frequent": 3.0, "infrequent": 25.0}
 
@@ -61,12 +63,10 @@ def _end(*, method: str, **given: Any) -> Record:
     rows = history(method=method, **given)
     last = rows[-1]
     found: Record = {metric: change_pct(last, cost) for cost, metric in CHANGES.items()}
-    found |= {metric: last[name] for name, metric in STATISTICS.items()}
-    found |= {name: value for name, value in last.items() if name.startswith("updates_")}
-    if method.startswith("tamara"):
-        found["overhead_pct"] = overhead_pct(rows)
+    found |= statistics(last)
+    if OVERHEAD in last:
         adapting = sum(float(row["adapting"] or 0) for row in rows) / len(rows)
-        found["plus_pct"] = change_pct({**last, "cost": float(last["cost"] or 0) + adapting}, "cost")
+        found[PLUS] = change_pct({**last, "cost": float(last["cost"] or 0) + adapting}, "cost")
     return found
 
 
@@ -82,18 +82,12 @@ def _table(study: Study, name: str) -> Outcome:
     printed = PRINTED[name] if is_paper(params) else {}
     rows, marks = [], []
     for (method, model), records in sorted(found.items(), key=_order):
-        said = dict(
-            zip(
-                ("mc_change_pct", "dc_change_pct", "oc_change_pct"),
-                printed.get((method, model), ()),
-                strict=False,
-            )
-        )
-        for metric in _metrics(records[0]):
+        said = dict(zip(PRINTED_ORDER, printed.get((method, model), ()), strict=False))
+        for metric in (*CHANGES.values(), *told(records[0])):
             values: list[Any] = [record[metric] for record in records]
             rows.append(Row.of(f"{method}/{model}", None, metric, values, paper=said.get(metric)))
-        if "plus_pct" in records[0]:
-            plus: list[Any] = [record["plus_pct"] for record in records]
+        if PLUS in records[0]:
+            plus: list[Any] = [record[PLUS] for record in records]
             rows.append(Row.of(f"{method}+/{model}", None, "oc_change_pct", plus))
         for metric in CHANGES.values():
             row = next(each for each in rows if (each.series, each.metric) == (f"{method}/{model}", metric))
@@ -115,13 +109,6 @@ def _order(item: tuple[tuple[str, str], Any]) -> tuple[int, int]:
     """Return where a method and a model come in tables."""
     (method, model), _ = item
     return (MODELS.index(model), METHODS.index(method))
-
-
-def _metrics(record: Record) -> list[str]:
-    """Return what is told of a run."""
-    updates = [name for name in record if name.startswith("updates_")]
-    extra = ["overhead_pct"] if "overhead_pct" in record else []
-    return [*CHANGES.values(), *STATISTICS.values(), *extra, *updates]
 
 
 def _claims(value: dict[tuple[str, str], Row], name: str, models: list[str]) -> list[str]:
@@ -150,7 +137,7 @@ def _claims(value: dict[tuple[str, str], Row], name: str, models: list[str]) -> 
             f"{oc('static', model):.1f}, and cover, which sees everything, at {oc('cover', model):.1f}. Best "
             f"is {best[1]}.{apart}"
         )
-    overhead = [value[f"tamara/{model}", "overhead_pct"].measured for model in models]
+    overhead = [value[f"tamara/{model}", OVERHEAD].measured for model in models]
     notes.append(
         f"All messages of adapting are {min(overhead):.1f} to {max(overhead):.1f} % of the overall "
         "cost meanwhile. The paper: the curves with and without them practically merge."
