@@ -64,7 +64,17 @@ def run_page(page: Path) -> int:
 
 
 #: Pages with many commands, each of which starts a Spark: minutes.
-LONG = ("compare.md", "pipeline.md", "run.md", "stream.md")
+LONG = (
+    "clusters.md",
+    "compare.md",
+    "export.md",
+    "overall.md",
+    "pipeline.md",
+    "run.md",
+    "sessions.md",
+    "stream.md",
+    "workloads.md",
+)
 
 
 @pytest.mark.parametrize(

@@ -96,11 +96,14 @@ class Outcome:
         By the chart's name, what it is filled with and the line below its title.
     notes
         Where it agrees with the paper and where not, a paragraph each.
+    beside
+        More numbers, for `results.json` alone: tables of them would hide the others.
     """
 
     rows: list[Row]
     charts: dict[str, tuple[list[dict[str, Any]], str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    beside: list[Row] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

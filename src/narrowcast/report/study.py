@@ -44,7 +44,11 @@ def write_study(
         "seeds": facts["seeds"],
         "scale": facts["scale"],
         "experiments": {
-            name: {"params": facts["params"][name], "rows": outcome.rows, "notes": outcome.notes}
+            name: {
+                "params": facts["params"][name],
+                "rows": [*outcome.rows, *outcome.beside],
+                "notes": outcome.notes,
+            }
             for name, outcome in outcomes.items()
         },
     }

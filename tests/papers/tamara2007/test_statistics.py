@@ -9,7 +9,9 @@ import pytest
 from narrowcast.model.interest import Interest
 from narrowcast.papers import PAPERS, Study
 from narrowcast.papers.tamara2007.setting import METHODS, STATISTICS, history, planted, workload
+from narrowcast.papers.tamara2007.tables import CHANGES
 from narrowcast.planning.tamara import Tamara
+from narrowcast.report.study import tables_of
 from narrowcast.sim.following import Following
 
 EXPERIMENTS = PAPERS["tamara2007"]
@@ -36,8 +38,8 @@ def run(name: str, seeds: tuple[int, ...] = (0,), **given: Any) -> tuple[Rows, A
     """Return the rows of an experiment by series, place and metric, and all that came of it."""
     experiment = EXPERIMENTS[name]
     outcome = experiment.run(Study(seeds, experiment.settings("small", {**TINY, **given})))
-    found = {(row.series, row.x, row.metric): row for row in outcome.rows}
-    assert len(found) == len(outcome.rows)
+    found = {(row.series, row.x, row.metric): row for row in (*outcome.rows, *outcome.beside)}
+    assert len(found) == len(outcome.rows) + len(outcome.beside)
     return found, outcome
 
 
@@ -131,3 +133,9 @@ def test_several_models(name: str, panels: tuple[str, ...]) -> None:
         assert any(model in note for note in outcome.notes)
         alone |= one
     assert rows == alone
+
+
+def test_tables_of_text_stay_short() -> None:
+    for name, metrics in (("figure-5", 1), ("table-2", len(CHANGES) + len(STATISTICS) + 1)):
+        _, outcome = run(name, model="average")
+        assert len(tables_of(name, outcome)) == metrics + 1  # and what it says

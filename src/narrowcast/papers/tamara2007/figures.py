@@ -83,7 +83,8 @@ def outcome(found: Found, chart: str, said: str, notes: list[str], titles: Mappi
         for method, panel in keys(cost)
         for at, values in cost[method, panel].items()
     ]  # fmt: skip
-    return Outcome(rows, {chart: (records, said)}, notes)
+    main, beside = ([row for row in rows if (row.metric == METRIC) is is_cost] for is_cost in (True, False))
+    return Outcome(main, {chart: (records, said)}, notes, beside)
 
 
 def shown(rows: list[Record], windows: int, length: float) -> list[Record]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from narrowcast.papers.base import Experiment, Outcome, Row
 from narrowcast.papers.tamara2007.setting import (
+    COUNTS,
     METHODS,
     MODELS,
     NAMES,
@@ -102,7 +103,9 @@ def _table(study: Study, name: str) -> Outcome:
                 )
     value = {(row.series, row.metric): row for row in rows}
     chart = {f"tamara2007-{name}": (marks, said_of(params, len(study.seeds)))}
-    return Outcome(rows, chart, [*_claims(value, name, list(grid["model"])), *size_note(params)])
+    notes = [*_claims(value, name, list(grid["model"])), *size_note(params)]
+    counted = [row for row in rows if row.metric.startswith(COUNTS)]
+    return Outcome([row for row in rows if row not in counted], chart, notes, counted)
 
 
 def _order(item: tuple[tuple[str, str], Any]) -> tuple[int, int]:
