@@ -16,8 +16,9 @@ from narrowcast.pipeline.clustering import clustered
 from narrowcast.pipeline.interest import InterestFrames
 from narrowcast.pipeline.plan import make_plan
 from narrowcast.planning import Direct
+from narrowcast.planning.boxes import Centroid
 from narrowcast.workloads import Hotspots
-from support.command import document
+from support.command import document, refusal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,3 +103,34 @@ def test_the_command_places_those_who_matched_nothing(tmp_path: Path) -> None:
     assert np.bincount(plan.listens.indices).max() <= 30
     again, _ = document("evaluate", tmp_path / "plan", *given)
     assert set(found["costs"]) <= set(next(iter(again["methods"].values()))["costs"])
+
+
+def test_methods_by_boxes_have_them_from_filters(tmp_path: Path) -> None:
+    workload = Hotspots(n_subscriptions=60, n_events=40, seed=1)
+    tables = workload.tables()
+    for name, table in tables.items():
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    found, _ = document(
+        "plan", "--subscriptions", tmp_path / "subscriptions.parquet", "--events",
+        tmp_path / "events.parquet", "--method", "centroid", "--channels", "4", "--out", tmp_path / "plan",
+    )  # fmt: skip
+    assert found["method"] == "centroid"
+    plan, _ = read_plan(tmp_path / "plan")
+    order = np.argsort(plan.subscribers.to_numpy(zero_copy_only=False))
+    own = Centroid(channels=4, boxes=workload.ends()).fit(plan_interest(workload)).plan_
+    assert np.diff(plan.listens.indptr).tolist() == [1] * 60
+    np.testing.assert_array_equal(plan.listens.indices[order], own.listens.indices)
+    pairs = pa.table({"subscriber": ["a"], "flow": ["x"]})
+    pq.write_table(pairs, tmp_path / "interests.parquet")
+    said = refusal(
+        "plan", "--interests", tmp_path / "interests.parquet", "--method", "centroid", "--channels", "2",
+        "--out", tmp_path / "none",
+    )  # fmt: skip
+    assert said == "centroid needs the boxes of subscribers; give --subscriptions"
+
+
+def plan_interest(workload: Hotspots) -> Interest:
+    """Who wants which event, in the order of subscribers' names."""
+    (lo, hi), events = workload.ends(), workload.values()
+    inside = np.asarray(((events > lo[:, None]) & (events <= hi[:, None])).all(axis=2))
+    return Interest(inside[:, inside.any(axis=0)])
