@@ -161,7 +161,7 @@ def _mllib(vectors: Any) -> dict[str, tuple[Any, float]]:
             (i, Vectors.sparse(width, vectors.indices[a:b].tolist(), [1.0] * int(b - a)))
             for i, (a, b) in enumerate(zip(vectors.indptr[:-1], vectors.indptr[1:], strict=True))
         ]
-        frame = spark.createDataFrame(rows, "id bigint, features: vector".replace(":", "")).persist()
+        frame = spark.createDataFrame(rows, ["id", "features"]).persist()
         frame.count()
         start = time.perf_counter()
         model = KMeans(k=CLUSTERS, seed=0).fit(frame)
