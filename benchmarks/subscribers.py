@@ -8,7 +8,7 @@ included.
 - `paper`: 1,000 subscriptions, 50 clusters, five seeds: every method, events around hotspots and uniform.
 - `peers`: what else one would take: spectral clustering and k-means of scikit-learn, power iteration and
   k-means of MLlib, all on the same histories. Of MLlib seconds are those that pass, on all cores.
-- `growth`: 1,000, 32,000 and 1,000,000 subscriptions.
+- `growth`: 1,000, 32,000 (five seeds) and 1,000,000 subscriptions.
 - `portions`: `direct` in portions that move by themselves, as on Spark, against `direct` in one place.
 """
 
@@ -197,11 +197,20 @@ def growth(sizes: tuple[int, ...]) -> list[dict[str, Any]]:
     rows = []
     for n in sizes:
         for points in ("hotspots", "uniform"):
-            case = Case(n, points, SEEDS[0], history=1024 if n < 100_000 else 512, unseen=500)
-            row: dict[str, Any] = {"subscriptions": n, "events": points, "matches": case.interest.n_wants}
+            # Of more subscriptions more events can be told apart, as long as there is room for all of it.
+            history = 1024 if n < 10_000 else 2048 if n < 100_000 else 512
+            seeds = SEEDS if 10_000 < n < 100_000 else SEEDS[:1]
+            row: dict[str, Any] = {
+                "subscriptions": n,
+                "events": points,
+                "history": history,
+                "seeds": len(seeds),
+            }
+            cases = [Case(n, points, seed, history=history, unseen=500) for seed in seeds]
             for name in ("direct", "centroid"):
-                found = case.method(name, 0)
-                row |= {f"{name}_{key}": round(value, 3) for key, value in found.items()}
+                found = [case.method(name, 0) for case in cases]
+                row |= {f"{name}_{key}": value for key, value in _means(found).items()}
+                row[f"{name}_balance"] = round(max(each["balance"] for each in found), 3)
             row["of_ck"] = round(row["direct_false_positives"] / row["centroid_false_positives"], 3)
             log(row)
             rows.append(row)

@@ -152,6 +152,7 @@ def test_the_path_is_said(spark: SparkSession) -> None:
     assert large.interest.n_wants == 0
     cost = Overall().score(interest, large.plan).total
     assert costs_of(frames, large, costs=["overall"]) == pytest.approx({"overall": cost})
+    assert costs_of(frames, large)["overall"] == pytest.approx(cost)  # which it has counted itself
     with pytest.raises(ParameterError, match="cost_m is given, which cover does without on Spark"):
         make_plan(frames, "cover", channels=None, params={"cost_m": "log"}, limit=50)
     with pytest.raises(ParameterError, match="bound is given, which cover does without on Spark"):

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from narrowcast.errors import ParameterError
+from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.diff import delta_between
 from narrowcast.planning.tamara import Tamara, TamaraTidy
 from support.interests import clustered
@@ -43,14 +43,16 @@ def test_rounds_are_held_though_nobody_changes_anything(kind: type[Tamara]) -> N
 
 
 def test_one_clock_for_changes_and_time_that_passes() -> None:
-    """Rounds are the same as with changes that change nothing at these times; what is over is over."""
+    """Before a change the rounds are held that are due by then; what is over is over."""
     interest = clustered(subscribers=60)
     named, passing = (Tamara(rounds=0, period=100.0, seed=1).fit(interest) for _ in range(2))
     who, what = (int(each[0]) for each in interest.wants.nonzero())
-    for time in (0.0, 60.0, 250.0, 249.0, -1e9, 700, 710.5):
-        named.update(change(time, who, what))
+    for i, time in enumerate((0.0, 60.0, 250.0, 249.0, -1e9, 700, 710.5)):
+        one = change(time, who, what, "subscribe" if i % 2 else "unsubscribe")
+        named.update(one)
         passing.advance(time)
-    assert named.ignored_ == 7
+        passing.update(one)
+    assert named.ignored_ == 0
     assert (named.messages_, named.plan_) == (passing.messages_, passing.plan_)
     before = passing.messages_
     assert passing.advance(799.0).n_changes == 0
@@ -88,11 +90,31 @@ def test_a_long_time_is_soon_over() -> None:
     assert planner.messages_["survey"] - before < 100_000
 
 
-@pytest.mark.parametrize("time", [float("nan"), float("inf"), True, "now", None])
+def test_what_is_said_in_vain_does_not_move_the_clock() -> None:
+    planner = Tamara(rounds=0, period=100.0).fit(clustered(subscribers=60))
+    planner.advance(0.0)
+    planner.update(
+        change(1e12, 59, 11, "unsubscribe" if not planner.interest_.wants[59, 11] else "subscribe")
+    )
+    assert planner.ignored_ == 1
+    before = planner.messages_
+    planner.advance(100.0)
+    assert planner.messages_ != before
+
+
+@pytest.mark.parametrize("time", [float("nan"), float("inf"), 10**400, True, "now", None])
 def test_times_that_are_none(time: Any) -> None:
     planner = Tamara().fit(clustered(subscribers=20))
-    with pytest.raises(ParameterError, match=f"time is {time!r}; give finite seconds"):
+    with pytest.raises(ParameterError, match=f"time is {time!r}; give seconds"):
         planner.advance(time)
+
+
+@pytest.mark.parametrize("events", [-1.0, float("nan"), float("inf"), 1e300])
+def test_counts_that_are_none(events: float) -> None:
+    planner = Tamara().fit(clustered(subscribers=20))
+    with pytest.raises(TableError, match=r"holds .*; give numbers of at least 0, and at most 2\^63"):
+        planner.observe(pa.table({"flow": [0], "events": [events]}), 60.0)
+    assert np.isfinite(planner.cost_)
 
 
 def test_there_is_a_first_plan() -> None:

@@ -155,6 +155,10 @@ def test_bad_parameters() -> None:
     for seconds in (-50, 0, float("nan"), float("inf")):
         with pytest.raises(ParameterError, match=f"seconds is {seconds}"):
             Following(**given, seconds=seconds)
+    with pytest.raises(
+        ParameterError, match=r"seconds is 10.0 and the changes take .*; give as many at least"
+    ):
+        Following(**given, seconds=10.0)
     with pytest.raises(ParameterError, match="windows is 0"):
         Following(**given, windows=0)
     with pytest.raises(ParameterError, match="take no time"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -127,6 +128,8 @@ class Planned(NamedTuple):
         `driver`, or `spark` where the driver only held who is in which channel.
     planner
         What else it has found out, on the driver.
+    costs
+        What the method itself knows that it costs, by the cost model's name, where that was counted on Spark.
     """
 
     plan: ChannelPlan
@@ -134,6 +137,7 @@ class Planned(NamedTuple):
     method: str
     path: Literal["driver", "spark"]
     planner: Planner | None = None
+    costs: Mapping[str, float] = MappingProxyType({})
 
 
 def make_plan(
@@ -227,11 +231,13 @@ def _plan_large(frames: InterestFrames, planner: Joint | Cover | Direct, limit: 
     from narrowcast.pipeline.packed import packed
 
     path: Literal["driver", "spark"] = "spark"
+    known: dict[str, float] = {}
     method = type(planner).__name__.lower()
     if isinstance(planner, Cover):
         with covered(frames, planner, limit=limit) as job:
             plan = job.plan()
             interest = job.interest(plan)
+            known["overall"] = job.cost
     elif isinstance(planner, Direct):
         with clustered(frames, planner, limit=limit) as clusters:
             plan = clusters.plan()
@@ -245,7 +251,7 @@ def _plan_large(frames: InterestFrames, planner: Joint | Cover | Direct, limit: 
     if missed:
         first = ", ".join(f"subscriber {row.subscriber!r} wants flow {row.flow!r}" for row in missed)
         raise PlanError(f"some wanted pairs are not served: {first}; plan again for this interest")
-    return Planned(plan, interest, method, path)
+    return Planned(plan, interest, method, path, costs=known)
 
 
 def costs_of(
@@ -278,7 +284,8 @@ def costs_of(
 
     names = [name for name, model in models.items() if model.additive or costs is not None]
     found = evaluate(frames, planned.plan, name=planned.method, costs=names, network=network, params=params)
-    return {name: cost.total for name, cost in found.methods[found.name].costs.items()}
+    totals = {name: cost.total for name, cost in found.methods[found.name].costs.items()}
+    return dict(sorted({**planned.costs, **totals}.items())) if costs is None else totals
 
 
 def make_planner(

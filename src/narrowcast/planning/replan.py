@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from narrowcast.planning.base import Planner
 
 ACTIONS = ("subscribe", "unsubscribe")
+#: The most events that a row may stand for.
+MOST = 2.0**63
 #: Seconds after which an event counts half, where nobody says otherwise.
 HALF_LIFE = 3 * 86_400.0
 
@@ -172,9 +174,7 @@ def observed(interest: Interest, events: pa.Table, seconds: float, *, half_life:
     check_positive("seconds", seconds)
     check_positive("half_life", half_life)
     flow, count = labels_in(events, "flow", "events"), numbers_in(events, "events", "events")
-    wrong = np.flatnonzero(~(np.isfinite(count) & (count >= 0)))
-    if len(wrong):
-        raise TableError(f"column 'events' of events holds {count[wrong[0]]}; give numbers of at least 0")
+    check_counts(count)
     flows, [old, seen] = encode("flow", interest.flows, flow)
     rate = np.ones(len(flows))
     rate[old] = interest.rate
@@ -184,6 +184,15 @@ def observed(interest: Interest, events: pa.Table, seconds: float, *, half_life:
         rows_of(interest.wants), old[interest.wants.indices], (interest.n_subscribers, len(flows))
     )
     return Interest(wants, rate, interest.subscribers, flows)
+
+
+def check_counts(count: NDArray[np.float64]) -> None:
+    """Refuse numbers of events that are none, or more than there could be."""
+    wrong = np.flatnonzero(~((count >= 0) & (count <= MOST)))
+    if len(wrong):
+        raise TableError(
+            f"column 'events' of events holds {count[wrong[0]]}; give numbers of at least 0, and at most 2^63"
+        )
 
 
 def check_positive(name: str, value: float) -> None:

@@ -95,6 +95,12 @@ class Following:
             raise ParameterError(f"seconds is {self.seconds!r}; give how long it takes: a number above 0")
         if self.window <= 0:
             raise ParameterError("the changes take no time; give seconds, how long it is to take")
+        at, (_, last) = _seconds(self.changes), self._ends()
+        if len(at) and at.max() > last:
+            raise ParameterError(
+                f"seconds is {self.seconds!r} and the changes take {at.max() - at.min():g}; give as many at "
+                "least, or fewer changes"
+            )
         if self.overlay is not None:
             if not isinstance(self.overlay, Overlay):
                 raise ParameterError(f"overlay is {self.overlay!r}; give an Overlay, or None for none")

@@ -105,6 +105,10 @@ def test_labels_are_as_the_others_are(json: Path, tmp_path: Path) -> None:
         ('{"time":1,"subscriber":"a","flow":1.5,"action":"subscribe"}', "flow 1.5 is neither a whole number"),
         ('{"time":1,"subscriber":"a","flow":1,"action":"join"}', "action 'join' is neither subscribe nor"),
         ('{"time":1,"subscriber":"a","flow":1}', "action is null"),
+        (
+            '{"time":4100000000,"subscriber":"a","flow":1,"action":"subscribe"}',
+            "time is more than a day from",
+        ),
     ],
 )
 def test_bad_rows_are_set_aside(line: str, reason: str, json: Path) -> None:

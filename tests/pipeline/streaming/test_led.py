@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from narrowcast.errors import TableError
+from narrowcast.model.diff import delta_between
 from narrowcast.model.interest import Interest
 from narrowcast.pipeline.streaming.changelog import Piece
 from narrowcast.pipeline.streaming.led import Led, Step
@@ -20,6 +22,8 @@ from narrowcast.planning.replan import HALF_LIFE, Replanner, observed
 from narrowcast.planning.tamara import Tamara
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from narrowcast.model.labels import Labels
     from narrowcast.model.plan import ChannelPlan
     from narrowcast.planning.base import OnlinePlanner, PlanDelta
@@ -118,3 +122,17 @@ def test_rounds_are_held_while_only_events_come() -> None:
     _, step = after(planner, seen(little, little), seen(little, little, until=3 * DAY))
     carried = np.bincount(step.standing.plan.carries.indices)
     assert carried.max() == 2
+
+
+def test_a_state_that_is_damaged_says_what_to_do(tmp_path: Path) -> None:
+    led = Led(Replanner(PerFlow()))
+    standing = Standing(0, led.first(INTEREST), INTEREST)
+    delta = delta_between(standing.plan, standing.plan)
+    standing.write(tmp_path, delta, REJECTED.empty_table(), method="per-flow", params={}, seed=0, cost=1.0)
+    found = Standing.newest(tmp_path)
+    assert found is not None
+    assert found.plan == standing.plan
+    [damaged] = tmp_path.rglob("listens.parquet")
+    damaged.write_bytes(damaged.read_bytes()[:20])
+    with pytest.raises(TableError, match=r"how things stood last, cannot be read .*; bring it back"):
+        Standing.newest(tmp_path)

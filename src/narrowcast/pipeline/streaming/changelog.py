@@ -10,7 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from narrowcast.pipeline.compile import json_of
-from narrowcast.pipeline.streaming.entries import MOMENT, Shape, opened, read_entries, whole_numbers
+from narrowcast.pipeline.streaming.entries import (
+    MOMENT,
+    Shape,
+    last_of,
+    opened,
+    read_entries,
+    to_come,
+    whole_numbers,
+)
 from narrowcast.pipeline.streaming.update import REJECTED
 from narrowcast.planning.replan import ACTIONS
 
@@ -118,6 +126,7 @@ class _Held:
         )
         odd = pc.invert(pc.is_in(action, value_set=pa.array(ACTIONS)))
         some = some.without(pc.if_else(odd, wrong, pa.scalar(None, pa.string())))
+        some = some.without(to_come(some, last_of()))
         fine = pc.is_null(some.bad)
         columns = {name: [some.columns[name].filter(fine)] for name in COLUMNS}
         return cls(columns, some.whole, list(some.rejected()), pc.sum(fine).as_py() or 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -38,6 +39,8 @@ _WHOLE = r"^(0|-?[1-9][0-9]{0,18})$"
 #: Times and numbers as they are mostly written; all else is looked at one by one.
 _INSTANT = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?Z?$"
 _NUMBER = r"^-?\d{1,15}(\.\d{1,15})?([eE][+-]?\d{1,3})?$"
+#: How much later than now something may be, in microseconds.
+_LATE = 86_400_000_000
 #: How much of a CSV file is taken apart at once.
 _BLOCK = 1 << 20
 _NOTHING = pa.scalar(None, pa.string())
@@ -472,3 +475,15 @@ def _is_text(kind: pa.DataType) -> bool:
 def _row(rows: pa.RecordBatch, i: int) -> str:
     """Return a row as text."""
     return json_of(rows.slice(i, 1).to_pylist()[0])
+
+
+def last_of() -> int:
+    """Return the latest time that something may have, in microseconds from 1970: clocks and zones differ."""
+    return time.time_ns() // 1000 + _LATE
+
+
+def to_come(some: Entries, last: int) -> pa.Array:
+    """Return what is wrong with rows that are yet to come: one would make all others old."""
+    late = pc.fill_null(pc.greater(some.columns["time"].cast(pa.int64()), last), False)
+    said = pa.scalar("time is more than a day from now; mend it, or the clock", pa.string())
+    return pc.if_else(late, said, pa.scalar(None, pa.string()))

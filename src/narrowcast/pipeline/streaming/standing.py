@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 import pyarrow as pa
 
-from narrowcast.errors import ParameterError
-from narrowcast.files import new_folder, read_table
+from narrowcast.errors import NarrowcastError, ParameterError, TableError
+from narrowcast.files import first_line, new_folder, read_table
 from narrowcast.model.artefact import read_plan, write_plan
 from narrowcast.model.interest import Interest
 from narrowcast.pipeline.streaming.sinks import folder_of
@@ -63,8 +63,14 @@ class Standing:
             return None
         where = Path(folder_of(str(folder), numbers[-1]))
         span = where / _SPAN
-        heard = msgspec.json.decode(span.read_bytes(), type=Span) if span.exists() else None
-        return cls(numbers[-1], read_plan(where)[0], read_interest(where), heard)
+        try:
+            heard = msgspec.json.decode(span.read_bytes(), type=Span) if span.exists() else None
+            return cls(numbers[-1], read_plan(where)[0], read_interest(where), heard)
+        except (NarrowcastError, OSError, pa.ArrowException, msgspec.MsgspecError) as error:
+            raise TableError(
+                f"{where}, how things stood last, cannot be read ({first_line(error)}); bring it back from a "
+                "copy, or remove the checkpoint and begin anew from the plan"
+            ) from error
 
     def write(
         self,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 import tempfile
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +22,7 @@ import pyarrow.compute as pc
 
 from narrowcast.errors import ParameterError
 from narrowcast.pipeline.problems import plainly
-from narrowcast.pipeline.streaming.entries import Shape, opened, read_entries
+from narrowcast.pipeline.streaming.entries import Shape, last_of, opened, read_entries, to_come
 from narrowcast.pipeline.streaming.update import REJECTED
 
 if TYPE_CHECKING:
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
 ROWS = 1 << 17
 #: Bad rows of a file that are kept as they are; of more only the number is.
 KEPT = 1000
-#: How much later than now an event may be, in microseconds: clocks and zones differ.
-_LATE = 86_400_000_000
 #: What would be a pattern to Spark.
 _PATTERN = re.compile(r"[][{}*?\\]")
 #: A time that is as good as none, in half-lives.
@@ -187,7 +184,7 @@ def tally(
         known=flows.cast(pa.string()),
         half=half,
         began=None if before is None else before.began,
-        last=time.time_ns() // 1000 + _LATE,
+        last=last_of(),
     )
     with plainly("count the events"):
         parts = _files(spark, paths).mapInArrow(work, _PARTS).persist()
@@ -319,7 +316,7 @@ def _counted(
             aside = _Aside(row["path"])
             with opened(row["path"], shape.what, aside.whole), _here(row["path"], row["content"]) as path:
                 for some in read_entries(path, shape, ROWS):
-                    judged = some.without(_to_come(some, last))
+                    judged = some.without(to_come(some, last))
                     aside.take(judged)
                     fine = pc.is_null(judged.bad)
                     columns = {name: judged.columns[name].filter(fine) for name in shape.columns}
@@ -359,13 +356,6 @@ class _Aside:
         found = [(reason, 1, text) for reason, text in (*self.kept, *self.whole)]
         more = [(f"{self.more:,} more rows of this file cannot be used", self.more, self.shown)]
         return found + (more if self.more else [])
-
-
-def _to_come(some: Entries, last: int) -> pa.Array:
-    """Return what is wrong with events that are yet to come: one would make all others old."""
-    late = pc.fill_null(pc.greater(some.columns["time"].cast(pa.int64()), last), False)
-    said = pa.scalar("time is more than a day from now; mend it, or the clock", pa.string())
-    return pc.if_else(late, said, pa.scalar(None, pa.string()))
 
 
 @contextmanager

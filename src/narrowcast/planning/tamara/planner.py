@@ -17,7 +17,7 @@ from narrowcast.model.labels import column_of, labels_in, numbers_in, positions
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation_of, rows_of
 from narrowcast.planning.base import PLANNERS, check_channels, check_seed, check_whole
-from narrowcast.planning.replan import read_changes, seconds_of
+from narrowcast.planning.replan import check_counts, read_changes, seconds_of
 from narrowcast.planning.tamara.protocol import Protocol, Rules
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from narrowcast.model.labels import Labels
     from narrowcast.model.relation import Positions, Relation
 
+#: Seconds that no clock shows.
+_FOREVER = 1e15
 #: Who goes over to a new cluster of two topics: all direct subscribers of either, or those of both.
 Pair = Literal["all", "common"]
 
@@ -220,11 +222,15 @@ class Tamara:
         joins = pa.array(subscribes)
         peer = self._numbers(who, who.filter(joins), self._peer, "subscribers_", self._admit)
         topic = self._numbers(what, what.filter(joins), self._topic, "flows_", self._create)
+        interests = self._protocol.system.peers.interests
         for i in order.tolist():
+            who_, what_ = int(peer[i]), int(topic[i])
+            if who_ < 0 or what_ < 0 or interests.has(who_, what_) == subscribes[i]:
+                self.ignored_ += 1  # nor does time pass by what is said in vain
+                continue
             self._pass(seconds[i])
             act = self._protocol.subscribe if subscribes[i] else self._protocol.unsubscribe
-            known = peer[i] >= 0 and topic[i] >= 0
-            self.ignored_ += not (known and act(int(peer[i]), int(topic[i])))
+            act(who_, what_)
         return self._delta()
 
     def observe(self, events: pa.Table, seconds: float) -> PlanDelta:
@@ -236,9 +242,7 @@ class Tamara:
         self._check_fitted()
         _check_number("seconds", seconds)
         flow, count = labels_in(events, "flow", "events"), numbers_in(events, "events", "events")
-        wrong = np.flatnonzero(~(np.isfinite(count) & (count >= 0)))
-        if len(wrong):
-            raise TableError(f"column 'events' of events holds {count[wrong[0]]}; give numbers of at least 0")
+        check_counts(count)
         flow = _as(flow, self.flows_, "flow")
         topic = self._numbers(flow, flow, self._topic, "flows_", self._create)
         seen = np.bincount(topic, count, len(self._protocol.system.topics))
@@ -274,8 +278,8 @@ class Tamara:
         """
         self._check_fitted()
         number = isinstance(time, int | float | np.number) and not isinstance(time, bool)
-        if not number or not math.isfinite(time):
-            raise ParameterError(f"time is {time!r}; give finite seconds")
+        if not number or not abs(time) < _FOREVER:
+            raise ParameterError(f"time is {time!r}; give seconds, of less than {_FOREVER:g}")
         self._pass(float(time))
         return self._delta()
 
