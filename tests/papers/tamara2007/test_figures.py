@@ -176,8 +176,8 @@ def test_weeks_uniform_interests_and_packages() -> None:
         series: rows[f"{series}/arrivals", last, "messages_per_interval"].measured
         for series in ("tamara", "tamara-tidy", "per-flow")
     }
-    # Asked for was -42 %. Plain Tamara does not reach it: it may end with several large clusters that overlap,
-    # of which no two gain by merging. In the mean of five seeds it is at -39.3.
+    # Asked for was -42 %. Plain Tamara does not reach it: it may end with several large clusters that
+    # overlap, of which no two gain by merging. In the mean of five seeds it is at -39.3.
     assert 100 * (ends["tamara-tidy"] / ends["per-flow"] - 1) <= -42
     assert 100 * (ends["tamara"] / ends["per-flow"] - 1) <= -35
     rows, _ = run("figure-9", (11,), "paper", hours="24.0")
