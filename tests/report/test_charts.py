@@ -38,7 +38,7 @@ from narrowcast.report.charts import (
     save_chart,
 )
 from narrowcast.report.page import PROSE, html_page
-from support.figures import RIABOV2003, TAMARA2007, TOCK2005
+from support.figures import RIABOV2003, TAMARA2007, TARIQ2012, TOCK2005
 
 INTEREST = Interest([[1, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1], [0, 0, 0, 0]])
 SIZES = {0: 3, 2: 1, 3: 1}
@@ -68,6 +68,7 @@ DATA: dict[str, Records] = {
     **RIABOV2003,
     **TOCK2005,
     **TAMARA2007,
+    **TARIQ2012,
     "riabov2003-figure-6": [
         {"method": method, "modes": 9, "groups": 11, "threshold": t, "improvement": 50 - 20 * t}
         for method in ("partial", "mst", "macqueen")

@@ -132,3 +132,69 @@ TAMARA2007: dict[str, list[dict[str, Any]]] = {
         for n in (2, 3)
     },
 }  # fmt: skip
+
+#: The same for tariq2012: quality, coordinates, time and load, and cost over time and with churn.
+TARIQ2012: dict[str, list[dict[str, Any]]] = {
+    "tariq2012-figure-3k": [
+        {"method": method, "policy": policy, "variant": variant, "at": at, "cost": 1.5 + at / 100}
+        for method, policy in (("OV-RTree", "kept"), ("direct, our own", "kept"), ("ncut", "followed"))
+        for variant in ("flooding", "forwarding")
+        for at in (50.0, 100.0, 150.0)
+    ],
+    "tariq2012-figure-3l": [
+        {"method": method, "policy": policy, "variant": variant, "churn": churn, "cost": 2.0 + churn / 10,
+         "low": 1.9 + churn / 10, "high": 2.1 + churn / 10}
+        for method, policy in (("OV-RTree", "kept"), ("direct, our own", "followed"))
+        for variant in ("flooding", "forwarding")
+        for churn in (0.0, 8.0, 16.0)
+    ],
+    "tariq2012-figure-1": [
+        {"method": method, "workload": workload, "metric": metric, "x": x, "value": 0.5, "low": 0.4,
+         "high": 0.6}
+        for method in ("rassoc/plain", "ncut/row", "direct")
+        for metric, workloads in (
+            ("accuracy", ("m1", "m2")),
+            ("entropy", ("m1", "m2")),
+            ("false_positives_per_event", ("zipf", "uniform")),
+        )
+        for workload in workloads
+        for x in (5, 20)
+    ],
+    "tariq2012-figure-3": [
+        *(
+            {"kind": "coordinates", "metric": "hscore", "method": method, "way": way, "workload": workload,
+             "axis": axis, "x": x, "value": 0.7 + x / 10}
+            for method in ("rassoc", "ncut")
+            for way in ("faithful", "table")
+            for workload in ("m1", "zipf")
+            for axis in ("groups", "landmarks", "landmarks/3", "levels")
+            for x in (1, 2)
+        ),
+        *(
+            {"kind": "clusters", "metric": metric, "method": method, "scaling": scaling, "workload": workload,
+             "clustering": clustering, "axis": axis, "x": x, "value": 0.5}
+            for metric, workload in (("false_positives_per_event", "zipf"), ("entropy", "m1"))
+            for method in ("rassoc", "ncut")
+            for scaling in ("plain", "row")
+            for clustering in ("sampled", "hp2pc", "direct")
+            for axis in ("landmarks", "levels")
+            for x in (2, 3)
+        ),
+    ],
+    "tariq2012-figure-4": [
+        *(
+            {"panel": "levels", "method": method, "way": way, "x": x, "value": 0.5 * x}
+            for method in ("rassoc", "ncut")
+            for way in ("25 % landmarks", "one level, ours")
+            for x in (1, 2)
+        ),
+        *(
+            {"panel": panel, "method": method, "who": who, "x": x, "value": 0.5 * x}
+            for panel in ("seconds", "load of seconds", "load of bytes", "entropy", "accuracy",
+                          "fewer_than_centroid_pct")
+            for method in ("rassoc/row", "ncut/row", "direct")
+            for who in ("root", "coordinator")
+            for x in (4000, 8000)
+        ),
+    ],
+}  # fmt: skip

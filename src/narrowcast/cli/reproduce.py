@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def reproduce(
     paper: Annotated[
-        str, typer.Argument(metavar="PAPER", help="Which paper: riabov2003, tock2005, tamara2007.")
+        str, typer.Argument(metavar="PAPER", help="Which paper: riabov2003, tock2005, tamara2007, tariq2012.")
     ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder that does not exist yet.")],
     experiment: Annotated[

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from narrowcast.papers import riabov2003, tamara2007, tock2005
+from narrowcast.papers import riabov2003, tamara2007, tariq2012, tock2005
 from narrowcast.papers.base import PAPERS, Experiment, Outcome, Row, Study
 
-__all__ = ["PAPERS", "Experiment", "Outcome", "Row", "Study", "riabov2003", "tamara2007", "tock2005"]
+__all__ = [
+    "PAPERS",
+    "Experiment",
+    "Outcome",
+    "Row",
+    "Study",
+    "riabov2003",
+    "tamara2007",
+    "tariq2012",
+    "tock2005",
+]

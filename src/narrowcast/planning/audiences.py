@@ -143,7 +143,7 @@ class Audiences:
 
     def fill(self, order: Ints) -> None:
         """Put those who are in no cluster yet where they cost least."""
-        if len(order):
+        if len(order) and len(self.size):
             moves.place(order, *self._wants, self.most, self.cluster, *self._state)
 
     def settle(self, order: Ints, passes: int, *, few: int = 0) -> list[int]:
