@@ -123,7 +123,15 @@ class Partial:
         if len(worth):
             flow, tree, weight = self._sample(interest.rate[worth], share, rng)
             members = self._learned(sets.take(worth[flow]), tree, weight, trees)
-        self.plan_ = _plan(interest, *_settled(interest, node, trees, share, members[:, node]))
+        groups = [members[:, node]]
+        if len(worth) ** 2 * trees.parent.shape[1] <= _MERGED:
+            # Samples choose a group by where they come from, a plan once for all: they may mislead.
+            alike = Pairwise(channels=self.channels).fit(interest).plan_
+            groups.append(alike.listens.toarray().T)
+        settled = [_settled(interest, node, trees, share, listens) for listens in groups]
+        self.plan_ = _plan(
+            interest, *min(settled, key=lambda each: _paid(interest, node, trees, share, *each))
+        )
         return self
 
     def _network(self, interest: Interest, rng: np.random.Generator) -> tuple[Numbers, Trees, Doubles]:
@@ -235,6 +243,24 @@ def _settled(
     used = listens.any(axis=1)
     number = np.append(np.where(used, np.cumsum(used) - 1, -1), -1)
     return number[channel], listens[used]
+
+
+def _paid(
+    interest: Interest, node: Numbers, trees: Trees, share: Doubles, channel: Ints, listens: Flags
+) -> float:
+    """Return what all flows cost, on average over the publishers: by groups, and directly to others."""
+    members = np.zeros((len(listens), trees.parent.shape[1]), np.bool_)
+    number, who = np.nonzero(listens)
+    members[number, node[who]] = True
+    group = share @ partial.group_costs(trees.parent, trees.link, members)
+    carried = np.flatnonzero(channel >= 0)
+    flow, who = interest.wants.indices, rows_of(interest.wants)
+    reached = np.zeros(len(flow), np.bool_)
+    if len(listens):
+        reached = (channel[flow] >= 0) & listens[channel[flow], who]
+    pairs = np.unique(np.stack([flow[~reached], node[who[~reached]]]), axis=1)  # a node is sent to once
+    direct = interest.rate[pairs[0]] @ (share @ trees.distance)[pairs[1]]
+    return float(interest.rate[carried] @ group[channel[carried]] + direct)
 
 
 def _chosen(interest: Interest, node: Numbers, trees: Trees, share: Doubles, listens: Flags) -> Ints:

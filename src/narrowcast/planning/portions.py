@@ -77,7 +77,7 @@ def quota_of(free: Ints, portion: int, n_portions: int, turn: int) -> Ints:
     --------
     >>> free = np.array([7, 0, 1])
     >>> [quota_of(free, portion, 3, turn=0).tolist() for portion in range(3)]
-    [[3, 0, 0], [2, 0, 1], [2, 0, 0]]
+    [[3, 0, 0], [2, 0, 0], [2, 0, 1]]
     """
     each, rest = np.divmod(np.maximum(free, 0), n_portions)
     place = (portion - turn - np.arange(len(free))) % n_portions
