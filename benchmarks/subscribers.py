@@ -25,9 +25,8 @@ from scipy.sparse import csr_array, vstack
 
 from narrowcast.model.interest import Interest
 from narrowcast.planning import PLANNERS
-from narrowcast.planning.audiences import Audiences, Tally, most_of
-from narrowcast.planning.direct import Direct, growing
-from narrowcast.planning.portions import move_portion, place_portion, quota_of
+from narrowcast.planning.direct import Direct
+from narrowcast.planning.portions import in_portions
 from narrowcast.planning.spectral.quality import balance, received
 from narrowcast.workloads.hotspots import Hotspots
 
@@ -224,9 +223,9 @@ def portions(n: int) -> list[dict[str, Any]]:
         case = Case(n, points, SEEDS[0])
         whole = case.method("direct", 0)["false_positives"]
         for count in (8, 32):
-            label = _in_portions(case.interest, count, sample=n // 2)
+            planner = Direct(channels=CLUSTERS)
+            label, again = (in_portions(case.interest, planner, count, sample=n // 2) for _ in range(2))
             found = case.measured(label, 0.0)
-            again = _in_portions(case.interest, count, sample=n // 2)
             rows.append(
                 {
                     "events": points,
@@ -238,36 +237,6 @@ def portions(n: int) -> list[dict[str, Any]]:
             )
             log(rows[-1])
     return rows
-
-
-def _in_portions(interest: Interest, count: int, *, sample: int) -> Any:
-    """Return clusters by the steps that are taken on Spark."""
-    n, k, rate = interest.n_subscribers, CLUSTERS, np.ones(interest.n_flows)
-    rng = np.random.default_rng(0)
-    portion, some = rng.integers(count, size=n), rng.permutation(n)[:sample]
-    first = Audiences.of(Interest(interest.wants[some]), k)
-    first.cluster[:] = Direct(channels=k).fit(Interest(interest.wants[some])).plan_.listens.indices
-    parts = [np.flatnonzero(portion == p) for p in range(count)]
-    rows = []
-    for mine in parts:
-        wants = interest.wants[mine]
-        rows.append((wants.indptr.astype(np.int64), wants.indices.astype(np.int32)))
-    tally, label = first.tally(), np.empty(n, np.int64)
-    for p, mine in enumerate(parts):
-        label[mine] = place_portion(rows[p], rate, tally, times=n / sample, balance=2.0, key=[0, p])
-    for turn, q in enumerate([*np.repeat(growing(60.0, n / k), 2).tolist(), *[1.0] * 4]):
-        tally = _tally(interest, label)
-        before = label.copy()
-        for p, mine in enumerate(parts):
-            quota = quota_of(most_of(n, k, 2.0) - tally.size, p, count, turn)
-            label[mine], _ = move_portion(rows[p], rate, before[mine], tally, quota, key=[0, p, turn], q=q)
-    return label
-
-
-def _tally(interest: Interest, label: Any) -> Tally:
-    found = Audiences.of(interest, CLUSTERS)
-    found.cluster[:] = label
-    return found.tally()
 
 
 def _means(runs: list[dict[str, float]]) -> dict[str, float]:

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from narrowcast import Direct, Interest
-from narrowcast.planning.audiences import Audiences, Tally, most_of
-from narrowcast.planning.direct import growing
-from narrowcast.planning.portions import move_portion, place_portion, quota_of
+from narrowcast.planning.audiences import Audiences, Tally
+from narrowcast.planning.portions import in_portions, move_portion, place_portion, quota_of
 from narrowcast.workloads import Hotspots
 
 
@@ -28,33 +27,6 @@ def tally_of(wants: Any, cluster: Any, k: int) -> Tally:
     return found.tally()
 
 
-def in_portions(wants: Any, k: int, n_portions: int, rounds: int, seed: int, balance: float) -> Any:
-    """The same steps as on Spark, by loops: a sample, then places, then moves."""
-    n, rate = len(wants), np.ones(wants.shape[1])
-    rng = np.random.default_rng(seed)
-    portion = rng.integers(n_portions, size=n)
-    some = rng.permutation(n)[: n // 2]
-    plan = Direct(channels=k, balance=balance, seed=seed).fit(Interest(wants[some])).plan_
-    sample = tally_of(wants[some], plan.listens.indices, k)
-    cluster = np.empty(n, np.int64)
-    for p in range(n_portions):
-        mine = portion == p
-        cluster[mine] = place_portion(
-            rows_of(wants[mine]), rate, sample, times=2.0, balance=balance, key=[seed, p]
-        )
-    softly = growing(60.0, n / k)
-    for turn, q in enumerate([*np.repeat(softly, 2).tolist(), *[1.0] * rounds]):
-        tally = tally_of(wants, cluster, k)
-        before = cluster.copy()
-        for p in range(n_portions):
-            mine = portion == p
-            quota = quota_of(most_of(n, k, balance) - tally.size, p, n_portions, turn)
-            cluster[mine], _ = move_portion(
-                rows_of(wants[mine]), rate, before[mine], tally, quota, key=[seed, p, turn], q=q
-            )
-    return cluster
-
-
 @pytest.mark.parametrize("n_portions", [8, 32])
 @pytest.mark.parametrize("points", ["hotspots", "uniform"])
 def test_as_good_as_in_one_place(n_portions: int, points: Any) -> None:
@@ -65,9 +37,10 @@ def test_as_good_as_in_one_place(n_portions: int, points: Any) -> None:
     wants = np.logical_and.reduce(
         [(events[:, i] > lo[:, i, None]) & (events[:, i] <= hi[:, i, None]) for i in range(3)]
     )
-    whole = Direct(channels=20, seed=1).fit(Interest(wants))
-    cluster = in_portions(wants, 20, n_portions, rounds=4, seed=1, balance=2.0)
-    np.testing.assert_array_equal(cluster, in_portions(wants, 20, n_portions, 4, 1, 2.0))
+    interest, planner = Interest(wants), Direct(channels=20, seed=1)
+    whole = Direct(channels=20, seed=1).fit(interest)
+    cluster, again = (in_portions(interest, planner, n_portions, sample=8000) for _ in range(2))
+    np.testing.assert_array_equal(cluster, again)
     tally = tally_of(wants, cluster, 20)
     assert tally.size.max() <= 1600
     matched = wants.sum()

@@ -23,8 +23,15 @@ from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.wants import flows_of, lists_of, rows_of, sample_of, size_of
 from narrowcast.planning import watch
 from narrowcast.planning.audiences import Audiences, Tally, most_of
-from narrowcast.planning.direct import growing
-from narrowcast.planning.portions import move_portion, place_portion, quota_of
+from narrowcast.planning.portions import (
+    FEW,
+    ROUNDS,
+    move_portion,
+    place_portion,
+    probabilities,
+    quota_of,
+    tally_of_sample,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,11 +46,6 @@ if TYPE_CHECKING:
 
     Doubles: TypeAlias = NDArray[np.float64]
 
-#: The most rounds in which subscribers move as they cost, and the share of movers that is not worth another.
-ROUNDS, FEW = 6, 1e-3
-#: Before that, rounds for each probability by which wants count, of which the first is so many times as large
-#: as for the sample: that has found most by then.
-SOFT, TIMES = 2, 10.0
 #: Subscribers of a portion, about.
 PORTION = 1 << 16
 
@@ -135,11 +137,11 @@ def clustered(
         with plainly("bring a sample to the driver"):
             share = min(1.0, limit / max(1, pairs), planner.sample / max(1, n))
             sample = sample_of(named, share, rate)
-        job.place(_tally(sample, planner, n), n / max(1, sample.n_subscribers))
+        job.place(tally_of_sample(planner, sample, n), n / max(1, sample.n_subscribers))
         moved: list[int] = []
         _told(say, 0, job.cost)
-        softly = growing(TIMES * planner.soft, n / len(job.tally.size)) if share < 1 and n else []
-        for turn, q in enumerate([*np.repeat(softly, SOFT).tolist(), *[1.0] * rounds]):
+        members = n / max(1, len(job.tally.size))
+        for turn, q in enumerate(probabilities(planner, members, sampled=share < 1, rounds=rounds)):
             moved.append(job.move(turn, n, q))
             _told(say, turn + 1, job.cost)
             if q == 1 and moved[-1] <= FEW * n:
@@ -156,16 +158,6 @@ def _told(say: Callable[[int, float], None] | None, turn: int, cost: float) -> N
     watch.tell(cost)
     if say is not None:
         say(turn, cost)
-
-
-def _tally(sample: Interest, planner: Direct, n: int) -> Tally:
-    """Return the clusters of a sample; there are as many as there are for everybody."""
-    assert planner.channels is not None
-    n_clusters = min(planner.channels, n)
-    plan = planner.fit(sample).plan_
-    found = Audiences.of(sample, n_clusters)
-    found.cluster[:] = plan.listens.indices
-    return found.tally()
 
 
 class _Job:

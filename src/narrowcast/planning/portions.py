@@ -6,11 +6,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from narrowcast.model.interest import Interest
 from narrowcast.planning.audiences import Audiences, Tally, most_of
+from narrowcast.planning.direct import growing
 
 if TYPE_CHECKING:
     from narrowcast.planning.audiences import Doubles, Ints, Rows
+    from narrowcast.planning.direct import Direct
 
+#: The most rounds in which subscribers move as they cost, and the share of movers that is not worth another.
+ROUNDS, FEW = 6, 1e-3
+#: Before that, rounds for each probability by which wants count, of which the first is so many times as large
+#: as for the sample: that has found most by then.
+_SOFT, _TIMES = 2, 10.0
 #: Of a portion so many may move in a round: others, elsewhere, see the same clusters and move as well.
 _SHARE = 0.5
 
@@ -82,3 +90,78 @@ def quota_of(free: Ints, portion: int, n_portions: int, turn: int) -> Ints:
     each, rest = np.divmod(np.maximum(free, 0), n_portions)
     place = (portion - turn - np.arange(len(free))) % n_portions
     return np.asarray(each + (place < rest), np.int64)
+
+
+def probabilities(planner: Direct, members: float, *, sampled: bool, rounds: int = ROUNDS) -> list[float]:
+    """Return with which probability wants count in each round; the last rounds end when few move.
+
+    Parameters
+    ----------
+    planner
+        Says how softly they count at first.
+    members
+        How many a cluster has, in the mean.
+    sampled
+        Whether the sample was less than everybody.
+    rounds
+        The most rounds in which wants count in full.
+    """
+    softly = growing(_TIMES * planner.soft, members) if sampled else []
+    return [*np.repeat(softly, _SOFT).tolist(), *[1.0] * rounds]
+
+
+def tally_of_sample(planner: Direct, sample: Interest, n: int) -> Tally:
+    """Return the clusters that a planner makes of a sample; there are as many as there are for everybody."""
+    assert planner.channels is not None
+    found = Audiences.of(sample, min(planner.channels, n))
+    found.cluster[:] = planner.fit(sample).plan_.listens.indices
+    return found.tally()
+
+
+def in_portions(
+    interest: Interest, planner: Direct, n_portions: int, *, sample: int, rounds: int = ROUNDS
+) -> Ints:
+    """Return the cluster of each subscriber by the steps that are taken on Spark, portion by portion.
+
+    This is what `narrowcast.pipeline.clustering` does, without Spark: to see what portions cost.
+
+    Parameters
+    ----------
+    interest
+        Who wants what.
+    planner
+        What clusters the sample, and says how large clusters may be.
+    n_portions
+        How many portions there are; who is in which is drawn.
+    sample
+        How many are clustered first.
+    rounds
+        The most rounds in which wants count in full.
+    """
+    n, seed = interest.n_subscribers, planner.seed
+    rng = np.random.default_rng(seed)
+    portion, some = rng.integers(n_portions, size=n), rng.permutation(n)[:sample]
+    tally = tally_of_sample(planner, Interest(interest.wants[some], interest.rate), n)
+    k = len(tally.size)
+    parts = [np.flatnonzero(portion == p) for p in range(n_portions)]
+    rows: list[Rows] = []
+    for mine in parts:
+        wants = interest.wants[mine]
+        rows.append((wants.indptr.astype(np.int64), wants.indices.astype(np.int32)))
+    everybody, weight = Audiences.of(interest, k), np.array(interest.rate)
+    cluster = everybody.cluster
+    for p, mine in enumerate(parts):
+        cluster[mine] = place_portion(
+            rows[p], weight, tally, times=n / len(some), balance=planner.balance, key=[seed, p]
+        )
+    for turn, q in enumerate(probabilities(planner, n / k, sampled=len(some) < n, rounds=rounds)):
+        tally, before = everybody.tally(), cluster.copy()
+        free = most_of(n, k, planner.balance) - tally.size
+        for p, mine in enumerate(parts):
+            quota = quota_of(free, p, n_portions, turn)
+            cluster[mine], _ = move_portion(
+                rows[p], weight, before[mine], tally, quota, key=[seed, p, turn], q=q
+            )
+        if q == 1 and np.count_nonzero(cluster != before) <= FEW * n:
+            break
+    return cluster
