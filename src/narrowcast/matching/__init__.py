@@ -3,6 +3,7 @@
 from narrowcast.matching.auto import Auto, matcher_for
 from narrowcast.matching.base import MATCHERS, Matcher
 from narrowcast.matching.bitmap import Bitmap
+from narrowcast.matching.cobas import Cobas
 from narrowcast.matching.grid import Grid
 from narrowcast.matching.hilbert import Hilbert
 from narrowcast.matching.load import load_matcher
@@ -14,6 +15,7 @@ __all__ = [
     "MATCHERS",
     "Auto",
     "Bitmap",
+    "Cobas",
     "Grid",
     "Hilbert",
     "Matcher",

@@ -1,0 +1,174 @@
+"""Intervals with open and closed ends, as columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from narrowcast.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Doubles = NDArray[np.float64]
+    Flags = NDArray[np.bool_]
+
+#: Whole numbers beyond this one have no double of their own.
+_EXACT = 2**53
+
+
+@dataclass(frozen=True, slots=True, eq=False, init=False)
+class Intervals:
+    """Intervals, none of them empty: `low` to `high`, each end in it or not. Ends may be infinite.
+
+    Parameters
+    ----------
+    low, high
+        The ends of each interval.
+    low_closed, high_closed
+        Whether the interval holds its end: a flag for all of them, or one for each.
+
+    Examples
+    --------
+    >>> intervals = Intervals([0, 3], [4, 5], low_closed=[True, False])
+    >>> intervals.texts()
+    ['[0, 4]', '(3, 5]']
+    >>> intervals.covers(3.0).tolist()
+    [True, False]
+    """
+
+    low: Doubles
+    high: Doubles
+    low_closed: Flags
+    high_closed: Flags
+
+    def __init__(
+        self,
+        low: ArrayLike,
+        high: ArrayLike,
+        low_closed: ArrayLike = True,
+        high_closed: ArrayLike = True,
+    ) -> None:
+        ends = numbers(low, "low"), numbers(high, "high")
+        if len(ends[0]) != len(ends[1]):
+            raise InputError(f"low has {len(ends[0])} ends and high {len(ends[1])}; give one of each")
+        flags = [
+            _flags(closed, name, len(ends[0]))
+            for closed, name in ((low_closed, "low_closed"), (high_closed, "high_closed"))
+        ]
+        for name, column in zip(self.__slots__, (*ends, *flags), strict=True):
+            column.flags.writeable = False
+            object.__setattr__(self, name, column)
+        self._require_values()
+
+    def _require_values(self) -> None:
+        """Refuse intervals without a value, the first of them by name."""
+        for name, column in (("low", self.low), ("high", self.high)):
+            unknown = np.flatnonzero(np.isnan(column))
+            if len(unknown):
+                raise InputError(
+                    f"{name} of interval {unknown[0]} is nan; give a number, or leave the interval out"
+                )
+        empty = np.flatnonzero(~(self.first <= self.last) | (self.low > self.high) | self._hollow())
+        if len(empty) == 0:
+            return
+        i = int(empty[0])
+        text = shown(self.low[i], self.high[i], self.low_closed[i], self.high_closed[i])
+        if self.low[i] > self.high[i]:
+            raise InputError(f"interval {i} is {text}, its low end above the high one; swap them")
+        raise InputError(f"interval {i} is {text} and holds no number; close its ends or leave it out")
+
+    def _hollow(self) -> Flags:
+        """Return which intervals have no value between their ends, as one end is open and both are equal."""
+        hollow: Flags = (self.low == self.high) & ~(self.low_closed & self.high_closed)
+        return hollow
+
+    @property
+    def first(self) -> Doubles:
+        """The least double that each interval holds."""
+        return np.where(self.low_closed, self.low, following(self.low))
+
+    @property
+    def last(self) -> Doubles:
+        """The greatest double that each interval holds."""
+        return np.where(self.high_closed, self.high, preceding(self.high))
+
+    def covers(self, value: float) -> Flags:
+        """Return which intervals hold a value; none holds NaN."""
+        above = np.where(self.low_closed, self.low <= value, self.low < value)
+        below = np.where(self.high_closed, self.high >= value, self.high > value)
+        return above & below
+
+    def take(self, index: ArrayLike) -> Intervals:
+        """Return some intervals, in the order given."""
+        i = np.asarray(index)
+        return Intervals(self.low[i], self.high[i], self.low_closed[i], self.high_closed[i])
+
+    def rows(self) -> list[tuple[float, float, bool, bool]]:
+        """Return (low, high, low_closed, high_closed) of each interval."""
+        columns = (self.low, self.high, self.low_closed, self.high_closed)
+        return list(zip(*(column.tolist() for column in columns), strict=True))
+
+    def texts(self) -> list[str]:
+        """Return each interval as text."""
+        return [shown(*row) for row in self.rows()]
+
+    def __len__(self) -> int:
+        return len(self.low)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Intervals) and self.rows() == other.rows()
+
+
+def shown(low: float, high: float, low_closed: bool, high_closed: bool) -> str:
+    """Return an interval as text.
+
+    Examples
+    --------
+    >>> shown(0.0, 2.5, True, False)
+    '[0, 2.5)'
+    """
+    return f"{'[' if low_closed else '('}{low:.15g}, {high:.15g}{']' if high_closed else ')'}"
+
+
+def following(values: Doubles) -> Doubles:
+    """Return the next double above each value."""
+    with np.errstate(over="ignore"):
+        return np.nextafter(values, np.inf)
+
+
+def preceding(values: Doubles) -> Doubles:
+    """Return the next double below each value."""
+    with np.errstate(over="ignore"):
+        return np.nextafter(values, -np.inf)
+
+
+def numbers(given: ArrayLike, name: str) -> Doubles:
+    """Return a column of doubles of its own; what has no double of its own is an error."""
+    raw = np.asarray(given)
+    if raw.dtype.kind not in "iuf" and raw.size:
+        raise InputError(f"{name} is of type {raw.dtype}; give numbers")
+    if raw.ndim != 1:
+        raise InputError(f"{name} has {raw.ndim} dimensions; give one number for each")
+    if raw.dtype.kind in "iu" and raw.size:
+        far = max(raw.max(), -int(raw.min()))
+        if far > _EXACT:
+            raise InputError(
+                f"{name} holds a whole number as far out as {far}, and a double is exact up to {_EXACT}; "
+                "give ranks instead"
+            )
+    # adding 0 makes one zero of the two
+    doubles: Doubles = raw.astype(np.float64) + 0.0
+    return doubles
+
+
+def _flags(given: ArrayLike, name: str, n: int) -> Flags:
+    """Return a column of n flags of its own."""
+    raw: NDArray[Any] = np.asarray(given)
+    if raw.dtype != np.bool_ and raw.size:
+        raise InputError(f"{name} is of type {raw.dtype}; give True or False, for all or for each")
+    if raw.ndim and raw.shape != (n,):
+        raise InputError(f"{name} has shape {raw.shape}; give one flag, or one for each of {n} intervals")
+    return np.broadcast_to(raw.astype(np.bool_), n).copy()
