@@ -110,6 +110,28 @@ def test_the_stream() -> None:
     assert not np.array_equal(stream.matches.toarray()[:40], inside[:40])
 
 
+def test_the_stream_slides() -> None:
+    params: dict[str, Any] = {**PAPER, "subscriptions": 50, "recent": 400, "events": 2000}
+    still = stream_of(seed=3, moves=2000, **params)
+    found = stream_of(seed=3, moves=2000, slide=50.0, **params)
+    differ = (still.points != found.points).any(axis=1)
+    assert not differ[:400].any(), "those that clusters are computed from are as they were"
+    early, late = differ[400:1400].mean(), differ[1400:].mean()
+    assert 0.08 < early < 0.17
+    assert 0.3 < late < 0.45
+
+
+def test_refreshing_on_a_stream_that_slides() -> None:
+    given = {**TINY, "moves": "600", "slide": "60", "drift": "0.9", "mild": "0.05"}
+    rows, _ = run("figure-3k", (0,), **given)
+    for method in METHODS:
+        if method == "r-tree":
+            continue
+        refreshed = rows[f"{method}/followed", None, "refreshed"].measured
+        assert (refreshed > 0) == (method in ("rassoc", "ncut", "ncut-table")), method
+        assert rows[f"{method}/kept", None, "refreshed"].measured == 0
+
+
 def test_windows_of_a_run() -> None:
     params: dict[str, Any] = {**EXPERIMENTS["figure-3k"].settings("small", TINY)}
     stream = stream_of(seed=1, **params)
@@ -122,6 +144,7 @@ def test_windows_of_a_run() -> None:
     ("name", "given", "message"),
     [
         ("figure-3l", {"churn": [101.0]}, "churn is 101 %; give a share from 0 to 100"),
+        ("figure-3k", {"slide": -1.0}, "slide is -1 %; give a share from 0 to 100"),
         ("figure-3k", {"zipf": -1.0}, "zipf is -1.0; give an exponent of at least 0"),
         ("figure-3k", {"clusters": 0}, "clusters is 0; give a whole number of at least 1"),
         ("figure-3k", {"moves": 0}, "moves is 0; give a whole number of at least 1"),

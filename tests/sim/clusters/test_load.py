@@ -17,7 +17,7 @@ from narrowcast.sim.clusters import (
     VARIANTS,
     Clustered,
     Delivery,
-    Load,
+    Due,
     Members,
     Method,
     Policy,
@@ -28,29 +28,7 @@ from narrowcast.sim.clusters import (
     lives,
 )
 from narrowcast.sim.clusters.places import grown_least, nearest_centre
-
-OPTIONS: dict[str, dict[str, Any]] = {"rassoc": {"levels": 2, "groups": 2}, "ncut": {}}
-
-
-def drawn(
-    seed: int, *, n: int = 40, events: int = 240, peers: int | None = None, churn: float = 0.1
-) -> Stream:
-    """Return intervals, and points near a spot that moves half-way; some come and go."""
-    rng = np.random.default_rng(seed)
-    comes, leaves = lives(n, events, churn=churn, step=35, seed=seed, start=60)
-    lo = rng.integers(0, 90, len(comes)).astype(float)
-    hi = lo + rng.integers(5, 25, len(comes))
-    spot = np.where(np.arange(events) < events // 2, 20, 75)
-    x = spot + rng.integers(-15, 16, events)
-    matches = (x[:, None] > lo) & (x[:, None] <= hi)
-    owner = None if peers is None else rng.integers(0, peers, len(comes))
-    return Stream(matches, owner, comes, leaves, (lo[:, None], hi[:, None]))
-
-
-def load(stream: Stream, name: str = "direct", **given: Any) -> Load:
-    policy = given.pop("policy", Policy(history=60, period=80, drift=0.3, stretch=20))
-    method = Method(name=name, clusters=4, seed=1, options=OPTIONS.get(name, {}))
-    return Load(stream=stream, method=method, policy=policy, start=60, window=30, heartbeat=40, **given)
+from support.clusters import OPTIONS, drawn, load
 
 
 def slow(trees: Trees, wanted: np.ndarray[Any, Any]) -> dict[str, list[set[int]]]:
@@ -256,7 +234,7 @@ def test_new_subscriptions_go_where_they_belong() -> None:
         method = Method(name=name, clusters=3, options={**OPTIONS.get(name, {})})
         clustered = Clustered(stream, method.compute(stream, np.arange(40), 0, 50))
         clustered.place(np.arange(40, 60), 50)
-        if name == "r-tree":  # leaves are even, kinds are not
+        if name == "r-tree":  # packed leaves are even, kinds are not
             continue
         assert all(len(set(clustered.label[kind == each].tolist())) == 1 for each in range(3)), name
         clustered.remove(np.arange(5))
@@ -276,15 +254,15 @@ def test_places_by_boxes() -> None:
 
 def test_the_watch_looks_again_as_events_come() -> None:
     watch = Watch(Policy(history=400, drift=0.5, stretch=100), 1000)
-    assert [watch.seen(1100 + 100 * i, 10.0) for i in range(3)] == [0, 0, 0]
-    assert watch.seen(1400, 15.1) == 100
-    assert [watch.seen(1500 + 100 * i, 8.0) for i in range(5)] == [200, 0, 400, 0, 0]
+    assert [watch.seen(1100 + 100 * i, 10.0).events for i in range(3)] == [0, 0, 0]
+    assert watch.seen(1400, 15.1) == Due(100)
+    assert [watch.seen(1500 + 100 * i, 8.0).events for i in range(5)] == [200, 0, 400, 0, 0]
     # In the midst of it events change once more: what came before is left out.
-    assert watch.seen(2000, 20.0) == 100
-    assert watch.seen(2100, 20.0) == 200
+    assert watch.seen(2000, 20.0) == Due(100)
+    assert watch.seen(2100, 20.0) == Due(200)
     period = Watch(Policy(history=500, drift=None, period=250, stretch=100), 0)
-    assert [period.seen(100 * i, 1.0) for i in range(1, 8)] == [0, 0, 500, 0, 0, 500, 0]
-    assert [Watch(Policy(drift=None), 0).seen(100 * i, float(i)) for i in range(1, 5)] == [0] * 4
+    assert [period.seen(100 * i, 1.0).events for i in range(1, 8)] == [0, 0, 500, 0, 0, 500, 0]
+    assert [Watch(Policy(drift=None), 0).seen(100 * i, float(i)).events for i in range(1, 5)] == [0] * 4
 
 
 def test_lives() -> None:
@@ -311,6 +289,7 @@ BAD: list[tuple[Any, str]] = [
     (lambda: load(Stream([[1]] * 20)), "start is 60 and there are 20 events; give less"),
     (lambda: load(Stream([[1]] * 99, comes=[61])), "nobody is there at event 60"),
     (lambda: load(Stream([[1]] * 99), "r-tree").total(), "r-tree needs the boxes of subscriptions"),
+    (lambda: Policy(mild=-0.1), "mild is -0.1; give a number of at least 0"),
     (lambda: Traffic().control(cast(Any, "both")), "variant is 'both'; give one of flooding, forwarding"),
 ]
 

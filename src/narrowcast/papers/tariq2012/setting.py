@@ -88,6 +88,7 @@ def stream_of(
     recent: int,
     events: int,
     moves: int = 0,
+    slide: float = 0.0,
     churn: float = 0.0,
     step: int = 0,
     **_: Any,
@@ -102,6 +103,9 @@ def stream_of(
         How many events come before, and how many are counted.
     moves
         After how many of these hotspots are drawn anew; 0 for never.
+    slide
+        How many per cent of the events are around other hotspots than those of their time at the end; at
+        first none is, and then evenly more and more.
     churn, step
         How many per cent of the peers leave after so many events each time, and as many others come.
 
@@ -112,8 +116,9 @@ def stream_of(
     """
     check_whole("recent", recent)
     check_whole("events", events)
-    if not 0 <= churn <= 100:
-        raise ParameterError(f"churn is {churn:g} %; give a share from 0 to 100")
+    for name, share in (("churn", churn), ("slide", slide)):
+        if not 0 <= share <= 100:
+            raise ParameterError(f"{name} is {share:g} %; give a share from 0 to 100")
     if not zipf >= 0:
         raise ParameterError(f"zipf is {zipf!r}; give an exponent of at least 0")
     n_events = recent + events
@@ -126,7 +131,12 @@ def stream_of(
     lo, hi = still.ends()
     # Those before are of the first hotspots as well, and none of them is counted.
     points = np.concatenate([still.values()[events:], moving.values()])
-    return Stream(matched(points, lo, hi), comes=comes, leaves=leaves, boxes=(lo, hi))
+    if slide:
+        away = Hotspots(n_subscriptions=0, n_events=2 * n_events, moves=n_events, **known).values()[n_events:]
+        due = slide / 100 * np.maximum(np.arange(n_events) - recent, 0) / events
+        late = np.random.default_rng([seed, events]).random(n_events) < due
+        points[late] = away[late]
+    return Stream(matched(points, lo, hi), comes=comes, leaves=leaves, boxes=(lo, hi), points=points)
 
 
 def matched(points: NDArray[np.int64], lo: NDArray[np.float64], hi: NDArray[np.float64]) -> Bools:
@@ -151,6 +161,7 @@ def led(
     policy: str,
     period: int | None = None,
     drift: float | None = None,
+    mild: float = 0.0,
     **params: Any,
 ) -> list[Window]:
     """Return what a method takes, window by window.
@@ -164,8 +175,9 @@ def led(
     method, policy
         One of `METHODS`, and of `POLICIES`. New clusters of spectral methods are installed by the paper's
         test, how far centres have moved; those of others if that pays.
-    period, drift
-        When clusters are computed again: see `Policy`.
+    period, drift, mild
+        When clusters are computed again, or coordinates of spectral methods refreshed (0 for never): see
+        `Policy`.
     params
         As in `PAPER`.
     """
@@ -181,6 +193,7 @@ def led(
         history=params["recent"],
         period=period if follows else None,
         drift=drift if follows else None,
+        mild=mild if follows and spectral and mild else None,
         stretch=params["stretch"],
         deviation=params["deviation"] if spectral else None,
         horizon=None if spectral else params["horizon"],
@@ -204,6 +217,7 @@ def said_of(params: Mapping[str, Any], seeds: int) -> str:
 
 def size_note(params: Mapping[str, Any]) -> list[str]:
     """Return a warning where the workload is not of the paper's size."""
-    if all(params[name] == PAPER[name] for name in ("subscriptions", "events", "attributes", "zipf")):
+    alike = all(params[name] == PAPER[name] for name in ("subscriptions", "events", "attributes", "zipf"))
+    if alike and not params.get("slide"):
         return []
     return ["The workload here is not of the paper's size: its numbers are of another one."]

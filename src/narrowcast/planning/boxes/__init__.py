@@ -5,5 +5,6 @@ from __future__ import annotations
 from narrowcast.planning.boxes.centroid import Centroid
 from narrowcast.planning.boxes.overlap import BoxOverlap
 from narrowcast.planning.boxes.rtree import RTree
+from narrowcast.planning.boxes.tree import BoxTree
 
-__all__ = ["BoxOverlap", "Centroid", "RTree"]
+__all__ = ["BoxOverlap", "BoxTree", "Centroid", "RTree"]

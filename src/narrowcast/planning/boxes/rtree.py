@@ -4,32 +4,44 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, Self, get_args
 
 import numpy as np
 
+from narrowcast.errors import ParameterError
 from narrowcast.planning.base import PLANNERS
 from narrowcast.planning.boxes.base import BoxPlanner
+from narrowcast.planning.boxes.tree import grown
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
+
+    from narrowcast.model.interest import Interest
 
     Doubles = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
 
+#: How boxes come into the tree: one after the other, or all at once.
+Packing = Literal["inserted", "str"]
+
+
 @PLANNERS.register("r-tree")
 class RTree(BoxPlanner):
-    """Clusters are the leaves of a packed R-tree, which all have as many members, or one more.
-
-    It stands for the distributed R-tree that tariq2012 compares with (OV-RTree). Boxes are sorted by their
-    centres and cut into slabs along the first attribute, each slab along the second, and so on, so that
-    leaves are about as many along each (sort-tile-recursive, Leutenegger et al. 1997).
+    """Clusters are the leaves of an R-tree: what tariq2012 compares with (OV-RTree).
 
     Parameters
     ----------
-    channels, seed, boxes
-        As for `BoxPlanner`; the seed changes nothing.
+    channels, boxes
+        As for `BoxPlanner`.
+    seed
+        Of the order in which boxes come, where they are inserted.
+    packing
+        `inserted`: boxes come one after the other into a tree whose nodes are cut when they are full, as
+        peers keep it; see `BoxTree`. Leaves are nearly as many as channels, and the largest have about 1.5
+        times as many members as the mean. `str`: all are sorted by their centres and cut into slabs along
+        the first attribute, each slab along the second, and so on, so that leaves are about as many along
+        each (sort-tile-recursive, Leutenegger et al. 1997); all have as many members, or one more.
 
     Examples
     --------
@@ -41,8 +53,32 @@ class RTree(BoxPlanner):
 
     name = "r-tree"
 
+    def __init__(
+        self,
+        *,
+        channels: int | None = None,
+        seed: int = 0,
+        boxes: tuple[ArrayLike, ArrayLike] | None = None,
+        packing: Packing = "inserted",
+    ) -> None:
+        super().__init__(channels=channels, seed=seed, boxes=boxes)
+        self.packing = packing
+
+    def fit(self, interest: Interest) -> Self:
+        """Make the plan, `plan_`."""
+        if self.packing not in get_args(Packing):
+            raise ParameterError(f"packing is {self.packing!r}; give one of: {', '.join(get_args(Packing))}")
+        return super().fit(interest)
+
     def _clusters(self, lo: Doubles, hi: Doubles, n_clusters: int) -> Ints:
-        return packed(lo + (hi - lo) / 2, min(n_clusters, len(lo)))
+        if self.packing == "str":
+            return packed(lo + (hi - lo) / 2, min(n_clusters, len(lo)))
+        if len(lo) <= n_clusters:
+            return np.arange(len(lo))
+        order = np.random.default_rng(self.seed).permutation(len(lo))
+        leaf = grown(lo, hi, order, n_clusters).leaf
+        _, first, label = np.unique(leaf, return_index=True, return_inverse=True)
+        return np.asarray(np.argsort(np.argsort(first))[label], np.int64)
 
 
 def packed(centre: Doubles, n_leaves: int) -> Ints:

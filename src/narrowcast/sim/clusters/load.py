@@ -12,6 +12,7 @@ from narrowcast.planning.base import check_whole
 from narrowcast.planning.spectral.quality import received
 from narrowcast.sim.clusters.members import Members
 from narrowcast.sim.clusters.method import Clustered
+from narrowcast.sim.clusters.peertree import PeerTree
 from narrowcast.sim.clusters.policy import Policy, Watch
 from narrowcast.sim.clusters.traffic import Delivery, Traffic
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from narrowcast.model.interest import Interest
     from narrowcast.sim.clusters.method import Computed, Method
     from narrowcast.sim.clusters.stream import Stream
     from narrowcast.sim.clusters.trees import Trees
@@ -80,8 +82,11 @@ class Load:
     at first.
 
     What happens between two events: subscriptions leave, and others come, which are placed without computing
-    anything; clusters are computed, when the policy says so, and installed; peers join the clusters that they
-    have to be in and leave those that they need not.
+    anything; clusters are computed, when the policy says so, and installed, or coordinates refreshed; peers
+    join the clusters that they have to be in and leave those that they need not.
+
+    An R-tree (`r-tree`, unless it is packed) is its own overlay: see `PeerTree` and `Branched`. An event is
+    handed to its root, and all that it takes from there is counted. Nothing is ever computed.
 
     Parameters
     ----------
@@ -150,7 +155,7 @@ class Load:
 
     def steps(self) -> Iterator[Step]:
         """Go through the events, from one change to the next."""
-        stream, run = self.stream, _Run(self)
+        stream, run = self.stream, _Rooted(self) if self.method.rooted else _Run(self)
         since = Traffic()
         for start, stop in self._bounds():
             control = run.changed(start)
@@ -158,9 +163,10 @@ class Load:
                 control += run.decided(start, since.false_positives("flooding"))
                 since = Traffic()
             event, subscription = stream.pairs(start, stop)
-            sent = run.members.trees.sent(event, subscription, stop - start)
+            points = None if stream.points is None else stream.points[start:stop]
+            sent = run.trees.sent(event, subscription, stop - start, points)
             since += sent
-            yield Step(start, stop, run.members.trees, sent + control + run.beaten(stop - start))
+            yield Step(start, stop, run.trees, sent + control + run.beaten(stop - start))
 
     def _bounds(self) -> list[tuple[int, int]]:
         """Return runs of events between which something may change or be measured."""
@@ -183,33 +189,54 @@ class _Run:
         self.clustered = Clustered(self.stream, self._computed(there, load.start, load.policy.history))
         self.members = Members(self.stream.peers, self.clustered.label, least=load.least)
 
+    @property
+    def trees(self) -> Trees:
+        """The trees that events go along now."""
+        return self.members.trees
+
     def _computed(self, there: Ints, at: int, events: int) -> Computed:
         """Return clusters from so many events before one."""
         return self.load.method.compute(self.stream, there, max(0, at - events), at)
 
     def decided(self, at: int, wrong: int) -> Traffic:
-        """Compute clusters if it is time to, and install them if they are worth it."""
+        """Compute clusters if it is time to, and install them if they are worth it; or refresh them."""
         policy = self.load.policy
-        events = self.watch.seen(at, wrong / policy.stretch)
+        due = self.watch.seen(at, wrong / policy.stretch, able=self.clustered.refreshable)
         there = np.flatnonzero(self.clustered.label >= 0)
-        if not events or not len(there):
+        if not due.events or not len(there):
             return Traffic()
-        found = self._computed(there, at, events)
+        if due.refresh:
+            return self._refreshed(at, due.events)
+        found = self._computed(there, at, due.events)
         total = Traffic(clustering=found.messages, clustering_bytes=found.bytes, computed=1)
         if policy.deviation is not None and not found.differs(self.clustered.computed, policy.deviation):
             return total
         new = self.clustered.numbered(found)
         moves = int(np.count_nonzero(new != self.clustered.label))
-        old, now = (self._receptions(found, label) for label in (self.clustered.label, new))
-        if not policy.pays(old, now, moves):
+        if not self._pays(found.interest, found.there, new, moves):
             return total
         self.clustered.install(found)
         return total + self._followed() + Traffic(moves=moves, installed=1)
 
-    def _receptions(self, found: Computed, label: Ints) -> float:
-        """Return how many members got each of the events that clusters were computed from, in the mean."""
-        seen = found.interest.wants.T
-        return received(seen, label[found.there]).receptions / max(seen.shape[0], 1)
+    def _refreshed(self, at: int, events: int) -> Traffic:
+        """Refresh coordinates, and let subscriptions go to the centre that is nearest now."""
+        found = self.clustered.computed.refresh(self.stream, max(0, at - events), at)
+        total = Traffic(clustering=found.messages, clustering_bytes=found.bytes, refreshed=1)
+        new = self.clustered.renewed(found)
+        moves = int(np.count_nonzero(new != self.clustered.label))
+        if not self._pays(found.interest, self.clustered.computed.there, new, moves):
+            return total
+        self.clustered.label = new
+        return total + self._followed() + Traffic(moves=moves)
+
+    def _pays(self, seen: Interest, there: Ints, new: Ints, moves: int) -> bool:
+        """Return whether it pays to move, by how many members got each of some events in the mean."""
+        events = seen.wants.T
+        old, now = (
+            received(events, label[there]).receptions / max(events.shape[0], 1)
+            for label in (self.clustered.label, new)
+        )
+        return self.load.policy.pays(old, now, moves)
 
     def changed(self, at: int) -> Traffic:
         """Let subscriptions leave and come before an event."""
@@ -249,3 +276,34 @@ class _Run:
             came, gone = (len(np.setdiff1d(*each)) for each in ((now, was), (was, now)))
             return replace(found, organisation=_GROUP_JOIN * came + _GROUP_LEAVE * gone)
         return found
+
+
+class _Rooted:
+    """What there is at one time of a load over an R-tree."""
+
+    def __init__(self, load: Load) -> None:
+        self.load, self.due = load, 0
+        there = np.flatnonzero(load.stream.there(load.start))
+        self.peers = PeerTree(load.stream, there, load.method.clusters)
+
+    @property
+    def trees(self) -> Trees:
+        """The tree that events go along now."""
+        return self.peers.trees
+
+    def decided(self, at: int, wrong: int) -> Traffic:  # noqa: ARG002
+        """Do nothing: an R-tree does not hang on events."""
+        return Traffic()
+
+    def changed(self, at: int) -> Traffic:
+        """Let subscriptions leave and come before an event."""
+        there, label = self.load.stream.there(at), self.peers.label
+        gone, came = np.flatnonzero((label >= 0) & ~there), np.flatnonzero((label < 0) & there)
+        if not len(gone) and not len(came):
+            return Traffic()
+        return self.peers.follow(gone=gone, came=came)
+
+    def beaten(self, events: int) -> Traffic:
+        """Return the heartbeats while some events pass."""
+        sent, self.due = divmod(self.due + events * self.peers.heartbeats, self.load.heartbeat)
+        return Traffic(heartbeat=sent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     Doubles = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-__all__ = ["METHODS", "Clustered", "Computed", "Method"]
+__all__ = ["METHODS", "Clustered", "Computed", "Method", "Refreshed"]
 
 #: Planners that cluster subscribers, and whether they look at boxes.
 METHODS = {
@@ -39,6 +40,8 @@ METHODS = {
 }  # fmt: skip
 #: A number of a subscription, of a cluster, or an end of a box.
 _NUMBER = 8
+#: What is sent again when coordinates are refreshed: within groups, and where one table is for all.
+_WITHIN, _TABLE = ("histories", "coordinates"), ("histories", "landmarks", "table", "coordinates")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +80,11 @@ class Method:
     def organised(self) -> bool:
         """Whether peers are in groups with coordinators, who find coordinates."""
         return self.options.get("levels", 1) > 1 or bool(self.options.get("table"))
+
+    @property
+    def rooted(self) -> bool:
+        """Whether peers are in an R-tree, which changes with each that comes or leaves, and never anew."""
+        return self.name == "r-tree" and self.options.get("packing", "inserted") == "inserted"
 
     def compute(self, stream: Stream, there: Ints, start: int, stop: int) -> Computed:
         """Return clusters of some subscriptions by some events.
@@ -147,6 +155,30 @@ class Computed:
             return answers + 2 * _NUMBER * int(np.size(self.planner.boxes[0]))
         return answers + bytes_of_histories(self.interest.wants)
 
+    def refresh(self, stream: Stream, start: int, stop: int) -> Refreshed:
+        """Return where the same subscriptions belong by newer events, without computing anything anew.
+
+        Members send newer histories to their coordinators and hear their coordinates; centres and projections
+        stay. With one table of landmarks the histories of these go up and down once more. In the middle, with
+        neither, each subscription is heard and answered. Messages are as large as when clusters were
+        computed.
+
+        Parameters
+        ----------
+        stream
+            The events.
+        start, stop
+            Those that are looked at.
+        """
+        interest = Interest(stream.history(self.there, start, stop))
+        planner = copy(self.planner).refresh(interest)
+        label = np.asarray(planner.plan_.listens.indices, np.int64)
+        if not self.method.organised:
+            return Refreshed(label, interest, self.messages, self.bytes)
+        kinds = _TABLE if isinstance(planner.embedding_, Table) else _WITHIN
+        sent = planner.report_.total(lambda step: step.what in kinds)
+        return Refreshed(label, interest, int(sent.messages), int(sent.bytes))
+
     def centres(self) -> tuple[Doubles, Doubles]:
         """Return the centres of clusters, and where each subscription is; not a number for who is nowhere."""
         found = self.planner.embedding_
@@ -178,6 +210,26 @@ class Computed:
         _, one, other = np.intersect1d(before.there, self.there, return_indices=True)
         both = ~(np.isnan(was[one]).any(axis=1) | np.isnan(now[other]).any(axis=1))
         return deviation(old, new, was[one][both], now[other][both]).installs(threshold)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Refreshed:
+    """Where subscriptions belong after their coordinates were refreshed.
+
+    Parameters
+    ----------
+    label
+        For each of those that clusters were computed of its cluster, as the planner numbers them.
+    interest
+        The newer events that they matched.
+    messages, bytes
+        What it took.
+    """
+
+    label: Ints
+    interest: Interest
+    messages: int
+    bytes: int
 
 
 class Clustered:
@@ -223,6 +275,18 @@ class Clustered:
         new = np.full(len(self.label), -1)
         new[computed.there] = computed.label
         return numbers_of(self.label, new, computed.planner.plan_.n_channels)
+
+    @property
+    def refreshable(self) -> bool:
+        """Whether there are coordinates, and nobody has left of those whom they were computed of."""
+        planner, there = self.computed.planner, self.computed.there
+        return getattr(planner, "embedding_", None) is not None and bool((self.label[there] >= 0).all())
+
+    def renewed(self, refreshed: Refreshed) -> Ints:
+        """Return for each subscription its cluster by newer coordinates; who came since stays."""
+        found = self.label.copy()
+        found[self.computed.there] = self.number[refreshed.label]
+        return found
 
     def remove(self, gone: Ints) -> None:
         """Let subscriptions go."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +39,16 @@ class Stream:
         For each subscription the event before which it comes, and before which it leaves; all are there from
         the beginning to the end where left out.
     boxes
-        The lower and the upper ends of the boxes of subscriptions, for methods that need them; sides may be
-        infinite.
+        The lower and the upper ends (lo, hi] of the boxes of subscriptions, for methods that need them; sides
+        may be infinite.
+    points
+        Where events are, a row each and a column for each attribute of the boxes, for an R-tree, which sends
+        them by that. Whoever matches an event has it in its box.
+
+    Attributes
+    ----------
+    sides
+        The boxes as they were given; `boxes` are finite.
 
     Examples
     --------
@@ -56,6 +64,8 @@ class Stream:
     comes: Any = None
     leaves: Any = None
     boxes: tuple[Any, Any] | None = None
+    points: Any = None
+    sides: tuple[Any, Any] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         found: Relation = relation(self.matches)
@@ -73,9 +83,33 @@ class Stream:
             lo, hi = finite(*self.boxes)
             if len(lo) != n:
                 raise ParameterError(f"there are {len(lo)} boxes of {n} subscriptions; give a row for each")
+            object.__setattr__(self, "sides", tuple(np.asarray(each, np.float64) for each in self.boxes))
             object.__setattr__(self, "boxes", (lo, hi))
+        if self.points is not None:
+            object.__setattr__(self, "points", self._located(found))
         for name, value in (("matches", found), ("peers", peers), ("comes", comes), ("leaves", leaves)):
             object.__setattr__(self, name, value)
+
+    def _located(self, matches: Relation) -> Doubles:
+        """Return where events are, once it is sure that they are in the boxes that they match."""
+        points = np.asarray(self.points, np.float64)
+        if self.sides is None:
+            raise ParameterError("points say which boxes events are in; give boxes as well")
+        lo, hi = self.sides
+        if points.shape != (matches.shape[0], lo.shape[1]):
+            raise ParameterError(
+                f"points have shape {points.shape}; give a row for each of the {matches.shape[0]} events and "
+                f"a column for each of the {lo.shape[1]} attributes of boxes"
+            )
+        event, which = rows_of(matches), matches.indices
+        outside = ~((points[event] > lo[which]) & (points[event] <= hi[which])).all(axis=1)
+        if outside.any():
+            first = int(outside.argmax())
+            raise ParameterError(
+                f"event {event[first]} matches subscription {which[first]} and is not in its box; give boxes "
+                "(lo, hi] around all that subscriptions match"
+            )
+        return points
 
     @property
     def n_events(self) -> int:

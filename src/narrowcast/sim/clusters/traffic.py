@@ -41,7 +41,7 @@ class Delivery(_Sum):
     updates
         Messages that say what is wanted. By flooding each member tells the top of its cluster. By forwarding
         each member tells its parent what is wanted by itself and all below it. Both again when that changes,
-        or who is to be told.
+        or who is to be told. In an R-tree, boxes that have become smaller; all else is told on the way.
     """
 
     receptions: int = 0
@@ -63,7 +63,7 @@ class Traffic(_Sum):
     flooding, forwarding
         What both variants take, on the same trees.
     heartbeat, join, leave, split, merge
-        Messages that keep the hierarchies of clusters: see `Nice` and `Upkeep`.
+        Messages that keep the hierarchies of clusters: see `Nice` and `Upkeep`; or an R-tree: see `BoxTree`.
     organisation
         Messages that keep the groups in which coordinates are found, for methods that have such groups.
     clustering, clustering_bytes
@@ -72,8 +72,9 @@ class Traffic(_Sum):
     moves
         How many times a subscription changed its cluster because of new ones; the messages are among those
         of join and leave.
-    computed, installed
-        How many times clusters were computed, and how many of these were put to use.
+    computed, installed, refreshed
+        How many times clusters were computed, how many of these were put to use, and how many times
+        coordinates were refreshed instead.
 
     Examples
     --------
@@ -99,6 +100,7 @@ class Traffic(_Sum):
     moves: int = 0
     computed: int = 0
     installed: int = 0
+    refreshed: int = 0
 
     def delivery(self, variant: Variant) -> Delivery:
         """Return what a variant takes."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from narrowcast.sim.clusters.traffic import Variant
 
     Bools = NDArray[np.bool_]
+    Doubles = NDArray[np.float64]
     Ints = NDArray[np.int64]
     Hashes = NDArray[np.uint64]
 
@@ -88,7 +89,14 @@ class Trees:
         size = max(1, _BLOCK // max(self.n_members, 1))
         return [(start, min(start + size, n_events)) for start in range(0, n_events, size)]
 
-    def gets(self, event: Ints, subscription: Ints, n_events: int, variant: Variant) -> Bools:
+    def gets(
+        self,
+        event: Ints,
+        subscription: Ints,
+        n_events: int,
+        variant: Variant,
+        points: Doubles | None = None,  # noqa: ARG002
+    ) -> Bools:
         """Return which member gets which event, a row for each event.
 
         Parameters
@@ -100,6 +108,8 @@ class Trees:
         variant
             By `flooding` all members of a cluster get an event that anybody there wants; by `forwarding`
             those who want it, and those on the way from the top to them.
+        points
+            Where events are, which changes nothing here.
         """
         wants = self.member[subscription]
         if variant == "flooding":
@@ -121,12 +131,12 @@ class Trees:
         found: Bools = np.logical_or.reduceat(gets[:, order], start, axis=1)
         return found
 
-    def sent(self, event: Ints, subscription: Ints, n_events: int) -> Traffic:
+    def sent(self, event: Ints, subscription: Ints, n_events: int, points: Doubles | None = None) -> Traffic:
         """Return what events take by both variants, without control.
 
         Parameters
         ----------
-        event, subscription, n_events
+        event, subscription, n_events, points
             As for `gets`, events in order.
         """
         total = Traffic(events=n_events, matches=len(event))
@@ -135,10 +145,11 @@ class Trees:
             here = event[some] - start, subscription[some], stop - start
             wants = np.zeros((stop - start, self.n_members), np.bool_)
             wants[here[0], self.member[here[1]]] = True
+            where = None if points is None else points[start:stop]
             total += Traffic(
                 peer_matches=int(np.count_nonzero(self.peers(wants))),
-                flooding=self._delivery(self.gets(*here, "flooding")),
-                forwarding=self._delivery(self.gets(*here, "forwarding")),
+                flooding=self._delivery(self.gets(*here, "flooding", where)),
+                forwarding=self._delivery(self.gets(*here, "forwarding", where)),
             )
         return total
 

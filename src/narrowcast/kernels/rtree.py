@@ -1,0 +1,295 @@
+"""An R-tree that changes one box at a time, and the messages that its peers send each other meanwhile.
+
+A node of level 0 is a leaf and has boxes as entries, one of a higher level has nodes of the level below. Each
+node is led by a peer: a leaf by that of its first entry, any other node by who leads its first entry. So
+whoever leads a node also leads one of its entries, down to a box of its own, and sends itself nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from narrowcast.kernels.jit import kernel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Doubles = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+    Numbers = NDArray[np.int32]
+    Flags = NDArray[np.bool_]
+
+#: Kinds of messages, by their place in `told`: see `BoxTree`.
+JOIN, LEAVE, SPLIT, MERGE, UPDATE = 0, 1, 2, 3, 4
+#: What is in `root`: the node that it is, and how many nodes are free.
+ROOT, FREE = 0, 1
+
+
+class Nodes(NamedTuple):
+    """All that there is of a tree.
+
+    `entry` has a row for each node, of which the first `size` places are in use; `level`, `above` (-1 for
+    the root), `low` and `high` are of nodes. `lo`, `hi` and `leaf` (-1 for one that is not there) are of
+    boxes. `told` counts messages, and `free` begins with the nodes that are not in use.
+    """
+
+    entry: Numbers
+    size: Ints
+    level: Ints
+    above: Ints
+    low: Doubles
+    high: Doubles
+    lo: Doubles
+    hi: Doubles
+    leaf: Ints
+    told: Ints
+    root: Ints
+    free: Ints
+
+
+@kernel
+def head(nodes: Nodes, node: int) -> int:
+    """Return the box whose peer leads a node; -1 where there is none below it."""
+    while nodes.level[node] > 0 and nodes.size[node]:
+        node = nodes.entry[node, 0]
+    return nodes.entry[node, 0] if nodes.size[node] else -1
+
+
+@kernel
+def added(nodes: Nodes, which: Ints, level: Ints, start: int, least: int, kind: int) -> int:
+    """Put boxes or nodes, from the one at `start` on, into nodes of a level.
+
+    Returns
+    -------
+    The place of the first that is not in yet because nodes have run out, or how many there are.
+    """
+    for i in range(start, len(which)):
+        if nodes.root[FREE] < nodes.level[nodes.root[ROOT]] + 2:
+            return i
+        _add(nodes, which[i], level[i], least, kind)
+    return len(which)
+
+
+@kernel
+def removed(nodes: Nodes, box: int, least: int, which: Ints, level: Ints) -> int:
+    """Take a box out, and nodes that have less than the least number of entries then.
+
+    Returns
+    -------
+    How many entries of such nodes have to be put in again: they and their levels are written to the last two
+    arguments, lower ones first.
+    """
+    node = nodes.leaf[box]
+    if nodes.entry[node, 0] != box:
+        nodes.told[LEAVE] += 1
+    else:
+        at = node
+        while at >= 0 and head(nodes, at) == box:  # who leads now tells all other entries, and the node above
+            nodes.told[LEAVE] += nodes.size[at] - 1
+            at = nodes.above[at]
+        if at >= 0:
+            nodes.told[LEAVE] += 1
+    _drop(nodes, node, box)
+    nodes.leaf[box] = -1
+    n = 0
+    while nodes.above[node] >= 0:
+        above = nodes.above[node]
+        if nodes.size[node] < least:
+            nodes.told[MERGE] += head(nodes, node) != head(nodes, above)
+            for i in range(nodes.size[node]):
+                which[n], level[n] = nodes.entry[node, i], nodes.level[node]
+                n += 1
+            _drop(nodes, above, node)
+            nodes.size[node] = 0
+            nodes.free[nodes.root[FREE]] = node
+            nodes.root[FREE] += 1
+        elif _bound(nodes, node):
+            nodes.told[UPDATE] += head(nodes, node) != head(nodes, above)
+        else:
+            return n
+        node = above
+    _bound(nodes, node)
+    return n
+
+
+@kernel
+def _add(nodes: Nodes, which: int, level: int, least: int, kind: int) -> None:
+    """Put a box, or a node, into a node of a level."""
+    if level == 0:
+        lo, hi = nodes.lo[which], nodes.hi[which]
+    else:
+        lo, hi = nodes.low[which], nodes.high[which]
+    node = nodes.root[ROOT]
+    messages = 2  # the root is asked, and who takes it answers
+    while True:
+        for k in range(len(lo)):
+            nodes.low[node, k] = min(nodes.low[node, k], lo[k])
+            nodes.high[node, k] = max(nodes.high[node, k], hi[k])
+        if nodes.level[node] == level:
+            break
+        child = _chosen(nodes, node, lo, hi)
+        messages += head(nodes, child) != head(nodes, node)
+        node = child
+    nodes.told[kind] += messages
+    _append(nodes, node, which)
+    while nodes.size[node] >= nodes.entry.shape[1]:
+        node = _split(nodes, node, least)
+
+
+@kernel
+def _chosen(nodes: Nodes, node: int, lo: Doubles, hi: Doubles) -> int:
+    """Return the entry whose volume grows least; of equals that whose margin does, and the smallest."""
+    best, least, least_margin, smallest = -1, np.inf, np.inf, np.inf
+    for i in range(nodes.size[node]):
+        child = nodes.entry[node, i]
+        volume, grown, margin = 1.0, 1.0, 0.0
+        for k in range(len(lo)):
+            side = nodes.high[child, k] - nodes.low[child, k]
+            wide = max(nodes.high[child, k], hi[k]) - min(nodes.low[child, k], lo[k])
+            volume *= side
+            grown *= wide
+            margin += wide - side
+        grows = grown - volume
+        better = best < 0 or grows < least
+        if not better and grows == least:
+            better = margin < least_margin or (margin == least_margin and volume < smallest)
+        if better:
+            best, least, least_margin, smallest = child, grows, margin, volume
+    return best
+
+
+@kernel
+def _append(nodes: Nodes, node: int, which: int) -> None:
+    """Make a box, or a node, the last entry of a node."""
+    nodes.entry[node, nodes.size[node]] = which
+    nodes.size[node] += 1
+    if nodes.level[node] == 0:
+        nodes.leaf[which] = node
+    else:
+        nodes.above[which] = node
+
+
+@kernel
+def _drop(nodes: Nodes, node: int, which: int) -> None:
+    """Take an entry out of a node; the others keep their order."""
+    n = 0
+    for i in range(nodes.size[node]):
+        if nodes.entry[node, i] != which:
+            nodes.entry[node, n] = nodes.entry[node, i]
+            n += 1
+    nodes.size[node] = n
+
+
+@kernel
+def _bound(nodes: Nodes, node: int) -> bool:
+    """Find the box around all entries of a node; return whether it has changed."""
+    changed = False
+    for k in range(nodes.low.shape[1]):
+        low, high = np.inf, -np.inf
+        for i in range(nodes.size[node]):
+            each = nodes.entry[node, i]
+            if nodes.level[node] == 0:
+                low, high = min(low, nodes.lo[each, k]), max(high, nodes.hi[each, k])
+            else:
+                low, high = min(low, nodes.low[each, k]), max(high, nodes.high[each, k])
+        changed |= low != nodes.low[node, k] or high != nodes.high[node, k]
+        nodes.low[node, k], nodes.high[node, k] = low, high
+    return changed
+
+
+@kernel
+def _fresh(nodes: Nodes, level: int, above: int) -> int:
+    """Return a node without entries."""
+    nodes.root[FREE] -= 1
+    node = int(nodes.free[nodes.root[FREE]])
+    nodes.size[node] = 0
+    nodes.level[node] = level
+    nodes.above[node] = above
+    return node
+
+
+@kernel
+def _split(nodes: Nodes, node: int, least: int) -> int:
+    """Cut a node in two, of which one keeps its place and its head; return the node above."""
+    n, d = nodes.size[node], nodes.low.shape[1]
+    lo, hi = np.empty((n, d)), np.empty((n, d))
+    entries = nodes.entry[node, :n].copy()
+    for i in range(n):
+        if nodes.level[node] == 0:
+            lo[i], hi[i] = nodes.lo[entries[i]], nodes.hi[entries[i]]
+        else:
+            lo[i], hi[i] = nodes.low[entries[i]], nodes.high[entries[i]]
+    goes = cut(lo, hi, least)
+    above = int(nodes.above[node])
+    if above < 0:
+        above = _fresh(nodes, nodes.level[node] + 1, -1)
+        nodes.root[ROOT] = above
+        _append(nodes, above, node)
+    other = _fresh(nodes, nodes.level[node], above)
+    nodes.size[node] = 0
+    for i in range(n):
+        _append(nodes, other if goes[i] else node, entries[i])
+    _bound(nodes, node)
+    _bound(nodes, other)
+    # The new head is told of its entries, and tells them; the old one tells the node above of both.
+    nodes.told[SPLIT] += nodes.size[other] + (head(nodes, node) != head(nodes, above))
+    _append(nodes, above, other)
+    _bound(nodes, above)
+    return above
+
+
+@kernel
+def cut(lo: Doubles, hi: Doubles, least: int) -> Flags:
+    """Return which boxes leave when they are cut in two as in an R*-tree; the first stays.
+
+    Boxes are sorted along each axis, by their lower and by their upper ends, and cut wherever both sides have
+    at least so many. The axis is the one with the least margins of both sides in sum, and the place that
+    where they overlap least, of equals that with the least volume.
+    """
+    n, d = lo.shape
+    best, best_at, least_margins = np.arange(n), n // 2, np.inf
+    for axis in range(d):
+        margins, overlap, volume = 0.0, np.inf, np.inf
+        found, found_at = best, best_at
+        for turn in range(2):
+            order = _sorted(lo[:, axis], hi[:, axis]) if turn == 0 else _sorted(hi[:, axis], lo[:, axis])
+            first_lo, first_hi, last_lo, last_hi = _sides(lo[order], hi[order])
+            for at in range(least, n - least + 1):
+                one, other, shared = 1.0, 1.0, 1.0
+                for k in range(d):
+                    a, b, c, e = first_lo[at - 1, k], first_hi[at - 1, k], last_lo[at, k], last_hi[at, k]
+                    margins += (b - a) + (e - c)
+                    one *= b - a
+                    other *= e - c
+                    shared *= max(min(b, e) - max(a, c), 0.0)
+                if shared < overlap or (shared == overlap and one + other < volume):
+                    overlap, volume = shared, one + other
+                    found, found_at = order, at
+        if margins < least_margins:
+            best, best_at, least_margins = found, found_at, margins
+    goes = np.zeros(n, np.bool_)
+    goes[best[best_at:]] = True
+    return ~goes if goes[0] else goes
+
+
+@kernel
+def _sorted(ends: Doubles, others: Doubles) -> Ints:
+    """Return the order of some ends, of equals that of the others, and then as they come."""
+    order = np.argsort(others, kind="mergesort")
+    return order[np.argsort(ends[order], kind="mergesort")]
+
+
+@kernel
+def _sides(lo: Doubles, hi: Doubles) -> tuple[Doubles, Doubles, Doubles, Doubles]:
+    """Return the boxes around all up to each, and around all from each on."""
+    n = len(lo)
+    first_lo, first_hi, last_lo, last_hi = lo.copy(), hi.copy(), lo.copy(), hi.copy()
+    for i in range(1, n):
+        for k in range(lo.shape[1]):
+            first_lo[i, k] = min(first_lo[i - 1, k], lo[i, k])
+            first_hi[i, k] = max(first_hi[i - 1, k], hi[i, k])
+            last_lo[n - 1 - i, k] = min(last_lo[n - i, k], lo[n - 1 - i, k])
+            last_hi[n - 1 - i, k] = max(last_hi[n - i, k], hi[n - 1 - i, k])
+    return first_lo, first_hi, last_lo, last_hi
