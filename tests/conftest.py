@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 #: Memory for a process that runs tests: itself, its Spark, and another one that a command starts.
 ROOM = 6 << 30
 
-# Numba numbers what it has compiled of a kernel without a lock: two processes that compile it for different
-# types at once can swap the files. So each has its own, which has to be said before numba is imported.
-if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-    os.environ["NUMBA_CACHE_DIR"] = str(Path(__file__).parents[1] / ".cache" / "numba" / worker)
+# What one process has compiled others need not: those beside it, and the commands and workers they start. It
+# has to be said before numba is imported.
+os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / ".cache" / "numba" / "shared"))
 
 # How long one example takes says more about who else uses the machine than about the code.
 settings.register_profile("here", deadline=None)
@@ -53,7 +52,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     conf = {
         # Functions of tests are found by their modules, also by a Spark that was started in another folder.
         "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[1]),
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        # The last two: nothing is collected only to find room for classes, which come to 200 MB.
+        "spark.driver.extraJavaOptions": (
+            "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms1g -XX:MetaspaceSize=256m"
+        ),
         "spark.driver.memory": "2g",
         "spark.local.dir": str(folder / "local"),
         # Tests repeat their queries: what was compiled for them is kept, and not only the last 100.
@@ -61,6 +63,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # With pushdown Spark loses rows for comparisons with NaN and infinity.
         "spark.sql.parquet.filterPushdown": "false",
         "spark.sql.shuffle.partitions": "2",
+        # How Spark's own pages would describe a query, which is written for each.
+        "spark.sql.ui.explainMode": "simple",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
     with session("local[2,4]", conf, "narrowcast-tests") as started:

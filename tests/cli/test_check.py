@@ -1,4 +1,4 @@
-"""`narrowcast check`, from the outside."""
+"""`narrowcast check`, by what a user sees of it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
 
+from support.command import outcome
+
 FILTERS = ["price > 75 AND name = 'IBM'", "price BETWEEN 9 AND 3", "name LIKE '%x'", "price >", "price > 'x'"]
 
 
 def narrowcast(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run the command as a user does."""
+    """Run the command as a user does, in a process of its own with next to no environment."""
     command = [sys.executable, "-c", "from narrowcast.cli.main import main; main()", *map(str, words)]
     return subprocess.run(
         command, capture_output=True, text=True, check=False, env={"COLUMNS": "120", "PATH": ""}
@@ -25,7 +27,7 @@ def narrowcast(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def document(*words: str | Path) -> dict[str, Any]:
-    done = narrowcast(*words, "--json")
+    done = outcome(*words, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -109,7 +111,7 @@ def test_a_text_file_and_a_schema_file(tmp_path: Path) -> None:
 
 
 def test_the_table_for_people(table: Path, events: Path) -> None:
-    done = narrowcast("check", table, "--events", events, "--rows", "3")
+    done = outcome("check", table, "--events", events, "--rows", "3")
     assert done.returncode == 0
     head = "5 filters: 3 good, 2 bad; 2 boxes in all, 1 to be checked on candidates, 1 can never be true"
     assert done.stdout.splitlines()[0] == head
@@ -118,7 +120,8 @@ def test_the_table_for_people(table: Path, events: Path) -> None:
 
 
 def test_strict_exits_with_2_and_one_line(table: Path) -> None:
-    done = narrowcast("check", table, "--strict")
+    done, own = outcome("check", table, "--strict"), narrowcast("check", table, "--strict")
+    assert done == (own.returncode, own.stdout, own.stderr)
     assert done.returncode == 2
     assert done.stderr == (
         "narrowcast: 2 of 5 filters are bad; the first is subscription_id 13: "
@@ -145,7 +148,7 @@ def test_strict_exits_with_2_and_one_line(table: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(words: list[str], message: str, table: Path, events: Path) -> None:
-    done = narrowcast("check", *({"TABLE": table, "EVENTS": events}.get(word, word) for word in words))
+    done = outcome("check", *({"TABLE": table, "EVENTS": events}.get(word, word) for word in words))
     assert done.returncode == 2
     assert done.stdout == ""
     assert message in done.stderr

@@ -418,9 +418,7 @@ def test_parquet_of_several_widths(spark: SparkSession, tmp_path: Path) -> None:
         ingest(spark, "events", (tmp_path / "t").as_uri())
 
 
-PLAIN = (
-    "0 7 -7 +7 007 2147483648 9223372036854775808 1e3 .5 nan TRUE false 2024-01-01 2024-13-01 x -2147483648"
-)
+PLAIN = "0 7 -7 +7 007 2147483648 9223372036854775808 1e3 .5 nan TRUE false 2024-01-01 2024-13-01 x truest"
 CELL = hs.sampled_from(
     [
         *PLAIN.split(),

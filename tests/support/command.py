@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+import io
 import json
-from typing import TYPE_CHECKING, Any
+from contextlib import redirect_stderr, redirect_stdout
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import patch
 
 from typer.testing import CliRunner, Result
 
+from narrowcast.cli import main
 from narrowcast.cli.app import app
 from narrowcast.errors import NarrowcastError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+class Outcome(NamedTuple):
+    """What a user sees of a command that has ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def outcome(*words: str | Path, columns: int = 120) -> Outcome:
+    """Run a command up to its exit code and its one line of what is wrong, for a screen of this width."""
+    out, err = io.StringIO(), io.StringIO()
+    called = patch("sys.argv", ["narrowcast", *map(str, words)])
+    with called, patch.dict("os.environ", COLUMNS=str(columns)), redirect_stdout(out), redirect_stderr(err):
+        code = main._run()
+    return Outcome(code, out.getvalue(), err.getvalue())
 
 
 def call(*words: str | Path) -> Result:

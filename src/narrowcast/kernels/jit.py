@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
+from uuid import uuid4
 
 import numba
 from llvmlite import ir
@@ -14,8 +15,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def kernel(function: F) -> F:
-    """Compile on first use, keep the machine code on disk, and let other threads run meanwhile."""
-    return cast("F", numba.njit(nogil=True, cache=True, boundscheck=False)(function))
+    """Compile on first use, keep the machine code on disk, and let other threads run meanwhile.
+
+    Processes share what is kept. Numba numbers the files without a lock, so that two which compile for other
+    types at once could take each other's machine code; so each file has a name that no other gets.
+    """
+    made = numba.njit(nogil=True, cache=True, boundscheck=False)(function)
+    kept: Any = getattr(getattr(made, "_cache", None), "_cache_file", None)
+    if kept is not None:  # there is none where numba is told not to compile
+        name = kept._index_name.removesuffix(".nbi")
+        kept._data_name = lambda _number: f"{name}.{uuid4().hex}.nbc"
+    return cast("F", made)
 
 
 def _lowest(_typing: Any, _word: Any) -> Any:

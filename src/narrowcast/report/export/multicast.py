@@ -73,10 +73,14 @@ def group_addresses(base: str, n: int, avoid: Iterable[str] = ()) -> list[Addres
     """
     network = _network(base)
     offsets = _offsets(network)
-    taken = {mac_address(_address(text)) for text in avoid}
+    others = [_address(text) for text in avoid]
+    taken = {mac_address(address) for address in others}
     # Of so many at the beginning at least n are not taken, where there are as many.
-    found = [network[int(offsets[i])] for i in range(min(len(offsets), n + len(taken)))]
-    found = [address for address in found if mac_address(address) not in taken][:n]
+    first = np.asarray(offsets[: n + len(taken)], np.int64)
+    mask = (1 << _MAC_BITS) - 1 if network.version == 4 else 0xFFFFFFFF
+    theirs = [int(address) & mask for address in others if address.version == network.version]
+    mine = ((int(network.network_address) & mask) + first) & mask
+    found = first[~np.isin(mine, np.array(theirs, np.int64))][:n]
     if n > len(found):
         larger = next((each for each in _wider(network) if len(_offsets(each)) >= n + len(taken)), None)
         fix = "plan fewer channels" if larger is None else f"use a larger base, such as {larger}"
@@ -84,7 +88,7 @@ def group_addresses(base: str, n: int, avoid: Iterable[str] = ()) -> list[Addres
             f"base {base} has {len(found):,} of the {n:,} addresses that the plan's groups need, "
             f"each with a MAC address of its own; {fix}"
         )
-    return found
+    return [network[offset] for offset in found.tolist()]
 
 
 def mac_address(address: Address) -> str:
