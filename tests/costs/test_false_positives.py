@@ -7,9 +7,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from narrowcast.costs import COSTS, FalsePositives, Waste
+from narrowcast.costs.false_positives import heard, reached
 from narrowcast.model import plan as plan_module
 from narrowcast.model.interest import Interest
+from narrowcast.model.ownership import by_subscriber, by_subscription
 from narrowcast.model.plan import ChannelPlan
+from narrowcast.model.relation import relation
 from narrowcast.planning.base import plan_of_subscribers
 from narrowcast.planning.spectral.quality import received
 
@@ -126,3 +129,42 @@ def test_the_ideal_brings_what_is_wanted_and_nothing_else() -> None:
     cost = FalsePositives().ideal(INTEREST)
     assert cost.total == 0
     assert cost.terms == {"receptions": 121, "wanted": 121, "false_positives": 0, "repeated": 0}
+
+
+def test_by_subscriber_and_by_subscription() -> None:
+    """Ann has subscriptions 0 and 1, bob 2 and 3; event 0 matches 0 and 2, event 1 matches 1."""
+    finer, owner = Interest([[1, 0], [0, 1], [1, 0], [0, 0]]), ["ann", "ann", "bob", "bob"]
+    people = Interest([[1, 1], [1, 0]], subscribers=["ann", "bob"])
+
+    def both(plan: ChannelPlan) -> tuple[float, float]:
+        by_id = by_subscription(plan, range(4), owner)
+        return terms(plan, people)["false_positives"], terms(by_id, finer)["false_positives"]
+
+    together = ChannelPlan([[1], [1]], [[1], [1]], subscribers=["ann", "bob"])
+    assert both(together) == (
+        1,
+        2 + 3,
+    )  # bob gets event 1 in vain; event 0 comes to 1 and 3, and 1 to 0, 2, 3
+    # In clusters of 0, 2 and of 1, 3 event 0 goes to the first and event 1 to the second.
+    apart = by_subscriber(plan_of_subscribers(finer, np.array([0, 1, 0, 1]), 2), owner)
+    assert both(apart) == (1, 1)
+    alone = by_subscriber(plan_of_subscribers(finer, np.array([0, 1, 0, 2]), 3), owner)
+    assert both(alone) == (0, 0)
+
+
+@given(st.data(), st.integers(0, 4), st.integers(0, 5), st.integers(0, 4), st.sampled_from([1, 5, 1 << 20]))
+def test_whom_channels_reach_equals_its_literal_loops(
+    data: st.DataObject, events: int, rows: int, channels: int, block: int
+) -> None:
+    carries, listens = (data.draw(arrays(np.bool_, (n, channels))) for n in (events, rows))
+    weight = data.draw(arrays(np.int64, rows, elements=st.integers(0, 3)))
+    pairs = [(e, r) for e in range(events) for r in range(rows)]
+    hit = [bool((carries[e] & listens[r]).any()) for e, r in pairs]
+    event, row = (np.array([pair[i] for pair in pairs], np.int64) for i in (0, 1))
+    want = np.bincount(event, weight[row] * np.array(hit, np.int64), events) if pairs else np.zeros(events)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan_module, "BLOCK", block)
+        assert reached(relation(carries), relation(listens), weight).tolist() == want.tolist()
+        assert heard(relation(carries), relation(listens), event, row).tolist() == hit
+        once = reached(relation(carries), relation(listens))
+    assert once.tolist() == reached(relation(carries), relation(listens), np.ones(rows, np.int64)).tolist()

@@ -138,9 +138,20 @@ def literal_false_positives(interest: Interest, plan: ChannelPlan) -> float:
     return false
 
 
+def literal_forwarding(interest: Interest, plan: ChannelPlan) -> float:
+    carries, listens, direct = (each.toarray() for each in (plan.carries, plan.listens, plan.unicast))
+    total = 0.0
+    for f in range(interest.n_flows):
+        total += 256e3 * interest.rate[f] * (carries[f].sum() + direct[:, f].sum())
+    for s in range(interest.n_subscribers):
+        total += 12.8 / 60 * (listens[s].sum() + direct[s].sum())
+    return total
+
+
 #: For each cost, the same by literal loops over a plan of one level with the interest's own labels.
 REFERENCES: dict[str, Callable[[Interest, ChannelPlan], float]] = {
     "false-positives": literal_false_positives,
+    "forwarding": literal_forwarding,
     "waste": literal_waste,
 }
 

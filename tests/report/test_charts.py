@@ -38,7 +38,7 @@ from narrowcast.report.charts import (
     save_chart,
 )
 from narrowcast.report.page import PROSE, html_page
-from support.figures import RIABOV2003, TAMARA2007, TARIQ2012, TOCK2005
+from support.figures import COBAS2009, RIABOV2003, TAMARA2007, TARIQ2012, TOCK2005
 
 INTEREST = Interest([[1, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1], [0, 0, 0, 0]])
 SIZES = {0: 3, 2: 1, 3: 1}
@@ -69,6 +69,7 @@ DATA: dict[str, Records] = {
     **TOCK2005,
     **TAMARA2007,
     **TARIQ2012,
+    **COBAS2009,
     "riabov2003-figure-6": [
         {"method": method, "modes": 9, "groups": 11, "threshold": t, "improvement": 50 - 20 * t}
         for method in ("partial", "mst", "macqueen")
@@ -312,7 +313,7 @@ def test_every_spec_is_a_chart() -> None:
     files = {
         Path(file.name).stem for file in resources.files("narrowcast.report").joinpath("specs").iterdir()
     }
-    shared = {"tamara2007-changes", "tamara2007-over-time"}  # that charts are like
+    shared = {"cobas2009-systems", "tamara2007-changes", "tamara2007-over-time"}  # that charts are like
     assert files == {*CHARTS, *shared, "empty", "theme"}
     assert set(DATA) == set(CHARTS)
 
@@ -403,7 +404,7 @@ def test_few_sizes_are_drawn(sizes: dict[int, int], tmp_path: Path) -> None:
 
 def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        ParameterError, match=r"unknown chart 'pie'; known: compare, cost-bars, interest-matrix"
+        ParameterError, match=r"unknown chart 'pie'; known: cobas2009-figure-5, .*compare, cost-bars, "
     ):
         save_chart("pie", [], tmp_path)
     monkeypatch.setitem(sys.modules, "vl_convert", None)

@@ -198,3 +198,29 @@ TARIQ2012: dict[str, list[dict[str, Any]]] = {
         ),
     ],
 }  # fmt: skip
+
+#: The same for cobas2009: skews, and systems along an axis.
+COBAS2009: dict[str, list[dict[str, Any]]] = {
+    "cobas2009-figure-5": [
+        {
+            "panel": panel,
+            "place": place,
+            "density": density,
+            "popularity": popularity,
+            "value": 30.0 - density,
+        }
+        for place, panel in enumerate(("together, shuffle", "apart, shuffle"))
+        for density in (0.0, 1.0)
+        for popularity in (0.0, 1.5)
+    ],
+    **{
+        f"cobas2009-figure-6{letter}": [
+            {"panel": panel, "place": place, "system": system, "way": way, "x": x, "value": 3.0 * x}
+            for place, panel in enumerate(("GB a minute", "machines that hold a filter"))
+            for system in ("multi-1D", "COBAS")
+            for way in ("plain", "cached")
+            for x in (1.0, 1000.0)
+        ]
+        for letter in "abc"
+    },
+}

@@ -93,6 +93,22 @@ def test_the_same_seed_gives_the_same_tables() -> None:
     assert "hotspots" in WORKLOADS
 
 
+def test_several_subscriptions_of_one_subscriber() -> None:
+    one, several = (
+        Hotspots(n_subscriptions=7, n_events=9, churn=0.3, per_subscriber=per, seed=4).tables()
+        for per in (1, 3)
+    )
+    assert several["events"].equals(one["events"])
+    assert (
+        several["subscriptions"]
+        .drop_columns("subscriber")
+        .equals(one["subscriptions"].drop_columns("subscriber"))
+    )
+    names = one["subscriptions"]["subscriber"].to_pylist()
+    assert names == [f"s{i:07d}" for i in range(9)]
+    assert several["subscriptions"]["subscriber"].to_pylist() == [names[i // 3] for i in range(9)]
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
@@ -104,6 +120,7 @@ def test_the_same_seed_gives_the_same_tables() -> None:
         ("churn=2", "churn is 2.0; give a share from 0 to 1"),
         ("hotspots=0", "hotspots is 0; give a whole number from 1"),
         ("moves=-1", "moves is -1; give a whole number from 0"),
+        ("per_subscriber=0", "per_subscriber is 0; give a whole number from 1"),
     ],
 )
 def test_bad_parameters(setting: str, message: str) -> None:

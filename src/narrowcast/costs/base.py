@@ -66,9 +66,9 @@ class Costs(Registry[Callable[..., CostModel]]):
         >>> from narrowcast.costs import false_positives, filtering, network, overall, waste
         >>> from narrowcast.model.topology import Topology
         >>> sorted(COSTS.made())
-        ['false-positives', 'filtering', 'overall', 'waste']
+        ['false-positives', 'filtering', 'forwarding', 'overall', 'waste']
         >>> sorted(COSTS.made(topology=Topology([0], [1], [1.0])))
-        ['false-positives', 'filtering', 'network', 'overall', 'waste']
+        ['false-positives', 'filtering', 'forwarding', 'network', 'overall', 'waste']
         >>> COSTS.made(["network"])
         Traceback (most recent call last):
         narrowcast.errors.ParameterError: cost 'network' needs topology; give it, or leave the cost out

@@ -10,13 +10,15 @@ from narrowcast.costs.base import COSTS
 from narrowcast.model.cost import Cost
 from narrowcast.model.labels import positions
 from narrowcast.model.plan import ChannelPlan, cuts
-from narrowcast.model.relation import relation_of, rows_of
+from narrowcast.model.relation import expand, holds, relation_of, rows_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from narrowcast.model.interest import Interest
+    from narrowcast.model.relation import Relation
 
+    Flags = NDArray[np.bool_]
     Ints = NDArray[np.int64]
 
 
@@ -33,7 +35,8 @@ class FalsePositives:
     sent directly to who does not want it, both costs are the same.
 
     With clusters of subscribers as channels and recent events as flows this is what tariq2012 measures, by
-    peer: who wants an event by any of its subscriptions has none.
+    peer: who wants an event by any of its subscriptions has none. By subscription each that does not match
+    counts: that is the cost of an interest and a plan whose rows are subscriptions (`by_subscription`).
 
     The terms, all in messages per second: `receptions`, one for each flow and subscriber that it reaches, by
     channel or directly; `wanted` in all; `false_positives` (the total); and `repeated`, second copies and
@@ -48,6 +51,15 @@ class FalsePositives:
     >>> twice = ChannelPlan(carries=[[1, 0], [1, 1]], listens=[[1, 1], [1, 0]])
     >>> FalsePositives().score(interest, twice).total, Waste().score(interest, twice).total
     (3.0, 13.0)
+
+    Ann has two subscriptions, of which one matches the event: none by subscriber, one by subscription.
+
+    >>> from narrowcast.model.ownership import by_subscription
+    >>> plan = ChannelPlan(carries=[[1]], listens=[[1]], subscribers=["ann"])
+    >>> by_subscriber = FalsePositives().score(Interest([[1]], subscribers=["ann"]), plan)
+    >>> finer = by_subscription(plan, [0, 1], ["ann", "ann"])
+    >>> by_subscriber.total, FalsePositives().score(Interest([[1], [0]]), finer).total
+    (0.0, 1.0)
     """
 
     #: Each term is a sum over flows, and a flow that the interest does not know has rate 0.
@@ -58,19 +70,19 @@ class FalsePositives:
         place = positions("flow", plan.flows, interest.flows)
         known = np.flatnonzero(place >= 0)
         flat = _flat(plan)
-        copies, reached = np.zeros((2, interest.n_flows), np.int64)
+        copies, got_by = np.zeros((2, interest.n_flows), np.int64)
         copies[place[known]] = np.asarray(plan.carries[known] @ plan.members()[plan.groups()])
-        reached[place[known]] = _reached(flat, known)
-        repeated = copies - reached
-        reached += _direct(flat, place, interest.n_flows)
+        got_by[place[known]] = reached(flat.carries[known], flat.listens)
+        repeated = copies - got_by
+        got_by += _direct(flat, place, interest.n_flows)
         got = flat.by_channel(interest) | flat.by_unicast(interest)
         served = np.bincount(interest.wants.indices[got], minlength=interest.n_flows)
         # Whom flows reach are whole numbers, so that a plan without false positives costs exactly 0.
-        false = float(interest.rate @ (reached - served))
+        false = float(interest.rate @ (got_by - served))
         return Cost(
             false,
             {
-                "receptions": float(interest.rate @ reached),
+                "receptions": float(interest.rate @ got_by),
                 "wanted": float(interest.rate @ interest.audience()),
                 "false_positives": false,
                 "repeated": float(interest.rate @ repeated),
@@ -94,21 +106,68 @@ def _flat(plan: ChannelPlan) -> ChannelPlan:
     return ChannelPlan(carries, listens, unicast=plan.unicast, subscribers=plan.subscribers, flows=plan.flows)
 
 
-def _reached(plan: ChannelPlan, flows: Ints) -> Ints:
-    """Return to how many subscribers channels of one level bring each of some flows.
+def reached(carries: Relation, listens: Relation, weight: Ints | None = None) -> Ints:
+    """Return how many rows of `listens` each row of `carries` reaches over channels of one level, each once.
 
-    The work is linear in the copies, of flows that several channels carry, to who listens to several.
+    The work is linear in the copies, over several channels, to who listens to several.
+
+    Parameters
+    ----------
+    carries
+        Flows, or events, x channels.
+    listens
+        Subscribers, or subscriptions, x channels.
+    weight
+        How much each of these counts, such as the subscriptions that a subscriber has; 1 where left out.
+
+    Examples
+    --------
+    >>> from narrowcast.model.relation import relation
+    >>> both = relation([[1, 1], [1, 0]])
+    >>> reached(both, both).tolist(), reached(both, both, np.array([1, 5])).tolist()
+    ([2, 2], [6, 6])
     """
-    carries = plan.carries[flows]
-    reached = np.asarray(carries @ plan.members(), np.int64)
+    weight = np.ones(listens.shape[0], np.int64) if weight is None else weight
+    n_channels = listens.shape[1]
+    members = np.bincount(listens.indices, weight[rows_of(listens)], n_channels).astype(np.int64)
+    found = np.asarray(carries @ members, np.int64)
     several = np.flatnonzero(np.diff(carries.indptr) > 1)
     if len(several):
-        again = plan.listens[np.flatnonzero(np.diff(plan.listens.indptr) > 1)]
-        copies = np.asarray(carries @ np.bincount(again.indices, minlength=plan.n_channels), np.int64)
+        often = np.flatnonzero(np.diff(listens.indptr) > 1)
+        again = listens[often]
+        copies = np.bincount(again.indices, weight[often][rows_of(again)], n_channels).astype(np.int64)
+        size = np.asarray(carries @ np.bincount(again.indices, minlength=n_channels), np.int64)
         listeners = again.T.tocsr()
-        for part in np.split(several, cuts(copies[several])):
-            reached[part] += np.diff((carries[part] @ listeners).indptr) - copies[part]
-    return reached
+        for part in np.split(several, cuts(size[several])):
+            some = carries[part]
+            once = (some @ listeners).tocsr()
+            total = np.bincount(rows_of(once), weight[often][once.indices], len(part)).astype(np.int64)
+            found[part] += total - np.asarray(some @ copies, np.int64)
+    return found
+
+
+def heard(carries: Relation, listens: Relation, event: Ints, row: Ints) -> Flags:
+    """Return for pairs of an event and a row of `listens` whether a channel brings one to the other.
+
+    Parameters
+    ----------
+    carries, listens
+        As for `reached`.
+    event, row
+        The pairs.
+
+    Examples
+    --------
+    >>> from narrowcast.model.relation import relation
+    >>> heard(relation([[1, 0]]), relation([[1, 1], [0, 1]]), np.array([0, 0]), np.array([0, 1])).tolist()
+    [True, False]
+    """
+    found = np.zeros(len(event), np.bool_)
+    for part in np.split(np.arange(len(event)), cuts(np.diff(listens.indptr)[row])):
+        owner, channel = expand(listens, row[part])
+        pair = part[owner]
+        found[pair[holds(carries, event[pair], channel)]] = True
+    return found
 
 
 def _direct(plan: ChannelPlan, place: Ints, n_flows: int) -> Ints:

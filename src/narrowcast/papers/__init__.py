@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from narrowcast.papers import riabov2003, tamara2007, tariq2012, tock2005
+from narrowcast.papers import cobas2009, riabov2003, tamara2007, tariq2012, tock2005
 from narrowcast.papers.base import PAPERS, Experiment, Outcome, Row, Study
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Outcome",
     "Row",
     "Study",
+    "cobas2009",
     "riabov2003",
     "tamara2007",
     "tariq2012",

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
-from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
-from scipy.spatial.distance import pdist
 
 from narrowcast.errors import MissingError, ParameterError
 from narrowcast.model.labels import positions
@@ -29,6 +27,10 @@ Records: TypeAlias = list[dict[str, Any]]
 
 #: The charts there are; each is a file of that name among the specs.
 CHARTS = (
+    "cobas2009-figure-5",
+    "cobas2009-figure-6a",
+    "cobas2009-figure-6b",
+    "cobas2009-figure-6c",
     "compare",
     "cost-bars",
     "interest-matrix",
@@ -70,6 +72,7 @@ _UNITS = {
     "waste": "messages in vain",
     "false-positives": "receivers in vain",
     "filtering": "work of receivers",
+    "forwarding": "bytes a second",
 }
 
 #: Version of the grammar that the files are written in.
@@ -412,6 +415,9 @@ def _some(rng: np.random.Generator, of: NDArray[np.intp], most: int) -> NDArray[
 
 def _grouped(wants: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return the group of each flow, and the flows in an order that keeps groups and neighbours together."""
+    from scipy.cluster.hierarchy import fcluster, leaves_list, linkage  # on use: most commands draw nothing
+    from scipy.spatial.distance import pdist
+
     n_flows = wants.shape[1]
     if n_flows == 1:
         return np.zeros(1, np.intp), np.zeros(1, np.intp)

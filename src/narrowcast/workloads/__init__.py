@@ -13,6 +13,7 @@ from narrowcast.workloads.base import (
 from narrowcast.workloads.feeds import Feeds
 from narrowcast.workloads.flows import Flows
 from narrowcast.workloads.hotspots import Hotspots
+from narrowcast.workloads.intervals import Intervals
 from narrowcast.workloads.packages import Packages
 from narrowcast.workloads.quotes import Quotes
 from narrowcast.workloads.stocks import Stocks
@@ -22,6 +23,7 @@ __all__ = [
     "Feeds",
     "Flows",
     "Hotspots",
+    "Intervals",
     "Packages",
     "Quotes",
     "Stocks",

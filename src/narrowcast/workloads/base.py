@@ -129,9 +129,9 @@ def random_streams(seed: int, count: int) -> list[np.random.Generator]:
     return [np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(count)]
 
 
-def zipf(count: int) -> NDArray[np.float64]:
-    """Return the probabilities of ranks 1 to `count` in proportion to 1 / rank."""
-    weight = 1 / np.arange(1, count + 1)
+def zipf(count: int, exponent: float = 1.0) -> NDArray[np.float64]:
+    """Return the probabilities of ranks 1 to `count` in proportion to 1 / rank, or to a power of it."""
+    weight = 1 / np.arange(1, count + 1) ** exponent
     return np.asarray(weight / weight.sum(), np.float64)
 
 

@@ -37,7 +37,8 @@ class Hotspots:
     hotspots are as popular as Zipf's law has it, and the distance from the hotspot in each attribute follows
     Zipf's law too. The width of boxes is such that an event matches a given share of them.
 
-    Each subscription is a subscriber of its own.
+    Each subscription is a subscriber of its own, unless subscribers are to have several: these are as unlike
+    as those of different subscribers.
 
     Parameters
     ----------
@@ -58,6 +59,8 @@ class Hotspots:
     churn
         The share of subscriptions of which each leaves at a random time, when another one takes its place.
         These come behind the others: the rows of all tables are more by them.
+    per_subscriber
+        How many subscriptions in a row are one subscriber's; the last subscriber may have fewer.
     seed
         What all random choices come from.
 
@@ -83,6 +86,7 @@ class Hotspots:
     matched: float = 0.05
     moves: int = 0
     churn: float = 0.0
+    per_subscriber: int = 1
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -91,6 +95,7 @@ class Hotspots:
         check_count("attributes", self.attributes, 1)
         check_count("hotspots", self.hotspots, 1)
         check_count("moves", self.moves)
+        check_count("per_subscriber", self.per_subscriber, 1)
         for name in ("boxes", "points"):
             if getattr(self, name) not in get_args(Spread):
                 one = ", ".join(get_args(Spread))
@@ -121,7 +126,7 @@ class Hotspots:
         names, points = self.schema().names, self.values()
         subscriptions = {
             "subscription_id": np.arange(self.n_rows),
-            "subscriber": _names(np.arange(self.n_rows)),
+            "subscriber": _names(self.owners()),
             "filter": box_filters(names, lo, hi),
         }
         if self.churn:
@@ -133,6 +138,16 @@ class Hotspots:
                 {EVENT_ID: np.arange(self.n_events), **{name: points[:, i] for i, name in enumerate(names)}}
             ),
         }
+
+    def owners(self) -> Ints:
+        """Return the number of the subscriber of each subscription.
+
+        Examples
+        --------
+        >>> Hotspots(n_subscriptions=5, per_subscriber=2).owners().tolist()
+        [0, 0, 1, 1, 2]
+        """
+        return np.arange(self.n_rows) // self.per_subscriber
 
     def ends(self) -> tuple[Doubles, Doubles]:
         """Return the ends (lo, hi] of boxes, one row each and one column per attribute: hi is in, lo not."""

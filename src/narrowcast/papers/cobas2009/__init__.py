@@ -1,0 +1,16 @@
+"""Rao, Chen, Fu 2009: filters on machines that share the ranges of attributes, divided and merged."""
+
+from __future__ import annotations
+
+from narrowcast.papers.base import PAPERS
+from narrowcast.papers.cobas2009.density import FIGURE_5
+from narrowcast.papers.cobas2009.systems import FIGURE_6A, FIGURE_6B, FIGURE_6C
+
+PAPERS.register("cobas2009")(
+    {
+        "figure-5": FIGURE_5,
+        "figure-6a": FIGURE_6A,
+        "figure-6b": FIGURE_6B,
+        "figure-6c": FIGURE_6C,
+    }
+)
