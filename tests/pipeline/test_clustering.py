@@ -80,7 +80,9 @@ def test_above_the_limit_it_is_planned_on_spark(spark: SparkSession) -> None:
     planned = make_plan(frames, "direct", channels=5, limit=200)
     assert (planned.path, planned.method, planned.plan.n_subscribers) == ("spark", "direct", 200)
     assert make_plan(frames, "direct", channels=5).plan.n_subscribers == 200
-    with pytest.raises(ParameterError, match="which then plans on Spark, as cover and direct do"):
+    with pytest.raises(
+        ParameterError, match="which then plans on Spark, as cover, direct, rassoc and ncut do"
+    ):
         make_plan(frames, "pairwise", channels=5, limit=200)
 
 

@@ -9,7 +9,7 @@ travel: how many members of each cluster want each flow, which add up to what is
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from narrowcast.model.interest import Interest
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.pipeline.problems import plainly
-from narrowcast.pipeline.wants import flows_of, lists_of, rows_of, sample_of, size_of
+from narrowcast.pipeline.wants import flows_in, flows_of, lists_of, rows_of, sample_of, size_of
 from narrowcast.planning import watch
 from narrowcast.planning.audiences import Audiences, Tally, most_of
 from narrowcast.planning.portions import (
@@ -63,14 +63,14 @@ class Clustered:
     flows, rate
         All flows, and their rates.
     rounds
-        How many moved in each round.
+        How many moved in each round, where there are rounds.
     """
 
     listens: DataFrame
     tally: Tally
     flows: Labels
     rate: Doubles
-    rounds: list[int]
+    rounds: list[int] = field(default_factory=list)
 
     @property
     def cost(self) -> float:
@@ -196,7 +196,6 @@ class _Job:
     def _work(self, rows: DataFrame, work: _Place | _Move, n_clusters: int) -> int:
         """Have every portion do something, count, and return how many moved."""
         from pyspark import StorageLevel
-        from pyspark.sql import functions as sf
 
         shipped = rows.sparkSession.sparkContext.broadcast(work)
         self._shipped.append(shipped)  # rows that are lost are made again, from the first round on
@@ -208,20 +207,11 @@ class _Job:
         found = rows.groupBy("portion").applyInArrow(worked, self._shape)
         found = found.persist(StorageLevel.MEMORY_AND_DISK)
         with plainly("cluster the subscribers"):
-            counts = found.select("flows", "cluster").mapInArrow(
-                partial(_counted, n_flows=len(self._rate), n_clusters=n_clusters),
-                "flow int, cluster int, n bigint",
-            )
-            summed = counts.groupBy("flow", "cluster").agg(sf.sum("n").alias("n")).toArrow()
+            self.tally = tally_of(found, len(self._rate), n_clusters)
             moved = found.where("moved").count()
         if before is not None:
             before.unpersist()
         self._placed = found
-        flow, cluster, n = (summed[name].to_numpy() for name in ("flow", "cluster", "n"))
-        count, size = np.zeros((len(self._rate), n_clusters), np.int32), np.zeros(n_clusters, np.int64)
-        count[flow[flow >= 0], cluster[flow >= 0]] = n[flow >= 0]
-        size[cluster[flow < 0]] = n[flow < 0]
-        self.tally = Tally(count, size)
         return moved
 
     def listens(self) -> DataFrame:
@@ -285,8 +275,23 @@ def _worked(table: pa.Table, work: Broadcast[_Place | _Move]) -> pa.Table:
     table = table.sort_by("subscriber")
     portion = table["portion"][0].as_py()
     cluster, moved = work.value(table, portion)
-    columns = {name: table[name] for name in ("subscriber", "flows", "portion")}
+    columns = {"subscriber": table["subscriber"], "flows": flows_in(table), "portion": table["portion"]}
     return pa.table({**columns, "cluster": pa.array(cluster, pa.int32()), "moved": moved})
+
+
+def tally_of(rows: DataFrame, n_flows: int, n_clusters: int) -> Tally:
+    """Return what clusters have, given `flows` and `cluster` of everybody: counts of partitions add up."""
+    from pyspark.sql import functions as sf
+
+    counts = rows.select("flows", "cluster").mapInArrow(
+        partial(_counted, n_flows=n_flows, n_clusters=n_clusters), "flow int, cluster int, n bigint"
+    )
+    summed = counts.groupBy("flow", "cluster").agg(sf.sum("n").alias("n")).toArrow()
+    flow, cluster, n = (summed[name].to_numpy() for name in ("flow", "cluster", "n"))
+    count, size = np.zeros((n_flows, n_clusters), np.int32), np.zeros(n_clusters, np.int64)
+    count[flow[flow >= 0], cluster[flow >= 0]] = n[flow >= 0]
+    size[cluster[flow < 0]] = n[flow < 0]
+    return Tally(count, size)
 
 
 def _counted(batches: Iterator[pa.RecordBatch], n_flows: int, n_clusters: int) -> Iterator[pa.RecordBatch]:

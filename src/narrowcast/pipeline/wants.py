@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from scipy.sparse import csr_array
 
 from narrowcast.model.interest import Interest
 from narrowcast.model.labels import encode, labels_in
-from narrowcast.model.relation import relation_of
+from narrowcast.model.relation import relation, relation_of
 from narrowcast.pipeline.plan import chunks
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from narrowcast.model.labels import Labels
+    from narrowcast.model.relation import Relation
     from narrowcast.pipeline.interest import InterestFrames
 
     Doubles: TypeAlias = NDArray[np.float64]
@@ -93,6 +95,17 @@ def sample_of(rows: DataFrame, share: float, rate: Doubles) -> Interest:
     n = len(lists)
     row = np.repeat(np.arange(n), lists.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64))
     return Interest(relation_of(row, lists.flatten(), (n, len(rate))), rate)
+
+
+def flows_in(table: pa.Table) -> pa.ChunkedArray:
+    """Return the column `flows` as workers hand it on: Spark tells lists that may have nulls from others."""
+    return table["flows"].cast(pa.list_(pa.field("element", pa.int32())))
+
+
+def wants_in(table: pa.Table, n_flows: int) -> Relation:
+    """Return the column `flows` as rows x flows."""
+    start, index = lists_of(table)
+    return relation(csr_array((np.ones(len(index), np.bool_), index, start), shape=(len(start) - 1, n_flows)))
 
 
 def lists_of(table: pa.Table) -> tuple[Ints, NDArray[np.int32]]:

@@ -9,7 +9,16 @@ from numpy.typing import NDArray
 
 from narrowcast.errors import ParameterError
 from narrowcast.planning.spectral.kmeans import kmeans, nearest
-from narrowcast.planning.spectral.merging import GroupMeans, Traffic, hierarchical, hp2pc, sampled
+from narrowcast.planning.spectral.merging import (
+    GroupMeans,
+    Start,
+    Traffic,
+    group_means,
+    hierarchical,
+    hp2pc,
+    merged,
+    sampled,
+)
 
 Doubles = NDArray[np.float64]
 METHODS = [sampled, hierarchical, hp2pc]
@@ -65,6 +74,22 @@ def test_everybody_goes_to_the_nearest_centre(method: Any, counts: list[int]) ->
     again = method(levels, parents, 12, rng=draws(), restarts=4)
     assert again.centre.tolist() == found.centre.tolist()
     assert again.traffic == found.traffic
+
+
+@pytest.mark.parametrize("method", [hierarchical, hp2pc])
+def test_groups_may_work_in_any_order(method: Any) -> None:
+    """Each has its own source of draws, so that they may as well work at the same time, elsewhere."""
+    levels, parents = hierarchy([8, 3, 1])
+
+    def work(depth: int, starts: list[Start]) -> list[tuple[Doubles, Doubles]]:
+        pairs = list(zip(levels[depth], starts, strict=True))
+        return [group_means(points, start, 12, 4) for points, start in reversed(pairs)][::-1]
+
+    root, selection = levels[-1][0], method is hierarchical
+    centre, traffic = merged(work, root, parents, 12, rng=draws(), restarts=4, selection=selection)
+    found = method(levels, parents, 12, rng=draws(), restarts=4)
+    assert centre.tolist() == found.centre.tolist()
+    assert (traffic.up, traffic.values_up) == (found.traffic.up, found.traffic.values_up)
 
 
 def test_what_is_sent() -> None:

@@ -14,8 +14,11 @@ from scipy.cluster.vq import kmeans2
 
 from narrowcast.errors import ParameterError
 from narrowcast.model.interest import Interest
+from narrowcast.planning.base import order_of
 from narrowcast.planning.spectral import Ncut, Rassoc
+from narrowcast.planning.spectral.groups import even
 from narrowcast.planning.spectral.planner import Spectral, filled
+from narrowcast.planning.spectral.points import Points
 from narrowcast.planning.spectral.quality import balance, received
 from narrowcast.workloads.hotspots import Hotspots
 
@@ -275,6 +278,43 @@ def test_bad_parameters(method: Any, given_: dict[str, Any], message: str) -> No
 def test_bad_parameters_of_cuts(given_: dict[str, Any], message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         Ncut(channels=2, **given_).fit(Interest(np.ones((4, 2))))
+
+
+@both
+@pytest.mark.parametrize("way", ["levels", "table", "hp2pc"])
+def test_groups_that_are_there_already(method: Any, way: str) -> None:
+    """Those that would be drawn, for subscribers in the order that they would be put into."""
+    interest = Matched(seed=5, n=150, events=60).interest
+    interest = Interest(interest.wants[order_of(interest)])
+    some = np.flatnonzero(np.diff(interest.wants.indptr))
+    given_ = {**WAYS[way], "groups": 3}
+    group = np.zeros(150, np.int64)
+    group[some] = even(len(some), 3, np.random.default_rng([0, max(given_.get("levels", 1), 2)]))
+    drawn = method(channels=6, **given_).fit(interest)
+    found = method(channels=6, **given_).fit_groups(interest, group)
+    assert found.plan_ == drawn.plan_
+    with pytest.raises(ParameterError, match="there are 149 groups for 150 subscribers; give one for each"):
+        found.fit_groups(interest, group[1:])
+    with pytest.raises(ParameterError, match="a subscriber is in group 3; give groups from 0 to 2"):
+        found.fit_groups(interest, group + 1)
+
+
+@given(
+    coordinates=arrays(
+        np.float64, st.tuples(st.integers(1, 6), st.integers(0, 3)), elements=st.floats(-9, 9)
+    ),
+    normalise=st.booleans(),
+    columns=st.integers(0, 3),
+)
+def test_points_have_no_number_above_the_most(coordinates: Any, normalise: bool, columns: int) -> None:
+    longest = float(np.sqrt((coordinates**2).sum(axis=1).max()))
+    points = Points(normalise=normalise, longest=longest, columns=columns)
+    part = np.arange(len(coordinates)) % 3
+    found = points(coordinates, part)
+    assert found.shape == (len(coordinates), coordinates.shape[1] + columns)
+    assert np.abs(found).max(initial=0.0) <= points.most * (1 + 1e-12)
+    for row in range(len(found)):  # each by itself, as workers have them
+        assert points(coordinates[row : row + 1], part[row : row + 1]).tolist() == [found[row].tolist()]
 
 
 def test_rows_of_other_events_are_refused() -> None:

@@ -14,7 +14,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.model.relation import relation
 from narrowcast.planning.spectral.groups import admitted, even, held, main
 from narrowcast.planning.spectral.parts import Parts
-from narrowcast.planning.spectral.tree import Tree, drawn, sizes
+from narrowcast.planning.spectral.tree import Tree, drawn, first_below, sizes
 
 tables = arrays(np.bool_, st.tuples(st.integers(0, 12), st.integers(1, 8)))
 
@@ -46,6 +46,23 @@ def test_parts_are_who_hangs_together(wants: Any) -> None:
     for event, part in enumerate(parts.event):
         assert set(parts.row[wants[:, event]]) == ({part} if part >= 0 else set())
     assert parts.of_others(relation(wants)).tolist() == parts.row.tolist()
+
+
+@given(wants=tables, cut=st.integers(0, 12))
+def test_parts_of_some_rows_and_of_the_others_make_those_of_all(wants: Any, cut: int) -> None:
+    """A row for each part of either half: its events, how many it stands for, and its first row."""
+    whole = Parts.of(relation(wants))
+    events, count, first = [], [], []
+    for low, high in ((0, cut), (cut, len(wants))):
+        half = Parts.of(relation(wants[low:high]))
+        for part, size in enumerate(half.size.tolist()):
+            events.append(half.event == part)
+            count.append(size)
+            first.append(low + int(np.flatnonzero(half.row == part)[0]))
+    rows = relation(np.array(events, np.bool_).reshape(len(count), wants.shape[1]))
+    found = Parts.of(rows, count=np.array(count, np.int64), order=np.array(first, np.int64))
+    assert found.event.tolist() == whole.event.tolist()
+    assert found.size.tolist() == whole.size.tolist()
 
 
 def test_parts_of_others_and_large_ones() -> None:
@@ -164,3 +181,25 @@ def test_any_tree_ends_in_one_group(wants: Any, levels: int, groups: int, least:
 def test_bad_input(given_: dict[str, Any], message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         Tree.of(relation([[1]]), **given_)
+
+
+def test_given_groups_are_those_that_would_be_drawn() -> None:
+    rows = relation(np.random.default_rng(0).random((90, 20)) < 0.2)
+    rows = rows[np.flatnonzero(np.diff(rows.indptr))]
+    group = even(rows.shape[0], 4, np.random.default_rng([5, 3]))
+    one = Tree.of(rows, levels=3, groups=4, seed=5)
+    other = Tree.of(rows, levels=3, groups=4, seed=5, group=group)
+    assert other.base.group.tolist() == one.base.group.tolist()
+    assert other.root.members.tolist() == one.root.members.tolist()
+    empty = Tree.of(rows, levels=2, groups=3, group=np.full(rows.shape[0], 2))
+    assert [len(each.members) for each in empty.levels[0]] == [0, 0, rows.shape[0]]
+
+
+@given(below=st.integers(1, 40), above=st.integers(1, 40))
+def test_the_first_group_below_each(below: int, above: int) -> None:
+    above = min(above, below)
+    parent = [number * above // below for number in range(below)]
+    assert [first_below(group, above, below) for group in range(above)] == [
+        parent.index(group) for group in range(above)
+    ]
+    assert first_below(above, above, below) == below

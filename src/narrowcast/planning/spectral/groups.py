@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
     Ints = NDArray[np.int64]
 
-__all__ = ["Groups", "admitted", "even", "held", "main"]
+__all__ = ["Groups", "admitted", "even", "gathered", "held", "main"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +109,12 @@ def held(rows: Relation, n_groups: int, rng: np.random.Generator) -> Groups:
     ([3, 3], [False, False, False, False, False, True])
     """
     n_groups = max(min(n_groups, rows.shape[0]), 1)
-    group = even(rows.shape[0], n_groups, rng)
+    return gathered(rows, even(rows.shape[0], n_groups, rng), n_groups)
+
+
+def gathered(rows: Relation, first: Ints, n_groups: int) -> Groups:
+    """Return groups that hang together, given the group that each row asks first: see `held`."""
+    group = first.copy()
     reach = np.zeros((n_groups, rows.shape[1]), np.bool_)
     outside = np.zeros(rows.shape[0], np.bool_)
     for number in range(n_groups):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -22,7 +22,17 @@ if TYPE_CHECKING:
     #: Of each level but the root's, the number in the level above of each group's parent.
     Parents = Sequence[Sequence[int]]
 
-__all__ = ["GroupMeans", "Traffic", "hierarchical", "hp2pc", "sampled"]
+__all__ = [
+    "GroupMeans",
+    "Start",
+    "Traffic",
+    "Work",
+    "group_means",
+    "hierarchical",
+    "hp2pc",
+    "merged",
+    "sampled",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +59,30 @@ class Traffic:
     def messages(self) -> int:
         """All messages, those to members among them."""
         return self.up + self.down + self.told
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Start:
+    """What a group begins k-means with.
+
+    Parameters
+    ----------
+    centre
+        Centres that it was handed; None, or none of them, for draws of its own.
+    draws
+        The seed of these.
+    """
+
+    centre: Doubles | None = None
+    draws: int = 0
+
+
+class Work(Protocol):
+    """What has the groups of a level look for clusters, each among its points: see `group_means`."""
+
+    def __call__(self, depth: int, starts: list[Start]) -> list[tuple[Doubles, Doubles]]:
+        """Return the centres of each group of a level, and how many are at each."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,30 +164,15 @@ def hierarchical(
     ([8.5, 0.5], Traffic(up=2, down=4, values_up=8, values_down=8, told=4))
     """
     groups = _groups(levels, parents)
-    traffic = Traffic()
-    started: list[Doubles | None] = [None] * len(groups[0])
-    if selection and len(groups) > 1:
-        started, traffic = _selected(groups, parents, n_clusters, rng, restarts)
-    found = [
-        kmeans(points, n_clusters, rng=rng, restarts=restarts, start=_filled(start, n_clusters))
-        for points, start in zip(groups[0], started, strict=True)
-    ]
-    centres = [each.centre for each in found]
-    counts = [each.size.astype(np.float64) for each in found]
-    for above, parent in zip(groups[1:], parents, strict=True):
-        traffic = _more(traffic, up=len(centres), values_up=sum(c.size + len(c) for c in centres))
-        merged = [
-            _merged(
-                [c for c, p in zip(centres, parent, strict=True) if p == g],
-                [n for n, p in zip(counts, parent, strict=True) if p == g],
-                n_clusters,
-                rng,
-                restarts,
-            )
-            for g in range(len(above))
-        ]
-        centres, counts = [centre for centre, _ in merged], [count for _, count in merged]
-    return _announced(groups, centres[0], traffic)
+
+    def work(depth: int, starts: list[Start]) -> list[tuple[Doubles, Doubles]]:
+        pairs = zip(groups[depth], starts, strict=True)
+        return [group_means(points, start, n_clusters, restarts) for points, start in pairs]
+
+    centre, traffic = merged(
+        work, groups[-1][0], parents, n_clusters, rng=rng, restarts=restarts, selection=selection
+    )
+    return _announced(groups, centre, traffic)
 
 
 def hp2pc(
@@ -175,24 +194,84 @@ def hp2pc(
     return hierarchical(levels, parents, n_clusters, rng=rng, restarts=restarts, selection=False)
 
 
-def _selected(
-    groups: list[list[Doubles]], parents: Parents, n_clusters: int, rng: np.random.Generator, restarts: int
-) -> tuple[list[Doubles | None], Traffic]:
-    """Return the centres that each group of members begins with, handed down from the root."""
-    centres: list[Doubles] = [kmeans(groups[-1][0], n_clusters, rng=rng, restarts=restarts).centre]
+def group_means(points: Doubles, start: Start, n_clusters: int, restarts: int = 1) -> tuple[Doubles, Doubles]:
+    """Return the centres that one group finds among its points, and how many are at each.
+
+    Parameters
+    ----------
+    points
+        Those of the group.
+    start
+        What it begins with.
+    n_clusters, restarts
+        As for `kmeans`.
+
+    Examples
+    --------
+    >>> centre, count = group_means(np.array([[0.0], [1.0], [9.0]]), Start(np.array([[8.0], [2.0]])), 2)
+    >>> centre.ravel().tolist(), count.tolist()
+    ([9.0, 0.5], [1.0, 2.0])
+    """
+    rng = np.random.default_rng(start.draws)
+    found = kmeans(points, n_clusters, rng=rng, restarts=restarts, start=_filled(start.centre, n_clusters))
+    return found.centre, found.size.astype(np.float64)
+
+
+def merged(
+    work: Work,
+    root: Doubles,
+    parents: Parents,
+    n_clusters: int,
+    *,
+    rng: np.random.Generator,
+    restarts: int = 1,
+    selection: bool = True,
+) -> tuple[Doubles, Traffic]:
+    """Return the centres that the root ends up with, and what it took: see `hierarchical`.
+
+    What groups do is left to `work`, here or wherever their points are; only centres come and go.
+
+    Parameters
+    ----------
+    work
+        What has all groups of a level do `group_means`, given the level and what each begins with.
+    root
+        The points of the root.
+    parents, n_clusters, rng, restarts, selection
+        See `hierarchical`. A group that begins with nothing draws from a source of its own.
+    """
     traffic = Traffic()
-    for depth in range(len(groups) - 2, -1, -1):
+    if not parents:
+        return kmeans(root, n_clusters, rng=rng, restarts=restarts).centre, traffic
+    if selection:
+        starts, traffic = _selected(work, root, parents, n_clusters, rng, restarts)
+    else:
+        starts = [Start(draws=each) for each in rng.integers(2**63, size=len(parents[0])).tolist()]
+    found = work(0, starts)
+    for parent in parents:
+        traffic = _more(traffic, up=len(found), values_up=sum(c.size + len(c) for c, _ in found))
+        below: list[list[tuple[Doubles, Doubles]]] = [[] for _ in range(max(parent) + 1)]
+        for each, number in zip(found, parent, strict=True):
+            below[number].append(each)
+        found = [_merged(some, n_clusters, rng, restarts) for some in below]
+    return found[0][0], traffic
+
+
+def _selected(
+    work: Work, root: Doubles, parents: Parents, n_clusters: int, rng: np.random.Generator, restarts: int
+) -> tuple[list[Start], Traffic]:
+    """Return what each group of members begins with: centres, handed down from the root."""
+    centres: list[Doubles] = [kmeans(root, n_clusters, rng=rng, restarts=restarts).centre]
+    traffic = Traffic()
+    for depth in range(len(parents) - 1, -1, -1):
         handed = [centres[p] for p in parents[depth]]
+        starts = [Start(centre) for centre in handed]
         traffic = _more(traffic, down=len(handed), values_down=sum(each.size for each in handed))
-        if depth == 0:
-            return list(handed), traffic
-        centres = [
-            kmeans(points, n_clusters, rng=rng, start=_filled(start, n_clusters)).centre
-            if len(points)
-            else start
-            for points, start in zip(groups[depth], handed, strict=True)
-        ]
-    raise AssertionError("a hierarchy has a level of members")
+        if depth:
+            found = zip(work(depth, starts), handed, strict=True)
+            # A group without points hands on what it was handed.
+            centres = [centre if len(centre) else before for (centre, _), before in found]
+    return starts, traffic
 
 
 def _filled(start: Doubles | None, n_clusters: int) -> Doubles | None:
@@ -203,16 +282,12 @@ def _filled(start: Doubles | None, n_clusters: int) -> Doubles | None:
 
 
 def _merged(
-    centres: list[Doubles],
-    counts: list[Doubles],
-    n_clusters: int,
-    rng: np.random.Generator,
-    restarts: int,
+    found: list[tuple[Doubles, Doubles]], n_clusters: int, rng: np.random.Generator, restarts: int
 ) -> tuple[Doubles, Doubles]:
     """Return the centres of centres by the numbers of their members, and the numbers of theirs."""
-    points, weight = np.concatenate(centres), np.concatenate(counts)
-    found = kmeans(points, n_clusters, rng=rng, weight=weight, restarts=restarts)
-    return found.centre, np.asarray(np.bincount(found.label, weight, len(found.centre)), np.float64)
+    points, weight = (np.concatenate(each) for each in zip(*found, strict=True))
+    means = kmeans(points, n_clusters, rng=rng, weight=weight, restarts=restarts)
+    return means.centre, np.asarray(np.bincount(means.label, weight, len(means.centre)), np.float64)
 
 
 def _announced(groups: list[list[Doubles]], centre: Doubles, traffic: Traffic) -> GroupMeans:

@@ -39,8 +39,17 @@ class Parts:
     size: Ints
 
     @classmethod
-    def of(cls, rows: Relation) -> Self:
+    def of(cls, rows: Relation, *, count: Ints | None = None, order: Ints | None = None) -> Self:
         """Return the parts of histories.
+
+        Parameters
+        ----------
+        rows
+            Histories, or what some have matched together, who are of one part.
+        count
+            How many each row stands for; 1 where left out.
+        order
+            By what rows are first ones: their numbers where left out.
 
         Examples
         --------
@@ -51,9 +60,10 @@ class Parts:
         """
         full = np.diff(rows.indptr) > 0
         label = Cosine.of(rows).components()
-        kept, first, number, size = np.unique(
-            label[full], return_index=True, return_inverse=True, return_counts=True
-        )
+        kept, number = np.unique(label[full], return_inverse=True)
+        size, first = np.zeros(len(kept), np.int64), np.full(len(kept), np.iinfo(np.int64).max)
+        np.add.at(size, number, 1 if count is None else count[full])
+        np.minimum.at(first, number, np.flatnonzero(full) if order is None else order[full])
         order = np.lexsort((first, -size))
         rank = np.empty(len(kept), np.int64)
         rank[order] = np.arange(len(kept))

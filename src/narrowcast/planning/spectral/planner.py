@@ -18,11 +18,13 @@ from narrowcast.planning.base import (
 )
 from narrowcast.planning.spectral import merging
 from narrowcast.planning.spectral.hierarchy import Hierarchy, Table, embedded, tabled
+from narrowcast.planning.spectral.homes import filled, homes
 from narrowcast.planning.spectral.kmeans import kmeans, nearest
 from narrowcast.planning.spectral.ncut import SQUARE, Kernel
 from narrowcast.planning.spectral.parts import Parts
+from narrowcast.planning.spectral.points import Points, columns_of, known
 from narrowcast.planning.spectral.similarity import n_events, recent
-from narrowcast.planning.spectral.space import Association, Cut, Frame, Space, normalised
+from narrowcast.planning.spectral.space import Association, Cut, Frame, Space
 from narrowcast.planning.spectral.traffic import Report
 from narrowcast.planning.spectral.tree import Tree, check_share
 
@@ -41,8 +43,8 @@ __all__ = ["Clustering", "Ncut", "Rassoc", "filled"]
 
 #: Which points centres are found from: all rows, those of the root, or group by group (see `merging`).
 Clustering: TypeAlias = Literal["all", "sampled", "hierarchical", "hp2pc"]
-#: How far parts of the graph are kept from each other, where two points of one are at most 2 apart.
-_APART = 2.0
+#: How many groups there are on the lowest level where nothing is said.
+GROUPS = 8
 
 
 class Spectral:
@@ -81,7 +83,7 @@ class Spectral:
         history: int | None = None,
         normalise: bool = True,
         levels: int = 1,
-        groups: int = 8,
+        groups: int | None = None,
         landmarks: float = 0.3,
         table: bool = False,
         offset: bool = True,
@@ -104,26 +106,55 @@ class Spectral:
 
     def fit(self, interest: Interest) -> Self:
         """Make the plan, `plan_`."""
+        self._check()
+        return self._fit(interest, order_of(interest))
+
+    def fit_groups(self, interest: Interest, group: Ints) -> Self:
+        """Make the plan with groups that are there already, as a job on Spark and peers have them.
+
+        Parameters
+        ----------
+        interest
+            Whom to plan for. In a group they come in their order here.
+        group
+            For each of them the group of the lowest level that it asks first, from 0 up to `groups`.
+        """
+        self._check()
+        if len(group) != interest.n_subscribers:
+            raise ParameterError(
+                f"there are {len(group)} groups for {interest.n_subscribers} subscribers; give one for each"
+            )
+        most = (self.groups or GROUPS) - 1
+        if wrong := [number for number in np.unique(group).tolist() if not 0 <= number <= most]:
+            raise ParameterError(f"a subscriber is in group {wrong[0]}; give groups from 0 to {most}")
+        return self._fit(interest, np.arange(interest.n_subscribers), group)
+
+    def _check(self) -> None:
+        """Refuse parameters that are out of range."""
         check_channels(self.channels, required=type(self).__name__.lower())
         check_seed(self.seed)
         check_whole("levels", self.levels)
-        check_whole("groups", self.groups)
+        if self.groups is not None:
+            check_whole("groups", self.groups)
         check_whole("restarts", self.restarts)
         check_share(self.landmarks)
         if self.clustering not in get_args(Clustering):
             one = ", ".join(get_args(Clustering))
             raise ParameterError(f"clustering is {self.clustering!r}; give one of {one}")
+
+    def _fit(self, interest: Interest, order: Ints, group: Ints | None = None) -> Self:
+        """Make the plan of subscribers in an order, in drawn groups or in given ones."""
         assert self.channels is not None
-        order = order_of(interest)
         rows = recent(relation(interest.wants[order]), self.history)
         some = np.flatnonzero(np.diff(rows.indptr))
         n_clusters = min(self.channels, interest.n_subscribers)
-        space = self._space(max(n_events(rows), 1))
-        found = self._embedded(space, rows[some])
+        space = self.space(max(n_events(rows), 1))
+        found = self._embedded(space, rows[some], None if group is None else group[order][some])
         self.parts_ = Parts.of(rows[some])
-        self._columns = self.parts_.n_large(len(some) / (4 * max(n_clusters, 1)))
         self._order, self._some = order, some
-        self._longest = max(float((each**2).sum(axis=1).max(initial=0.0)) for each in found[0]) ** 0.5
+        longest = max(float((each**2).sum(axis=1).max(initial=0.0)) for each in found[0]) ** 0.5
+        columns = columns_of(self.parts_, len(some), n_clusters)
+        self._points = Points(normalise=self.normalise, longest=longest, columns=columns)
         label = np.full(len(order), -1)
         label[some] = self._clustered(found, n_clusters)
         self._settle(interest, label, n_clusters)
@@ -153,8 +184,8 @@ class Spectral:
             else:
                 got = self.embedding_.moved(rows).own
             points = self._points(got, self.parts_.row)
-            known = points.any(axis=1) & (self.parts_.size[self.parts_.row] > 1) & (np.diff(rows.indptr) > 0)
-            label[self._some[known]] = nearest(points[known], self.centre_)
+            there = known(points, self.parts_.row, self.parts_) & (np.diff(rows.indptr) > 0)
+            label[self._some[there]] = nearest(points[there], self.centre_)
         self._settle(interest, label, len(self.size_))
         return self
 
@@ -180,18 +211,19 @@ class Spectral:
         if len(there) and len(self.centre_) and self.embedding_ is not None:
             got = self.embedding_.place(rows[there])
             points = self._points(got, part[there])
-            known = points.any(axis=1) & (self.parts_.size[part[there]] > 1)
-            label[there[known]] = nearest(points[known], self.centre_)
+            led = known(points, part[there], self.parts_)
+            label[there[led]] = nearest(points[led], self.centre_)
         lost = (label < 0) & (part >= 0)
         label[lost] = self._home[part[lost]]
         size = self.size_ + np.bincount(label[label >= 0], minlength=len(self.size_))
         label[label < 0] = filled(size, int(np.count_nonzero(label < 0)))
         return label
 
-    def _space(self, events: int) -> Space:
+    def space(self, events: int) -> Space:
+        """Return what gives rows coordinates, out of so many events."""
         raise NotImplementedError
 
-    def _embedded(self, space: Space, rows: Relation) -> list[list[Doubles]]:
+    def _embedded(self, space: Space, rows: Relation, group: Ints | None) -> list[list[Doubles]]:
         """Return coordinates of the rows of each group of each level, and keep what gives them."""
         self.embedding_, self.report_, self._tree = None, Report(), None
         if rows.shape[0] == 0:
@@ -203,23 +235,15 @@ class Spectral:
         self._tree = Tree.of(
             rows,
             levels=max(self.levels, 2),
-            groups=self.groups,
+            groups=self.groups or GROUPS,
             landmarks=self.landmarks,
             least=space.dimensions + 1,
             seed=self.seed,
+            group=group,
         )
         found = (tabled if self.table else embedded)(space, rows, self._tree)
         self.embedding_, self.report_ = found, found.report
         return found.levels
-
-    def _points(self, coordinates: Doubles, part: Ints) -> Doubles:
-        """Return what k-means takes: coordinates, by their directions, and what keeps parts apart."""
-        points = normalised(coordinates, self._longest) if self.normalise else coordinates
-        if not self._columns:
-            return points
-        scale = 1.0 if self.normalise else self._longest or 1.0
-        apart = _APART * scale * (part[:, None] == np.arange(self._columns))
-        return np.concatenate([points, apart], axis=1)
 
     def _clustered(self, levels: list[list[Doubles]], n_clusters: int) -> Ints:
         """Return the cluster of each row that has coordinates, -1 for the others."""
@@ -237,13 +261,13 @@ class Spectral:
         whole = np.zeros((len(part), points[0][0].shape[1]))
         for number, own in zip(numbers[0], points[0], strict=True):
             whole[number] = own
-        known = whole.any(axis=1) & (self.parts_.size[part] > 1)
+        led = known(whole, part, self.parts_)
         self.centre_ = np.zeros((0, whole.shape[1]))
-        if not known.any():
+        if not led.any():
             return label
         if self.clustering == "all" or self._tree is None:
-            means = kmeans(whole[known], n_clusters, rng=rng, restarts=self.restarts)
-            self.centre_, label[known] = means.centre, means.label
+            means = kmeans(whole[led], n_clusters, rng=rng, restarts=self.restarts)
+            self.centre_, label[led] = means.centre, means.label
         else:
             method = getattr(merging, self.clustering)
             parents = self._tree.parents
@@ -251,7 +275,7 @@ class Spectral:
             self.centre_ = groups.centre
             for number, own in zip(numbers[0], groups.label, strict=True):
                 label[number] = own
-            label[~known] = -1
+            label[~led] = -1
         if self._tree is not None:
             self.report_.centres(len(self.centre_), whole.shape[1], [len(number) for number in numbers[0]])
         return label
@@ -261,13 +285,9 @@ class Spectral:
         self.size_ = np.bincount(label[label >= 0], minlength=n_clusters)
         part = np.full(len(label), -1)
         part[self._some] = self.parts_.row
-        self._home = np.full(len(self.parts_.size), 0)
-        lost = np.bincount(part[(label < 0) & (part >= 0)], minlength=len(self._home))
-        for each in range(len(self._home)):
-            self._home[each] = self.size_.argmin()
-            if lost[each]:
-                self.size_[self._home[each]] += lost[each]
         alone = (label < 0) & (part >= 0)
+        lost = np.bincount(part[alone], minlength=len(self.parts_.size))
+        self._home, self.size_ = homes(self.size_, lost)
         label[alone] = self._home[part[alone]]
         rest = label < 0
         label[rest] = filled(self.size_, int(np.count_nonzero(rest)))
@@ -275,39 +295,6 @@ class Spectral:
         channel = np.empty(len(label), np.int64)
         channel[self._order] = label
         self.plan_ = plan_of_subscribers(interest, channel, n_clusters)
-
-
-def filled(size: Ints, count: int) -> Ints:
-    """Return clusters for so many more members, each the smallest one then, of equals the first.
-
-    Parameters
-    ----------
-    size
-        How many members clusters have.
-    count
-        How many come.
-
-    Examples
-    --------
-    >>> filled(np.array([4, 1, 2]), 4).tolist()
-    [1, 1, 2, 1]
-    """
-    if count == 0:
-        return np.zeros(0, np.int64)
-    order = np.argsort(size, kind="stable")
-    here = size[order]
-    # With the first j clusters at the size of the last of them, so many have come.
-    need = here * np.arange(len(here)) - np.append(0, np.cumsum(here)[:-1])
-    j = int(np.searchsorted(need, count, side="left"))
-    level = here[:j].max()
-    level += (count - int((level - here[:j]).sum())) // j
-    turns = [np.repeat(order[:j], level - here[:j])]
-    left = count - len(turns[0])
-    turns.append(np.sort(order[:j])[:left])
-    which = np.concatenate(turns)
-    # In the order in which they come: by the size that the cluster has then.
-    nth = np.concatenate([np.arange(a, level) for a in here[:j]] + [np.full(left, level)])
-    return np.asarray(which[np.lexsort((which, nth))], np.int64)
 
 
 @PLANNERS.register("rassoc")
@@ -334,7 +321,8 @@ class Rassoc(Spectral):
     normalise
         Whether only the directions of coordinates count, not their lengths.
     levels, groups
-        With more than one level coordinates are found by so many groups, each by itself: see `Tree`.
+        With more than one level coordinates are found by so many groups, each by itself: see `Tree`. There
+        are 8 where left out; on Spark as many as subscribers make.
     landmarks
         The share of each group's members that is in the group above; at least one more than dimensions, or
         all.
@@ -360,7 +348,8 @@ class Rassoc(Spectral):
     True
     """
 
-    def _space(self, events: int) -> Association:
+    def space(self, events: int) -> Association:
+        """Return what gives rows coordinates, out of so many events."""
         return Association(
             dimensions=self.dimensions, similarity=self.similarity, events=events, offset=self.offset
         )
@@ -407,7 +396,7 @@ class Ncut(Spectral):
         history: int | None = None,
         normalise: bool = True,
         levels: int = 1,
-        groups: int = 8,
+        groups: int | None = None,
         landmarks: float = 0.3,
         table: bool = False,
         offset: bool = True,
@@ -436,7 +425,8 @@ class Ncut(Spectral):
         self.kernel: Kernel = kernel
         self.form: Form = form
 
-    def _space(self, events: int) -> Cut:
+    def space(self, events: int) -> Cut:
+        """Return what gives rows coordinates, out of so many events."""
         if not self.sigma > 0:
             raise ParameterError(f"sigma is {self.sigma!r}; give a number above 0")
         return Cut(

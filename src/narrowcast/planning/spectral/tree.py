@@ -10,7 +10,7 @@ import numpy as np
 
 from narrowcast.errors import ParameterError
 from narrowcast.planning.base import check_seed, check_whole
-from narrowcast.planning.spectral.groups import Groups, held
+from narrowcast.planning.spectral.groups import Groups, gathered, held
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
     Ints = NDArray[np.int64]
 
-__all__ = ["Group", "Tree", "check_share", "drawn", "sizes"]
+__all__ = ["Group", "Tree", "check_share", "drawn", "first_below", "landmarks_of", "sizes"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,6 +80,7 @@ class Tree:
         landmarks: float = 0.3,
         least: int = 1,
         seed: int = 0,
+        group: Ints | None = None,
     ) -> Tree:
         """Return a hierarchy of rows.
 
@@ -99,6 +100,9 @@ class Tree:
             there are dimensions.
         seed
             What draws come from; each group draws from its own source.
+        group
+            For each row the group of the lowest level that it asks first: see `gathered`. Drawn where left
+            out.
 
         Examples
         --------
@@ -112,7 +116,10 @@ class Tree:
         check_whole("least", least)
         check_seed(seed)
         check_share(landmarks)
-        base = held(rows, groups if levels > 1 else 1, np.random.default_rng([seed, levels]))
+        if group is None:
+            base = held(rows, groups if levels > 1 else 1, np.random.default_rng([seed, levels]))
+        else:
+            base = gathered(rows, group, groups)
         counts = sizes(len(base.reach), landmarks, levels)
         members = [base.members(number) for number in range(counts[0])]
         found: list[list[Group]] = []
@@ -124,10 +131,10 @@ class Tree:
                 if last:
                     chosen = np.arange(len(each))
                 else:
-                    rng = np.random.default_rng([seed, level, number])
                     below = [g for g in found[level - 1] if g.parent == number] if level else []
                     head = below[0].coordinator if below else -1
-                    chosen = drawn(each, base.loose[each], landmarks, least, rng, head)
+                    key = seed, level, number
+                    chosen = landmarks_of(each, base.loose[each], landmarks, least, key, head)
                 parent = -1 if last else number * above // len(members)
                 here.append(Group(level, number, each, chosen, parent))
             found.append(here)
@@ -172,6 +179,32 @@ def sizes(groups: int, landmarks: float, levels: int) -> list[int]:
     for _ in range(levels - 1):
         found.append(max(round(found[-1] * landmarks), 1))
     return [*found[: levels - 1], 1]
+
+
+def first_below(group: int, n_groups: int, n_below: int) -> int:
+    """Return the first group that has a group as its parent, of two levels with so many groups each.
+
+    Examples
+    --------
+    >>> [first_below(group, 3, 8) for group in range(4)], [number * 3 // 8 for number in range(8)]
+    ([0, 3, 6, 8], [0, 0, 0, 1, 1, 1, 2, 2])
+    """
+    return -(-group * n_below // n_groups)
+
+
+def landmarks_of(
+    members: Ints, loose: Bools, share: float, least: int, key: tuple[int, int, int], head: int = -1
+) -> Ints:
+    """Return the landmarks of a group, from its own source of draws: see `drawn`.
+
+    Parameters
+    ----------
+    members, loose, share, least, head
+        See `drawn`.
+    key
+        The seed, and the level and the number of the group.
+    """
+    return drawn(members, loose, share, least, np.random.default_rng(key), head)
 
 
 def drawn(
