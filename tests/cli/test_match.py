@@ -85,6 +85,23 @@ def test_counts_under_a_uri_and_rejected_elsewhere(given: list[str], tmp_path: P
     assert "-> partitioned: 2.0 copies of an event" in done.stderr
 
 
+def test_histories_beside_the_matches(given: list[str], tmp_path: Path) -> None:
+    out, beside = tmp_path / "m", tmp_path / "h"
+    facts, _ = document(*given, "--out", out, "--histories", beside, "--last", "1")
+    assert found(out) == EXPECTED
+    table = pq.read_table(beside)
+    assert table.schema.names == ["subscription_id", "history"]
+    rows = {row["subscription_id"]: row["history"] for row in table.to_pylist()}
+    assert rows == {2: [8], 4: [5], 9: [8]}
+    assert [facts[name] for name in ("histories", "empty", "histories_table")] == [3, 0, str(beside)]
+    done = call(*given, "--out", tmp_path / "n", "--histories", tmp_path / "g", "--recent", "1")
+    assert done.exit_code == 0, done.exception
+    lines = table_of(done.stdout)
+    assert ["histories", "3"] in lines
+    assert ["of them empty", "1"] in lines
+    assert sorted(map(len, pq.read_table(tmp_path / "g")["history"])) == [0, 1, 1]
+
+
 def test_strict_writes_nothing(given: list[str], tmp_path: Path) -> None:
     before = sorted(tmp_path.iterdir())
     said = refusal(*given, "--out", tmp_path / "m", "--strict")
@@ -110,6 +127,11 @@ def test_what_is_there_stays(given: list[str], tmp_path: Path) -> None:
         (["--rejected", "OUT"], "--out and --rejected are both"),
         (["--parts", "7", "--copies", "2"], "copies is 2, which does not divide 7 parts"),
         (["--parts", "0"], "parts is 0; give a whole number from 1 to 65536"),
+        (["--last", "3"], "--last chooses the events of histories; add --histories, or leave it out"),
+        (["--histories", "h", "--last", "0"], "last is 0; give a whole number of at least 1"),
+        (["--histories", "h", "--window", "-1"], "window is -1.0; give a positive number of seconds"),
+        (["--histories", "h", "--counts"], "--counts leaves out who matches, which --histories needs"),
+        (["--histories", "OUT"], "--out and --histories are both"),
         (["--conf", "x"], "--conf is 'x'; give it as key=value, such as spark.driver.memory=4g"),
     ],
 )

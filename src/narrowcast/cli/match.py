@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import time
+from itertools import combinations
 from pathlib import PurePosixPath
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from narrowcast.cli import options
+from narrowcast.cli import inputs, options
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.matching.partition import Partitioner
 from narrowcast.model.schema import Schema
 from narrowcast.pipeline.match import STRATEGIES
+from narrowcast.pipeline.progress import watched
 from narrowcast.pipeline.session import sized
-from narrowcast.pipeline.storage import exists, size_of
+from narrowcast.pipeline.storage import exists, read_back, size_of
+
+if TYPE_CHECKING:
+    from narrowcast.pipeline.content import Content
 
 
 def match(
@@ -35,6 +40,15 @@ def match(
         str | None,
         typer.Option("--rejected", metavar="R", help="Where bad rows go; by default beside M: M-rejected."),
     ] = None,
+    histories: Annotated[
+        str | None,
+        typer.Option(
+            "--histories", metavar="H", help="Also write subscription_id and its history of events."
+        ),
+    ] = None,
+    last: inputs.Last = None,
+    recent: inputs.Recent = None,
+    window: inputs.Window = None,
     schema: options.SchemaFile = None,
     memory: options.Memory = None,
     parts: Annotated[
@@ -55,13 +69,19 @@ def match(
     Before it starts it says what each strategy would cost. `broadcast` has the whole index in every worker;
     `partitioned` spreads subscriptions, so that no worker holds them all; `auto` takes the cheaper that fits.
 
+    With `--histories`, which events each subscription matched is written too, the latest last, and an empty
+    list where there are none: all of them, or those that `--last`, `--recent` and `--window` choose.
+
     Examples:
 
         narrowcast match --subscriptions s.parquet --events e.parquet --out m.parquet
 
         narrowcast match --subscriptions s.csv --events s3a://bucket/events --out s3a://bucket/sizes --counts
+
+        narrowcast match --subscriptions s.csv --events e.parquet --out m --histories h --last 20
     """
     from narrowcast.pipeline.content import Content
+    from narrowcast.pipeline.histories import check_chosen
 
     options.one_of("--strategy", strategy, STRATEGIES)
     types = None if schema is None else Schema.read(schema)
@@ -71,12 +91,22 @@ def match(
     if strategy == "broadcast" and (parts is not None or copies is not None):
         raise ParameterError("--parts and --copies are of the strategy partitioned; leave them out")
     Partitioner(parts=(copies or 1) if parts is None else parts, copies=1 if copies is None else copies)
+    check_chosen(last=last, window=window, recent=recent)
+    chosen = {"last": last, "recent": recent, "window": window}
+    if histories is None and (named := [name for name, value in chosen.items() if value is not None]):
+        raise ParameterError(
+            f"--{named[0]} chooses the events of histories; add --histories, or leave it out"
+        )
+    if histories is not None and counts:
+        raise ParameterError("--counts leaves out who matches, which --histories needs; leave one out")
     aside = rejected or _beside(out)
-    if aside.rstrip("/") == out.rstrip("/"):
-        raise ParameterError(f"--out and --rejected are both {out}; give each its own")
+    places = {"--out": out, "--rejected": aside} | ({} if histories is None else {"--histories": histories})
+    for one, other in combinations(places, 2):
+        if places[one].rstrip("/") == places[other].rstrip("/"):
+            raise ParameterError(f"{one} and {other} are both {places[one]}; give each its own")
     start = time.perf_counter()
     with options.spark_at(master, conf, ui=ui) as at:
-        for path in (out, aside):
+        for path in places.values():
             if exists(at.spark, path):
                 raise TableError(f"{path} exists already; name another or remove it")
         n_bytes = size_of(at.spark, subscriptions) + size_of(at.spark, events)
@@ -98,8 +128,19 @@ def match(
                 content.write_rejected(aside)
                 facts["rejected_table"] = aside
             facts |= content.write(found, out, counts=counts)
+            if histories is not None:
+                facts |= _write_histories(content, out, histories, chosen)
             facts["seconds"] = time.perf_counter() - start
     options.show(facts, {"What came out": _rows(facts)}, as_json=as_json)
+
+
+def _write_histories(content: Content, matches: str, path: str, chosen: dict[str, Any]) -> dict[str, Any]:
+    """Write the histories that go with a table of matches, and return how many there are."""
+    from narrowcast.pipeline.histories import histories, long_rows, write_histories
+
+    with watched(content.spark, content.progress, "histories"), long_rows(content.spark):
+        built = histories(read_back(content.spark, matches), content.owners, content.events, **chosen)
+        return {"histories_table": path, **write_histories(built, path)}
 
 
 def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -109,6 +150,9 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
     rows += [(f"  {reason}", f"{count:,}") for reason, count in facts["reasons"].items()]
     rows.append(("matches", f"{facts['matches']:,}"))
     rows.append(("events that match nobody", f"{facts['unmatched']:,}"))
+    if "histories" in facts:
+        rows.append(("histories", f"{facts['histories']:,}"))
+        rows.append(("  of them empty", f"{facts['empty']:,}"))
     rows.append(("seconds", f"{facts['seconds']:.1f}"))
     return rows
 

@@ -1,0 +1,105 @@
+"""Lists of numbers as bytes: as flags or as the numbers themselves, whichever takes less."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from narrowcast.model.relation import relation
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from narrowcast.model.relation import Relation
+
+    Ints: TypeAlias = NDArray[np.int64]
+    Numbers: TypeAlias = NDArray[np.int32]
+
+#: What comes first: bytes of a number (0 for flags), bytes of a length, lists, numbers there can be, and are.
+_HEAD = np.dtype("<i8")
+_N_HEAD = 5
+#: Flags that are unfolded in one go.
+_CELLS = 1 << 24
+
+
+def pack_lists(length: Ints, number: Numbers, width: int) -> bytes:
+    """Return lists as bytes, for `unpack_lists`.
+
+    Parameters
+    ----------
+    length
+        How many numbers each list has.
+    number
+        The numbers of all lists, one list after the other. One that is there twice may be so only once later.
+    width
+        All numbers are below.
+
+    Examples
+    --------
+    >>> packed = pack_lists(np.array([2, 0, 1]), np.array([3, 7, 5], np.int32), 9)
+    >>> [part.tolist() for part in unpack_lists(packed)]
+    [[2, 0, 1], [3, 7, 5]]
+    """
+    n, of_length, of_number = len(length), _size(int(length.max(initial=0))), _size(width - 1)
+    as_flags = n * (-(-width // 8)) < n * of_length + len(number) * of_number
+    if as_flags:
+        of_number = 0
+        body = _flags(length, number, width)
+    else:
+        body = _small(length, of_length) + _small(number, of_number)
+    return np.array([of_number, of_length, n, width, len(number)], _HEAD).tobytes() + body
+
+
+def unpack_lists(packed: bytes | memoryview) -> tuple[Ints, Numbers]:
+    """Return the lengths and the numbers of lists that were packed; numbers of flags ascend."""
+    of_number, of_length, n, width, total = np.frombuffer(packed, _HEAD, _N_HEAD).tolist()
+    start = _N_HEAD * _HEAD.itemsize
+    if of_number:
+        length = np.frombuffer(packed, f"<u{of_length}", n, start).astype(np.int64)
+        number = np.frombuffer(packed, f"<u{of_number}", total, start + n * of_length)
+        return length, number.astype(np.int32)
+    row = -(-width // 8)
+    flags = np.frombuffer(packed, np.uint8, n * row, start).reshape(n, row)
+    length, number, at = np.zeros(n, np.int64), np.empty(total, np.int32), 0
+    for low, high in _steps(n, 8 * row):
+        here, found = np.nonzero(np.unpackbits(flags[low:high], axis=1, bitorder="little"))
+        length[low:high] = np.bincount(here, minlength=high - low)
+        number[at : at + len(found)] = found
+        at += len(found)
+    return length, number[:at]
+
+
+def relation_in(packed: bytes | memoryview) -> Relation:
+    """Return lists that were packed as a sparse matrix: a row for each, a column for each number."""
+    length, number = unpack_lists(packed)
+    width = int(np.frombuffer(packed, _HEAD, _N_HEAD)[3])
+    parts = (np.ones(len(number), np.bool_), number, np.append(0, np.cumsum(length)))
+    return relation(csr_array(parts, shape=(len(length), width)))
+
+
+def _flags(length: Ints, number: Numbers, width: int) -> bytes:
+    """Return lists as one row of flags each."""
+    start, parts = np.append(0, np.cumsum(length)), []
+    for low, high in _steps(len(length), width):
+        flags = np.zeros((high - low, width), np.bool_)
+        row = np.repeat(np.arange(high - low), length[low:high])
+        flags[row, number[start[low] : start[high]]] = True
+        parts.append(np.packbits(flags, axis=1, bitorder="little").tobytes())
+    return b"".join(parts)
+
+
+def _steps(n: int, width: int) -> list[tuple[int, int]]:
+    """Return ranges of rows that have so many cells at most, or are one row."""
+    step = max(1, _CELLS // max(1, width))
+    return [(low, min(low + step, n)) for low in range(0, n, step)]
+
+
+def _size(most: int) -> int:
+    """Return how many bytes hold numbers up to one."""
+    return 1 if most < 1 << 8 else 2 if most < 1 << 16 else 4
+
+
+def _small(numbers: NDArray[np.integer], size: int) -> bytes:
+    return numbers.astype(f"<u{size}").tobytes()
