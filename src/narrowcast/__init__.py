@@ -10,7 +10,7 @@ from narrowcast import start as _start  # noqa: F401
 from importlib import import_module
 from types import ModuleType
 
-from narrowcast.costs import COSTS, CostModel, FalsePositives, Filtering, Network, Overall, Waste
+from narrowcast.costs import COSTS, CostModel, FalsePositives, Filtering, Forwarding, Network, Overall, Waste
 from narrowcast.errors import NarrowcastError
 from narrowcast.filters.explain import Explanation, Subscription
 from narrowcast.filters.limits import Limits
@@ -20,6 +20,7 @@ from narrowcast.matching import (
     MATCHERS,
     Auto,
     Bitmap,
+    Cobas,
     Grid,
     Hilbert,
     Matcher,
@@ -35,6 +36,7 @@ from narrowcast.model.events import EventBatch
 from narrowcast.model.interest import Interest
 from narrowcast.model.matches import Matches
 from narrowcast.model.migration import migration
+from narrowcast.model.placement import Placement
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.schema import Schema
 from narrowcast.model.subscriptions import SubscriptionSet
@@ -88,6 +90,7 @@ __all__ = [
     "Broadcast",
     "ChannelPlan",
     "ChannelRouter",
+    "Cobas",
     "Cost",
     "CostModel",
     "Cover",
@@ -99,6 +102,7 @@ __all__ = [
     "FalsePositives",
     "Filtering",
     "Forgy",
+    "Forwarding",
     "FrequencyThreshold",
     "Giant",
     "Grid",
@@ -123,6 +127,7 @@ __all__ = [
     "Partial",
     "PartialRouter",
     "PerFlow",
+    "Placement",
     "PlanDelta",
     "PlanDiff",
     "PlanInfo",

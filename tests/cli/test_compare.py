@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
@@ -16,6 +17,7 @@ from narrowcast.costs.false_positives import FalsePositives
 from narrowcast.costs.filtering import Filtering
 from narrowcast.pipeline.compare import Compared, Comparison
 from narrowcast.pipeline.sendings import Replayed, Sent
+from narrowcast.workloads.hotspots import Hotspots
 from support.command import call, document, refusal, table_of
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ def test_compare(given: list[str], spark: SparkSession, tmp_path: Path) -> None:
     )
     assert facts["replay"] is None
     assert {row["replayed"] for row in facts["rows"]} == {None}
-    assert facts["costs"] == ["network", "waste", "false-positives", "filtering", "overall"]
+    assert facts["costs"] == ["network", "waste", "false-positives", "filtering", "forwarding", "overall"]
     assert set(facts["inputs"]) == {"interests", "topology", "locations"}
     by_name = {(row["method"], row["asked"]): row for row in facts["rows"]}
     asked = {(name, count) for name in ("partial", "mst", "hash", "per-flow") for count in (2, 3)}
@@ -183,7 +185,7 @@ def test_bad_words(folder: Path, tmp_path: Path) -> None:
     assert refusal(*words, "2,2") == "channels is [2, 2]; give one number, or several that differ"
     said = refusal(*words, "2", "--methods", "mst", "--set", "passes=3")
     assert said.startswith("nobody has a parameter 'passes'; they have: the methods ")
-    assert "distance; cost 'filtering' alpha, beta; cost 'overall' cost_m" in said
+    assert "distance; cost 'filtering' alpha, beta; cost 'forwarding' message, upkeep; cost 'over" in said
     said = refusal(*words, "2", "--methods", "mst", "--set", "seed=3")
     assert said == "seed is among the parameters of methods; give it as seed itself"
     assert refusal(*words, "2", "--set", "beta=-1").startswith("beta is -1; ")
@@ -204,9 +206,42 @@ def test_bad_words(folder: Path, tmp_path: Path) -> None:
     assert said == "--cells goes with --subscriptions and --events, not with --interests"
     said = refusal(*words, "2", "--top", "5")
     assert said == "--top goes with --subscriptions and --events, not with --interests"
+    said = refusal(*words, "2", "--methods", "mst,r-tree")
+    assert said == (
+        "r-tree plans by the boxes of filters; give --subscriptions and --events, or leave it out"
+    )
     assert refusal(*words, "2", "--methods", "mzt").startswith("unknown method 'mzt'; did you mean 'mst'?")
     (tmp_path / "out").mkdir()
     assert refusal(*words, "2").endswith("out exists already; name another folder or remove it")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("flows", ["events", "cells"])
+def test_methods_by_boxes(flows: str, spark: SparkSession, tmp_path: Path) -> None:
+    """They get the boxes of filters, in the order of the interest, whatever flows there are."""
+    hotspots = Hotspots(n_subscriptions=60, n_events=80, seed=3)
+    for name, table in hotspots.tables().items():
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    content = ("--subscriptions", tmp_path / "subscriptions.parquet", "--events", tmp_path / "events.parquet")
+    words = ("--channels", "6", "--methods", "centroid,box-overlap,r-tree,direct", "--flows", flows)
+    sets = ("--set", "packing=str", "--seed", "2", "--no-replay")
+    facts, _ = document("compare", *content, *words, *sets, "--out", tmp_path / "out")
+    by_name = {row["method"]: row for row in facts["rows"]}
+    assert [row["problem"] for row in facts["rows"]] == [None] * len(by_name)
+    assert {"centroid", "box-overlap", "r-tree", "direct"} < set(by_name)
+    if flows == "events":
+        (lo, hi), points = hotspots.ends(), hotspots.values()
+        matched = np.asarray(((points[:, None] > lo) & (points[:, None] <= hi)).all(axis=2))
+        some = matched.any(axis=0)
+        interest = nc.Interest(matched.T[some][:, matched.any(axis=1)])
+        boxes = lo[some], hi[some]
+        for planner in (
+            nc.PLANNERS["centroid"](channels=6, seed=2, boxes=boxes),
+            nc.PLANNERS["r-tree"](channels=6, seed=2, boxes=boxes, packing="str"),
+        ):
+            found = FalsePositives().score(interest, planner.fit(interest).plan_).total
+            name = type(planner).__name__.lower().replace("rtree", "r-tree")
+            assert by_name[name]["costs"]["false-positives"]["total"] == pytest.approx(found)
 
 
 @pytest.mark.spark
@@ -223,6 +258,7 @@ def test_plan_and_evaluate_on_a_network(given: list[str], spark: SparkSession, t
         == {
             "false-positives": FalsePositives().score(INTEREST, plan).total,
             "filtering": Filtering().score(INTEREST, plan).total,
+            "forwarding": nc.Forwarding().score(INTEREST, plan).total,
             "network": pytest.approx(paid.total),
             "overall": nc.Overall().score(INTEREST, plan).total,
             "waste": nc.Waste().score(INTEREST, plan).total,

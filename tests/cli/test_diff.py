@@ -12,6 +12,8 @@ from narrowcast.cli.diff import diff
 from narrowcast.errors import PlanError, TableError
 from narrowcast.files import read_table
 from narrowcast.model.artefact import write_plan
+from narrowcast.model.diff import renumbered
+from narrowcast.model.placement import Placement
 from narrowcast.model.plan import ChannelPlan
 
 if TYPE_CHECKING:
@@ -51,6 +53,22 @@ def test_json_is_one_document(plans: list[str]) -> None:
         },
     }
     assert found.stderr == ""
+
+
+def test_plans_with_a_channel_for_each_subscription(tmp_path: Path) -> None:
+    names: dict[str, list[str]] = {"subscribers": SUBSCRIBERS, "flows": FLOWS}
+    first = ChannelPlan(
+        [[1, 0], [0, 1]], [[1, 1], [0, 1]], **names, subscriptions=Placement([1, 2, 3], [0, 1, 1])
+    )
+    second = ChannelPlan(
+        [[0, 1], [1, 0]], [[1, 1], [1, 0]], **names, subscriptions=Placement([1, 2, 3], [1, 0, 0])
+    )
+    assert renumbered(second, first) == first
+    write_plan(first, tmp_path / "first", method="direct", flow_space="events")
+    write_plan(second, tmp_path / "second", method="direct", flow_space="events")
+    words = [str(tmp_path / "first"), str(tmp_path / "second"), "--renumber", "--json"]
+    found = json.loads(CliRunner().invoke(app, words).stdout)
+    assert found["flows"]["moved"] == found["subscribers"]["moved"] == found["listens"]["added"] == 0
 
 
 def test_renumbering_shows_what_really_moved(plans: list[str]) -> None:

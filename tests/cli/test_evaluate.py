@@ -210,8 +210,9 @@ def test_bad_words(folder: Path, tmp_path: Path) -> None:
     given: list[str | Path] = ["evaluate", tmp_path / "events", *words(folder, "first")]
     said = refusal(*given, "--set", "gamma=3")
     assert said == (
-        "nobody has a parameter 'gamma'; they have: cost 'filtering' alpha, beta; cost 'overall' cost_m, "
-        "cost_a, cost_n, cost_d, interval; cost 'network' multicast; router 'partial' broadcast"
+        "nobody has a parameter 'gamma'; they have: cost 'filtering' alpha, beta; cost 'forwarding' message, "
+        "upkeep; cost 'overall' cost_m, cost_a, cost_n, cost_d, interval; cost 'network' multicast; router "
+        "'partial' broadcast"
     )
     assert refusal(*given, "--router", "thresholds").startswith("unknown router 'thresholds'; did you mean")
     assert (

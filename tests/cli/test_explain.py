@@ -15,6 +15,7 @@ from narrowcast import Interest, Schema
 from narrowcast.cli.app import app
 from narrowcast.model.artefact import write_plan
 from narrowcast.model.cells import CellGrid
+from narrowcast.model.placement import Placement
 from narrowcast.model.plan import ChannelPlan
 from support.command import call, document, refusal, table_of
 
@@ -124,6 +125,41 @@ def test_an_event_for_one_subscriber(folder: Path) -> None:
     [ann] = of_event(folder, event, "--subscriber", "ann")["subscribers"]
     assert (ann["interested"], ann["gets_it"]) == (False, [])
     assert ann["filters"][0]["fails"] == [{"text": "price <= 10", "holds": False, "values": {"price": 12}}]
+
+
+def test_an_event_for_the_sake_of_a_subscription(folder: Path) -> None:
+    """Cid's two subscriptions are in two clusters: an event goes to that of the one that it matches."""
+    plan = ChannelPlan(
+        np.ones((1, 3)),
+        [[1, 0, 0], [0, 1, 0], [1, 0, 1], [0, 0, 1]],
+        subscribers=PEOPLE,
+        subscriptions=Placement([1, 2, 3, 4, 5], [0, 1, 0, 2, 2]),
+    )
+    write_plan(plan, folder / "finer", method="direct", flow_space="events")
+    add_filters(folder, (6, "cid", "price = 12"), (7, "eve", "price = 13"))
+    words = ("--router", "channels")
+    found = of_event(folder, {"price": 7, "name": "IBM"}, *words, plan="finer")
+    assert found["matched"] == [{"subscription_id": 1, "channel": 0}, {"subscription_id": 3, "channel": 0}]
+    assert (found["carried_by"], found["received"], found["wasted"]) == ([0], 2, 0)
+    assert found["decision"]["chosen"]["way"] == "channel 0"
+    found = of_event(folder, {"price": 30, "name": "SAP"}, *words, plan="finer")
+    assert found["matched"] == [{"subscription_id": 4, "channel": 2}]
+    assert (found["carried_by"], found["uninterested"]) == ([2], 1)
+    # A subscription that the plan lacks has no channel; its subscriber may be reached all the same.
+    found = of_event(folder, {"price": 12, "name": "IBM"}, *words, plan="finer")
+    assert found["matched"][-1] == {"subscription_id": 6, "channel": None}
+    assert (found["carried_by"], found["directly"], found["interested"]) == ([0, 1], 0, 2)
+    found = of_event(folder, {"price": 13, "name": "x"}, *words, plan="finer")
+    assert (found["carried_by"], found["first_directly"]) == ([0], ["eve"])
+    whole = of_event(folder, {"price": 7, "name": "IBM"}, *words, plan="events")
+    assert (whole["matched"], whole["n_matched"], whole["carried_by"]) == (None, 2, None)
+    text = call(
+        "explain", folder / "finer", "--event", '{"price": 30, "name": "SAP"}',
+        "--subscriptions", folder / "s.parquet", *words,
+    )  # fmt: skip
+    rows = table_of(text.stdout)
+    assert ["carried by", "channel 2"] in rows
+    assert ["for the sake of", "1 subscription: 4 in channel 2"] in rows
 
 
 def test_what_an_event_lacks_is_null(folder: Path) -> None:

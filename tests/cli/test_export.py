@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from narrowcast.model.artefact import write_plan
+from narrowcast.model.placement import Placement
 from narrowcast.model.plan import ChannelPlan
 from support.command import call, document, refusal
 from support.nats import SERVER, nats_server
@@ -114,6 +115,19 @@ def test_facts_and_files(plan: Path, tmp_path: Path) -> None:
     dry, _ = document("export", plan, "--to", "csv")
     assert dry["out"] is None
     assert dry["files"] == {"carries.csv": 6, "listens.csv": 3, "channels.csv": 5, "unicast.csv": 1}
+
+
+def test_a_channel_for_each_subscription(tmp_path: Path) -> None:
+    plan = ChannelPlan(
+        [[1, 0], [0, 1]], [[1, 1], [0, 1]], flows=[5, 6], subscriptions=Placement([9, 8, 7], [0, 1, 1])
+    )
+    write_plan(plan, tmp_path / "plan", method="direct", flow_space="events")
+    found, _ = document("export", tmp_path / "plan", "--to", "csv", "--out", tmp_path / "tables")
+    assert found["files"]["subscriptions.csv"] == 3
+    text = (tmp_path / "tables" / "subscriptions.csv").read_text()
+    assert text == '"subscription_id","channel"\n7,1\n8,1\n9,0\n'
+    found, _ = document("export", tmp_path / "plan", "--to", "multicast")
+    assert (found["groups"], found["subscribers"], found["files"]["subscribers.csv"]) == (2, 2, 3)
 
 
 def test_one_table_is_printed(plan: Path) -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
@@ -16,8 +17,10 @@ from narrowcast.cli.settings import parameters
 from narrowcast.costs.false_positives import FalsePositives
 from narrowcast.costs.filtering import Filtering
 from narrowcast.errors import ParameterError
+from narrowcast.model.ownership import by_subscriber, by_subscription
 from narrowcast.pipeline.plan import to_interest
 from narrowcast.pipeline.streaming.state import State
+from narrowcast.planning.base import plan_of_subscribers
 from support.command import call, document, refusal, table_of
 
 if TYPE_CHECKING:
@@ -59,10 +62,11 @@ def content(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> li
     return ["--subscriptions", str(folder / "s.jsonl"), "--events", str(folder / "e.parquet")]
 
 
-def history(last: int | None = None) -> nc.Interest:
+def history(last: int | None = None, by: str = "subscriber") -> nc.Interest:
     """The interest in the events, computed in this process."""
     schema = nc.Schema.from_arrow(EVENTS.schema)
-    rows = {"subscription_id": range(4), "subscriber": [f"s{i % 3}" for i in range(4)], "filter": TEXTS[:4]}
+    names = [f"s{i % 3 if by == 'subscriber' else i}" for i in range(4)]
+    rows = {"subscription_id": range(4), "subscriber": names, "filter": TEXTS[:4]}
     subscriptions = nc.compile_filters(schema, pa.table(rows), strict=True).subscriptions
     events = nc.EventBatch.from_arrow(EVENTS, schema)
     return nc.Interest.of_events(
@@ -102,6 +106,7 @@ def test_topics(topics: list[str], tmp_path: Path) -> None:
         "costs": {
             "false-positives": FalsePositives().score(interest, plan).total,
             "filtering": Filtering().score(interest, plan).total,
+            "forwarding": nc.Forwarding().score(interest, plan).total,
             "overall": nc.Overall().score(interest, plan).total,
             "waste": cost.total,
         },
@@ -175,6 +180,7 @@ def test_events(content: list[str], tmp_path: Path) -> None:
     overall = nc.Overall().score(interest, plan).total
     false = FalsePositives().score(interest, plan).total
     totals = {"false-positives": false, "filtering": filtering, "overall": overall, "waste": cost}
+    totals["forwarding"] = nc.Forwarding().score(interest, plan).total
     assert facts["costs"] == info.costs == totals
     assert (info.flow_space, info.params) == ("events", {"channels": 3, "recent": 12})
     assert said.startswith("40 events against 4 subscriptions: about ")
@@ -185,6 +191,56 @@ def test_events(content: list[str], tmp_path: Path) -> None:
     assert found["flows"] == 12
     said = refusal("evaluate", out, *content, "--recent", "30")
     assert "wanted pairs are not served" in said
+
+
+def test_by_subscription(content: list[str], tmp_path: Path) -> None:
+    """Who has several subscriptions is in the clusters of all, and events go to those that they match."""
+    out = tmp_path / "plan"
+    words = ("--method", "direct", "--channels", "3", "--recent", "30", "--cost", "false-positives")
+    facts, _ = document("plan", *content, *words, "--by", "subscription", "--out", out)
+    plan, info = nc.read_plan(out)
+    assert info.params == {"channels": 3, "recent": 30, "by": "subscription"}
+    assert plan.subscriptions is not None
+    assert plan.subscriptions.subscription_id.tolist() == [0, 1, 2, 3]
+    assert plan.subscribers.to_pylist() == ["s0", "s1", "s2"]
+    pairs = {(f"s{i % 3}", int(plan.subscriptions.channel[i])) for i in range(4)}
+    listens = pq.read_table(out / "listens.parquet").to_pylist()
+    assert {(row["subscriber"], row["channel"]) for row in listens} == pairs
+    assert (facts["by"], facts["memberships"]) == ("subscription", len(pairs))
+
+    # The same plan as in this process, for the subscriptions by themselves.
+    interest, finer = history(last=30), history(last=30, by="subscription")
+    by_hand = nc.Direct(channels=3).fit(finer).plan_
+    assert by_subscription(plan, range(4), [f"s{i % 3}" for i in range(4)]).listens.toarray().tolist() == (
+        by_hand.listens.toarray().tolist()
+    )
+    plan.validate(interest)
+    assert facts["costs"] == info.costs == {"false-positives": FalsePositives().score(interest, plan).total}
+
+    found, said = document("evaluate", out, *content, "--router", "channels")
+    assert "not the inputs" not in said
+    totals = {
+        "subscriber": FalsePositives().score(interest, plan).total,
+        "subscription": FalsePositives().score(finer, by_hand).total,
+    }
+    assert totals["subscription"] > 0  # four of them are in three clusters
+    assert found["false_positives_per_event"] == {by: total / 30 for by, total in totals.items()}
+    # All 40 events are sent, of which the plan was made from the last 30 that somebody wanted.
+    sent = found["replay"]["plan"]
+    every = nc.Interest(history(by="subscription").wants)
+    again = plan_of_subscribers(every, by_hand.listens.indices.astype(np.int64), 3)
+    assert sent["false_positives"]["subscription"] == FalsePositives().score(every, again).total
+    coarse = by_subscriber(again, [f"s{i % 3}" for i in range(4)])
+    cost = FalsePositives().score(history(), coarse)
+    assert sent["false_positives"]["subscriber"] == cost.total
+    assert sent["received_over_channels"] == cost.terms["receptions"] + cost.terms["repeated"]
+    assert found["replay"]["unicast"]["false_positives"] == {"subscriber": 0, "subscription": 0}
+
+    # In another cluster than the plan carries its events to, a subscription would miss some.
+    table = pq.read_table(out / "subscriptions.parquet")
+    moved = table.set_column(1, "channel", pa.array(np.roll(plan.subscriptions.channel, 1)))
+    pq.write_table(moved, out / "subscriptions.parquet")
+    assert "wanted pairs are not served: subscription " in refusal("evaluate", out, *content)
 
 
 def test_cells(content: list[str], tmp_path: Path) -> None:
@@ -311,6 +367,15 @@ def test_state_of_cells(spark: SparkSession, tmp_path: Path) -> None:
         (["--interests", "i", "--set", "moves"], "--set is 'moves'; give it as key=value"),
         (["--interests", "i", "--strategy", "x"], "--strategy is 'x'; use one of"),
         (["--interests", "i", "--method", "hsh"], "unknown method 'hsh'; did you mean 'hash'?"),
+        (["--interests", "i", "--by", "flow"], "--by is 'flow'; use one of subscriber, subscription"),
+        (
+            ["--interests", "i", "--by", "subscription"],
+            "--by subscription needs filters, and --interests",
+        ),
+        (
+            ["--subscriptions", "s", "--events", "e", "--by", "subscription", "--channels", "2"],
+            "--by subscription is given, and method 'hash' puts flows into channels; take one that clusters",
+        ),
     ],
 )
 def test_bad_options(words: list[str], message: str, tmp_path: Path) -> None:

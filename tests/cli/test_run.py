@@ -151,6 +151,7 @@ def test_everything_is_what_one_process_computes(first: tuple[Path, dict[str, An
     paid, filtering = network.score(interest, plan), Filtering().score(interest, plan)
     overall = nc.Overall().score(interest, plan).total
     false = FalsePositives().score(interest, plan).total
+    sent = nc.Forwarding().score(interest, plan).total
     own = nc.Partial(channels=4, seed=3, topology=links, locations=network.locations)
     kept = nc.Interest.from_tables(
         *(pq.read_table(out / f"{name}.parquet") for name in ("interests", "rates"))
@@ -166,6 +167,7 @@ def test_everything_is_what_one_process_computes(first: tuple[Path, dict[str, An
         "excess_share": pytest.approx(Filtering.share(filtering, receivers(interest))),
         "overall": pytest.approx(overall),
         "false-positives": pytest.approx(false),
+        "forwarding": pytest.approx(sent),
     }
     assert (costs["unicast"]["improvement_pct"], costs["ideal"]["improvement_pct"]) == (0, 100)
     assert list(costs) == ["partial", "unicast", "broadcast", "per-flow", "hash", "ideal"]
@@ -180,6 +182,7 @@ def test_everything_is_what_one_process_computes(first: tuple[Path, dict[str, An
     assert info.costs == {
         "false-positives": pytest.approx(false),
         "filtering": pytest.approx(filtering.total),
+        "forwarding": pytest.approx(sent),
         "waste": found.total,
         "network": pytest.approx(paid.total),
         "overall": pytest.approx(overall),

@@ -15,6 +15,7 @@ from hypothesis.extra.numpy import arrays
 from narrowcast.errors import ParameterError, PlanError, TableError
 from narrowcast.model.artefact import read_plan, write_plan
 from narrowcast.model.interest import Interest
+from narrowcast.model.placement import Placement
 from narrowcast.model.plan import ChannelPlan
 
 if TYPE_CHECKING:
@@ -192,6 +193,22 @@ def channels(folder: Path, **columns: Any) -> None:
         (lambda f: channels(f, channel=[0, None]), r"channels\.parquet: column 'channel' has 1 nulls"),
         (lambda f: channels(f, parent=["1", None]), "column 'parent' is of type string; use integers"),
         (lambda f: channels(f, parent=[5, None]), "channel 0 has parent 5"),
+        (
+            lambda f: put(f, "subscriptions", subscription_id=[3], channel=[7]),
+            "subscriptions names channel 7 for subscription 3; the plan's channels are 0 to 1",
+        ),
+        (
+            lambda f: put(f, "subscriptions", subscription_id=[3], channel=[1]),
+            "channel 1 for subscription 3, and nobody listens to it",
+        ),
+        (
+            lambda f: put(f, "subscriptions", subscription_id=[3]),
+            r"subscriptions\.parquet has no column 'channel'; it has 'subscription_id'",
+        ),
+        (
+            lambda f: put(f, "subscriptions", subscription_id=[3, 3], channel=[0, 0]),
+            "subscriptions names subscription 3 twice",
+        ),
     ],
 )
 def test_folders_that_cannot_be_read(folder: Path, spoil: Any, message: str) -> None:
@@ -210,6 +227,24 @@ def test_not_a_folder(tmp_path: Path) -> None:
 def test_rows_in_any_order(folder: Path) -> None:
     channels(folder, channel=[1, 0], parent=[None, 1])
     assert read_plan(folder)[0] == PLAN
+
+
+def test_the_channel_of_each_subscription(tmp_path: Path) -> None:
+    plan = ChannelPlan(
+        [[1, 0], [0, 1]], [[1, 1], [0, 1]], subscriptions=Placement([8, 3, 5], [1, 0, 1]), flows=[4, 6]
+    )
+    write_plan(plan, tmp_path / "plan", method="direct", flow_space="events", params={"by": "subscription"})
+    table = pq.read_table(tmp_path / "plan" / "subscriptions.parquet")
+    assert table.to_pydict() == {"subscription_id": [3, 5, 8], "channel": [0, 1, 1]}
+    assert table.schema.types == [pa.int64(), pa.int32()]
+    again, _ = read_plan(tmp_path / "plan")
+    assert again == plan
+    assert again.subscriptions == plan.subscriptions
+    # A plan without the table is a plan of whole subscribers.
+    (tmp_path / "plan" / "subscriptions.parquet").unlink()
+    whole, _ = read_plan(tmp_path / "plan")
+    assert whole.subscriptions is None
+    assert whole != plan
 
 
 def test_cells_are_written_where_given_and_need_not_be_read(tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ def test_nothing_to_do() -> None:
 
 
 def test_labels_stay_what_they_are() -> None:
-    names = {"subscribers": ["ann", "bob"], "flows": ["ibm", "sap"]}
+    names: dict[str, Any] = {"subscribers": ["ann", "bob"], "flows": ["ibm", "sap"]}
     before = ChannelPlan([[1, 0], [1, 0]], [[1, 0], [1, 0]], **names)
     after = ChannelPlan([[1, 0], [0, 1]], [[1, 0], [0, 1]], **names)
     rows = checked_labels(before, after)

@@ -79,7 +79,7 @@ def rows(found: Comparison) -> dict[tuple[str, int | None], Compared]:
 
 def test_the_costs_are_those_of_each_method() -> None:
     found = compare(INTEREST, channels=[3, 5], network=NetworkTables(LINE))
-    assert found.costs == ("network", "waste", "false-positives", "filtering", "overall")
+    assert found.costs == ("network", "waste", "false-positives", "filtering", "forwarding", "overall")
     by_name = rows(found)
     several = [name for name in nc.PLANNERS if name not in ("auto", "unicast", "broadcast")]
     asked = {(name, count) for name in several for count in (3, 5)}
@@ -89,6 +89,7 @@ def test_the_costs_are_those_of_each_method() -> None:
         "waste": nc.Waste(),
         "false-positives": FalsePositives(),
         "filtering": Filtering(),
+        "forwarding": nc.Forwarding(),
         "overall": nc.Overall(),
     }
     for (name, count), row in by_name.items():
@@ -118,11 +119,23 @@ def test_the_costs_are_those_of_each_method() -> None:
     assert 0 < by_name["per-flow", 5].direct_share < by_name["per-flow", 3].direct_share < 1  # type: ignore[operator]
 
 
+def test_methods_by_boxes_get_them() -> None:
+    lo = np.random.default_rng(1).random((6, 2))
+    boxes = lo, lo + 0.1
+    found = rows(compare(INTEREST, channels=3, methods=["r-tree", "centroid", "mst"], boxes=boxes))
+    for name in ("r-tree", "centroid"):
+        plan = nc.PLANNERS[name](channels=3, boxes=boxes).fit(INTEREST).plan_
+        assert found[name, 3].costs["waste"].total == nc.Waste().score(INTEREST, plan).total
+    without = rows(compare(INTEREST, channels=3, methods=["r-tree", "mst"]))
+    assert without["r-tree", 3].problem == "r-tree needs the boxes of subscribers; give --subscriptions"
+    assert without["mst", 3].problem == ""
+
+
 def test_the_table_has_a_row_for_each() -> None:
     found = compare(INTEREST, channels=2, methods=["mst", "ideal", "mst"], params={"top": 0})
     table = found.to_table()
     assert table.column_names == [
-        *("method", "asked", "channels", "waste", "false-positives", "filtering", "overall"),
+        *("method", "asked", "channels", "waste", "false-positives", "filtering", "forwarding", "overall"),
         *("improvement_pct", "excess_share", "direct_share", "seconds", "peak_mb", "problem"),
     ]
     assert sorted(table["method"].to_pylist()) == sorted([*BASELINES, "mst", "ideal"])

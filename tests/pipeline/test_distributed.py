@@ -362,7 +362,7 @@ def test_flows_that_nobody_wants_are_too_many(spark: SparkSession) -> None:
     nobody = InterestFrames(frames.interests.limit(0), frames.rates, "topics")
     found = make_plan(nobody, "joint", channels=2, limit=5)
     assert (found.plan.n_channels, found.plan.n_flows, found.plan.n_subscribers) == (0, 0, 0)
-    nothing = {"false-positives": 0.0, "filtering": 0.0, "overall": 0.0, "waste": 0.0}
+    nothing = {"false-positives": 0.0, "filtering": 0.0, "forwarding": 0.0, "overall": 0.0, "waste": 0.0}
     assert costs_of(nobody, found) == nothing
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from narrowcast.costs import COSTS, FalsePositives, Waste
+from narrowcast.costs import COSTS, FalsePositives, Forwarding, Waste
 from narrowcast.costs.filtering import Filtering, receivers
 from narrowcast.costs.overall import Overall
 from narrowcast.errors import ParameterError, PlanError, TableError
@@ -240,12 +240,14 @@ def test_a_plan_with_the_name_of_a_baseline(spark: SparkSession) -> None:
     )
     assert evaluate(frames, crowd, name="hash").name == "hash, as planned"
     ideal, least = Filtering().ideal(case.interest), Overall().ideal(case.interest)
+    sent = Forwarding().ideal(case.interest)
     text = json.dumps(other.to_dict())
     assert json.loads(text)["methods"]["ideal"] == {
         "channels": None,
         "costs": {
             "false-positives": {"total": 0.0, "terms": dict(FalsePositives().ideal(case.interest).terms)},
             "filtering": {"total": pytest.approx(ideal.total), "terms": pytest.approx(dict(ideal.terms))},
+            "forwarding": {"total": pytest.approx(sent.total), "terms": pytest.approx(dict(sent.terms))},
             "overall": {"total": pytest.approx(least.total), "terms": pytest.approx(dict(least.terms))},
             "waste": {"total": 0.0, "terms": dict(Waste().ideal(case.interest).terms)},
         },
@@ -277,7 +279,7 @@ def test_a_cost_that_does_not_add_up_is_scored_at_once(
     found = evaluate(frames, case.plan, name="mine", block_size=40)
     assert_same(found.methods, on_the_driver(case, 7))
     assert list(found.methods["mine"].costs) == [
-        *("false-positives", "filtering", "listeners", "overall", "waste")
+        *("false-positives", "filtering", "forwarding", "listeners", "overall", "waste")
     ]
     # Each block has some of the subscribers; the share is of flooding to all of them.
     for each in found.methods.values():

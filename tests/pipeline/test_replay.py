@@ -18,6 +18,7 @@ import narrowcast as nc
 import narrowcast.pipeline.replay as replaying
 from narrowcast.errors import ParameterError
 from narrowcast.model.cells import CellGrid
+from narrowcast.model.placement import Placement
 from narrowcast.pipeline.network import NOWHERE, NetworkTables
 from narrowcast.pipeline.replay import cells_of, drawn_publishers, exact_parts, replay
 from narrowcast.pipeline.sendings import Replayed, Sending
@@ -90,15 +91,22 @@ def cases(draw: st.DrawFn) -> Case:
     carries = [[*draw(bits), *[False] * n_groups] for _ in range(4)]
     listens = [[*draw(bits), *[False] * n_groups] for _ in range(7)]
     shape = n_sessions + n_groups
+    space = draw(st.sampled_from(["cells", "events"]))
+    # Some subscriptions are in a channel, whether or not their subscriber listens to it.
+    heard = np.flatnonzero(np.reshape(listens, (7, shape)).any(axis=0)).tolist()
+    placed: dict[int, int] = {}
+    if space == "events" and heard and draw(st.booleans()):
+        placed = draw(st.dictionaries(st.integers(0, len(OWNER)), st.sampled_from(heard), min_size=1))
     plan = nc.ChannelPlan(
         np.reshape(carries, (4, shape)),
         np.reshape(listens, (7, shape)),
         [*parent, *[-1] * n_groups],
         subscribers=PEOPLE[:7],
         flows=[1, 2, 3, 9],
+        subscriptions=Placement(list(placed), list(placed.values())) if placed else None,
     )
     router = draw(st.sampled_from(sorted(nc.ROUTERS)))
-    return Case(matches, cell, plan, router, draw(st.sampled_from(["cells", "events"])), draw(st.booleans()))
+    return Case(matches, cell, plan, router, space, draw(st.booleans()))
 
 
 def by_links(root: int, who: set[int], *, once: bool) -> float:
@@ -121,10 +129,15 @@ def locally(case: Case) -> dict[str, float]:
     if case.flow_space == "events":
         carries = ~np.isin(np.arange(plan.n_channels), parent)[None]
     fitted = nc.ChannelPlan(carries, listens, parent, subscribers=PEOPLE)
+    owner = [PEOPLE.index(name) for name in OWNER]
+    said = [] if plan.subscriptions is None else plan.subscriptions.to_table().to_pylist()
+    placed = {each["subscription_id"]: each["channel"] for each in said}
+    placed = {i: c for i, c in placed.items() if i < len(OWNER) and listens[owner[i], c]}
     network = nc.Network(**case.tables.given) if case.on_network else None
     router = router_maker(case.router)(network)
     flows = plan.flows.to_pylist()
-    found = dict.fromkeys(("cost", "channel", "received", "direct", "wasted", "outside"), 0.0)
+    terms = ("cost", "channel", "received", "direct", "wasted", "outside", "false_positives", "finer")
+    found = dict.fromkeys(terms, 0.0)
     ends: dict[str, list[float]] = {"unicast": [], "ideal": [], "broadcast": []}
     costs = []
     for event, people in order:
@@ -134,6 +147,10 @@ def locally(case: Case) -> dict[str, float]:
         publisher = drawn_publishers([event], np.arange(LINKS.n_nodes), seed=3) if case.on_network else None
         flow = flows.index(case.cell[event]) if case.cell[event] in flows else -1
         flow = 0 if case.flow_space == "events" else flow
+        which = {i for i in case.matches[event] if i < len(OWNER)}
+        if plan.subscriptions is not None:
+            carrying = np.isin(np.arange(plan.n_channels), [placed[i] for i in which if i in placed])
+            fitted = nc.ChannelPlan(carrying[None], listens, parent, subscribers=PEOPLE)
         sent = routed(router, [flow], who, fitted, publisher)
         again = Replay(network, publisher, who, fitted.subscribers)
         costs.append(again.cost(sent, fitted)[0])
@@ -156,6 +173,12 @@ def locally(case: Case) -> dict[str, float]:
         found["received"] += copies
         found["direct"] += len(sent.unicast[0])
         found["wasted"] += copies + len(sent.unicast[0]) - len(people)
+        found["false_positives"] += len(got - {PEOPLE.index(p) for p in people})
+        used = {groups[d] for d in sent.channels[0].tolist()}
+        come = {i for i, s in enumerate(owner) if s in got}
+        if plan.subscriptions is not None and not at_once:
+            come = {i for i, channel in placed.items() if groups[channel] in used}
+        found["finer"] += len(come - which)
         found["outside"] += case.flow_space == "cells" and (flow < 0 or not carries[flow].any())
         if publisher is None:
             assert costs[-1] == copies + len(sent.unicast[0])
@@ -164,6 +187,46 @@ def locally(case: Case) -> dict[str, float]:
             over = sum(by_links(int(publisher[0]), each, once=True) for each in reached)
             assert costs[-1] == pytest.approx(alone + over)
     return found | {"cost": math.fsum(costs)} | {name: math.fsum(values) for name, values in ends.items()}
+
+
+def in_process(case: Case, block: int) -> Replayed:
+    """What a worker would make of all events, without Spark."""
+    plans, ids = {"mine": Sending(case.plan, case.router)}, np.arange(len(OWNER))
+    place = np.array([PEOPLE.index(name) for name in OWNER], np.int32)
+    asked = (case.flow_space, case.tables, "dense", 3, block)
+    job = replaying._job(pa.array(PEOPLE), ids, place, plans, *asked)  # type: ignore[arg-type]
+    events = list(case.matches)
+    columns = {
+        "event_id": pa.array(events, pa.int64()),
+        "subscription_ids": pa.array([case.matches[event] for event in events], pa.list_(pa.int64())),
+    }
+    if case.flow_space == "cells":
+        columns["flow"] = pa.array([case.cell[event] for event in events], pa.int64())
+    totals: dict[tuple[int, str], list[float]] = {}
+    for part in replaying._blocks(pa.RecordBatch.from_pydict(columns), job):
+        for number, term, values in replaying._sums(part, job):
+            totals.setdefault((number, term), []).extend(np.asarray(values, float).tolist())
+    return replaying._summed({key: math.fsum(values) for key, values in totals.items()}, plans, job)
+
+
+@settings(max_examples=150, deadline=None)
+@given(case=cases(), block=st.sampled_from([1, 5, 1 << 20]))
+def test_a_worker_alone_equals_a_loop_over_the_events(case: Case, block: int) -> None:
+    found, expected = in_process(case, block), locally(case)
+    for name, value in expected.items():
+        mine = found.baselines[name].cost if name in found.baselines else getattr(found.plans["mine"], name)
+        assert mine == pytest.approx(value, rel=1e-12), name
+    everybody, said = found.baselines["broadcast"], found.plans["mine"].to_dict()
+    matched = sum(len([i for i in ids if i < len(OWNER)]) for ids in case.matches.values())
+    assert (everybody.false_positives, everybody.finer) == (
+        len(PEOPLE) * found.n_events - found.n_wanted,
+        len(OWNER) * found.n_events - matched,
+    )
+    n = max(1, found.n_events)
+    assert said["false_positives_per_event"] == {
+        "subscriber": expected["false_positives"] / n,
+        "subscription": expected["finer"] / n,
+    }
 
 
 @pytest.mark.spark

@@ -15,13 +15,14 @@ from narrowcast.costs import COSTS
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import new_folder
 from narrowcast.model.schema import Schema
+from narrowcast.pipeline.boxes import boxes_taken
 from narrowcast.pipeline.changes import instant_of
-from narrowcast.pipeline.compare import Comparison, counts_of, methods_of
+from narrowcast.pipeline.compare import IDEAL, Comparison, counts_of, methods_of
 from narrowcast.pipeline.compare import compare as compare_methods
 from narrowcast.pipeline.inputs import Inputs, take
 from narrowcast.pipeline.match import STRATEGIES
 from narrowcast.pipeline.network import NetworkTables
-from narrowcast.pipeline.plan import COMMON, to_interest
+from narrowcast.pipeline.plan import COMMON, needs_boxes, to_interest
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.progress import watched
 from narrowcast.pipeline.replay import replay_inputs
@@ -48,7 +49,12 @@ def compare(
     ],
     methods: Annotated[
         str | None,
-        typer.Option("--methods", metavar="A,B", help=f"Which: {', '.join(PLANNERS)}. Default: all."),
+        typer.Option(
+            "--methods",
+            metavar="A,B",
+            help=f"Which: {', '.join(PLANNERS)}. Default: all. "
+            "By the boxes of filters, where they are named: centroid, box-overlap, r-tree.",
+        ),
     ] = None,
     interests: inputs.Interests = None,
     rates: inputs.Rates = None,
@@ -98,6 +104,8 @@ def compare(
         narrowcast compare --interests i.csv --topology t.csv --channels 11,61 --methods mst,partial --out c
 
         narrowcast compare --subscriptions s.csv --events e.csv --flows cells --channels 16 --out c
+
+        narrowcast compare --subscriptions s.csv --events e.csv --methods direct,centroid --channels 9 --out c
     """
     counts = _counts(channels)
     chosen = None if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
@@ -111,6 +119,11 @@ def compare(
     params, costing, routing = _dealt(
         settings.parameters(given_settings or []), chosen, costs, network, routers
     )
+    by_boxes = [] if chosen is None else [name for name in chosen if name != IDEAL and needs_boxes(name)]
+    if by_boxes and subscriptions is None:
+        raise ParameterError(
+            f"{by_boxes[0]} plans by the boxes of filters; give --subscriptions and --events, or leave it out"
+        )
     for name in routers:  # what is wrong with them is told before Spark starts
         settings.check_router(name, routing)
     COSTS.made(costs, **network.given, **costing)
@@ -143,6 +156,7 @@ def compare(
         with watched(at.spark, at.progress, "interest"), plainly("bring the interest to the driver"):
             network = network.fitting(text=taken.frames.text)
             interest = to_interest(taken.frames)
+            boxes = boxes_taken(taken, interest.subscribers) if by_boxes else None
 
         def replayed(plans: Mapping[str, tuple[ChannelPlan, str]]) -> Replayed:
             sent_by = {
@@ -162,6 +176,7 @@ def compare(
             params=params,
             costs=costs,
             network=network,
+            boxes=boxes,
             cost_params=costing,
             replay=replayed if again else None,
             tell=lambda name, done, of: at.progress.update(

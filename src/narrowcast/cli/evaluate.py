@@ -14,15 +14,17 @@ from narrowcast.model.artefact import read_plan
 from narrowcast.model.schema import Schema
 from narrowcast.pipeline.changes import instant_of
 from narrowcast.pipeline.evaluate import evaluate as evaluate_plan
+from narrowcast.pipeline.evaluate import false_positives_by_subscription
 from narrowcast.pipeline.inputs import Inputs, take
 from narrowcast.pipeline.interest import extent, has
 from narrowcast.pipeline.match import STRATEGIES
 from narrowcast.pipeline.network import COLUMNS, NetworkTables
+from narrowcast.pipeline.ownership import subscribed
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.progress import watched
 from narrowcast.pipeline.replay import replay_inputs
 from narrowcast.pipeline.run import RECENT
-from narrowcast.pipeline.sendings import Sending
+from narrowcast.pipeline.sendings import Sending, per_event
 from narrowcast.pipeline.session import sized
 from narrowcast.pipeline.storage import write_table
 from narrowcast.planning.base import check_channels
@@ -86,7 +88,8 @@ def evaluate(
 
     Beside these costs, which go by flows, it tells what the events given cost when each is sent to those whom
     it matches, the way that a --router decides: of a plan of cells or of events. They need not be the events
-    that the plan was made from.
+    that the plan was made from. Of both it tells the false positives of an event, by subscriber (one who has
+    a subscription that matches has none) and by subscription.
 
     Examples:
 
@@ -152,6 +155,7 @@ def evaluate(
         network = network.fitting(text=taken.frames.text)
         others = again and info.inputs.get("events", "") not in ("", taken.fingerprints.get("events"))
         found, why = None, _OTHERS if others and info.flow_space == "events" else None
+        finer = None
         if why is None:
             try:
                 with watched(at.spark, at.progress, "evaluate"), plainly("evaluate the plan"):
@@ -164,6 +168,9 @@ def evaluate(
                         network=network,
                         params=costing,
                     )
+                    counted = "false-positives" in found.methods[found.name].costs
+                    if info.flow_space == "events" and (counted or made.subscriptions is not None):
+                        finer = false_positives_by_subscription(subscribed(taken, given), made)
             except PlanError as error:
                 if not others:
                     raise
@@ -181,7 +188,10 @@ def evaluate(
                 )
     facts: dict[str, Any] = {"command": "evaluate", "plan": str(plan), **taken.facts}
     facts |= {"name": info.method, "pairs": None, "methods": {}} if found is None else found.to_dict()
-    facts |= {"not_scored": why, "replay": None}
+    facts |= {"not_scored": why, "replay": None, "false_positives_per_event": None}
+    if found is not None and finer is not None and "false-positives" in found.methods[found.name].costs:
+        total = found.methods[found.name].costs["false-positives"].total
+        facts["false_positives_per_event"] = per_event(total, finer, taken.facts["flows"])
     if replayed is not None:
         facts["replay"] = {**replayed.facts(), "plan": replayed.plans[name].to_dict()}
     prints = taken.fingerprints | {k: v for k, v in network.fingerprints.items() if k in info.inputs}
@@ -191,6 +201,7 @@ def evaluate(
     tables = {f"What {plan} costs{per}": _rows(facts, unit)} if found is not None else {}
     if replayed is not None and replayed.n_events:
         tables[_said(facts)] = _replayed_rows(facts)
+        tables["False positives for each event"] = _false_positive_rows(facts)
     elif replayed is not None:
         typer.echo(f"nobody wants any of the {facts['events']:,} events given, so none is sent", err=True)
     if why is not None:
@@ -247,6 +258,21 @@ def _replayed_rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
         shown = (f"{each['improvement_pct']:.1f}",) if on_links else ()
         counts = (f"{each[key]:,}" for key in ("channel_messages", "direct_messages", "wasted"))
         rows.append((name, options.number(each["cost"]), *shown, *counts))
+    return rows
+
+
+def _false_positive_rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return false positives as rows of text, by flows where these are scored, and of what was sent."""
+    again = facts["replay"]
+    ways = {"where the plan carries it": facts["false_positives_per_event"]}
+    ways[f"sent with the router {again['plan']['router']}"] = again["plan"]["false_positives_per_event"]
+    ways["all broadcast"] = again["broadcast"]["false_positives_per_event"]
+    rows: list[tuple[str, ...]] = [("way", "by subscriber", "by subscription")]
+    rows += [
+        (way, *(options.number(each[by]) for by in ("subscriber", "subscription")))
+        for way, each in ways.items()
+        if each is not None
+    ]
     return rows
 
 

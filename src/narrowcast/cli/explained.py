@@ -31,6 +31,8 @@ def event(facts: Mapping[str, Any], most: int) -> Tables:
         rows.append(("flow", str(facts["flow"])))
     if facts["carried_by"] is not None:
         rows.append(("carried by", _channels(facts["carried_by"])))
+    if facts["matched"]:
+        rows.append(("for the sake of", _placed(facts["matched"], facts["n_matched"])))
     if facts["rejected"]:
         rows.append(("bad filters, left out", f"{facts['rejected']:,}"))
     rows += [
@@ -227,6 +229,20 @@ def _channels(numbers: list[int], most: int = 8) -> str:
         return "no channel"
     more = f" and {len(numbers) - most} more" if len(numbers) > most else ""
     return f"channel{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:most]))}{more}"
+
+
+def _placed(matched: list[Mapping[str, Any]], count: int) -> str:
+    """Return how many subscriptions match, and the first of them with their channels.
+
+    >>> _placed([{"subscription_id": 7, "channel": 3}, {"subscription_id": 9, "channel": None}], 4)
+    '4 subscriptions: 7 in channel 3, 9 in no channel, ...'
+    """
+    named = (
+        f"{each['subscription_id']} in {_channels([] if each['channel'] is None else [each['channel']])}"
+        for each in matched
+    )
+    more = ", ..." * (count > len(matched))
+    return f"{count:,} subscription{'s' * (count > 1)}: {', '.join(named)}{more}"
 
 
 def _some(count: int, first: list[Any]) -> str:

@@ -49,6 +49,10 @@ Memory = Annotated[
 Rejected = Annotated[
     str | None, typer.Option("--rejected", metavar="R", help="Write the rows that were set aside there.")
 ]
+By = Annotated[
+    str,
+    typer.Option("--by", metavar="WHAT", help="Whom to cluster: each subscriber, or each subscription."),
+]
 
 #: The least that a Python worker can do with: with nothing to match it has about 330 MB.
 _LEAST = 384 << 20
@@ -109,15 +113,15 @@ def number(value: float) -> str:
 def columns_of(costs: Collection[str]) -> tuple[list[str], bool]:
     """Return the costs that a table has room for, and whether it has room for the excess of filtering.
 
-    That excess says what the total does; false positives are mostly the waste; and beside the columns of a
-    network, those of filtering and of the overall cost would be too many.
+    That excess says what the total does; false positives are mostly the waste, and copies the channels; and
+    beside the columns of a network, those of filtering and of the overall cost would be too many.
 
     >>> columns_of(["filtering", "overall", "waste"]), columns_of(["network", "overall", "waste"])
     ((['overall', 'waste'], True), (['network', 'waste'], False))
     >>> columns_of(["false-positives", "waste"]), columns_of(["false-positives"])
     ((['waste'], False), (['false-positives'], False))
     """
-    crowded = {"false-positives": "waste", "filtering": "waste", "overall": "network"}
+    crowded = {"false-positives": "waste", "filtering": "waste", "forwarding": "waste", "overall": "network"}
     totals = [name for name in costs if crowded.get(name) not in costs]
     return totals, "filtering" in costs and not {"network", "waste"} <= set(costs)
 

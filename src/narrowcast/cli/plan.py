@@ -20,6 +20,7 @@ from narrowcast.pipeline.changes import instant_of
 from narrowcast.pipeline.inputs import Inputs, take
 from narrowcast.pipeline.match import STRATEGIES
 from narrowcast.pipeline.network import NetworkTables
+from narrowcast.pipeline.ownership import check_by, gathered, subscribed
 from narrowcast.pipeline.plan import (
     LIMIT,
     check_large,
@@ -68,6 +69,7 @@ def plan(
     locations: inputs.Locations = None,
     publishers: inputs.Publishers = None,
     costs: inputs.Costs = None,
+    by: options.By = "subscriber",
     start: Annotated[
         Path | None,
         typer.Option("--from", metavar="PLAN", help="A plan to go on from; --set moves=N limits changes."),
@@ -82,7 +84,8 @@ def plan(
         typer.Option(
             "--limit",
             metavar="N",
-            help="The most wanted pairs on the driver; above it, joint plans on Spark.",
+            help="The most wanted pairs on the driver; above it some methods (joint, cover, direct, rassoc, "
+            "ncut) plan on Spark.",
         ),
     ] = LIMIT,
     rejected: options.Rejected = None,
@@ -111,6 +114,10 @@ def plan(
     with a topology; joint for filtering, which is with --sessions; for waste that of joint, pairwise
     and macqueen which wastes least.
 
+    With --by subscription, methods that cluster subscribers by events (direct, rassoc, ncut, centroid,
+    box-overlap, r-tree) cluster their subscriptions instead: who asks for unlike things is in several
+    clusters, and an event goes to those of the subscriptions that it matches.
+
     Examples:
 
         narrowcast plan --interests i.parquet --rates r.csv --channels 16 --out plan
@@ -128,6 +135,8 @@ def plan(
         narrowcast plan --interests i.parquet --channels 50 --set memberships=20 --pinned p.csv --out plan
 
         narrowcast plan --interests new.parquet --from plan --set moves=500 --out next
+
+        narrowcast plan --subscriptions s --events e --by subscription --method direct --channels 9 --out p
     """
     PLANNERS[method]
     options.one_of("--strategy", strategy, STRATEGIES)
@@ -177,6 +186,7 @@ def plan(
         seed=seed,
     )
     asks: dict[str, Any] = {"channels": channels, "seed": seed, "params": params | onward.params}
+    check_by(by, method, given, **asks, network=network)
     check_planner(method, **asks, network=network, filters=subscriptions is not None and flows == "events")
     pairs = rows_in(interests) if interests is not None and changes is None else None
     check_large(method, **asks, network=network, pairs=pairs, limit=limit)
@@ -191,13 +201,16 @@ def plan(
         ):
             network = network.fitting(text=taken.frames.text)
             onward = onward.fitting(text=taken.frames.text)
+            wanted = subscribed(taken, given) if by == "subscription" else taken.frames
             planned = make_plan(
-                taken.frames,
+                wanted,
                 method,
                 **asks | {"params": params | onward.params},
                 network=network,
                 limit=limit,
             )
+            if by == "subscription":
+                planned = gathered(wanted, planned)
             made, method = planned.plan, planned.method
             totals = costs_of(taken.frames, planned, costs=costs, params=told, network=network)
             bounds = None if taken.frames.cells is None else taken.frames.cells.toArrow().sort_by("flow")
@@ -208,6 +221,8 @@ def plan(
             said |= {"top": top, "grid": taken.edges}
         elif taken.frames.flow_space == "events":
             said |= {name: value for name, value in given.chosen.items() if value is not None}
+        if by == "subscription":
+            said["by"] = by
         beside = onward.files(planned)
         write_plan(
             made,
@@ -235,6 +250,8 @@ def plan(
         "costs": totals,
         **onward.facts(planned, beside),
     }
+    if by == "subscription":
+        facts |= {"by": by, "memberships": int(made.listens.nnz)}
     names = ("rejected", "subscribers", "flows", "wants", "channels")
     rows: list[tuple[str, ...]] = [("", "number"), *((name, f"{facts[name]:,}") for name in names)]
     if facts["sessions"]:
@@ -242,11 +259,16 @@ def plan(
     rows += [(f"cost: {name}", options.number(value)) for name, value in totals.items()]
     if made.unicast.nnz:
         rows += [("wants sent directly", f"{made.unicast.nnz:,}")]
+    if by == "subscription":
+        each = made.listens.nnz / max(1, made.n_subscribers)
+        rows += [("channels of a subscriber, in the mean", options.number(each))]
     rows += [("planned on", planned.path)]
     tables = {f"The plan in {out}": rows, **onward.tables(planned, beside)}
     if facts["rejected"]:
         tables = {"Rows that were set aside": options.reasons(facts), **tables}
     options.show(facts, tables, as_json=as_json)
+    if planned.note:
+        typer.echo(planned.note, err=True)
     if unwanted := onward.unwanted(planned):
         n, first = len(unwanted), repr(unwanted[0])
         typer.echo(f"nobody wants {n:,} of the pinned flows, such as {first}: no channel has them", err=True)

@@ -33,6 +33,7 @@ TABLES = {
     "listens": ("subscriber", "channel"),
     "unicast": ("subscriber", "flow"),
     "channels": ("channel", "parent", "rate", "members"),
+    "subscriptions": ("subscription_id", "channel"),
 }
 
 
@@ -159,9 +160,14 @@ def read_plan(folder: str | Path) -> tuple[ChannelPlan, PlanInfo]:
     info = _read_info(folder / "plan.json")
     parent = _parents(_read(folder, "channels"), folder / "channels.parquet")
     carries, listens = _read(folder, "carries"), _read(folder, "listens")
-    unicast = _read(folder, "unicast") if (folder / "unicast.parquet").exists() else None
+    unicast, placed = (
+        _read(folder, name) if (folder / f"{name}.parquet").exists() else None
+        for name in ("unicast", "subscriptions")
+    )
     try:
-        plan = ChannelPlan.from_tables(carries, listens, unicast, n_channels=len(parent), parent=parent)
+        plan = ChannelPlan.from_tables(
+            carries, listens, unicast, n_channels=len(parent), parent=parent, subscriptions=placed
+        )
     except (TableError, PlanError) as error:
         raise PlanError(f"the tables in {folder} make no plan: {error}") from error
     if plan.n_groups != info.channels:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from scipy.sparse import coo_array, csr_array, eye_array, hstack
 
 from narrowcast.model.labels import encode
+from narrowcast.model.placement import Placement
 from narrowcast.model.plan import ChannelPlan, pair_table
 from narrowcast.model.relation import Relation, relation_of, rows_of
 
@@ -128,6 +129,7 @@ def renumbered(plan: ChannelPlan, like: ChannelPlan) -> ChannelPlan:
     width = int(number.max(initial=-1)) + 1
     parent = np.full(width, -1)
     parent[number] = np.where(plan.parent < 0, -1, number[plan.parent])
+    placed = plan.subscriptions
     return ChannelPlan(
         relation_of(rows_of(plan.carries), number[plan.carries.indices], (plan.n_flows, width)),
         relation_of(rows_of(plan.listens), number[plan.listens.indices], (plan.n_subscribers, width)),
@@ -135,6 +137,7 @@ def renumbered(plan: ChannelPlan, like: ChannelPlan) -> ChannelPlan:
         plan.unicast,
         plan.subscribers,
         plan.flows,
+        None if placed is None else Placement(placed.subscription_id, number[placed.channel]),
     )
 
 

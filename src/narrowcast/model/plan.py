@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from narrowcast.errors import PlanError
 from narrowcast.model.labels import Labels, encode, labels_in, names_of, positions
+from narrowcast.model.placement import Placement
 from narrowcast.model.relation import Positions, Relation, expand, holds, relation, relation_of, rows_of, same
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ class ChannelPlan:
     subscribers, flows
         Labels, integers or strings; 0, 1, 2, ... where left out. A label without any row says no more
         than a label that is not there: such a subscriber or flow is not served by the plan.
+    subscriptions
+        The channel of each subscription, where these were put into clusters and not whole subscribers. Who
+        has a subscription in a channel listens to it. An event goes to the channels of the subscriptions that
+        it matches, not to all channels of those who want it.
 
     Examples
     --------
@@ -62,6 +67,7 @@ class ChannelPlan:
     unicast: Relation
     subscribers: Labels
     flows: Labels
+    subscriptions: Placement | None
 
     def __init__(
         self,
@@ -71,6 +77,7 @@ class ChannelPlan:
         unicast: Any = None,
         subscribers: Any = None,
         flows: Any = None,
+        subscriptions: Placement | None = None,
     ) -> None:
         carries, listens = relation(carries), relation(listens)
         (n_flows, n_channels), n_subscribers = carries.shape, listens.shape[0]
@@ -85,6 +92,9 @@ class ChannelPlan:
             )
         above = np.full(n_channels, -1, np.int32) if parent is None else np.array(parent, np.int32)
         _check_parents(above, carries, listens)
+        if subscriptions is not None:
+            subscriptions.check(n_channels)
+            _check_placed(subscriptions, listens)
         above.flags.writeable = False
         object.__setattr__(self, "carries", carries)
         object.__setattr__(self, "listens", listens)
@@ -92,6 +102,7 @@ class ChannelPlan:
         object.__setattr__(self, "unicast", unicast)
         object.__setattr__(self, "subscribers", names_of(subscribers, "subscriber", n_subscribers))
         object.__setattr__(self, "flows", names_of(flows, "flow", n_flows))
+        object.__setattr__(self, "subscriptions", subscriptions)
 
     @classmethod
     def from_tables(
@@ -102,8 +113,9 @@ class ChannelPlan:
         *,
         n_channels: int,
         parent: ArrayLike | None = None,
+        subscriptions: pa.Table | None = None,
     ) -> Self:
-        """Build from the tables `carries`, `listens` and `unicast` as `to_tables` gives them."""
+        """Build from tables as `to_tables` gives them."""
         if unicast is None:
             unicast = pa.table({"subscriber": pa.array([], pa.null()), "flow": pa.array([], pa.null())})
         flows, [carried, direct_flow] = encode(
@@ -123,16 +135,22 @@ class ChannelPlan:
             relation_of(direct_subscriber, direct_flow, (len(subscribers), len(flows))),
             subscribers,
             flows,
+            None if subscriptions is None else Placement.from_table(subscriptions),
         )
 
     def to_tables(self) -> dict[str, pa.Table]:
-        """Return the tables `carries`, `listens`, `unicast` and `channels` (channel, parent or null)."""
+        """Return the tables `carries`, `listens`, `unicast` and `channels` (channel, parent or null).
+
+        Where subscriptions have channels of their own there is `subscriptions` as well.
+        """
         parent = pa.array(self.parent, mask=self.parent < 0)
+        placed = {} if self.subscriptions is None else {"subscriptions": self.subscriptions.to_table()}
         return {
             "carries": pair_table(self.carries, flow=self.flows, channel=None),
             "listens": pair_table(self.listens, subscriber=self.subscribers, channel=None),
             "unicast": pair_table(self.unicast, subscriber=self.subscribers, flow=self.flows),
             "channels": pa.table({"channel": np.arange(self.n_channels, dtype=np.int32), "parent": parent}),
+            **placed,
         }
 
     @property
@@ -270,6 +288,22 @@ class ChannelPlan:
                 "plan again for this interest, or serve them by unicast"
             )
 
+    def carrying(self, carries: Relation) -> ChannelPlan:
+        """Return a plan of the same channels that carries other flows, 0, 1, 2, ...; for routers.
+
+        Nothing is checked, so that it costs next to nothing for each batch of events.
+        """
+        new = object.__new__(type(self))
+        n_flows = carries.shape[0]
+        changed = {
+            "carries": carries,
+            "unicast": relation_of([], [], (self.n_subscribers, n_flows)),
+            "flows": pa.array(np.arange(n_flows)),
+        }
+        for name in self.__slots__:
+            object.__setattr__(new, name, changed.get(name, getattr(self, name)))
+        return new
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ChannelPlan):
             return NotImplemented
@@ -280,6 +314,7 @@ class ChannelPlan:
             and np.array_equal(self.parent, other.parent)
             and self.subscribers.equals(other.subscribers)
             and self.flows.equals(other.flows)
+            and self.subscriptions == other.subscriptions
         )
 
     __hash__ = None  # type: ignore[assignment]  # arrays have no hash; Python would set this silently
@@ -352,3 +387,15 @@ def _check_parents(parent: NDArray[np.int32], carries: Relation, listens: Relati
             raise PlanError(
                 f"{name} names channel {groups[0]}, which is the parent of others; name one of its sessions"
             )
+
+
+def _check_placed(subscriptions: Placement, listens: Relation) -> None:
+    """Refuse a subscription in a channel that nobody listens to."""
+    heard = np.bincount(listens.indices, minlength=listens.shape[1]) > 0
+    silent = np.flatnonzero(~heard[subscriptions.channel])
+    if len(silent):
+        which, where = subscriptions.subscription_id[silent[0]], subscriptions.channel[silent[0]]
+        raise PlanError(
+            f"subscriptions names channel {where} for subscription {which}, and nobody listens to it; "
+            "its subscriber has to"
+        )

@@ -7,11 +7,13 @@ from narrowcast.pipeline.changes import from_changes
 from narrowcast.pipeline.compile import compile_subscriptions, owners
 from narrowcast.pipeline.estimate import Estimate, Forecast, estimate
 from narrowcast.pipeline.evaluate import Evaluation, evaluate, false_exclusions
+from narrowcast.pipeline.histories import Histories, histories
 from narrowcast.pipeline.interest import InterestFrames, from_matches, from_topics, rates_of
 from narrowcast.pipeline.java import JavaHome, java_home
 from narrowcast.pipeline.match import match
 from narrowcast.pipeline.plan import costs_of, make_plan, to_interest
 from narrowcast.pipeline.session import session, use
+from narrowcast.pipeline.similarity import similarities
 from narrowcast.pipeline.streaming.batch import Batch
 from narrowcast.pipeline.streaming.follow import Follow, Followed
 from narrowcast.pipeline.streaming.state import State
@@ -26,6 +28,7 @@ __all__ = [
     "Follow",
     "Followed",
     "Forecast",
+    "Histories",
     "Ingested",
     "InterestFrames",
     "JavaHome",
@@ -42,6 +45,7 @@ __all__ = [
     "from_changes",
     "from_matches",
     "from_topics",
+    "histories",
     "ingest",
     "java_home",
     "make_plan",
@@ -51,6 +55,7 @@ __all__ = [
     "run_sweep",
     "schema_of",
     "session",
+    "similarities",
     "to_interest",
     "use",
 ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -23,11 +24,14 @@ if TYPE_CHECKING:
     from narrowcast.model.labels import Labels
     from narrowcast.model.schema import Schema
     from narrowcast.model.subscriptions import SubscriptionSet
+    from narrowcast.pipeline.inputs import Taken
 
     Doubles = NDArray[np.float64]
 
 
-def boxes_of(compiled: DataFrame, schema: Schema) -> DataFrame:
+def boxes_of(
+    compiled: DataFrame, schema: Schema, *, by: Literal["subscriber", "subscription"] = "subscriber"
+) -> DataFrame:
     """Return `subscriber` and two columns for each attribute that is a number: `lo0`, `hi0`, `lo1`, ...
 
     Parameters
@@ -36,6 +40,8 @@ def boxes_of(compiled: DataFrame, schema: Schema) -> DataFrame:
         Packed subscriptions.
     schema
         What events have.
+    by
+        Whether there is a box for each subscriber, or for each subscription, under its id.
 
     Raises
     ------
@@ -49,7 +55,7 @@ def boxes_of(compiled: DataFrame, schema: Schema) -> DataFrame:
         raise ParameterError("no attribute of the events is a number, so filters are no boxes; use direct")
     names = [f"{end}{i}" for i in range(len(numbers)) for end in ("lo", "hi")]
     shape = "subscriber string, " + ", ".join(f"{name} double" for name in names)
-    work = partial(_around, schema=schema, numbers=numbers)
+    work = partial(_around, schema=schema, numbers=numbers, by=by)
     parts = compiled.where("payload IS NOT NULL").select("payload").mapInArrow(work, shape)
     return parts.groupBy("subscriber").agg(
         *((sf.min if name.startswith("lo") else sf.max)(name).alias(name) for name in names)
@@ -57,11 +63,15 @@ def boxes_of(compiled: DataFrame, schema: Schema) -> DataFrame:
 
 
 def _around(
-    batches: Iterator[pa.RecordBatch], schema: Schema, numbers: list[int]
+    batches: Iterator[pa.RecordBatch], schema: Schema, numbers: list[int], by: str
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the box around the subscriptions of each subscriber of a payload."""
+    """Yield the box around the subscriptions of each subscriber of a payload, or around each of them."""
     for payload in (each for batch in batches for each in batch.column("payload")):
         subscriptions = unpack(payload.as_buffer(), schema)
+        if by == "subscription":
+            each = np.arange(len(subscriptions), dtype=np.int32)
+            ids = pa.array(subscriptions.subscription_id)
+            subscriptions = replace(subscriptions, subscriber=each, subscribers=ids)
         lo, hi = bounds_of(subscriptions, numbers)
         columns = {"subscriber": subscriptions.subscribers.cast(pa.string())}
         for i in range(len(numbers)):
@@ -103,6 +113,24 @@ def bounds_of(subscriptions: SubscriptionSet, numbers: list[int]) -> tuple[Doubl
     nothing = lo > hi  # who asks for nothing that could be has no box: anywhere will do
     lo[nothing], hi[nothing] = -np.inf, np.inf
     return lo, hi
+
+
+def boxes_taken(taken: Taken, subscribers: Labels) -> tuple[Doubles, Doubles]:
+    """Bring the boxes of the filters that an interest was made from, whatever its flows are.
+
+    Parameters
+    ----------
+    taken
+        The interest, made of filters and events.
+    subscribers
+        Whose boxes, a row for each.
+    """
+    boxes = taken.frames.boxes
+    if boxes is None:
+        if taken.content is None:
+            raise ParameterError("there are no filters, and so no boxes; give --subscriptions and --events")
+        boxes = boxes_of(taken.content.compiled, taken.content.schema)
+    return bring_boxes(boxes, subscribers)
 
 
 def bring_boxes(boxes: DataFrame, subscribers: Labels) -> tuple[Doubles, Doubles]:

@@ -15,18 +15,22 @@ from narrowcast.costs.filtering import receivers
 from narrowcast.errors import ParameterError
 from narrowcast.pipeline.evaluate import excess_share
 from narrowcast.pipeline.network import NOWHERE, NetworkTables
-from narrowcast.pipeline.plan import COMMON, make_planner, parameters_of
+from narrowcast.pipeline.plan import COMMON, make_planner, needs_boxes, parameters_of
 from narrowcast.pipeline.trial import Trial, trials
 from narrowcast.planning.base import PLANNERS, check_channels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from narrowcast.model.cost import Cost
     from narrowcast.model.interest import Interest
     from narrowcast.model.plan import ChannelPlan
     from narrowcast.pipeline.sendings import Replayed, Sent
     from narrowcast.planning.base import Planner
+
+    Doubles = NDArray[np.float64]
 
 #: What is always there to compare with; `ideal` is no plan but what none can beat.
 ALWAYS = ("unicast", "broadcast", "per-flow", "hash")
@@ -162,6 +166,7 @@ def compare(
     params: Mapping[str, Any] | None = None,
     costs: Iterable[str] | None = None,
     network: NetworkTables = NOWHERE,
+    boxes: tuple[Doubles, Doubles] | None = None,
     cost_params: Mapping[str, Any] | None = None,
     replay: Callable[[Mapping[str, tuple[ChannelPlan, str]]], Replayed] | None = None,
     tell: Callable[[str, int, int], None] | None = None,
@@ -178,7 +183,7 @@ def compare(
     channels
         The most channels; of several numbers each is tried.
     methods
-        Names of `PLANNERS`; all where left out.
+        Names of `PLANNERS`; all where left out, but those that plan by boxes, which have to be named.
     seed
         Of what methods leave to chance.
     params
@@ -187,6 +192,9 @@ def compare(
         Names of costs; all that what is given suffices for where left out.
     network
         For the methods and costs that take one.
+    boxes
+        The lower and the upper ends of the boxes of subscribers, a row for each in the order of the interest,
+        for methods that plan by them.
     cost_params
         Parameters of costs; each gets those that it has.
     replay
@@ -220,6 +228,8 @@ def compare(
             except ParameterError as error:
                 rows.append(Compared(method, count, problem=str(error)))
                 continue
+            if needs_boxes(method):
+                planner.boxes = boxes  # type: ignore[attr-defined]
             planners.append((method, None if method in _ANYHOW else count, planner))
     made: dict[str, tuple[ChannelPlan, str]] = {}
     with closing(trials(interest, [planner for *_, planner in planners])) as results:

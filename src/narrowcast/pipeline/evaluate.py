@@ -17,15 +17,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from narrowcast.costs.base import COSTS
+from narrowcast.costs.false_positives import FalsePositives
 from narrowcast.costs.filtering import Filtering
 from narrowcast.errors import ParameterError, PlanError
 from narrowcast.model.cost import Cost
 from narrowcast.model.interest import Interest
 from narrowcast.model.labels import encode, labels_in
+from narrowcast.model.ownership import by_subscription
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation_of, rows_of
 from narrowcast.pipeline.blocks import Blocks, copies, members, placed
 from narrowcast.pipeline.network import NOWHERE, NetworkTables
+from narrowcast.pipeline.ownership import bring_owners
 from narrowcast.pipeline.plan import LIMIT, chunks, to_interest
 from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.shipping import shipped
@@ -190,6 +193,39 @@ def evaluate(
     return _evaluation(scores, name, plan, n_pairs, n_subscribers, models)
 
 
+def false_positives_by_subscription(frames: InterestFrames, plan: ChannelPlan) -> float:
+    """Return how many subscriptions flows reach for nothing, once it is sure that the plan serves each.
+
+    A subscription is reached in its own channel where the plan has one for each, and wherever its subscriber
+    listens where not. By subscriber, the same is the cost `false-positives`.
+
+    Parameters
+    ----------
+    frames
+        What each subscription wants: of `from_matches` by subscription.
+    plan
+        A plan of their subscribers.
+
+    Raises
+    ------
+    PlanError
+        When a subscription wants a flow that its own channel does not carry.
+    """
+    assert frames.owners is not None
+    finer = by_subscription(plan, *bring_owners(frames.owners))
+    interests = frames.interests.select("subscriber", "flow")
+    one = Blocks(1, np.zeros(1, np.int64), np.ones(1, np.int64))
+    with plainly("evaluate the plan"), shipped(interests.sparkSession, finer) as everywhere:
+        pairs, missed = _counts(interests, one, everywhere)
+        if missed.any():
+            _refuse(_missed(interests, everywhere), int(missed.sum()), int(pairs.sum()), frames.rows)
+        rates = frames.rates.select("flow", "rate").toArrow()
+    flows = labels_in(rates, "flow", "rates")
+    # Nobody's interest: what flows bring in all, of which a pair each is wanted.
+    nobody = Interest(np.zeros((0, len(flows))), rates["rate"].to_numpy(), flows=flows)
+    return FalsePositives().score(nobody, finer).terms["receptions"] - float(pairs.sum())
+
+
 def _missed(interests: DataFrame, plan: Broadcast[ChannelPlan]) -> DataFrame:
     """Return the wanted pairs that nothing serves."""
     return interests.mapInArrow(partial(_find_missed, plan=plan), interests.schema)
@@ -213,7 +249,7 @@ def _checked(frames: InterestFrames, plan: Broadcast[ChannelPlan], channels: int
     interests = frames.interests.select("subscriber", "flow")
     pairs, missed = _counts(interests, groups, plan)
     if missed.any():
-        _refuse(_missed(interests, plan), int(missed.sum()), int(pairs.sum()))
+        _refuse(_missed(interests, plan), int(missed.sum()), int(pairs.sum()), frames.rows)
     flows, _ = _counts(frames.rates.select("flow"), groups, None)
     return int(pairs.sum()), pairs + flows
 
@@ -246,10 +282,10 @@ def _count(
         yield pa.RecordBatch.from_arrays(list(map(pa.array, columns)), names=["group", "rows", "missed"])
 
 
-def _refuse(missed: DataFrame, n_missed: int, n_pairs: int) -> NoReturn:
+def _refuse(missed: DataFrame, n_missed: int, n_pairs: int, who: str) -> NoReturn:
     """Raise what `ChannelPlan.validate` would."""
     first = ", ".join(
-        f"subscriber {row.subscriber!r} wants flow {row.flow!r}"
+        f"{who} {row.subscriber!r} wants flow {row.flow!r}"
         for row in missed.orderBy("subscriber", "flow").limit(3).collect()
     )
     raise PlanError(

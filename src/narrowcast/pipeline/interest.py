@@ -41,6 +41,8 @@ class InterestFrames:
         `subscriber`: everybody, where some may want none of the flows and others that are yet to come.
     boxes
         The box around all that each of them asks for, where filters are known: see `boxes_of`.
+    owners
+        `subscription_id` and `subscriber`, where subscriptions stand in for subscribers in all of these.
     """
 
     interests: DataFrame
@@ -49,6 +51,12 @@ class InterestFrames:
     cells: DataFrame | None = None
     subscribers: DataFrame | None = None
     boxes: DataFrame | None = None
+    owners: DataFrame | None = None
+
+    @property
+    def rows(self) -> Literal["subscriber", "subscription"]:
+        """What the column `subscriber` names."""
+        return "subscriber" if self.owners is None else "subscription"
 
     @property
     def text(self) -> bool:
@@ -168,6 +176,7 @@ def from_matches(
     last: int | None = None,
     window: float | None = None,
     recent: int | None = None,
+    by: Literal["subscriber", "subscription"] = "subscriber",
 ) -> InterestFrames:
     """Return the interest in events that were seen, each a flow of rate 1 (tariq2012).
 
@@ -189,6 +198,9 @@ def from_matches(
         Keep the events of the last so many seconds before the latest of all events, the start left out.
     recent
         How many events to keep in all: the last that match anything.
+    by
+        Whether it is the interest of subscribers, or of each of their subscriptions: then these stand in for
+        them, by their ids.
 
     Raises
     ------
@@ -227,10 +239,13 @@ def from_matches(
         rank = sf.row_number().over(Window.partitionBy("subscription_id").orderBy(*later))
         pairs = pairs.withColumn("rank", rank).where(sf.col("rank") <= last)
         flows = pairs.select("event_id").distinct()
-    interests = pairs.join(people, "subscription_id").select("subscriber", sf.col("event_id").alias("flow"))
+    owned = pairs.join(people, "subscription_id")
+    row = sf.col("subscription_id" if by == "subscription" else "subscriber").alias("subscriber")
+    interests = owned.select(row, sf.col("event_id").alias("flow"))
     rates = flows.select(sf.col("event_id").alias("flow"), sf.lit(1.0).alias("rate"))
-    everybody = people.select("subscriber").distinct()
-    return InterestFrames(interests.distinct(), rates, "events", subscribers=everybody)
+    everybody = people.select(row).distinct()
+    owners = people if by == "subscription" else None
+    return InterestFrames(interests.distinct(), rates, "events", subscribers=everybody, owners=owners)
 
 
 def extent(events: DataFrame) -> tuple[int, float]:

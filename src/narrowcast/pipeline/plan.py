@@ -1,11 +1,11 @@
-"""Planning: on the driver, up to a limit; above it, `joint`, `cover` and `direct` plan on Spark."""
+"""Planning: on the driver, up to a limit; above it some methods plan on Spark: see `ON_SPARK`."""
 
 from __future__ import annotations
 
 import inspect
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,7 @@ from narrowcast.planning.base import PLANNERS, check_channels, check_seed, check
 from narrowcast.planning.cover import Cover
 from narrowcast.planning.direct import Direct
 from narrowcast.planning.joint import Joint
+from narrowcast.planning.spectral import Ncut, Rassoc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -40,12 +41,25 @@ if TYPE_CHECKING:
 LIMIT = 50_000_000
 #: Parameters that every method may have, and that are not given as one of its own.
 COMMON = ("channels", "seed", "boxes", *COLUMNS)
+#: What plans above the limit.
+Large: TypeAlias = Joint | Cover | Direct | Rassoc | Ncut
+_SPECTRAL = (
+    *("similarity", "dimensions", "history", "normalise", "levels", "groups", "landmarks", "table", "offset"),
+    *("clustering", "restarts"),
+)
 #: Methods that plan above the limit, and their parameters that they also have there.
-ON_SPARK: dict[type[Joint | Cover | Direct], tuple[str, ...]] = {
+ON_SPARK: dict[type[Large], tuple[str, ...]] = {
     Joint: ("sessions", "alpha", "beta", "sweeps", "restarts", "seconds"),
     Cover: ("clusters", "rounds", "restarts", "cost_n", "interval", "seconds"),
     Direct: ("balance", "sample", "merged", "passes", "soft"),
+    Rassoc: _SPECTRAL,
+    Ncut: (*_SPECTRAL, "sigma", "kernel", "form"),
 }
+#: What is said where all rows would be embedded in one place.
+ONE_TABLE = (
+    "above the limit {} compares everybody with one table of landmarks (table=true); with levels=2 or more, "
+    "groups find coordinates as published"
+)
 #: Pairs that a worker looks at in one go: finding labels among all costs once per go, not once per batch.
 CHUNK = 1 << 20
 
@@ -130,6 +144,8 @@ class Planned(NamedTuple):
         What else it has found out, on the driver.
     costs
         What the method itself knows that it costs, by the cost model's name, where that was counted on Spark.
+    note
+        What was done otherwise than on the driver, where somebody should know.
     """
 
     plan: ChannelPlan
@@ -138,6 +154,7 @@ class Planned(NamedTuple):
     path: Literal["driver", "spark"]
     planner: Planner | None = None
     costs: Mapping[str, float] = MappingProxyType({})
+    note: str = ""
 
 
 def make_plan(
@@ -155,8 +172,8 @@ def make_plan(
     Up to the limit that is done on the driver. Above it, `joint` can do with less, and so can `auto` where
     there is no network to plan for: with the distinct sets of users of flows on the driver where these are
     within the limit, and on Spark where they are not. See `packed` and `distributed`. For `cover`,
-    subscribers choose their clusters on Spark, and for `direct` they move between them there: see `covering`
-    and `clustering`.
+    subscribers choose their clusters on Spark, for `direct` they move between them there, and for `rassoc`
+    and `ncut` groups of them find coordinates: see `covering`, `clustering` and `spectral`.
 
     Methods that cluster subscribers have everybody in their plans, also those who want none of the flows, as
     far as the frames know them.
@@ -197,7 +214,7 @@ def make_plan(
     return Planned(plan, interest, getattr(planner, "method_", method), "driver", planner)
 
 
-def _large(planner: Planner, params: Mapping[str, Any], over: str) -> Joint | Cover | Direct:
+def _large(planner: Planner, params: Mapping[str, Any], over: str) -> Large:
     """Return what plans an interest that is over the limit, or say that nothing does."""
     nothing = Interest(np.zeros((0, 0)))
     # On one level joint saves waste as well: what users filter is what they want, and that.
@@ -206,10 +223,10 @@ def _large(planner: Planner, params: Mapping[str, Any], over: str) -> Joint | Co
         planner = Joint(channels=channels, seed=seed, sessions=sessions)
         if chosen == "direct":
             planner = Direct(channels=channels, seed=seed)
-    if not isinstance(planner, Joint | Cover | Direct):
+    if not isinstance(planner, Large):
         raise ParameterError(
             f"{over}, raise the limit on a driver with more memory, or take --method joint, which then plans "
-            "on Spark, as cover and direct do"
+            "on Spark, as cover, direct, rassoc and ncut do"
         )
     method, known = type(planner).__name__.lower(), ON_SPARK[type(planner)]
     if odd := [name for name in params if name not in ("cost", *known) and params[name] != "linear"]:
@@ -221,7 +238,7 @@ def _large(planner: Planner, params: Mapping[str, Any], over: str) -> Joint | Co
     return planner.fit(nothing)
 
 
-def _plan_large(frames: InterestFrames, planner: Joint | Cover | Direct, limit: int) -> Planned:
+def _plan_large(frames: InterestFrames, planner: Large, limit: int) -> Planned:
     """Plan from the distinct sets of users of flows, or where subscribers are."""
     # These build on what is here: they cannot be known when this module is made.
     from narrowcast.pipeline.clustering import clustered
@@ -229,7 +246,9 @@ def _plan_large(frames: InterestFrames, planner: Joint | Cover | Direct, limit: 
     from narrowcast.pipeline.distributed import plan_packed
     from narrowcast.pipeline.evaluate import false_exclusions
     from narrowcast.pipeline.packed import packed
+    from narrowcast.pipeline.spectral import spectral_clusters
 
+    note = ""
     path: Literal["driver", "spark"] = "spark"
     known: dict[str, float] = {}
     method = type(planner).__name__.lower()
@@ -242,6 +261,12 @@ def _plan_large(frames: InterestFrames, planner: Joint | Cover | Direct, limit: 
         with clustered(frames, planner, limit=limit) as clusters:
             plan = clusters.plan()
             interest = clusters.interest(plan)
+    elif isinstance(planner, Rassoc | Ncut):
+        with spectral_clusters(frames, planner, limit=limit) as clusters:
+            plan = clusters.plan()
+            interest = clusters.interest(plan)
+        if planner.levels == 1 and not planner.table:
+            note = ONE_TABLE.format(method)
     else:
         with packed(frames) as found:
             plan, interest = plan_packed(found, planner, limit=limit)
@@ -251,7 +276,7 @@ def _plan_large(frames: InterestFrames, planner: Joint | Cover | Direct, limit: 
     if missed:
         first = ", ".join(f"subscriber {row.subscriber!r} wants flow {row.flow!r}" for row in missed)
         raise PlanError(f"some wanted pairs are not served: {first}; plan again for this interest")
-    return Planned(plan, interest, method, path, costs=known)
+    return Planned(plan, interest, method, path, costs=known, note=note)
 
 
 def costs_of(

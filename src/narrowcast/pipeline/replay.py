@@ -18,12 +18,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from narrowcast.costs.false_positives import heard, reached
 from narrowcast.costs.network import Network
 from narrowcast.errors import ParameterError
 from narrowcast.model.cells import CellGrid
 from narrowcast.model.events import EventBatch
 from narrowcast.model.labels import encode, labels_in
 from narrowcast.model.matches import Matches
+from narrowcast.model.relation import relation_of, rows_of
 from narrowcast.model.schema import EVENT_ID, Schema
 from narrowcast.pipeline.network import NOWHERE, NetworkTables
 from narrowcast.pipeline.problems import plainly
@@ -32,7 +34,7 @@ from narrowcast.pipeline.sendings import Replayed, Sending, Sent
 from narrowcast.pipeline.shipping import shipped
 from narrowcast.pipeline.streaming.routes import Flows, Routes, positions_of
 from narrowcast.planning.baselines import stable_hash
-from narrowcast.routing import Method, ThresholdRouter
+from narrowcast.routing import Method, ThresholdRouter, over_placed
 from narrowcast.routing.choice import router_maker
 from narrowcast.routing.decision import routed
 from narrowcast.sim.replay import Replay
@@ -46,8 +48,9 @@ if TYPE_CHECKING:
 
     from narrowcast.model.labels import Labels
     from narrowcast.model.plan import ChannelPlan
+    from narrowcast.model.relation import Relation
     from narrowcast.pipeline.inputs import Inputs, Taken
-    from narrowcast.routing import Router
+    from narrowcast.routing import Deliveries, Router
 
     Ints = NDArray[np.int64]
 
@@ -209,11 +212,31 @@ def exact_parts(values: ArrayLike) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """A plan over everybody, with its router; `known` are its flows, None where any channel will do."""
+    """A plan over everybody, with its router; `known` are its flows, None where any channel will do.
+
+    `channel` is that of each subscription, where the plan has one for each. `members` are the groups of
+    everybody, and `finer` those of each subscription; None where it is in those of its subscriber.
+    """
 
     plan: ChannelPlan
     router: Router
     known: Labels | None
+    channel: Ints | None
+    members: Relation
+    finer: Relation | None
+
+    @classmethod
+    def of(cls, fitted: Routes, router: Router) -> _Route:
+        """Return the way to send by a plan that is fitted to everybody."""
+        plan, channel = fitted.plan, fitted.channel
+        groups, finer = plan.groups(), None
+        shape = (plan.n_subscribers, plan.n_channels)
+        members = relation_of(rows_of(plan.listens), groups[plan.listens.indices], shape)
+        if channel is not None:
+            some = np.flatnonzero(channel >= 0)
+            finer = relation_of(some, groups[channel[some]], (len(channel), plan.n_channels))
+        known = None if fitted.flows is None else fitted.known
+        return cls(plan, router, known, channel, members, finer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +294,7 @@ def _job(
 ) -> _Job:
     """Return what workers are sent."""
     flows = None if flow_space == "events" else Flows()
-    fitted = [Routes("", each.plan, flows).over(everybody) for each in plans.values()]
+    fitted = [Routes("", each.plan, flows).over(everybody, ids, place) for each in plans.values()]
     network = among = None
     nowhere = np.empty(0, np.int64)
     if tables.topology is not None:
@@ -286,7 +309,7 @@ def _job(
         router = router_maker(each.router, each.params)(network)
         if isinstance(router, ThresholdRouter):
             router = router.settled(fit.plan)
-        routes.append(_Route(fit.plan, router, None if flows is None else fit.known))
+        routes.append(_Route.of(fit, router))
     numbers = pa.array(np.arange(len(everybody)))
     names = everybody.take(pa.array(nowhere))
     return _Job(numbers, ids, place, routes, network, among, tables.published, nowhere, names, seed, block)
@@ -321,9 +344,10 @@ def _replayed(batches: Iterator[pa.RecordBatch], job: Broadcast[_Job]) -> Iterat
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Some events: who wants each, where it comes from, and the label of its flow."""
+    """Some events: who wants each, by which subscriptions, where it comes from, and the label of its flow."""
 
     interested: Matches
+    matched: Matches
     publisher: Ints | None
     flow: Labels | None
 
@@ -336,6 +360,7 @@ def _blocks(batch: pa.RecordBatch, job: _Job) -> Iterator[_Block]:
     at = np.minimum(np.searchsorted(job.ids, ids), max(0, len(job.ids) - 1))
     known = job.ids[at] == ids if len(job.ids) else np.zeros(len(ids), np.bool_)
     row = np.repeat(np.arange(batch.num_rows), np.diff(starts))[known]
+    matched = Matches.from_pairs(row, at[known], batch.num_rows)
     interested = Matches.from_pairs(row, job.place[at[known]], batch.num_rows)
     lost = np.flatnonzero(np.isin(job.nowhere, interested.index))
     if len(lost):
@@ -354,7 +379,8 @@ def _blocks(batch: pa.RecordBatch, job: _Job) -> Iterator[_Block]:
     load = np.cumsum(interested.counts()[order]) // job.block
     for part in np.split(order, np.flatnonzero(np.diff(rank) | np.diff(load)) + 1):
         flow = batch.column("flow").take(pa.array(part)) if "flow" in batch.schema.names else None
-        yield _Block(interested.take(part), None if publisher is None else publisher[part], flow)
+        source = None if publisher is None else publisher[part]
+        yield _Block(interested.take(part), matched.take(part), source, flow)
 
 
 def _publishers(batch: pa.RecordBatch, job: _Job) -> Ints | None:
@@ -375,29 +401,56 @@ def _sums(block: _Block, job: _Job) -> Iterator[tuple[int, str, ArrayLike]]:
     wanted = block.interested.counts()
     yield _ALL, "events", [float(np.count_nonzero(wanted))]
     yield _ALL, "wanted", [float(wanted.sum())]
+    yield _ALL, "matched", [float(block.matched.n_pairs)]
     for name in ("unicast", "ideal", "broadcast"):
         yield _ALL, name, getattr(again, name)
     for number, route in enumerate(job.routes):
-        flow = np.zeros(len(wanted), np.int64)
+        flow, plan = np.zeros(len(wanted), np.int64), route.plan
         outside = np.zeros(len(wanted), np.bool_)
-        if route.known is not None:
+        if route.channel is not None:
+            flow, plan = np.arange(len(wanted)), over_placed(plan, block.matched, route.channel)
+        elif route.known is not None:
             assert block.flow is not None
             flow = positions_of(block.flow, route.known)
             carried = np.append(np.diff(route.plan.carries.indptr) > 0, False)
             outside = ~carried[flow] & (wanted > 0)
-        sent = routed(route.router, flow, block.interested, route.plan, block.publisher)
+        sent = routed(route.router, flow, block.interested, plan, block.publisher)
         messages = again.messages(sent, route.plan)
         yield number, "cost", again.cost(sent, route.plan)
         for name in ("channel", "received", "direct", "wasted"):
             yield number, name, [float(getattr(messages, name).sum())]
+        for name, count in _in_vain(sent, block, route, job).items():
+            yield number, name, [float(count)]
         yield number, "outside", [float(np.count_nonzero(outside))]
         for method, count in enumerate(np.bincount(sent.method[wanted > 0], minlength=len(Method)).tolist()):
             yield number, f"way {Method(method).label}", [float(count)]
 
 
+def _in_vain(sent: Deliveries, block: _Block, route: _Route, job: _Job) -> dict[str, int]:
+    """Return how many events come to who does not want them, and to which subscriptions without a match.
+
+    What is sent to somebody directly is wanted, and is for the subscriptions that it matches.
+    """
+    groups = route.plan.groups()[sent.channels.index]
+    carries = relation_of(sent.channels.rows(), groups, (sent.n_events, route.plan.n_channels))
+    every = sent.method == Method.BROADCAST
+    who, which = block.interested, block.matched
+    got = heard(carries, route.members, who.rows(), who.index.astype(np.int64)) | every[who.rows()]
+    people = reached(carries, route.members).sum() + every.sum() * route.plan.n_subscribers
+    listens, weight, row = route.finer, None, np.arange(len(job.ids))
+    if listens is None:
+        weight = np.bincount(job.place, minlength=route.plan.n_subscribers)
+        listens, row = route.members, job.place.astype(np.int64)
+    hit = heard(carries, listens, which.rows(), row[which.index]) | every[which.rows()]
+    finer = reached(carries, listens, weight).sum() + every.sum() * len(job.ids)
+    return {"false_positives": int(people - got.sum()), "finer": int(finer - hit.sum())}
+
+
 def _summed(totals: Mapping[tuple[int, str], float], plans: Mapping[str, Sending], job: _Job) -> Replayed:
     """Return totals as what came of each plan."""
-    n_events, n_wanted = (int(totals.get((_ALL, name), 0)) for name in ("events", "wanted"))
+    n_events, n_wanted, n_matched = (
+        int(totals.get((_ALL, name), 0)) for name in ("events", "wanted", "matched")
+    )
     ends = {name: totals.get((_ALL, name), 0.0) for name in ("unicast", "broadcast", "ideal")}
 
     def gain(cost: float) -> float | None:
@@ -405,18 +458,23 @@ def _summed(totals: Mapping[tuple[int, str], float], plans: Mapping[str, Sending
 
     all_at_once = n_events * len(job.everybody)
     messages = {
-        "unicast": (0, 0, n_wanted, 0),
-        "broadcast": (n_events, all_at_once, 0, all_at_once - n_wanted),
-        "ideal": (n_events, n_wanted, 0, 0),
+        "unicast": (0, 0, n_wanted, 0, 0, 0),
+        "broadcast": (
+            n_events,
+            all_at_once,
+            0,
+            all_at_once - n_wanted,
+            all_at_once - n_wanted,
+            n_events * len(job.ids) - n_matched,
+        ),
+        "ideal": (n_events, n_wanted, 0, 0, 0, 0),
     }
-    baselines = {name: Sent(cost, gain(cost), *messages[name]) for name, cost in ends.items()}
+    baselines = {name: Sent(cost, gain(cost), *messages[name], n_events) for name, cost in ends.items()}
     found = {}
     for number, (name, sending) in enumerate(plans.items()):
         cost = totals.get((number, "cost"), 0.0)
-        channel, received, direct, wasted, outside = (
-            int(totals.get((number, term), 0))
-            for term in ("channel", "received", "direct", "wasted", "outside")
-        )
+        terms = ("channel", "received", "direct", "wasted", "false_positives", "finer", "outside")
+        counts = {term: int(totals.get((number, term), 0)) for term in terms}
         ways = {m.label: int(totals.get((number, f"way {m.label}"), 0)) for m in Method if m != Method.NONE}
-        found[name] = Sent(cost, gain(cost), channel, received, direct, wasted, outside, ways, sending.router)
+        found[name] = Sent(cost, gain(cost), **counts, n_events=n_events, ways=ways, router=sending.router)
     return Replayed("messages" if job.network is None else "links", n_events, n_wanted, found, baselines)

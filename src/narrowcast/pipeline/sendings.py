@@ -61,6 +61,12 @@ class Sent:
         How far the cost is from all sent directly, 0, to the ideal, 100; None without a network.
     channel, received, direct, wasted
         Messages, as `narrowcast.sim.replay.Messages` has them.
+    false_positives
+        How many subscribers events reach who do not want them, in all: each once for an event.
+    finer
+        How many subscriptions they reach that do not match them.
+    n_events
+        How many events were sent.
     outside
         Events that fall in no flow that a channel of the plan carries.
     ways
@@ -75,6 +81,9 @@ class Sent:
     received: int
     direct: int
     wasted: int
+    false_positives: int = 0
+    finer: int = 0
+    n_events: int = 0
     outside: int = 0
     ways: Mapping[str, int] | None = None
     router: str | None = None
@@ -88,10 +97,24 @@ class Sent:
             "received_over_channels": self.received,
             "direct_messages": self.direct,
             "wasted": self.wasted,
+            "false_positives": per_event(self.false_positives, self.finer, 1),
+            "false_positives_per_event": per_event(self.false_positives, self.finer, self.n_events),
         }
         if self.router is not None:
             found |= {"outside": self.outside, "ways": dict(self.ways or {}), "router": self.router}
         return found
+
+
+def per_event(false_positives: float, finer: float, n_events: int) -> dict[str, float]:
+    """Return false positives by subscriber and by subscription for each of so many events, as JSON has them.
+
+    Examples
+    --------
+    >>> per_event(30, 45, 10)
+    {'subscriber': 3.0, 'subscription': 4.5}
+    """
+    n = max(1, n_events)
+    return {"subscriber": false_positives / n, "subscription": finer / n}
 
 
 @dataclass(frozen=True, slots=True)

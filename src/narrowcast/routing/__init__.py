@@ -6,6 +6,7 @@ from narrowcast.routing.base import ROUTERS, Deliveries, Method, Router
 from narrowcast.routing.channels import ChannelRouter
 from narrowcast.routing.cheapest import ExactRouter, PartialRouter, ThresholdRouter
 from narrowcast.routing.decision import Decision, Way, decide
+from narrowcast.routing.placed import over_placed
 
 __all__ = [
     "ROUTERS",
@@ -19,4 +20,5 @@ __all__ = [
     "ThresholdRouter",
     "Way",
     "decide",
+    "over_placed",
 ]

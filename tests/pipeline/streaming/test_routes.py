@@ -14,6 +14,8 @@ import narrowcast as nc
 from narrowcast.errors import ParameterError, PlanError
 from narrowcast.model import artefact
 from narrowcast.model.matches import Matches
+from narrowcast.model.placement import Placement
+from narrowcast.pipeline.streaming import deliver
 from narrowcast.pipeline.streaming.routes import Flows, Routes, plan_name, read_routes
 
 if TYPE_CHECKING:
@@ -51,6 +53,63 @@ def test_everybody_interested_is_reached_once(
         reached = {k for k, name in enumerate(people) if listens.get(name, set()) & channels}
         assert direct == set(wanted[i]) - reached
         assert set(wanted[i]) <= reached | direct
+
+
+def test_a_plan_with_a_channel_for_each_subscription(tmp_path: Path) -> None:
+    """Ann has three subscriptions: two in clusters of their own, one that the plan lacks; cid is new."""
+    plan = nc.ChannelPlan(
+        [[1, 0, 0], [0, 1, 1]],
+        [[1, 1, 0], [0, 1, 1]],
+        subscribers=["ann", "bob"],
+        subscriptions=Placement([10, 11, 20, 21], [0, 1, 1, 2]),
+    )
+    nc.write_plan(plan, tmp_path / "plan", method="direct", flow_space="events")
+    routes = read_routes(tmp_path / "plan", SCHEMA)
+    people, ids = pa.array(["cid", "bob", "ann"]), np.array([21, 10, 12, 11, 30, 20])
+    owner = np.array([1, 2, 2, 2, 0, 1], np.int32)
+    fitted = routes.over(people, ids, owner)
+    assert fitted.channel is not None
+    assert fitted.channel.tolist() == [2, 0, -1, 1, -1, 1]
+    wanted = [[1], [2], [0, 1], [1, 2, 3], [4, 5], []]
+    row = [i for i, each in enumerate(wanted) for _ in each]
+    matched = Matches.from_pairs(row, [k for each in wanted for k in each], len(wanted))
+    interested = Matches.from_pairs(matched.rows(), owner[matched.index], len(wanted))
+    events = nc.EventBatch.from_rows([{"topic": "a"}] * len(wanted), SCHEMA)
+    sent = fitted.route(events, interested, matched)
+    assert [each.tolist() for each in sent.channels] == [[0], [], [0, 2], [0, 1], [1], []]
+    assert [each.tolist() for each in sent.unicast] == [[], [2], [], [], [0], []]
+    # Without the subscriptions it is every channel of those interested, as by a plan of subscribers.
+    whole = routes.over(people).route(events, interested)
+    assert [each.tolist() for each in whole.channels] == [[0, 1], [0, 1], [0, 1, 2], [0, 1], [1, 2], []]
+
+
+def test_what_a_worker_makes_of_it() -> None:
+    """From the filters on: who gets an event once, over the channel of the subscription that matches."""
+    filters = {"subscription_id": [7, 3, 5], "subscriber": ["ann", "bob", "ann"]}
+    table = pa.table(filters | {"filter": ["price > 10", "price < 5", "topic = 'a'"]})
+    subscriptions = nc.compile_filters(SCHEMA, table, strict=True).subscriptions
+    plan = nc.ChannelPlan(
+        [[1, 1]],
+        [[1, 1], [0, 1]],
+        subscribers=["ann", "bob"],
+        subscriptions=Placement([7, 3, 5], [0, 1, 1]),
+    )
+    ready = deliver._Ready(nc.STree().fit(subscriptions))
+    rows: list[dict[str, Any]] = [
+        {"price": 20.0},
+        {"price": 20.0, "topic": "a"},
+        {"price": 1.0},
+        {"price": 7.0},
+    ]
+    events = nc.EventBatch.from_rows(rows, SCHEMA)
+    found = ready.steps.matcher.match(events)
+    routes = ready.routes(Routes("p", plan, None))
+    made = deliver._routed(ready, routes, events, found, np.arange(4))
+    method, channels, unicast, recipients, _ = (each.to_pylist() for each in made)
+    assert channels == [[0], [0, 1], [1], []]
+    assert recipients == [["ann"], ["ann"], ["bob"], []]
+    assert method == ["channel", "channel", "channel", "none"]
+    assert unicast == [[], [], [], []]
 
 
 def test_plans_of_every_space(tmp_path: Path) -> None:

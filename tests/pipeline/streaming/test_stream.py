@@ -99,6 +99,32 @@ class TestPlans:
             assert ("s8" in row["unicast"]) == (8 in row["subscription_ids"])
         assert {row["method"] for row in rows} <= {"unicast", "channel", "channel+unicast", "broadcast"}
 
+    def test_events_go_to_the_channels_of_the_subscriptions_that_match(self, place: Place) -> None:
+        """Ann's subscriptions 1 and 3 are in two channels, beside bob's 2; cid's 8 comes meanwhile."""
+        rows = {"subscription_id": [1, 2, 3], "subscriber": ["ann", "bob", "ann"]}
+        table = pa.table({**rows, "filter": list(FILTERS.values())})
+        pq.write_table(table, place.folder / "subscriptions" / "a.parquet")
+        plan = nc.ChannelPlan(
+            [[1, 1]],
+            [[1, 1], [1, 0]],
+            subscribers=["ann", "bob"],
+            flows=[0],
+            subscriptions=nc.Placement([1, 2, 3], [0, 0, 1]),
+        )
+        nc.write_plan(plan, place.folder / "plan", method="direct", flow_space="events")
+        place.events(0, 200)
+        place.change("1", ("subscribe", 8, "price < 5"))
+        place.run(plan=place.folder / "plan")
+        channel, owner = {1: 0, 2: 0, 3: 1}, {1: "ann", 2: "bob", 3: "ann", 8: "s8"}
+        seen = set()
+        for row in place.out():
+            ids = row["subscription_ids"]
+            assert row["channels"] == sorted({channel[i] for i in ids if i in channel})
+            assert row["unicast"] == ["s8"] * (8 in ids)
+            assert row["recipients"] == sorted({owner[i] for i in ids})
+            seen.add(tuple(ids))
+        assert seen == {(1,), (1, 2), (3,), (3, 8), (8,)}
+
     def test_a_new_plan_is_taken_up(self, place: Place, plan: Callable[[int], None]) -> None:
         plan(2)
         stream = place.stream(kind="parquet", plan=place.folder / "plan", flow="name")

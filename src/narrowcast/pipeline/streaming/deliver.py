@@ -150,7 +150,7 @@ class Delivery:
 def _routed(ready: _Ready, routes: Routes, part: EventBatch, found: Matches, rows: Ints) -> list[pa.Array]:
     """Return how each event is sent, over which channels, to whom directly, and who is to have it in all."""
     interested = subscribers_of(found, ready.subscriptions)
-    sent = routes.route(part, interested)
+    sent = routes.route(part, interested, found)
     names = ready.names.take(pa.array(sent.unicast.index))
     people = ready.names.take(pa.array(interested.index))
     return [
@@ -186,7 +186,8 @@ class _Ready:
     def routes(self, given: Routes) -> Routes:
         """Return the routes of a plan for these subscribers."""
         if self._routes is None or self._routes.name != given.name:
-            self._routes = given.over(self.subscriptions.subscribers)
+            mine = self.subscriptions
+            self._routes = given.over(mine.subscribers, mine.subscription_id, mine.subscriber)
         return self._routes
 
 

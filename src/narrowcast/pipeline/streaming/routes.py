@@ -6,7 +6,7 @@ import hashlib
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +16,9 @@ import scipy.sparse as sp
 from narrowcast.errors import ParameterError, PlanError
 from narrowcast.model.artefact import PlanInfo, read_plan
 from narrowcast.model.cells import CellGrid
+from narrowcast.model.ownership import channel_of
 from narrowcast.model.plan import ChannelPlan
-from narrowcast.routing import ChannelRouter
+from narrowcast.routing import ChannelRouter, over_placed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -90,17 +91,31 @@ class Routes:
         Which of the plan's flows an event belongs to; None where every channel may carry every event.
     known
         The flows of the plan, once it is fitted to subscribers.
+    channel
+        The channel of each subscription, by position, once it is fitted to subscriptions: an event then goes
+        to the channels of those that it matches. None where every channel of a subscriber's will do.
     """
 
     name: str
     plan: ChannelPlan
     flows: Flows | None
     known: pa.Array | None = None
+    channel: Ints | None = None
 
-    def over(self, subscribers: pa.Array) -> Routes:
+    def over(
+        self, subscribers: pa.Array, subscription_id: Ints | None = None, owner: NDArray[Any] | None = None
+    ) -> Routes:
         """Return routes for these subscribers in this order; those whom the plan lacks listen to nothing.
 
         They are sent to directly, until a plan has them.
+
+        Parameters
+        ----------
+        subscribers
+            Everybody who subscribes.
+        subscription_id, owner
+            Their subscriptions, and the position of the subscriber of each: for a plan that has a channel
+            for each subscription. Where left out, whole subscribers are routed to by that plan, too.
         """
         plan = self.plan
         listens = sp.vstack([plan.listens, sp.csr_array((1, plan.n_channels), dtype=plan.listens.dtype)])
@@ -109,15 +124,30 @@ class Routes:
         if self.flows is None:  # whatever the plan was made from, an event may go over any channel
             carries = sp.csr_array(~np.isin(np.arange(plan.n_channels), plan.parent)[None])  # not over groups
         fitted = ChannelPlan(carries, listens.tocsr()[known], plan.parent)
-        return Routes(self.name, fitted, self.flows, plan.flows)
+        channel = None
+        if plan.subscriptions is not None and subscription_id is not None and owner is not None:
+            channel = channel_of(plan, subscription_id, known[owner])
+        return Routes(self.name, fitted, self.flows, plan.flows, channel)
 
-    def route(self, events: EventBatch, interested: Matches) -> Deliveries:
-        """Return the way of each event to those who are interested, as positions among those fitted to."""
-        flow = np.zeros(len(events), np.int64)
-        if self.flows is not None:
+    def route(self, events: EventBatch, interested: Matches, matched: Matches | None = None) -> Deliveries:
+        """Return the way of each event to those who are interested, as positions among those fitted to.
+
+        Parameters
+        ----------
+        events
+            A batch.
+        interested
+            Who wants each.
+        matched
+            The subscriptions that each matches, as positions among those fitted to.
+        """
+        flow, plan = np.zeros(len(events), np.int64), self.plan
+        if self.channel is not None and matched is not None:
+            flow, plan = np.arange(len(events)), over_placed(plan, matched, self.channel)
+        elif self.flows is not None:
             assert self.known is not None
             flow = positions_of(self.flows.of(events), self.known)
-        return ChannelRouter().route(flow, interested, self.plan)
+        return ChannelRouter().route(flow, interested, plan)
 
 
 def positions_of(wanted: pa.Array, known: pa.Array) -> Ints:

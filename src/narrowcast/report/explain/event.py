@@ -16,10 +16,12 @@ from narrowcast.filters.values import event_values
 from narrowcast.matching import matcher_for
 from narrowcast.model.events import EventBatch
 from narrowcast.model.matches import Matches
+from narrowcast.model.ownership import channel_of
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.report.explain.known import any_of, first_labels, place_of, row_of
 from narrowcast.routing.base import Method
 from narrowcast.routing.decision import decide, routed
+from narrowcast.routing.placed import over_placed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -83,6 +85,10 @@ def explain_event(
     wanting, matched = _interested(known, event, number)
     every = known.flow_space == "events"
     plan, who = _over_all(known.plan, wanting, every=every)
+    channel = _channels(known, plan, matched)
+    if channel is not None:
+        holding = Matches.from_pairs(np.zeros(len(channel), np.int64), np.arange(len(channel)), 1)
+        plan = over_placed(plan, holding, channel)
     given = sender(plan.subscribers)
     matches = Matches.from_pairs(np.zeros(len(who), np.int64), who, 1)
     at, publisher = [0 if every else number], None if given.publisher is None else [given.publisher]
@@ -94,7 +100,9 @@ def explain_event(
         "event": dict(event),
         "flow": label,
         "cell": None if known.grid is None else known.ends(label),
-        "carried_by": None if every else row_of(plan.carries, number).tolist(),
+        "carried_by": None if every and channel is None else row_of(plan.carries, at[0]).tolist(),
+        "matched": _placed(matched, channel, rows),
+        "n_matched": len(matched),
         "rejected": 0 if known.compiled is None else known.compiled.rejected.num_rows,
         "interested": len(who),
         "first_interested": first_labels(plan.subscribers, who, rows),
@@ -204,6 +212,28 @@ def _flow(known: Known, event: Mapping[str, Any], attribute: str | None) -> tupl
     return int(pc.index(known.plan.flows.cast(pa.string()), str(label)).as_py()), label
 
 
+def _channels(known: Known, plan: ChannelPlan, matched: pa.Array) -> Positions | None:
+    """Return the channel of each filter that holds, -1 for none; None where the plan is not by filters."""
+    if plan.subscriptions is None or known.compiled is None:
+        return None
+    good, ids = known.compiled.subscriptions, np.asarray(matched, np.int64)
+    order = np.argsort(good.subscription_id, kind="stable")
+    row = order[np.searchsorted(good.subscription_id, ids, sorter=order)]
+    names = good.subscribers.take(pa.array(good.subscriber[row])).cast(pa.string())
+    place = pc.index_in(names, value_set=plan.subscribers.cast(pa.string()))
+    return channel_of(plan, ids, np.asarray(place, np.int64))
+
+
+def _placed(matched: pa.Array, channel: Positions | None, most: int) -> list[dict[str, Any]] | None:
+    """Return the first of the filters that hold as JSON has them, each with its channel."""
+    if channel is None:
+        return None
+    return [
+        {"subscription_id": which, "channel": None if where < 0 else where}
+        for which, where in zip(matched.to_pylist()[:most], channel.tolist(), strict=False)
+    ]
+
+
 def _batch(known: Known, event: Mapping[str, Any]) -> EventBatch:
     """Return the event with the types that filters and cells go by."""
     schema = known.schema
@@ -245,6 +275,7 @@ def _over_all(plan: ChannelPlan, wanting: Labels, *, every: bool) -> tuple[Chann
     listens = sp.vstack([plan.listens, sp.csr_array((len(new), plan.n_channels), dtype=np.bool_)])
     group = np.isin(np.arange(plan.n_channels), plan.parent)
     carries, flows = (~group[None], None) if every else (plan.carries, plan.flows)
-    fitted = ChannelPlan(carries, listens, plan.parent, subscribers=labels, flows=flows)
+    placed = plan.subscriptions if every else None
+    fitted = ChannelPlan(carries, listens, plan.parent, subscribers=labels, flows=flows, subscriptions=placed)
     place = pc.index_in(wanting, value_set=labels.cast(pa.string()))
     return fitted, np.sort(np.asarray(place, np.int64))

@@ -152,15 +152,17 @@ class Source:
 
 
 def csv_files(source: Source) -> Files:
-    """Return the plan's own tables: `carries`, `listens`, `channels`, `unicast`, and `cells` where there are.
+    """Return the plan's own tables: `carries`, `listens`, `channels` and `unicast`.
 
-    The columns are those of the plan's folder, but for the ends of cells, which have a column each. Channels
-    that nothing uses are left out.
+    There are `subscriptions` and `cells` where the plan has them. The columns are those of the plan's folder,
+    but for the ends of cells, which have a column each. Channels that nothing uses are left out.
     """
     tables = source.plan.to_tables()
     names = ("carries", "listens", "channels", "unicast")
     files: Files = {f"{name}.csv": tables[name] for name in names}
     files["channels.csv"] = source.channels.filter(pa.array(source.plan.used()))
+    if "subscriptions" in tables:
+        files["subscriptions.csv"] = tables["subscriptions"]
     if source.cells is not None:
         files["cells.csv"] = source.cells
     return files
