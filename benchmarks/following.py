@@ -13,7 +13,6 @@ are per cent of overall cost against a channel for each topic (Scribe). Seconds 
 - `trees`: the same plans on a ring with real multicast trees, helpers and all.
 - `overlay`: all interests shift while nodes fail: adapting on real trees over time, and clusters that stay.
 - `uniform`: users arrive whose interests have no groups at all.
-- `spark`: `cover` as a Spark job, up to 100,000 subscribers and 10,000 topics, from a sample of a tenth.
 """
 
 from __future__ import annotations
@@ -21,15 +20,12 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-import tempfile
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from benchmarks.sparks import watched
 
 from narrowcast.costs import Overall
 from narrowcast.costs.growth import Table
@@ -47,8 +43,6 @@ METHODS = ("tamara", "tamara-tidy", "cover", "kmeans", "giant", "frequency-thres
 SEEDS = range(100, 105)
 #: Users, topics, planted groups: groups stay at twelve topics.
 SIZES = ((1_000, 120, 10), (3_000, 120, 10), (10_000, 120, 10), (3_000, 600, 50), (10_000, 3_000, 250))
-#: Likewise on Spark, where groups have ten topics and everybody wants 40.
-LARGE = ((1_000, 10_000), (10_000, 10_000), (100_000, 10_000))
 #: Listeners of the real table, and the events in an interval that genres are given, by popularity.
 GENRES = "genre_interests.parquet"
 
@@ -304,50 +298,8 @@ def uniform(users: int) -> list[dict[str, Any]]:
     return rows
 
 
-def spark(scale: float) -> list[dict[str, Any]]:
-    """Measure `cover` where subscribers stay on Spark; seconds are those of a clock, on all cores."""
-    from narrowcast.pipeline import session
-    from narrowcast.pipeline.covering import covered
-    from narrowcast.pipeline.interest import InterestFrames
-
-    rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as folder, session() as there:
-        for users, topics in ((1_000, 1_000), *LARGE):  # the first warms Java up
-            n, m = max(100, round(users * scale)), max(100, round(topics * scale))
-            feeds = Feeds(n_subscribers=n, n_flows=m, groups=m // 10, home=4, wanted=40, seed=1)
-            interest = feeds.interest()
-            paths = [str(Path(folder, f"{name}-{n}-{m}.parquet")) for name in ("interests", "rates")]
-            for table, path in zip(interest.to_tables(), paths, strict=True):
-                pq.write_table(table, path)
-            interests, rated = (there.read.parquet(path) for path in paths)
-            frames = InterestFrames(interests, rated, "topics")
-            costs: list[float] = []
-            start = time.monotonic()
-            with (
-                watched() as watch,
-                covered(
-                    frames,
-                    Cover(seed=1),
-                    limit=interest.n_wants // 10,
-                    say=partial(_noted, costs),
-                ) as found,
-            ):
-                found.listens.write.parquet(f"{paths[0]}-listens")
-            seconds = time.monotonic() - start
-            row: dict[str, Any] = {"users": n, "topics": m, "wants": interest.n_wants}
-            row |= {"oc_pct": round(100 * (costs[-1] / costs[0] - 1), 2), "rounds": len(costs) - 1}
-            row |= {"seconds": round(seconds, 1), "worker_peak_mb": watch.peak_mb}
-            log(row)
-            rows.append(row)
-    return rows[1:]
-
-
 def _feeds(users: int, model: Any, seed: int) -> Feeds:
     return Feeds(n_subscribers=users, model=model, seed=seed)
-
-
-def _noted(costs: list[float], _: int, cost: float) -> None:
-    costs.append(cost)
 
 
 def _means(runs: list[dict[str, float]]) -> dict[str, float]:
@@ -407,7 +359,6 @@ def run(quick: bool = False) -> dict[str, Any]:
         "trees": trees(users),
         "overlay": overlay(users),
         "uniform": uniform(users),
-        "spark": spark(0.02 if quick else 1.0),
         "genres": None if quick else genres(),
     }
     return {"targets": targets(found), **found}
