@@ -1,7 +1,7 @@
 """`cover` as a Spark job: up to 100,000 subscribers and 10,000 topics, from a sample of a tenth.
 
-The workload is that of tamara2007 (`feeds`) with groups of ten topics; everybody is in four and wants 40 topics
-in all. Per cent are of overall cost against a channel for each topic; seconds are by the clock, on all cores,
+The workload is that of tamara2007 (`feeds`) with groups of ten topics; everybody is in four and wants 40
+topics. Per cent are of overall cost against a channel for each topic; seconds are by the clock, on all cores,
 from tables of Parquet to a table of who listens to what. A first run, which is not told, warms Java up.
 """
 

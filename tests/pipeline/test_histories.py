@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -232,12 +233,17 @@ def test_rows_are_those_of_pairs(spark: SparkSession) -> None:
     matches, people = some(spark)
     found = build(matches, people, of="subscriber", block=50)
     frames = found.frames()
-    flows, _ = flows_of(frames)
+    loose = replace(frames, histories=None)
+    flows, rate = flows_of(frames)
+    assert flows.equals(flows_of(loose)[0])
+    assert rate.tolist() == flows_of(loose)[1].tolist()
     shared = spark.sparkContext.broadcast(flows)
-    expected = rows_of(frames, shared, everybody=True)
+    for everybody in (False, True):
+        rows = rows_of(frames, shared, everybody=everybody)
+        expected = rows_of(loose, shared, everybody=everybody)
+        assert rows.dtypes == expected.dtypes
+        assert sorted(map(tuple, rows.collect())) == sorted(map(tuple, expected.collect()))
     rows = found.rows(shared)
-    assert rows.dtypes == expected.dtypes
-    assert sorted(map(tuple, rows.collect())) == sorted(map(tuple, expected.collect()))
     assert "Exchange" not in rows._jdf.queryExecution().executedPlan().toString().split("FlatMapGroups")[0]
 
 

@@ -124,7 +124,7 @@ class Histories:
         flows = seen.mapInArrow(partial(_named, events=events), "flow bigint")
         everybody = self.packed.select(sf.explode("label").alias("subscriber"))
         rates = flows.select("flow", sf.lit(1.0).alias("rate"))
-        return InterestFrames(pairs, rates, "events", subscribers=everybody)
+        return InterestFrames(pairs, rates, "events", subscribers=everybody, histories=self)
 
     def _unpacked(self, values: Broadcast[Any], column: str, kind: str) -> DataFrame:
         """Return a row for each history, with a value for each event."""

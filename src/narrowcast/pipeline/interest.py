@@ -18,6 +18,8 @@ from narrowcast.pipeline.problems import plainly
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+    from narrowcast.pipeline.histories import Histories
+
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _TIMES = ("timestamp", "timestamp_ntz", "date")
 _NUMBERS = (*_INTEGERS, "float", "double")
@@ -43,6 +45,8 @@ class InterestFrames:
         The box around all that each of them asks for, where filters are known: see `boxes_of`.
     owners
         `subscription_id` and `subscriber`, where subscriptions stand in for subscribers in all of these.
+    histories
+        The same pairs packed, where they are, so that nobody needs to gather them by subscriber.
     """
 
     interests: DataFrame
@@ -52,6 +56,7 @@ class InterestFrames:
     subscribers: DataFrame | None = None
     boxes: DataFrame | None = None
     owners: DataFrame | None = None
+    histories: Histories | None = None
 
     @property
     def rows(self) -> Literal["subscriber", "subscription"]:

@@ -35,12 +35,14 @@ _PARTS = 1 << 20
 
 def flows_of(frames: InterestFrames) -> tuple[Labels, Doubles]:
     """Return all flows, in the order of their labels, and the rate of each."""
-    wanted = labels_in(frames.interests.select("flow").distinct().toArrow(), "flow", "interests")
+    # Histories know which flows they have, and so do the rates made from them.
+    known = frames.interests if frames.histories is None else frames.rates
+    wanted = labels_in(known.select("flow").distinct().toArrow(), "flow", "interests")
     nobody = pa.table({"subscriber": pa.array([], pa.int64()), "flow": wanted.slice(0, 0)})
     rated = Interest.from_tables(nobody, frames.rates.select("flow", "rate").toArrow())
-    flows, [known, _] = encode("flow", rated.flows, wanted)
+    flows, [place, _] = encode("flow", rated.flows, wanted)
     rate = np.ones(len(flows))
-    rate[known] = rated.rate
+    rate[place] = rated.rate
     return flows, rate
 
 
@@ -58,6 +60,9 @@ def rows_of(frames: InterestFrames, flows: Broadcast[Labels], *, everybody: bool
     """
     from pyspark.sql import functions as sf
 
+    if frames.histories is not None:
+        packed = frames.histories.rows(flows)
+        return packed if everybody else packed.where(sf.size("flows") > 0)
     pairs = frames.interests.select("subscriber", "flow")
     kind = pairs.schema["subscriber"].dataType.simpleString()
     numbered = pairs.mapInArrow(partial(_numbered, flows=flows), f"subscriber {kind}, flow int")
