@@ -50,7 +50,7 @@ class Registry(Mapping[str, T], Generic[T]):
         try:
             return self._items[name]
         except KeyError:
-            close = difflib.get_close_matches(name, self._items, n=1)
+            close = difflib.get_close_matches(str(name), self._items, n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
             known = ", ".join(sorted(self._items))
             raise ParameterError(f"unknown {self._kind} {name!r}; {hint}known: {known}") from None

@@ -152,6 +152,10 @@ def test_odd_numbers() -> None:
     [
         ({"balance": 0.5}, "balance is 0.5; give a number of at least 1"),
         ({"balance": float("nan")}, "balance is nan"),
+        ({"balance": float("inf")}, "balance is inf; give a number of at least 1, or none for any size"),
+        ({"balance": "x"}, "balance is 'x'; give a number of at least 1"),
+        ({"soft": "x"}, "soft is 'x'; give a number of members of at least 0"),
+        ({"soft": True}, "soft is True"),
         ({"sample": 0}, "sample is 0; give a whole number of at least 1"),
         ({"soft": -1.0}, "soft is -1.0; give a number of members"),
         ({"channels": None}, "channels is None; direct needs"),
@@ -160,6 +164,12 @@ def test_odd_numbers() -> None:
 def test_bad_parameters(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         Direct(**{"channels": 2} | wrong).fit(Interest([[1]]))
+
+
+def test_balance_beyond_everybody() -> None:
+    interest = Interest(np.eye(4))
+    vast, any_size = (Direct(channels=2, balance=balance).fit(interest) for balance in (1e300, None))
+    assert vast.plan_.listens.toarray().tolist() == any_size.plan_.listens.toarray().tolist()
 
 
 def test_more_than_fits_is_refused() -> None:

@@ -163,7 +163,7 @@ def most_of(n: int, n_clusters: int, balance: float | None) -> int:
     (20, 2, 7)
     """
     mean = n / max(n_clusters, 1)
-    return n if balance is None else max(math.floor(balance * mean), math.ceil(mean))
+    return n if balance is None else min(n, max(math.floor(min(balance, n) * mean), math.ceil(mean)))
 
 
 def _parts(q: float, most: int) -> Doubles:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -103,6 +104,19 @@ def check_whole(name: str, value: int, *, least: int = 1) -> None:
     """Refuse a parameter that is not a whole number, or too small."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise ParameterError(f"{name} is {value!r}; give a whole number of at least {least}")
+
+
+def check_number(name: str, value: float, *, least: float, most: float = math.inf, fix: str) -> None:
+    """Refuse a parameter that is not a number, not finite, or out of range; `fix` says what to give."""
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not least <= value <= most or not math.isfinite(value):
+        raise ParameterError(f"{name} is {value!r}; {fix}")
+
+
+def check_flag(name: str, value: bool) -> None:
+    """Refuse a parameter that is neither true nor false."""
+    if not isinstance(value, bool | np.bool_):
+        raise ParameterError(f"{name} is {value!r}; give true or false")
 
 
 def plan_of_flows(

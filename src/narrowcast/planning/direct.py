@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from narrowcast.errors import ParameterError
 from narrowcast.planning.audiences import Audiences
 from narrowcast.planning.base import (
     PLANNERS,
     check_channels,
+    check_number,
     check_seed,
     check_whole,
     order_of,
@@ -109,10 +108,11 @@ class Direct:
         check_whole("sample", self.sample)
         check_whole("merged", self.merged)
         check_whole("passes", self.passes, least=0)
-        if self.balance is not None and not self.balance >= 1:
-            raise ParameterError(f"balance is {self.balance!r}; give a number of at least 1, or none for any")
-        if not 0 <= self.soft < math.inf:
-            raise ParameterError(f"soft is {self.soft!r}; give a number of members of at least 0")
+        if self.balance is not None:
+            check_number(
+                "balance", self.balance, least=1, fix="give a number of at least 1, or none for any size"
+            )
+        check_number("soft", self.soft, least=0, fix="give a number of members of at least 0")
         assert self.channels is not None
         n = interest.n_subscribers
         n_clusters = min(self.channels, n)

@@ -11,6 +11,8 @@ from narrowcast.model.relation import relation
 from narrowcast.planning.base import (
     PLANNERS,
     check_channels,
+    check_flag,
+    check_number,
     check_seed,
     check_whole,
     order_of,
@@ -138,6 +140,8 @@ class Spectral:
             check_whole("groups", self.groups)
         check_whole("restarts", self.restarts)
         check_share(self.landmarks)
+        for name in ("normalise", "table", "offset"):
+            check_flag(name, getattr(self, name))
         if self.clustering not in get_args(Clustering):
             one = ", ".join(get_args(Clustering))
             raise ParameterError(f"clustering is {self.clustering!r}; give one of {one}")
@@ -427,8 +431,8 @@ class Ncut(Spectral):
 
     def space(self, events: int) -> Cut:
         """Return what gives rows coordinates, out of so many events."""
-        if not self.sigma > 0:
-            raise ParameterError(f"sigma is {self.sigma!r}; give a number above 0")
+        # The square of it is a number above 0 as well.
+        check_number("sigma", self.sigma, least=1e-150, most=1e150, fix="give a number above 0, such as 0.3")
         return Cut(
             dimensions=self.dimensions,
             similarity=self.similarity,

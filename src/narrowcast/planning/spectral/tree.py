@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from narrowcast.errors import ParameterError
-from narrowcast.planning.base import check_seed, check_whole
+from narrowcast.planning.base import check_number, check_seed, check_whole
 from narrowcast.planning.spectral.groups import Groups, gathered, held
 
 if TYPE_CHECKING:
@@ -163,8 +162,8 @@ class Tree:
 
 def check_share(landmarks: float) -> None:
     """Refuse what is no share of members."""
-    if not 0 < landmarks <= 1:
-        raise ParameterError(f"landmarks is {landmarks!r}; give a share above 0 and of at most 1")
+    fix = "give a share above 0 and of at most 1"
+    check_number("landmarks", landmarks, least=math.ulp(0.0), most=1, fix=fix)
 
 
 def sizes(groups: int, landmarks: float, levels: int) -> list[int]:
