@@ -17,9 +17,10 @@ from narrowcast.pipeline.compile import pack
 from narrowcast.pipeline.evaluate import false_positives_by_subscription
 from narrowcast.pipeline.inputs import Inputs
 from narrowcast.pipeline.interest import from_matches
-from narrowcast.pipeline.ownership import METHODS, bring_owners, check_by, gathered
+from narrowcast.pipeline.ownership import bring_owners, check_by, gathered
 from narrowcast.pipeline.plan import costs_of, make_plan, make_planner
 from narrowcast.planning import PLANNERS
+from narrowcast.routing.choice import CLUSTERS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,11 +29,11 @@ FILTERS = Inputs(subscriptions="s", events="e")
 
 
 def test_methods_that_cluster_subscribers() -> None:
-    for method in METHODS:
+    for method in CLUSTERS:
         check_by("subscription", method, FILTERS, channels=3)
     check_by("subscription", "auto", FILTERS, channels=3, params={"cost": "false-positives"})
     others = [name for name in PLANNERS if not getattr(make_planner(name, channels=3), "everybody", False)]
-    assert not set(others) & set(METHODS)
+    assert not set(others) & set(CLUSTERS)
     for method in others:
         check_by("subscriber", method, FILTERS, channels=3)
         with pytest.raises(ParameterError, match=f"method '{method}' puts flows into channels; take one"):

@@ -114,7 +114,7 @@ def compare(
         raise TableError(f"{out} exists already; name another folder or remove it")
     network = NetworkTables.read(topology, locations, publishers)
     again = settings.is_replayed(router, able=subscriptions is not None, again=again)
-    fitting = dict.fromkeys(router_for(method, flows) for method in ("", "partial"))
+    fitting = dict.fromkeys(router_for(method, flows) for method in ("", "partial", "direct"))
     routers = ([router] if router else list(fitting)) if again else []
     params, costing, routing = _dealt(
         settings.parameters(given_settings or []), chosen, costs, network, routers

@@ -18,6 +18,7 @@ from narrowcast.pipeline.boxes import boxes_of
 from narrowcast.pipeline.interest import InterestFrames, from_matches
 from narrowcast.pipeline.plan import make_planner
 from narrowcast.pipeline.problems import plainly
+from narrowcast.routing.choice import CLUSTERS
 
 if TYPE_CHECKING:
     from typing import Any
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 #: What is put into channels.
 ROWS = ("subscriber", "subscription")
-#: The methods that cluster subscribers by events, and so subscriptions as well.
-METHODS = ("direct", "rassoc", "ncut", "centroid", "box-overlap", "r-tree")
 
 
 def check_by(by: str, method: str, inputs: Inputs, **asks: Any) -> None:
@@ -65,7 +64,7 @@ def check_by(by: str, method: str, inputs: Inputs, **asks: Any) -> None:
     if not getattr(make_planner(method, **asks), "everybody", False):
         raise ParameterError(
             f"--by subscription is given, and method {method!r} puts flows into channels; take one that "
-            f"clusters subscribers: {', '.join(METHODS)}"
+            f"clusters subscribers: {', '.join(CLUSTERS)}"
         )
 
 

@@ -15,12 +15,18 @@ if TYPE_CHECKING:
     from narrowcast.routing.base import Router
 
 
+#: Methods whose channels are clusters of subscribers: who is in one gets what anybody there wants.
+CLUSTERS = ("direct", "rassoc", "ncut", "centroid", "box-overlap", "r-tree")
+
+
 def router_for(method: str, flow_space: str) -> str:
     """Return the name of the router that plans of a method come out best with.
 
-    In a plan of events any channel may carry an event. Sent to all that have somebody interested, it would
-    mostly cost more than direct messages do, so the break-even would leave channels unused: there, as in
-    plans of the method `partial`, the best one is chosen.
+    Clusters of subscribers get every event that one of their members wants: that is what they are made for,
+    and what their false positives are counted by. In another plan of events any channel may carry an event.
+    Sent to all that have somebody interested, it would mostly cost more than direct messages do, so the
+    break-even would leave channels unused: there, as in plans of the method `partial`, the best one is
+    chosen.
 
     Parameters
     ----------
@@ -33,7 +39,11 @@ def router_for(method: str, flow_space: str) -> str:
     --------
     >>> router_for("pairwise", "cells"), router_for("partial", "cells"), router_for("pairwise", "events")
     ('threshold', 'partial', 'partial')
+    >>> router_for("direct", "events"), router_for("direct", "cells")
+    ('channels', 'threshold')
     """
+    if method in CLUSTERS and flow_space == "events":
+        return "channels"
     return "partial" if method == "partial" or flow_space == "events" else "threshold"
 
 

@@ -69,7 +69,7 @@ class Intervals:
     >>> bool((lo[bounded] < hi[bounded]).all()), np.bincount(bounded.sum(axis=1)).tolist()
     (True, [0, 247, 116, 75, 62])
     >>> intervals.tables()["subscriptions"]["filter"][0].as_py()
-    'x0 > 0.3085955679850347 AND x0 <= 0.3191264671051571'
+    'x0 > 0.3165361749804213 AND x0 <= 0.36749145979390696'
     """
 
     n_subscriptions: int = 1000

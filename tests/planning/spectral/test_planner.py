@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.cluster.vq import kmeans2
@@ -313,13 +313,15 @@ def test_groups_that_are_there_already(method: Any, way: str) -> None:
     normalise=st.booleans(),
     columns=st.integers(0, 3),
 )
+@example(coordinates=np.array([[1e-303]]), normalise=False, columns=0)
 def test_points_have_no_number_above_the_most(coordinates: Any, normalise: bool, columns: int) -> None:
     longest = float(np.sqrt((coordinates**2).sum(axis=1).max()))
     points = Points(normalise=normalise, longest=longest, columns=columns)
     part = np.arange(len(coordinates)) % 3
     found = points(coordinates, part)
     assert found.shape == (len(coordinates), coordinates.shape[1] + columns)
-    assert np.abs(found).max(initial=0.0) <= points.most * (1 + 1e-12)
+    # What is so small that its square is 0 has no length.
+    assert np.abs(found).max(initial=0.0) <= points.most * (1 + 1e-12) + 1e-150
     for row in range(len(found)):  # each by itself, as workers have them
         assert points(coordinates[row : row + 1], part[row : row + 1]).tolist() == [found[row].tolist()]
 
