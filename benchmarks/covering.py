@@ -19,7 +19,7 @@ from benchmarks.sparks import watched
 
 from narrowcast.pipeline.covering import covered
 from narrowcast.pipeline.interest import InterestFrames
-from narrowcast.pipeline.session import session
+from narrowcast.pipeline.session import session, sized
 from narrowcast.planning import Cover
 from narrowcast.workloads.feeds import Feeds
 
@@ -48,6 +48,7 @@ def growth(sizes: tuple[tuple[int, int], ...]) -> list[dict[str, Any]]:
             costs: list[float] = []
             start = time.monotonic()
             with (
+                sized(there, sum(Path(path).stat().st_size for path in paths)),
                 watched() as watch,
                 covered(
                     frames,
