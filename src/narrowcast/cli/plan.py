@@ -42,7 +42,12 @@ from narrowcast.planning.watch import watching
 def plan(
     out: Annotated[Path, typer.Option("--out", metavar="PLAN", help="A folder that does not exist yet.")],
     method: Annotated[
-        str, typer.Option("--method", metavar="M", help=f"How: {', '.join(PLANNERS)}.")
+        str,
+        typer.Option(
+            "--method",
+            metavar="M",
+            help=f"How: {', '.join(PLANNERS)}; by the boxes of filters: centroid, box-overlap, r-tree.",
+        ),
     ] = "auto",
     channels: Annotated[
         int | None,
@@ -111,8 +116,8 @@ def plan(
     moves, the most groups to be joined and left.
 
     The method auto is the one that is best for the first --cost: partial for network, which is the default
-    with a topology; joint for filtering, which is with --sessions; for waste that of joint, pairwise
-    and macqueen which wastes least.
+    with a topology; joint for filtering, which is with --sessions; cover for overall; direct for
+    false-positives; for waste that of joint, pairwise and macqueen which wastes least.
 
     With --by subscription, methods that cluster subscribers by events (direct, rassoc, ncut, centroid,
     box-overlap, r-tree) cluster their subscriptions instead: who asks for unlike things is in several
