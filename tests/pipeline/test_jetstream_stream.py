@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pyspark.errors import StreamingQueryException
 
 from narrowcast.errors import JobError, ParameterError, TableError, TransportError
+from narrowcast.model.subjects import LONGEST, fault_of
 from narrowcast.pipeline.jetstream import (
     Address,
     JetStreamSource,
@@ -29,7 +30,6 @@ from narrowcast.pipeline.jetstream import (
 )
 from narrowcast.pipeline.jetstream.connection import Link
 from narrowcast.pipeline.jetstream.stream import state_of
-from narrowcast.pipeline.jetstream.subjects import LONGEST, fault_of
 from narrowcast.pipeline.problems import told
 from support.cluster import until
 from support.nats import NatsServer, nats_server

@@ -17,7 +17,7 @@ from narrowcast.errors import ParameterError, PlanError, TableError
 from narrowcast.files import read_table
 from narrowcast.model.artefact import write_plan
 from narrowcast.model.plan import ChannelPlan
-from narrowcast.pipeline.jetstream.subjects import subject_of
+from narrowcast.model.subjects import subject_of
 from narrowcast.report.export import Source, csv_files, multicast_files, nats_files, write_files
 from narrowcast.report.export.multicast import group_addresses, mac_address
 from narrowcast.report.export.nats import fault_of, word_of

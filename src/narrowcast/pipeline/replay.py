@@ -32,11 +32,11 @@ from narrowcast.pipeline.problems import plainly
 from narrowcast.pipeline.scan import over_events
 from narrowcast.pipeline.sendings import Replayed, Sending, Sent
 from narrowcast.pipeline.shipping import shipped
-from narrowcast.pipeline.streaming.routes import Flows, Routes, positions_of
 from narrowcast.planning.baselines import stable_hash
 from narrowcast.routing import Method, ThresholdRouter, over_placed
 from narrowcast.routing.choice import router_maker
 from narrowcast.routing.decision import routed
+from narrowcast.routing.routes import Flows, Routes, positions_of
 from narrowcast.sim.replay import Replay
 
 if TYPE_CHECKING:

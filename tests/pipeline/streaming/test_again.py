@@ -12,8 +12,8 @@ import pytest
 import narrowcast as nc
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.pipeline.streaming.record import Record, named
-from narrowcast.pipeline.streaming.routes import Flows
 from narrowcast.pipeline.streaming.state import State
+from narrowcast.routing.routes import Flows
 from support.stream import FILTERS, expected
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ Imported on use only: it needs pyspark and nats-py.
 
 from __future__ import annotations
 
+from narrowcast.model.subjects import name_of, subject_of
 from narrowcast.pipeline.jetstream.connection import Address
 from narrowcast.pipeline.jetstream.sink import Published, publish, write_messages
 from narrowcast.pipeline.jetstream.source import JetStreamSource, lag_of, missing_of, read_messages
-from narrowcast.pipeline.jetstream.subjects import name_of, subject_of
 
 __all__ = [
     "Address",

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from narrowcast.errors import TableError, TransportError
+from narrowcast.model.subjects import fault_of
 from narrowcast.pipeline.jetstream.connection import TIMEOUT, Address, Link
 from narrowcast.pipeline.jetstream.stream import ID
-from narrowcast.pipeline.jetstream.subjects import fault_of
 from narrowcast.pipeline.problems import plainly
 
 if TYPE_CHECKING:

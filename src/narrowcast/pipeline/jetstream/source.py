@@ -14,9 +14,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
 
 from narrowcast.errors import JobError, ParameterError
+from narrowcast.model.subjects import fault_of
 from narrowcast.pipeline.jetstream.connection import TIMEOUT, Address, Link
 from narrowcast.pipeline.jetstream.stream import messages, pending, state_of
-from narrowcast.pipeline.jetstream.subjects import fault_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from narrowcast.model.matches import Matches
     from narrowcast.model.schema import Schema
     from narrowcast.pipeline.streaming.counts import Counts
-    from narrowcast.pipeline.streaming.routes import Flows, Routes
     from narrowcast.pipeline.streaming.snapshots import Snapshot
+    from narrowcast.routing.routes import Flows, Routes
 
     Ints = NDArray[np.int64]
 

@@ -21,10 +21,10 @@ from narrowcast.pipeline.streaming.deliver import Delivery
 from narrowcast.pipeline.streaming.incoming import BODY, REASON, ROW, open_source
 from narrowcast.pipeline.streaming.record import Record, named
 from narrowcast.pipeline.streaming.rejects import Rejects
-from narrowcast.pipeline.streaming.routes import Flows, plan_name, read_routes
 from narrowcast.pipeline.streaming.sinks import PAYLOAD, TableSink, sink_of
 from narrowcast.pipeline.streaming.snapshots import Snapshots
 from narrowcast.pipeline.streaming.state import State
+from narrowcast.routing.routes import Flows, plan_name, read_routes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from narrowcast.model.schema import Schema
     from narrowcast.pipeline.streaming.backlog import Lag
     from narrowcast.pipeline.streaming.counts import Counter
-    from narrowcast.pipeline.streaming.routes import Routes
     from narrowcast.pipeline.streaming.sinks import Sink
+    from narrowcast.routing.routes import Routes
 
 log = logging.getLogger(__name__)
 

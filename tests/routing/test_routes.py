@@ -16,12 +16,12 @@ from narrowcast.model import artefact
 from narrowcast.model.matches import Matches
 from narrowcast.model.placement import Placement
 from narrowcast.pipeline.streaming import deliver
-from narrowcast.pipeline.streaming.routes import Flows, Routes, plan_name, read_routes
+from narrowcast.routing.routes import Flows, Routes, plan_name, read_routes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-ROUTES = "narrowcast.pipeline.streaming.routes"
+ROUTES = "narrowcast.routing.routes"
 SCHEMA = nc.Schema.of({"topic": "string", "price": "double"})
 INTEREST = nc.Interest(np.array([[1, 0, 1], [0, 1, 1]]), subscribers=["ann", "bob"], flows=["a", "b", "c"])
 
