@@ -1,38 +1,27 @@
-"""One suite for every transport: another implementation is another entry of OPEN."""
+"""One suite for every transport: the fixture `opened` has them all."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from narrowcast.broker.memory import MemoryTransport
+from narrowcast.broker.nats import NatsTransport
 from narrowcast.broker.transport import Message, Transport, check_subject
 from narrowcast.errors import ParameterError, TransportError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
     from narrowcast.broker.transport import Inbox
 
-    Open = Callable[[], AbstractAsyncContextManager[Transport]]
+    Open = Callable[..., AbstractAsyncContextManager[Transport]]
 
 #: Nothing here should take long; a hang should fail, not block the run.
 PATIENCE = 20
-
-
-@asynccontextmanager
-async def open_memory() -> AsyncIterator[Transport]:
-    transport = MemoryTransport()
-    yield transport
-    await transport.aclose()
-
-
-OPEN: dict[str, Open] = {"memory": open_memory}
-transports = pytest.mark.parametrize("opened", OPEN.values(), ids=list(OPEN))
 
 
 async def take(subscription: Inbox, count: int) -> list[Message]:
@@ -45,9 +34,8 @@ async def rest(subscription: Inbox) -> list[Message]:
         return [message async for message in subscription]
 
 
-@transports
 def test_order_and_no_loss_for_slow_and_fast_readers(opened: Open) -> None:
-    count = 3_000  # more than waits in memory, so that publishers meet slow readers
+    count = 3_000
 
     async def publish(transport: Transport, subject: str) -> None:
         for number in range(count):
@@ -79,7 +67,6 @@ def test_order_and_no_loss_for_slow_and_fast_readers(opened: Open) -> None:
     asyncio.run(run())
 
 
-@transports
 @pytest.mark.parametrize(
     ("pattern", "fits"),
     [
@@ -106,7 +93,6 @@ def test_patterns(opened: Open, pattern: str, fits: set[str]) -> None:
     asyncio.run(run())
 
 
-@transports
 def test_every_subscription_has_its_own_copy_and_only_of_what_comes_later(opened: Open) -> None:
     async def run() -> None:
         async with opened() as transport:
@@ -123,7 +109,6 @@ def test_every_subscription_has_its_own_copy_and_only_of_what_comes_later(opened
     asyncio.run(run())
 
 
-@transports
 def test_closing_ends_readers(opened: Open) -> None:
     async def run() -> None:
         async with opened() as transport:
@@ -143,7 +128,6 @@ def test_closing_ends_readers(opened: Open) -> None:
     asyncio.run(run())
 
 
-@transports
 def test_bad_subjects(opened: Open) -> None:
     async def run() -> None:
         async with opened() as transport:
@@ -159,41 +143,59 @@ def test_bad_subjects(opened: Open) -> None:
 
 def test_a_wildcard_is_a_whole_word() -> None:
     check_subject("a*b.c>d")
-    with pytest.raises(ParameterError, match=r"subject 'a\.\*' holds a wildcard; publish to one subject"):
+    with pytest.raises(ParameterError, match=r"subject 'a\.\*' has a wildcard; publish to one subject"):
         check_subject("a.*")
 
 
-def test_memory_holds_publishers_back_until_there_is_room() -> None:
+def test_all_that_waits_is_taken_at_once(opened: Open) -> None:
     async def run() -> None:
-        transport = MemoryTransport(limit=2)
-        subscription = await transport.subscribe("news")
-        for payload in (b"1", b"2"):
-            await transport.publish("news", payload)
-        third = asyncio.create_task(transport.publish("news", b"3"))
-        await asyncio.sleep(0.01)
-        assert not third.done()
-        assert [message.payload for message in await take(subscription, 1)] == [b"1"]
-        await asyncio.wait_for(third, PATIENCE)
-        fourth = asyncio.create_task(transport.publish("news", b"4"))
-        await asyncio.sleep(0.01)
-        await subscription.aclose()
-        await asyncio.wait_for(fourth, PATIENCE)
-        assert [message.payload for message in await rest(subscription)] == [b"2", b"3"]
+        async with opened() as transport:
+            news = await transport.subscribe("news")
+            for number in range(5):
+                await transport.publish("news", str(number).encode())
+            await transport.flush()
+            found: list[bytes] = []
+            async with asyncio.timeout(PATIENCE):
+                while len(found) < 5:
+                    some = await news.take(2)
+                    assert 1 <= len(some) <= 2
+                    found += [message.payload for message in some]
+            assert found == [b"0", b"1", b"2", b"3", b"4"]
+            await transport.aclose()
+            assert await news.take(2) == []
 
     asyncio.run(run())
 
 
-def test_memory_closing_frees_publishers_with_an_error() -> None:
+def test_answers(opened: Open) -> None:
     async def run() -> None:
-        transport = MemoryTransport(limit=1)
-        subscription = await transport.subscribe("news")
-        await transport.publish("news", b"1")
-        second = asyncio.create_task(transport.publish("news", b"2"))
-        await asyncio.sleep(0.01)
-        await transport.aclose()
-        with pytest.raises(TransportError, match="closed"):
-            await asyncio.wait_for(second, PATIENCE)
-        assert [message.payload for message in await rest(subscription)] == [b"1"]
+        async with opened() as transport:
+            asked, answers = await transport.subscribe("ask"), await transport.subscribe("answers.7")
+            await transport.publish("ask", b"?", reply="answers.7")
+            [question] = await take(asked, 1)
+            assert question.reply == "answers.7"
+            await transport.publish(question.reply, b"!")
+            assert await take(answers, 1) == [Message("answers.7", b"!")]
+
+    asyncio.run(run())
+
+
+def test_a_slow_reader_holds_nobody_up(opened: Open) -> None:
+    async def run() -> None:
+        async with opened(limit=4) as transport:
+            slow, other = await transport.subscribe("news"), await transport.subscribe("news")
+            reading = asyncio.create_task(rest(other))
+            for number in range(20):
+                await transport.publish("news", str(number).encode())
+                await transport.flush()
+                await asyncio.sleep(0.001)  # the other reads
+            async with asyncio.timeout(PATIENCE):
+                while slow.dropped < 16:
+                    await asyncio.sleep(0.01)
+            await transport.aclose()
+            assert [message.payload for message in await rest(slow)] == [b"0", b"1", b"2", b"3"]
+            assert [message.payload for message in await reading] == [b"%d" % n for n in range(20)]
+            assert (slow.dropped, other.dropped) == (16, 0)
 
     asyncio.run(run())
 
@@ -201,3 +203,23 @@ def test_memory_closing_frees_publishers_with_an_error() -> None:
 def test_memory_needs_room() -> None:
     with pytest.raises(ParameterError, match="limit is 0; let at least 1 message wait"):
         MemoryTransport(limit=0)
+
+
+def test_a_nats_server_that_is_not_there() -> None:
+    with pytest.raises(TransportError, match=r"no NATS server answers at nats://127\.0\.0\.1:1 within 0.3 s"):
+        asyncio.run(NatsTransport.connect("nats://127.0.0.1:1", patience=0.3))
+    with pytest.raises(ParameterError, match="servers is ' , '; name one, as nats://host:4222"):
+        asyncio.run(NatsTransport.connect(" , "))
+
+
+@pytest.mark.nats
+def test_what_a_server_does_not_take(nats_url: str) -> None:
+    async def run() -> None:
+        transport = await NatsTransport.connect(nats_url)
+        try:
+            with pytest.raises(ParameterError, match=r"payload of 1,048,577 bytes exceeds .* of 1,048,576"):
+                await transport.publish("news", bytes((1 << 20) + 1))
+        finally:
+            await transport.aclose()
+
+    asyncio.run(run())

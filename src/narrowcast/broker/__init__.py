@@ -1,6 +1,25 @@
-"""The live side: carrying messages to those who want them."""
+"""The live side: carrying messages to those who want them.
 
+`NatsTransport` is in `narrowcast.broker.nats`, which needs nats-py.
+"""
+
+from narrowcast.broker.interests import Interests
 from narrowcast.broker.memory import MemoryTransport
+from narrowcast.broker.node import Node
+from narrowcast.broker.publisher import Publisher
+from narrowcast.broker.server import NatsServer
+from narrowcast.broker.subscriber import Event, Subscriber
 from narrowcast.broker.transport import Inbox, Message, Transport
 
-__all__ = ["Inbox", "MemoryTransport", "Message", "Transport"]
+__all__ = [
+    "Event",
+    "Inbox",
+    "Interests",
+    "MemoryTransport",
+    "Message",
+    "NatsServer",
+    "Node",
+    "Publisher",
+    "Subscriber",
+    "Transport",
+]

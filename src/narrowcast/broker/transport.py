@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Protocol, Self
 
 from narrowcast.errors import ParameterError
+from narrowcast.model.subjects import fault_of
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Some bytes and the subject that they were published under."""
+    """Some bytes, the subject that they were published under, and the one for an answer, if any."""
 
     subject: str
     payload: bytes
+    reply: str = ""
 
 
 class Inbox(Protocol):
     """Messages in the order they came; iteration ends when the subscription or its transport closes.
 
-    What had arrived before the close is still handed out.
+    What had arrived before the close is still handed out. A reader that is slow holds nobody up: what comes
+    while its queue is full is dropped, and counted in `dropped`.
     """
+
+    dropped: int
 
     def __aiter__(self) -> Self:
         """Return itself."""
@@ -29,6 +33,10 @@ class Inbox(Protocol):
 
     async def __anext__(self) -> Message:
         """Wait for the next message."""
+        ...
+
+    async def take(self, most: int) -> list[Message]:
+        """Wait for a message, and return all that are there, so many at most; none when it has ended."""
         ...
 
     async def aclose(self) -> None:
@@ -43,8 +51,11 @@ class Transport(Protocol):
     no message published later is missed.
     """
 
-    async def publish(self, subject: str, payload: bytes) -> None:
-        """Send bytes to every subscription whose pattern fits the subject."""
+    async def publish(self, subject: str, payload: bytes, *, reply: str = "") -> None:
+        """Send bytes to every subscription whose pattern fits the subject.
+
+        `reply` is a subject that an answer may be published to.
+        """
         ...
 
     async def subscribe(self, subject: str) -> Inbox:
@@ -53,6 +64,10 @@ class Transport(Protocol):
         As in NATS, a subject is words joined by dots; in a pattern `*` stands for any one word and `>`,
         in the last place, for one word or more.
         """
+        ...
+
+    async def flush(self) -> None:
+        """Wait until all that was published is on its way to those who have subscribed."""
         ...
 
     async def aclose(self) -> None:
@@ -70,12 +85,14 @@ def check_subject(subject: str, *, pattern: bool = False) -> None:
     Traceback (most recent call last):
     narrowcast.errors.ParameterError: subject 'ticks..us' has an empty word; join words with single dots
     """
-    words = subject.split(".")
-    if not all(words):
-        raise ParameterError(f"subject {subject!r} has an empty word; join words with single dots")
-    if re.search(r"[\s\0]", subject):
-        raise ParameterError(f"subject {subject!r} holds white space; use letters, digits, - and _")
-    if not pattern and {"*", ">"} & set(words):
-        raise ParameterError(f"subject {subject!r} holds a wildcard; publish to one subject")
-    if ">" in words[:-1]:
-        raise ParameterError(f"subject {subject!r} holds '>' before its end; put it last, or use '*'")
+    if fault := fault_of(subject, pattern=pattern):
+        why = fault.removeprefix("subject ")
+        raise ParameterError(f"subject {subject!r} {why}; {_ADVICE.get(why, 'join words with single dots')}")
+
+
+#: What to do about a subject, by what is wrong with it.
+_ADVICE = {
+    "has white space": "use letters, digits, - and _",
+    "has a wildcard": "publish to one subject",
+    "has '>' before its end": "put it last, or use '*'",
+}

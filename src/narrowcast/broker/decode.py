@@ -1,0 +1,142 @@
+"""Events as they come over the wire to columns; those that cannot be read apart, with the reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from narrowcast.errors import InputError, ParameterError
+from narrowcast.files import first_line
+from narrowcast.model.events import EventBatch
+from narrowcast.model.schema import EVENT_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from narrowcast.model.schema import Schema
+
+#: Bytes of the largest event that is taken, unless told.
+LARGEST = 1 << 20
+_read = msgspec.json.Decoder(dict[str, Any]).decode
+#: Attributes of a CloudEvent that are about it, not in its data.
+_CONTEXT = ("id", "source", "type", "subject", "time", "datacontenttype", "dataschema")
+
+
+class Bad(NamedTuple):
+    """An event that cannot be used: its position, and why."""
+
+    position: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The events that can be used, where each of them stood, and the others."""
+
+    events: EventBatch
+    position: NDArray[np.int64]
+    bad: list[Bad]
+
+
+class Decoder:
+    """Reads JSON objects and CloudEvents in JSON as events of a schema.
+
+    The attributes of a CloudEvent are the members of its `data`, and beside them what it says of itself
+    (`type`, `source`, `subject`, `time`, ...), where `data` has no member of that name.
+
+    Parameters
+    ----------
+    schema
+        The attributes; others are left out.
+    largest
+        Bytes of the largest event that is taken.
+
+    Examples
+    --------
+    >>> from narrowcast.model.schema import Schema
+    >>> decoder = Decoder(Schema.of({"price": "double", "type": "string"}))
+    >>> cloud = b'{"specversion": "1.0", "id": "1", "source": "/x", "type": "tick", "data": {"price": 7}}'
+    >>> found = decoder.decode([b'{"price": 80.5}', b'{"price": "dear"}', b"?", cloud])
+    >>> found.events.columns[0].to_pylist(), found.events.columns[1].to_pylist(), found.position.tolist()
+    ([80.5, 7.0], [None, 'tick'], [0, 3])
+    >>> [each.position for each in found.bad]
+    [1, 2]
+    """
+
+    def __init__(self, schema: Schema, *, largest: int = LARGEST) -> None:
+        if largest < 2:
+            raise ParameterError(f"largest is {largest}; let events have at least 2 bytes")
+        self._schema, self._largest = schema, largest
+        self._id_is_ours = EVENT_ID not in schema
+
+    def decode(self, payloads: Sequence[bytes]) -> Decoded:
+        """Return the events among payloads, and why others are none."""
+        rows: list[dict[str, Any]] = []
+        kept: list[int] = []
+        bad: list[Bad] = []
+        try:
+            if max(map(len, payloads), default=0) > self._largest:
+                raise ValueError
+            rows, kept = [self._row(row) for row in map(_read, payloads)], list(range(len(payloads)))
+        except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
+            rows.clear()
+            for position, payload in enumerate(payloads):
+                row = self._one(payload)
+                if isinstance(row, str):
+                    bad.append(Bad(position, row))
+                else:
+                    rows.append(row)
+                    kept.append(position)
+        good: list[int] = []
+        events = self._batch(rows, kept, good, bad)
+        return Decoded(events, np.array(good, np.int64), sorted(bad))
+
+    def _one(self, payload: bytes) -> dict[str, Any] | str:
+        """Return an event, or why it is none."""
+        if len(payload) > self._largest:
+            return f"event of {len(payload):,} bytes is larger than {self._largest:,}"
+        if not payload.strip():
+            return "event is empty"
+        try:
+            return self._row(_read(payload))
+        except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError) as error:
+            return f"event is no JSON object: {first_line(error)}"
+
+    def _row(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return the attributes of an event."""
+        if "specversion" in row:
+            data = row.get("data")
+            about = {name: row[name] for name in _CONTEXT if name in row}
+            row = about | data if isinstance(data, dict) else about
+        if self._id_is_ours:
+            row.pop(EVENT_ID, None)
+        return row
+
+    def _batch(
+        self, rows: list[dict[str, Any]], at: list[int], good: list[int], bad: list[Bad]
+    ) -> EventBatch:
+        """Return rows as a batch, without those that do not fit: halves are tried until one row is left."""
+        parts: list[dict[str, Any]] = []
+        todo = [(rows, at)]
+        whole: EventBatch | None = None
+        while todo:
+            some, where = todo.pop()
+            try:
+                whole = EventBatch.from_rows(some, self._schema)
+            except InputError as error:
+                if len(some) == 1:
+                    bad.append(Bad(where[0], str(error)))
+                    continue
+                half = len(some) // 2
+                todo += [(some[half:], where[half:]), (some[:half], where[:half])]
+                continue
+            parts += some
+            good += where
+        if whole is not None and len(whole) == len(parts):
+            return whole
+        return EventBatch.from_rows(parts, self._schema)

@@ -1,0 +1,169 @@
+"""Who subscribes to what right now: filters by id, and the index that finds them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from narrowcast.errors import InputError, SchemaError
+from narrowcast.filters.compiler import Compiler
+from narrowcast.filters.infer import infer_schema
+from narrowcast.filters.limits import Limits
+from narrowcast.filters.subscriptions import compile_filters
+from narrowcast.matching import Auto
+from narrowcast.model.schema import Schema
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from narrowcast.model.subscriptions import SubscriptionSet
+
+#: What numbers are taken for where no schema says: events may have fractions where filters have none.
+_NUMBER = "double"
+
+
+class Interests:
+    """Subscriptions that come and go, with an index that changes along.
+
+    Parameters
+    ----------
+    schema
+        The types of attributes. Without one, what filters compare an attribute with tells its type, and a
+        later filter that takes it for another is refused.
+    limits
+        Bounds on one filter.
+
+    Examples
+    --------
+    >>> interests = Interests()
+    >>> interests.add("ann", ["price > 75", "name = 'IBM'"])
+    [0, 1]
+    >>> interests.schema.to_dict()
+    {'price': 'double', 'name': 'string'}
+    >>> interests.remove("ann", [0])
+    >>> interests.of("ann")
+    {1: "name = 'IBM'"}
+    >>> interests.add("bob", ["price = 'dear'"])
+    Traceback (most recent call last):
+    narrowcast.errors.InputError: filter "price = 'dear'" cannot be used: ...
+    """
+
+    def __init__(self, schema: Schema | None = None, *, limits: Limits | None = None) -> None:
+        self._learns = schema is None
+        self._limits = limits or Limits()
+        self._filters: dict[int, tuple[str, str]] = {}
+        self._owned: dict[str, dict[int, str]] = {}
+        self._versions: dict[str, int] = {}
+        self._next = 0
+        self._use(schema or Schema.of({}))
+
+    def _use(self, schema: Schema) -> None:
+        """Index all there is by a schema."""
+        self.schema = schema
+        self._compiler = Compiler(schema, self._limits)
+        self._matcher = Auto().fit(self._compiled(self._filters))
+        self.change = getattr(self, "change", 0) + 1
+
+    def _compiled(self, filters: Mapping[int, tuple[str, str]]) -> SubscriptionSet:
+        """Return filters as subscriptions; a bad one is an error."""
+        ids = np.fromiter(filters, np.int64, len(filters))
+        who = pa.array([subscriber for subscriber, _ in filters.values()], pa.string())
+        texts = pa.array([text for _, text in filters.values()], pa.string())
+        table = pa.table({"subscription_id": ids, "subscriber": who, "filter": texts})
+        made = compile_filters(self.schema, table, compiler=self._compiler)
+        if made.rejected.num_rows:
+            [row] = made.rejected.slice(0, 1).to_pylist()
+            raise InputError(f"filter {row['filter']!r:.200} cannot be used: {row['reason']}")
+        return made.subscriptions
+
+    def add(self, subscriber: str, filters: Sequence[str]) -> list[int]:
+        """Take up filters of a subscriber, all of them or none, and return their ids."""
+        numbers = list(range(self._next, self._next + len(filters)))
+        fresh = {number: (subscriber, text) for number, text in zip(numbers, filters, strict=True)}
+        if self._learns:
+            self._learn([text for _, text in fresh.values()])
+        self._matcher.add(self._compiled(fresh))
+        self._next += len(fresh)
+        self._note(fresh)
+        return numbers
+
+    def load(self, subscribers: Sequence[str], filters: Sequence[str]) -> list[str]:
+        """Take up many filters at once, of any number of subscribers; return why some are left out.
+
+        Parameters
+        ----------
+        subscribers, filters
+            One of each for every subscription.
+        """
+        if self._learns:
+            self._learn(filters)
+        ids = np.arange(self._next, self._next + len(filters))
+        columns = [pa.array(ids), pa.array(subscribers, pa.string()), pa.array(filters, pa.string())]
+        table = pa.table(columns, names=["subscription_id", "subscriber", "filter"])
+        made = compile_filters(self.schema, table, compiler=self._compiler)
+        if self._filters:
+            self._matcher.add(made.subscriptions)
+        else:
+            self._matcher = Auto().fit(made.subscriptions)
+        self._next += len(filters)
+        good = made.subscriptions.subscription_id
+        rows = good - ids[0] if len(good) else good
+        self._note({int(i): (subscribers[r], filters[r]) for i, r in zip(good, rows, strict=True)})
+        bad = made.rejected.to_pylist()
+        return [f"{row['subscriber']}: {row['filter']}: {row['reason']}" for row in bad]
+
+    def remove(self, subscriber: str, ids: Sequence[int]) -> None:
+        """Drop subscriptions of a subscriber, all of them or none."""
+        own = self._owned.get(subscriber, {})
+        for number in ids:
+            if number not in own:
+                raise InputError(f"subscription_id {number} is none of {subscriber!r}; nothing was removed")
+        self._matcher.remove(sorted(set(ids)))
+        for number in set(ids):
+            del own[number], self._filters[number]
+        self._touched(subscriber)
+
+    def of(self, subscriber: str) -> dict[int, str]:
+        """Return the filters of a subscriber by id."""
+        return dict(self._owned.get(subscriber, {}))
+
+    def version(self, subscriber: str) -> int:
+        """Return how often the subscriptions of a subscriber have changed."""
+        return self._versions.get(subscriber, 0)
+
+    @property
+    def matcher(self) -> Auto:
+        """The index."""
+        return self._matcher
+
+    def __len__(self) -> int:
+        return len(self._filters)
+
+    def _note(self, fresh: Mapping[int, tuple[str, str]]) -> None:
+        """Remember filters that the index has taken up."""
+        self._filters |= fresh
+        for number, (subscriber, text) in fresh.items():
+            self._owned.setdefault(subscriber, {})[number] = text
+        for subscriber in {subscriber for subscriber, _ in fresh.values()}:
+            self._touched(subscriber)
+
+    def _touched(self, subscriber: str) -> None:
+        """Count a change."""
+        self._versions[subscriber] = self.version(subscriber) + 1
+        self.change += 1
+
+    def _learn(self, filters: Sequence[str]) -> None:
+        """Take up the attributes that filters name and the schema lacks."""
+        try:
+            named = infer_schema(filters, self._limits).to_dict()
+        except SchemaError as error:
+            raise InputError(f"attributes of the filters do not go together: {error}") from error
+        fresh = {
+            name: _NUMBER if kind == "bigint" else kind
+            for name, kind in named.items()
+            if name not in self.schema
+        }
+        if fresh:
+            self._use(Schema.of(self.schema.to_dict() | fresh))

@@ -1,0 +1,177 @@
+"""NATS as a transport: the one file of the broker with nats."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self
+
+from narrowcast.broker.transport import Message, check_subject
+from narrowcast.broker.waiting import Waiting
+from narrowcast.errors import MissingError, ParameterError, TransportError
+from narrowcast.files import first_line
+
+try:
+    import nats.errors
+    from nats.aio.client import Client
+except ImportError as error:
+    raise MissingError("nats-py is not installed; run: pip install 'narrowcast[broker]'") from error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
+
+#: Messages that wait for a reader, unless told.
+LIMIT = 65_536
+#: Seconds to wait for a server in the beginning, and for its answer later.
+PATIENCE = 10
+
+
+class NatsTransport:
+    """Messages go through NATS servers, at most once.
+
+    A subscription whose reader is slow holds nobody up: what does not fit its queue is dropped and counted.
+    A connection that is lost is made again; what was published meanwhile is sent then.
+
+    Parameters
+    ----------
+    client
+        A connection; `connect` makes one.
+    limit
+        How many messages may wait in each subscription.
+    """
+
+    def __init__(self, client: Client, *, limit: int = LIMIT) -> None:
+        Waiting(limit)  # one that is too small is told at once
+        self._client, self._limit = client, limit
+        self._closed = False
+        self._subscriptions: list[NatsSubscription] = []
+
+    @classmethod
+    async def connect(
+        cls,
+        servers: str | Sequence[str],
+        *,
+        limit: int = LIMIT,
+        name: str = "narrowcast",
+        patience: float = PATIENCE,
+    ) -> Self:
+        """Connect to NATS.
+
+        Parameters
+        ----------
+        servers
+            URLs of servers of one cluster, joined by commas where it is one text.
+        limit
+            How many messages may wait in each subscription.
+        name
+            What servers call the connection in their logs.
+        patience
+            Seconds to wait for one of them.
+
+        Raises
+        ------
+        TransportError
+            When none of them answers.
+        """
+        given = servers.split(",") if isinstance(servers, str) else list(servers)
+        where = [url.strip() for url in given if url.strip()]
+        if not where:
+            raise ParameterError(f"servers is {servers!r}; name one, as nats://host:4222")
+        client = Client()
+        try:
+            # It is tried again and again, now and whenever it is lost.
+            await asyncio.wait_for(
+                client.connect(where, name=name, error_cb=_ignore, max_reconnect_attempts=-1,
+                               allow_reconnect=True, connect_timeout=2),
+                patience,
+            )  # fmt: skip
+        except (OSError, TimeoutError, nats.errors.Error) as error:
+            with suppress(nats.errors.Error, OSError):
+                await client.close()
+            raise TransportError(
+                f"no NATS server answers at {', '.join(where)} within {patience:g} s; start one, "
+                "or name another"
+            ) from error
+        return cls(client, limit=limit)
+
+    async def publish(self, subject: str, payload: bytes, *, reply: str = "") -> None:
+        """Send bytes; waits only while more is on its way than the connection takes."""
+        check_subject(subject)
+        self._check_open()
+        try:
+            await self._client.publish(subject, payload, reply)
+        except nats.errors.MaxPayloadError as error:
+            raise ParameterError(
+                f"payload of {len(payload):,} bytes exceeds the server's max_payload of "
+                f"{self._client.max_payload:,}; send less at once"
+            ) from error
+        except nats.errors.Error as error:
+            raise TransportError(f"cannot publish to {subject}: {first_line(error)}") from error
+
+    async def subscribe(self, subject: str) -> NatsSubscription:
+        """Receive what is published under a subject, or under all that fit a pattern."""
+        check_subject(subject, pattern=True)
+        self._check_open()
+        made = NatsSubscription(self._limit, self._subscriptions.remove)
+        try:
+            made.feed = await self._client.subscribe(subject, cb=made.arrive)
+            await self._client.flush(PATIENCE)  # the server has it, whoever publishes next
+        except (nats.errors.Error, TimeoutError) as error:
+            raise TransportError(f"cannot subscribe to {subject}: {first_line(error)}") from error
+        self._subscriptions.append(made)
+        return made
+
+    async def flush(self) -> None:
+        """Wait until the server has all that was published."""
+        self._check_open()
+        try:
+            await self._client.flush(PATIENCE)
+        except (nats.errors.Error, TimeoutError) as error:
+            raise TransportError(f"the NATS server does not answer: {first_line(error)}") from error
+
+    async def aclose(self) -> None:
+        """End all subscriptions; what waits in them is still handed out."""
+        if self._closed:
+            return
+        self._closed = True
+        for subscription in list(self._subscriptions):
+            await subscription.aclose()
+        with suppress(nats.errors.Error, TimeoutError):
+            await self._client.flush(PATIENCE)
+        with suppress(nats.errors.Error):
+            await self._client.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise TransportError("the transport is closed; open a new one to publish or subscribe")
+
+
+class NatsSubscription(Waiting):
+    """The receiving end of a `NatsTransport`."""
+
+    feed: Subscription
+
+    def __init__(self, limit: int, forget: Callable[[NatsSubscription], None]) -> None:
+        super().__init__(limit)
+        self._forget, self._closing = forget, False
+
+    async def arrive(self, message: Msg) -> None:
+        """Take up a message as NATS brings it."""
+        self.put(Message(message.subject, message.data, message.reply))
+
+    async def aclose(self) -> None:
+        """Stop receiving; what has arrived is still handed out."""
+        if self._closing:
+            return
+        self._closing = True
+        self._forget(self)
+        with suppress(nats.errors.Error, TimeoutError):
+            await self.feed.drain()  # type: ignore[no-untyped-call]
+        self.close()
+
+
+async def _ignore(_: Exception) -> None:
+    """Say nothing of what goes wrong on the way: the connection is made again, and drops are counted."""

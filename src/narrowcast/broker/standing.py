@@ -1,0 +1,123 @@
+"""Which plan is in use, who listens to its channels, and so which way each event goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import scipy.sparse as sp
+
+from narrowcast.matching.answers import subscribers_of
+from narrowcast.model.plan import ChannelPlan
+from narrowcast.routing.routes import Routes, positions_of
+
+if TYPE_CHECKING:
+    from narrowcast.broker.interests import Interests
+    from narrowcast.matching.reader import Reader
+    from narrowcast.model.events import EventBatch
+    from narrowcast.model.subscriptions import SubscriptionSet
+    from narrowcast.routing import Deliveries
+
+
+def no_routes() -> Routes:
+    """Return routes without a channel: everybody is sent to directly."""
+    return Routes("none", ChannelPlan(np.zeros((1, 0), bool), np.zeros((0, 0), bool)), None)
+
+
+@dataclass(slots=True)
+class Epoch:
+    """A plan, and who has said that they listen to their channels.
+
+    Whoever has not is sent to directly: so it does not matter when they come, go, or change.
+
+    Parameters
+    ----------
+    number
+        Counts plans.
+    routes
+        The plan.
+    joined
+        Those who listen.
+    """
+
+    number: int
+    routes: Routes
+    joined: set[str] = field(default_factory=set)
+    #: Counts changes of who listens.
+    change: int = 0
+
+    def channels(self, subscriber: str) -> list[int]:
+        """Return the channels that somebody should listen to."""
+        plan = self.routes.plan
+        [position] = positions_of(pa.array([subscriber], pa.string()), plan.subscribers)
+        if position < 0:
+            return []
+        listens = plan.listens
+        found: list[int] = listens.indices[listens.indptr[position] : listens.indptr[position + 1]].tolist()
+        return found
+
+    def join(self, subscriber: str, channels: list[int]) -> bool:
+        """Note that somebody listens to some channels; return whether those are all that they should."""
+        if not set(self.channels(subscriber)) <= set(channels):
+            return False
+        if subscriber not in self.joined:
+            self.joined.add(subscriber)
+            self.change += 1
+        return True
+
+    def leave(self, subscriber: str) -> None:
+        """Note that somebody no longer listens."""
+        if subscriber in self.joined:
+            self.joined.remove(subscriber)
+            self.change += 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """Subscriptions and routes at one moment: what a batch of events is sent by.
+
+    Parameters
+    ----------
+    epoch
+        The number of the plan.
+    reader
+        The index.
+    subscriptions
+        What it holds.
+    names
+        The subscribers, by position.
+    versions
+        The version of the subscriptions of each.
+    routes
+        The plan for these subscribers.
+    """
+
+    epoch: int
+    reader: Reader
+    subscriptions: SubscriptionSet
+    names: list[str]
+    versions: list[int]
+    routes: Routes
+
+    @classmethod
+    def of(cls, interests: Interests, epoch: Epoch) -> Snapshot:
+        """Return what holds now."""
+        reader = interests.matcher.snapshot()
+        mine = reader.subscriptions_
+        names: list[str] = mine.subscribers.cast(pa.string()).to_pylist()
+        fitted = epoch.routes.over(mine.subscribers, mine.subscription_id, mine.subscriber)
+        there = np.fromiter((name in epoch.joined for name in names), bool, len(names))
+        plan = fitted.plan
+        listens = sp.csr_array(plan.listens.multiply(there[:, None]))
+        listens.eliminate_zeros()
+        routes = replace(fitted, plan=ChannelPlan(plan.carries, listens.astype(bool), plan.parent))
+        versions = [interests.version(name) for name in names]
+        return cls(epoch.number, reader, mine, names, versions, routes)
+
+    def route(self, events: EventBatch) -> tuple[Deliveries, int]:
+        """Return which way each event goes, and how many pairs of event and subscriber matched."""
+        found = self.reader.match(events)
+        interested = subscribers_of(found, self.subscriptions)
+        return self.routes.route(events, interested, found), interested.n_pairs

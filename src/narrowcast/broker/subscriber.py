@@ -1,0 +1,301 @@
+"""Subscribers: each event that one of their filters lets through, once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from narrowcast.broker import wire
+from narrowcast.broker.asking import PATIENCE, Asking
+from narrowcast.broker.decode import Decoder
+from narrowcast.broker.seen import Seen
+from narrowcast.errors import InputError, ParameterError, TransportError
+from narrowcast.filters.subscriptions import compile_filters
+from narrowcast.matching import Scan
+from narrowcast.model.schema import Schema
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from narrowcast.broker.transport import Inbox, Transport
+
+#: Frames that are looked at in one go, and events that wait for their reader.
+_FRAMES, LIMIT = 256, 1 << 18
+_json = msgspec.json.Decoder().decode
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event that somebody wants.
+
+    Parameters
+    ----------
+    publisher, number
+        Who published it, and the how many-th of theirs it is: together its id.
+    payload
+        As it was published.
+    """
+
+    publisher: str
+    number: int
+    payload: bytes
+
+    @property
+    def data(self) -> Any:
+        """The event, read from its JSON."""
+        return _json(self.payload)
+
+
+class Subscriber:
+    """Receives the events that match its filters, each once, in the order of their publisher.
+
+    The order of a publisher's events holds within a channel of the plan, and for those that are sent
+    directly. What comes over a channel that others share is filtered here.
+
+    Parameters
+    ----------
+    transport
+        What moves bytes.
+    name
+        Who subscribes. Subscriptions stay with the name when a subscriber goes.
+    prefix
+        As nodes have it.
+    limit
+        How many events may wait to be read; what comes then is dropped, and counted in `dropped`.
+    patience
+        Seconds to wait for a node.
+
+    Examples
+    --------
+    >>> from narrowcast.broker import Interests, MemoryTransport, Node, Publisher
+    >>> async def demo():
+    ...     transport = MemoryTransport()
+    ...     node = Node(transport, Interests())
+    ...     await node.start()
+    ...     async with Subscriber(transport, "ann") as ann:
+    ...         await ann.subscribe("price > 75")
+    ...         async with Publisher(transport) as publisher:
+    ...             for price in (80, 70, 90):
+    ...                 await publisher.publish({"price": price})
+    ...         found = [(await anext(ann)).data for _ in range(2)]
+    ...     await node.stop()
+    ...     return found
+    >>> asyncio.run(demo())
+    [{'price': 80}, {'price': 90}]
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        name: str,
+        *,
+        prefix: str = "nc",
+        limit: int = LIMIT,
+        patience: float = PATIENCE,
+    ) -> None:
+        if not name:
+            raise ParameterError("name is empty; give the subscriber one")
+        if limit < 1:
+            raise ParameterError(f"limit is {limit}; let at least 1 event wait")
+        self.name, self._transport, self._subjects = name, transport, wire.Subjects(prefix)
+        self._asking = Asking(transport, self._subjects.inbox(name))
+        self._patience, self._limit = patience, limit
+        self._standing: wire.Standing | None = None
+        self._prepared: wire.Prepare | None = None
+        self._channels: dict[tuple[int, int], tuple[Inbox, asyncio.Task[None]]] = {}
+        self._fixed: list[tuple[Inbox, asyncio.Task[None]]] = []
+        self._changing = asyncio.Lock()
+        self._seen = Seen()
+        self._events: deque[Event] = deque()
+        self._arrived = asyncio.Event()
+        self._closed = False
+        #: Events that came over a channel and were none of its own, and events that found no room.
+        self.filtered = self.dropped = 0
+
+    # ---- what it wants
+
+    async def start(self) -> Self:
+        """Begin to listen to what is for this subscriber."""
+        await self._asking.start()
+        of = self._subjects
+        for subject in (of.to(self.name), of.everybody):
+            self._fixed.append(await self._listen(subject))
+        control = await self._transport.subscribe(of.control(self.name))
+        self._fixed.append((control, asyncio.create_task(self._obey(control))))
+        await self._take_up(await self._ask(wire.Hello(self.name)))
+        return self
+
+    async def subscribe(self, *filters: str) -> list[int]:
+        """Subscribe to what filters let through, and return the ids of these subscriptions.
+
+        Every event that is published after this returns is matched with them.
+
+        Raises
+        ------
+        InputError
+            When one cannot be used: then none is.
+        """
+        if not filters:
+            raise ParameterError("there is no filter; give at least one")
+        answer = await self._ask(wire.Add(self.name, list(filters)))
+        await self._take_up(answer)
+        return answer.added
+
+    async def unsubscribe(self, *subscription_ids: int) -> None:
+        """Give up subscriptions by id."""
+        await self._take_up(await self._ask(wire.Remove(self.name, list(subscription_ids))))
+
+    @property
+    def filters(self) -> dict[int, str]:
+        """Its filters by subscription id, as far as it has heard."""
+        return {} if self._standing is None else dict(self._standing.filters)
+
+    async def _ask(self, request: wire.Request) -> wire.Standing:
+        """Ask a node, and return what holds then."""
+        said = await self._asking.ask(self._subjects.ask, wire.encode(request), patience=self._patience)
+        answer = wire.decode_answer(said)
+        if isinstance(answer, wire.Refused):
+            raise InputError(answer.reason)
+        if not isinstance(answer, wire.Standing):
+            raise TransportError(
+                f"a node answers {self._subjects.ask} with something else; is it of another version?"
+            )
+        return answer
+
+    # ---- what it listens to
+
+    async def _listen(self, subject: str) -> tuple[Inbox, asyncio.Task[None]]:
+        """Listen to a subject of events."""
+        inbox = await self._transport.subscribe(subject)
+        return inbox, asyncio.create_task(self._receive(inbox))
+
+    async def _obey(self, control: Inbox) -> None:
+        """Do what nodes say about channels."""
+        async for message in control:
+            try:
+                order = wire.decode_answer(message.payload)
+            except (msgspec.MsgspecError, UnicodeError):
+                continue  # somebody else's; nodes write what can be read
+            if isinstance(order, wire.Standing):
+                await self._take_up(order)
+            elif isinstance(order, wire.Prepare):
+                self._prepared = order
+                await self._join(order.epoch, order.channels)
+
+    async def _take_up(self, standing: wire.Standing) -> None:
+        """Take up what holds now: filters, and channels of the plan in use."""
+        async with self._changing:
+            now = self._standing
+            if now is not None and (standing.epoch, standing.version) < (now.epoch, now.version):
+                return  # an answer that was overtaken
+            self._standing = standing
+            if now is None or (now.schema, now.filters) != (standing.schema, standing.filters):
+                schema = Schema.of(standing.schema)
+                self._decoder = Decoder(schema)
+                self._filter = Scan().fit(
+                    compile_filters(schema, list(standing.filters.values())).subscriptions
+                )
+            ahead = self._prepared is not None and self._prepared.epoch > standing.epoch
+            kept = {(standing.epoch, channel) for channel in standing.channels}
+            gone = [
+                key for key in self._channels if key not in kept and not (ahead and key[0] > standing.epoch)
+            ]
+        if kept - set(self._channels):
+            await self._join(standing.epoch, standing.channels)
+        for key in gone:
+            inbox, task = self._channels.pop(key, (None, None))
+            if inbox is not None and task is not None:
+                await inbox.aclose()  # what has come is still read
+                await task
+
+    async def _join(self, epoch: int, channels: Sequence[int]) -> None:
+        """Listen to channels, and say so."""
+        for channel in channels:
+            if (epoch, channel) not in self._channels:
+                self._channels[epoch, channel] = await self._listen(self._subjects.channel(epoch, channel))
+        said = wire.encode(wire.Listening(self.name, epoch, list(channels)))
+        await self._asking.send(self._subjects.ask, said)
+
+    # ---- what it gets
+
+    async def _receive(self, inbox: Inbox) -> None:
+        """Take in what comes over a subject."""
+        while messages := await inbox.take(_FRAMES):
+            loose: list[wire.Entry] = []
+            for message in messages:
+                frame = wire.decode_frame(message.payload)
+                standing = self._standing
+                if standing is not None and frame.exact == standing.version:
+                    loose = self._flush(loose)  # in order
+                    self._put(frame.entries)
+                else:
+                    loose += frame.entries
+            self._flush(loose)
+
+    def _flush(self, loose: list[wire.Entry]) -> list[wire.Entry]:
+        """Keep what the filters let through."""
+        if loose and self._standing is not None:
+            decoded = self._decoder.decode([payload for _, _, payload in loose])
+            wanted = decoded.position[self._filter.match(decoded.events).counts() > 0].tolist()
+            self.filtered += len(loose) - len(wanted)
+            self._put([loose[i] for i in wanted])
+        return []
+
+    def _put(self, entries: Sequence[wire.Entry]) -> None:
+        """Hand over events that were not there before."""
+        for publisher, number, payload in entries:
+            if self._seen.first(publisher, number):
+                if len(self._events) < self._limit:
+                    self._events.append(Event(publisher, number, payload))
+                else:
+                    self.dropped += 1
+        if self._events:
+            self._arrived.set()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        """Wait for the next event."""
+        found = await self.take(1)
+        if not found:
+            raise StopAsyncIteration
+        return found[0]
+
+    async def take(self, most: int) -> list[Event]:
+        """Wait for an event, and return all that are there, so many at most; none when it has ended."""
+        while not self._events:
+            if self._closed:
+                return []
+            self._arrived.clear()
+            await self._arrived.wait()
+        return [self._events.popleft() for _ in range(min(most, len(self._events)))]
+
+    async def aclose(self) -> None:
+        """Stop listening; its subscriptions stay, and what has come can still be read."""
+        if self._closed:
+            return
+        if self._standing is not None:
+            with suppress(TransportError):
+                await self._asking.send(self._subjects.ask, wire.encode(wire.Bye(self.name)))
+        for inbox, task in [*self._fixed, *self._channels.values()]:
+            await inbox.aclose()
+            await task
+        self._channels.clear()
+        await self._asking.aclose()
+        self._closed = True
+        self._arrived.set()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()

@@ -1,0 +1,182 @@
+"""What goes over the wire: subjects, and messages in MessagePack."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+
+from narrowcast.errors import ParameterError
+from narrowcast.model.subjects import fault_of, subject_of
+
+#: Who published an event, the how many-th it was, and the event as it was written.
+Entry: TypeAlias = tuple[str, int, bytes]
+
+
+class Batch(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Events of one publisher, numbered from `first` on: what publishers send to nodes."""
+
+    publisher: str
+    first: int
+    payloads: list[bytes]
+
+
+class Frame(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Events for all who listen to a subject: what nodes send.
+
+    `exact` says that the receiver wants all of them, as far as the node knew: it has version `exact` of the
+    receiver's subscriptions. It is -1 on a channel, where anybody has to look for what is theirs.
+    """
+
+    exact: int
+    entries: list[Entry]
+
+
+class Hello(msgspec.Struct, tag="hello", frozen=True):
+    """A subscriber is there, and listens to what is for it alone."""
+
+    subscriber: str
+
+
+class Bye(msgspec.Struct, tag="bye", frozen=True):
+    """A subscriber is going; its subscriptions stay."""
+
+    subscriber: str
+
+
+class Add(msgspec.Struct, tag="add", frozen=True):
+    """A subscriber wants what a filter lets through."""
+
+    subscriber: str
+    filters: list[str]
+
+
+class Remove(msgspec.Struct, tag="remove", frozen=True):
+    """A subscriber no longer wants what some of its subscriptions ask for."""
+
+    subscriber: str
+    subscription_ids: list[int]
+
+
+class Prepare(msgspec.Struct, tag="prepare", frozen=True):
+    """A plan will be used soon: a subscriber should listen to these channels of it, beside all others."""
+
+    epoch: int
+    channels: list[int]
+
+
+class Listening(msgspec.Struct, tag="listening", frozen=True):
+    """A subscriber listens to these channels of a plan."""
+
+    subscriber: str
+    epoch: int
+    channels: list[int]
+
+
+class Standing(msgspec.Struct, tag="standing", frozen=True):
+    """What holds for a subscriber: an answer to `Hello`, `Add` and `Remove`, and on the control subject.
+
+    Parameters
+    ----------
+    version
+        Counts the changes of its subscriptions.
+    filters
+        Its subscriptions by id.
+    schema
+        The types of attributes.
+    epoch, channels
+        The plan that is in use, and the channels that it should listen to.
+    added
+        Of `Add`, the ids of the filters, in their order.
+    """
+
+    version: int
+    filters: dict[int, str]
+    schema: dict[str, str]
+    epoch: int
+    channels: list[int]
+    added: list[int] = []
+
+
+class Refused(msgspec.Struct, tag="refused", frozen=True):
+    """What was asked for is not done, and why."""
+
+    reason: str
+
+
+Request: TypeAlias = Hello | Bye | Add | Remove | Listening
+Answer: TypeAlias = Standing | Refused | Prepare
+
+_encoder = msgspec.msgpack.Encoder()
+encode = _encoder.encode
+decode_batch = msgspec.msgpack.Decoder(Batch).decode
+decode_frame = msgspec.msgpack.Decoder(Frame).decode
+decode_request = msgspec.msgpack.Decoder(Request).decode
+decode_answer = msgspec.msgpack.Decoder(Answer).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Subjects:
+    """The subjects of one broker, all below a prefix.
+
+    Parameters
+    ----------
+    prefix
+        How they begin: two brokers on one server have different ones.
+
+    Examples
+    --------
+    >>> of = Subjects("nc")
+    >>> of.channel(3, 7), of.to("anna b."), of.ingress("p1", 4)
+    ('nc.channel.3.7', 'nc.to.anna%20b%2E', 'nc.in.3.p1')
+    """
+
+    prefix: str = "nc"
+
+    def __post_init__(self) -> None:
+        if fault := fault_of(self.prefix):
+            raise ParameterError(
+                f"prefix {self.prefix!r} cannot be used: {fault}; join words with single dots"
+            )
+
+    def ingress(self, publisher: str, partitions: int) -> str:
+        """Return where a publisher's events go: always to the same of so many partitions."""
+        part = zlib.crc32(publisher.encode()) % partitions
+        return subject_of(f"{self.prefix}.in.{part}", publisher)
+
+    def partition(self, number: int | None = None) -> str:
+        """Return the pattern of all ingress of a partition, or of all of them."""
+        return f"{self.prefix}.in.>" if number is None else f"{self.prefix}.in.{number}.>"
+
+    @property
+    def plain(self) -> str:
+        """Where anybody publishes events as they are, without a client of ours."""
+        return f"{self.prefix}.in"
+
+    @property
+    def ask(self) -> str:
+        """Where subscribers ask nodes."""
+        return f"{self.prefix}.ask"
+
+    @property
+    def everybody(self) -> str:
+        """What all subscribers listen to."""
+        return f"{self.prefix}.all"
+
+    def channel(self, epoch: int, number: int) -> str:
+        """Return a channel of a plan; another plan has others."""
+        return f"{self.prefix}.channel.{epoch}.{number}"
+
+    def to(self, subscriber: str) -> str:
+        """Return what one subscriber alone listens to."""
+        return subject_of(f"{self.prefix}.to", subscriber)
+
+    def control(self, subscriber: str) -> str:
+        """Return where nodes tell a subscriber what holds."""
+        return subject_of(f"{self.prefix}.control", subscriber)
+
+    def inbox(self, name: str) -> str:
+        """Return where answers to somebody go."""
+        return subject_of(f"{self.prefix}.answer", name)

@@ -1,0 +1,80 @@
+"""`narrowcast publish`: events from a file to a live broker."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from narrowcast.cli import live, options
+from narrowcast.errors import InputError
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+_check = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def publish(
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="JSON lines; - for standard input.")],
+    nats: live.Nats = live.HERE,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="P", help="Who publishes; else like no other.")
+    ] = None,
+    prefix: live.Prefix = "nc",
+    as_json: options.Json = False,
+) -> None:
+    """Publish JSON objects, plain or CloudEvents, one a line, in their order.
+
+    It ends when nodes have taken all of them. A line that is no JSON object ends it with an error; what stood
+    before has been published.
+
+    Examples:
+
+        narrowcast publish events.jsonl
+
+        echo '{"price": 80, "name": "IBM"}' | narrowcast publish -
+    """
+    with ExitStack() as stack:
+        lines: BinaryIO = sys.stdin.buffer
+        if file != "-":
+            try:
+                lines = stack.enter_context(Path(file).open("rb"))
+            except OSError as error:
+                raise InputError(
+                    f"{file} cannot be read: {error.strerror}; give a file of JSON lines"
+                ) from error
+        published: list[int] = []
+        live.until_interrupted(_publish(nats, lines, file, name, prefix, published))
+    if published:
+        rows = [("", "number"), ("events", f"{published[0]:,}")]
+        options.show({"command": "publish", "events": published[0]}, {"Published": rows}, as_json=as_json)
+
+
+async def _publish(
+    url: str, lines: BinaryIO, file: str, name: str | None, prefix: str, published: list[int]
+) -> None:
+    """Publish lines, and note how many."""
+    from narrowcast.broker import Publisher
+
+    async with live.connected(url, "narrowcast publish") as transport:
+        publisher = await Publisher(transport, name, prefix=prefix).start()
+        try:
+            for number, line in enumerate(lines, 1):
+                event = line.strip()
+                if not event:
+                    continue
+                try:
+                    _check(event)
+                except (msgspec.MsgspecError, UnicodeError) as error:
+                    raise InputError(
+                        f"line {number} of {file} is no JSON object: {error}; mend it"
+                    ) from error
+                await publisher.publish(event)
+        finally:
+            await publisher.aclose()
+        published.append(publisher.published)

@@ -1,0 +1,87 @@
+"""Everybody gets exactly what they want: each event once, in the order of its publisher."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from support.broker import Setting, plan_of, some_events, some_filters, wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from narrowcast.broker import Event
+    from narrowcast.broker.transport import Transport
+
+    Open = Callable[..., AbstractAsyncContextManager[Transport]]
+
+
+def people(rng: np.random.Generator, count: int) -> dict[str, list[str]]:
+    names = [f"s {i}.*" for i in range(count)]  # no words of NATS's as they are
+    return {name: some_filters(rng, int(rng.integers(1, 4))) for name in names}
+
+
+def check(got: list[Event], expected: list[int], ids: list[tuple[str, int]]) -> None:
+    """All that was expected and nothing else, none twice, and in the order of each publisher."""
+    found = [(event.publisher, event.number) for event in got]
+    assert sorted(found) == sorted(ids[i] for i in expected)
+    for publisher in {who for who, _ in found}:
+        numbers = [number for who, number in found if who == publisher]
+        assert numbers == sorted(numbers)
+
+
+@pytest.mark.parametrize("method", [None, "broadcast", "unicast", "hash", "pairwise", "direct"])
+def test_by_any_plan(opened: Open, method: str | None) -> None:
+    async def run() -> None:
+        rng = np.random.default_rng(3)
+        filters, events = people(rng, 12), some_events(rng, 500)
+        expected = wanted(filters, events)
+        async with opened() as transport:
+            setting = Setting(transport, filters)
+            await setting.start(None if method is None else plan_of(filters, method, 4, 1))
+            ids = await setting.publish(events)
+            await setting.end({name: len(found) for name, found in expected.items()})
+            counts = setting.node.counts
+        for name, numbers in expected.items():
+            check(setting.got[name], numbers, ids)
+        assert counts.events == 500
+        assert counts.pairs == sum(map(len, expected.values()))
+        if method in (None, "unicast"):
+            assert set(counts.methods) <= {"none", "unicast"}
+            assert counts.messages == counts.pairs
+        if method == "broadcast":
+            assert set(counts.methods) <= {"none", "channel"}
+            assert counts.messages == counts.matched
+
+    asyncio.run(run())
+
+
+def test_plans_change_while_events_flow(opened: Open) -> None:
+    methods = ["hash", "pairwise", "unicast", "direct", "broadcast"]
+
+    async def run() -> None:
+        rng = np.random.default_rng(4)
+        filters, events = people(rng, 10), some_events(rng, 1000)
+        once = wanted(filters, events)
+        async with opened() as transport:
+            setting = Setting(transport, filters, publishers=3)
+            await setting.start(plan_of(filters, "hash", 3, 0))
+
+            async def switch() -> None:
+                for number in range(20):
+                    await setting.node.rollout(plan_of(filters, methods[number % 5], 2 + number % 3, number))
+
+            ids = await setting.publish(events, pause=5, until=asyncio.create_task(switch()))
+            again = np.arange(len(ids)) % len(events)
+            expected = {name: np.flatnonzero(np.isin(again, found)).tolist() for name, found in once.items()}
+            await setting.end({name: len(found) for name, found in expected.items()})
+            assert setting.node.epoch.number == 21
+            assert setting.node.counts.methods["channel"] > 100
+        for name, numbers in expected.items():
+            check(setting.got[name], numbers, ids)
+
+    asyncio.run(run())
