@@ -11,7 +11,6 @@ import numpy as np
 from narrowcast.errors import InputError, ParameterError
 from narrowcast.files import first_line
 from narrowcast.model.events import EventBatch
-from narrowcast.model.schema import EVENT_ID
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,12 +33,22 @@ class Bad(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """The events that can be used, where each of them stood, and the others."""
+class Good(NamedTuple):
+    """Events that can be used, and where each of them stood."""
 
     events: EventBatch
     position: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The events that can be used, and the others.
+
+    `good` is one batch where there are any, and several in their order where values of unlike types, each of
+    which can be used, do not go into one column.
+    """
+
+    good: list[Good]
     bad: list[Bad]
 
 
@@ -62,7 +71,8 @@ class Decoder:
     >>> decoder = Decoder(Schema.of({"price": "double", "type": "string"}))
     >>> cloud = b'{"specversion": "1.0", "id": "1", "source": "/x", "type": "tick", "data": {"price": 7}}'
     >>> found = decoder.decode([b'{"price": 80.5}', b'{"price": "dear"}', b"?", cloud])
-    >>> found.events.columns[0].to_pylist(), found.events.columns[1].to_pylist(), found.position.tolist()
+    >>> [(events, position)] = found.good
+    >>> events.columns[0].to_pylist(), events.columns[1].to_pylist(), position.tolist()
     ([80.5, 7.0], [None, 'tick'], [0, 3])
     >>> [each.position for each in found.bad]
     [1, 2]
@@ -72,7 +82,9 @@ class Decoder:
         if largest < 2:
             raise ParameterError(f"largest is {largest}; let events have at least 2 bytes")
         self._schema, self._largest = schema, largest
-        self._id_is_ours = EVENT_ID not in schema
+        roots = [name.partition(".")[0] for name in schema.names]
+        self._roots = {name.lower(): name for name in reversed(roots)}
+        self._spelt = set(self._roots.values())
 
     def decode(self, payloads: Sequence[bytes]) -> Decoded:
         """Return the events among payloads, and why others are none."""
@@ -92,9 +104,8 @@ class Decoder:
                 else:
                     rows.append(row)
                     kept.append(position)
-        good: list[int] = []
-        events = self._batch(rows, kept, good, bad)
-        return Decoded(events, np.array(good, np.int64), sorted(bad))
+        good = self._batches(rows, kept, bad)
+        return Decoded(good, sorted(bad))
 
     def _one(self, payload: bytes) -> dict[str, Any] | str:
         """Return an event, or why it is none."""
@@ -113,30 +124,32 @@ class Decoder:
             data = row.get("data")
             about = {name: row[name] for name in _CONTEXT if name in row}
             row = about | data if isinstance(data, dict) else about
-        if self._id_is_ours:
-            row.pop(EVENT_ID, None)
-        return row
+        if row.keys() <= self._spelt:
+            return row
+        return {
+            self._roots[name.lower()]: value for name, value in row.items() if name.lower() in self._roots
+        }
 
-    def _batch(
-        self, rows: list[dict[str, Any]], at: list[int], good: list[int], bad: list[Bad]
-    ) -> EventBatch:
-        """Return rows as a batch, without those that do not fit: halves are tried until one row is left."""
-        parts: list[dict[str, Any]] = []
-        todo = [(rows, at)]
-        whole: EventBatch | None = None
+    def _batches(self, rows: list[dict[str, Any]], at: list[int], bad: list[Bad]) -> list[Good]:
+        """Return rows as batches, one if possible; those that do not fit are found by trying halves."""
+        parts: list[tuple[list[dict[str, Any]], list[int], EventBatch]] = []
+        todo = [(rows, at)] if rows else []
         while todo:
             some, where = todo.pop()
             try:
-                whole = EventBatch.from_rows(some, self._schema)
+                parts.append((some, where, EventBatch.from_rows(some, self._schema)))
             except InputError as error:
                 if len(some) == 1:
                     bad.append(Bad(where[0], str(error)))
                     continue
                 half = len(some) // 2
                 todo += [(some[half:], where[half:]), (some[:half], where[:half])]
-                continue
-            parts += some
-            good += where
-        if whole is not None and len(whole) == len(parts):
-            return whole
-        return EventBatch.from_rows(parts, self._schema)
+        if len(parts) > 1:
+            try:
+                together = [row for some, _, _ in parts for row in some]
+                whole = EventBatch.from_rows(together, self._schema)
+            except InputError:
+                pass
+            else:
+                parts = [(together, [i for _, where, _ in parts for i in where], whole)]
+        return [Good(events, np.array(where, np.int64)) for _, where, events in parts]

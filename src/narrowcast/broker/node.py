@@ -163,20 +163,19 @@ class Node:
         decoded = decoder.decode([payload for _, _, payload in entries])
         for bad in decoded.bad:
             self._set_aside(1, bad.reason)
-        self.counts.events += len(decoded.position)
-        if not len(decoded.position):
-            return
-        sent, pairs = snapshot.route(decoded.events)
-        self.counts.pairs += pairs
-        self.counts.matched += int((sent.method > 0).sum())
-        for method, many in zip(*np.unique(sent.method, return_counts=True), strict=True):
-            self.counts.methods[Method(int(method)).label] += int(many)
-        if len(decoded.bad):
-            entries = [entries[i] for i in decoded.position.tolist()]
-        for subject, frame in self._frames(snapshot, sent, entries):
-            self.counts.frames += 1
-            self.counts.messages += len(frame.entries)
-            await self._transport.publish(subject, wire.encode(frame))
+        for events, position in decoded.good:
+            sent, pairs = snapshot.route(events)
+            self.counts.events += len(events)
+            self.counts.pairs += pairs
+            self.counts.matched += int((sent.method > 0).sum())
+            for method, many in zip(*np.unique(sent.method, return_counts=True), strict=True):
+                self.counts.methods[Method(int(method)).label] += int(many)
+            whole = len(events) == len(entries)
+            some = entries if whole else [entries[i] for i in position.tolist()]
+            for subject, frame in self._frames(snapshot, sent, some):
+                self.counts.frames += 1
+                self.counts.messages += len(frame.entries)
+                await self._transport.publish(subject, wire.encode(frame))
 
     def _frames(
         self, snapshot: Snapshot, sent: Deliveries, entries: list[wire.Entry]

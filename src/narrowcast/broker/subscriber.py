@@ -241,8 +241,9 @@ class Subscriber:
     def _flush(self, loose: list[wire.Entry]) -> list[wire.Entry]:
         """Keep what the filters let through."""
         if loose and self._standing is not None:
-            decoded = self._decoder.decode([payload for _, _, payload in loose])
-            wanted = decoded.position[self._filter.match(decoded.events).counts() > 0].tolist()
+            wanted: list[int] = []
+            for events, position in self._decoder.decode([payload for _, _, payload in loose]).good:
+                wanted += position[self._filter.match(events).counts() > 0].tolist()
             self.filtered += len(loose) - len(wanted)
             self._put([loose[i] for i in wanted])
         return []
