@@ -8,6 +8,7 @@ from narrowcast.broker.memory import MemoryTransport
 from narrowcast.broker.node import Node
 from narrowcast.broker.publisher import Publisher
 from narrowcast.broker.server import NatsServer
+from narrowcast.broker.store import Store
 from narrowcast.broker.subscriber import Event, Subscriber
 from narrowcast.broker.transport import Inbox, Message, Transport
 
@@ -20,6 +21,7 @@ __all__ = [
     "NatsServer",
     "Node",
     "Publisher",
+    "Store",
     "Subscriber",
     "Transport",
 ]

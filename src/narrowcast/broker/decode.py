@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from narrowcast.errors import InputError, ParameterError
+from narrowcast.errors import InputError, ParameterError, TableError
 from narrowcast.files import first_line
 from narrowcast.model.events import EventBatch
 
@@ -24,6 +24,27 @@ LARGEST = 1 << 20
 _read = msgspec.json.Decoder(dict[str, Any]).decode
 #: Attributes of a CloudEvent that are about it, not in its data.
 _CONTEXT = ("id", "source", "type", "subject", "time", "datacontenttype", "dataschema")
+
+
+_NONE = type(None)
+#: What the values of an attribute may be in JSON: each event means the same whatever comes beside it.
+_TYPES: dict[str, set[type]] = {
+    "boolean": {bool, _NONE},
+    "integer": {int, float, _NONE},
+    "float": {int, float, _NONE},
+    "decimal": {int, float, _NONE},
+    "string": {str, _NONE},
+    "date": {str, _NONE},
+    "timestamp": {str, _NONE},
+}
+_WORDS = {
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    str: "a text",
+    list: "a list",
+    dict: "an object",
+}
 
 
 class Bad(NamedTuple):
@@ -85,6 +106,10 @@ class Decoder:
         roots = [name.partition(".")[0] for name in schema.names]
         self._roots = {name.lower(): name for name in reversed(roots)}
         self._spelt = set(self._roots.values())
+        named = zip(schema.names, schema.types, strict=True)
+        self._leaves = [
+            (name, name.split("."), _TYPES[kind.family]) for name, kind in named if kind.family in _TYPES
+        ]
 
     def decode(self, payloads: Sequence[bytes]) -> Decoded:
         """Return the events among payloads, and why others are none."""
@@ -130,6 +155,17 @@ class Decoder:
             self._roots[name.lower()]: value for name, value in row.items() if name.lower() in self._roots
         }
 
+    def _check(self, rows: list[dict[str, Any]]) -> None:
+        """Refuse values that are of another kind than their attribute."""
+        for name, (root, *path), allowed in self._leaves:
+            values = [row.get(root) for row in rows]
+            for step in path:
+                values = [value.get(step) if isinstance(value, dict) else None for value in values]
+            if odd := set(map(type, values)) - allowed:
+                raise TableError(
+                    f"attribute {name!r} is {self._schema[name]}, not {_WORDS[min(odd, key=str)]}"
+                )
+
     def _batches(self, rows: list[dict[str, Any]], at: list[int], bad: list[Bad]) -> list[Good]:
         """Return rows as batches, one if possible; those that do not fit are found by trying halves."""
         parts: list[tuple[list[dict[str, Any]], list[int], EventBatch]] = []
@@ -137,6 +173,7 @@ class Decoder:
         while todo:
             some, where = todo.pop()
             try:
+                self._check(some)
                 parts.append((some, where, EventBatch.from_rows(some, self._schema)))
             except InputError as error:
                 if len(some) == 1:

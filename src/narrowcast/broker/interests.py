@@ -18,6 +18,7 @@ from narrowcast.model.schema import Schema
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from narrowcast.broker.store import Store
     from narrowcast.model.subscriptions import SubscriptionSet
 
 #: What numbers are taken for where no schema says: events may have fractions where filters have none.
@@ -34,6 +35,9 @@ class Interests:
         later filter that takes it for another is refused.
     limits
         Bounds on one filter.
+    store
+        Where subscriptions are kept; those that are there are taken up, as far as they fit the schema. What
+        is added and removed is on disk before it holds.
 
     Examples
     --------
@@ -50,7 +54,10 @@ class Interests:
     narrowcast.errors.InputError: filter "price = 'dear'" cannot be used: ...
     """
 
-    def __init__(self, schema: Schema | None = None, *, limits: Limits | None = None) -> None:
+    def __init__(
+        self, schema: Schema | None = None, *, limits: Limits | None = None, store: Store | None = None
+    ) -> None:
+        self._store = store
         self._learns = schema is None
         self._limits = limits or Limits()
         self._filters: dict[int, tuple[str, str]] = {}
@@ -58,6 +65,11 @@ class Interests:
         self._versions: dict[str, int] = {}
         self._next = 0
         self._use(schema or Schema.of({}))
+        #: Why subscriptions that were kept are left out.
+        self.refused: list[str] = []
+        if store is not None:
+            self.refused = self._take_up(store.read())
+            self._next = store.next_id
 
     def _use(self, schema: Schema) -> None:
         """Index all there is by a schema."""
@@ -68,10 +80,7 @@ class Interests:
 
     def _compiled(self, filters: Mapping[int, tuple[str, str]]) -> SubscriptionSet:
         """Return filters as subscriptions; a bad one is an error."""
-        ids = np.fromiter(filters, np.int64, len(filters))
-        who = pa.array([subscriber for subscriber, _ in filters.values()], pa.string())
-        texts = pa.array([text for _, text in filters.values()], pa.string())
-        table = pa.table({"subscription_id": ids, "subscriber": who, "filter": texts})
+        table = _table(filters)
         made = compile_filters(self.schema, table, compiler=self._compiler)
         if made.rejected.num_rows:
             [row] = made.rejected.slice(0, 1).to_pylist()
@@ -84,35 +93,54 @@ class Interests:
         fresh = {number: (subscriber, text) for number, text in zip(numbers, filters, strict=True)}
         if self._learns:
             self._learn([text for _, text in fresh.values()])
-        self._matcher.add(self._compiled(fresh))
+        compiled = self._compiled(fresh)
+        if self._store is not None:
+            self._store.add(fresh)
+        self._matcher.add(compiled)
         self._next += len(fresh)
         self._note(fresh)
         return numbers
 
-    def load(self, subscribers: Sequence[str], filters: Sequence[str]) -> list[str]:
+    def load(
+        self, subscribers: Sequence[str], filters: Sequence[str], ids: Sequence[int] | None = None
+    ) -> list[str]:
         """Take up many filters at once, of any number of subscribers; return why some are left out.
 
         Parameters
         ----------
         subscribers, filters
             One of each for every subscription.
+        ids
+            The id of each; others than are there where left out. One that is there already, and is the same,
+            is passed over.
         """
+        numbers = range(self._next, self._next + len(filters)) if ids is None else ids
+        given = dict(zip(numbers, zip(subscribers, filters, strict=True), strict=True))
+        clash = {n for n, one in given.items() if self._filters.get(n, one) != one}
+        fresh = {n: one for n, one in given.items() if n not in self._filters and n not in clash}
+        bad = self._take_up(fresh)
+        if self._store is not None:
+            self._store.add({n: one for n, one in fresh.items() if n in self._filters})
+        self._next = max(self._next, max(given, default=-1) + 1)
+        return bad + [
+            f"{given[n][0]}: subscription_id {n} is there already with another filter" for n in clash
+        ]
+
+    def _take_up(self, fresh: Mapping[int, tuple[str, str]]) -> list[str]:
+        """Index filters, and return why some are left out."""
+        if not fresh:
+            return []
+        filters = [text for _, text in fresh.values()]
         if self._learns:
             self._learn(filters)
-        ids = np.arange(self._next, self._next + len(filters))
-        columns = [pa.array(ids), pa.array(subscribers, pa.string()), pa.array(filters, pa.string())]
-        table = pa.table(columns, names=["subscription_id", "subscriber", "filter"])
+        table = _table(fresh)
         made = compile_filters(self.schema, table, compiler=self._compiler)
         if self._filters:
             self._matcher.add(made.subscriptions)
         else:
             self._matcher = Auto().fit(made.subscriptions)
-        self._next += len(filters)
-        good = made.subscriptions.subscription_id
-        rows = good - ids[0] if len(good) else good
-        self._note({int(i): (subscribers[r], filters[r]) for i, r in zip(good, rows, strict=True)})
-        bad = made.rejected.to_pylist()
-        return [f"{row['subscriber']}: {row['filter']}: {row['reason']}" for row in bad]
+        self._note({number: fresh[number] for number in made.subscriptions.subscription_id.tolist()})
+        return [f"{row['subscriber']}: {row['filter']}: {row['reason']}" for row in made.rejected.to_pylist()]
 
     def remove(self, subscriber: str, ids: Sequence[int]) -> None:
         """Drop subscriptions of a subscriber, all of them or none."""
@@ -120,6 +148,8 @@ class Interests:
         for number in ids:
             if number not in own:
                 raise InputError(f"subscription_id {number} is none of {subscriber!r}; nothing was removed")
+        if self._store is not None:
+            self._store.remove(sorted(set(ids)))
         self._matcher.remove(sorted(set(ids)))
         for number in set(ids):
             del own[number], self._filters[number]
@@ -167,3 +197,14 @@ class Interests:
         }
         if fresh:
             self._use(Schema.of(self.schema.to_dict() | fresh))
+
+
+def _table(filters: Mapping[int, tuple[str, str]]) -> pa.Table:
+    """Return filters as a table of subscriptions."""
+    return pa.table(
+        {
+            "subscription_id": np.fromiter(filters, np.int64, len(filters)),
+            "subscriber": pa.array([subscriber for subscriber, _ in filters.values()], pa.string()),
+            "filter": pa.array([text for _, text in filters.values()], pa.string()),
+        }
+    )

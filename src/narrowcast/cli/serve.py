@@ -13,7 +13,7 @@ import pyarrow as pa
 import typer
 
 from narrowcast.cli import live
-from narrowcast.errors import ParameterError, TableError
+from narrowcast.errors import TableError
 from narrowcast.files import read_table
 from narrowcast.model.schema import Schema
 from narrowcast.routing.routes import read_routes
@@ -80,11 +80,11 @@ def serve(
 
         narrowcast serve --nats nats://one:4222,nats://two:4222 --schema types.json
     """
-    from narrowcast.broker import Interests, NatsServer
+    from narrowcast.broker import Interests, NatsServer, Store
 
-    if nats is not None and data is not None:
-        raise ParameterError("--data is of a server of its own; leave it out with --nats")
-    interests = Interests(None if schema is None else Schema.read(schema))
+    store = None if data is None else Store(data / "subscriptions.db")
+    interests = Interests(None if schema is None else Schema.read(schema), store=store)
+    _tell_bad(interests.refused, f"subscriptions in {data}", strict=strict)
     if subscriptions is not None:
         _load(interests, subscriptions, strict=strict)
     routes = None if plan is None else read_routes(plan, interests.schema, flow)
@@ -92,7 +92,7 @@ def serve(
         url = nats
         if url is None:
             folder = data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="narrowcast-")))
-            url = stack.enter_context(NatsServer(folder, port=port)).url
+            url = stack.enter_context(NatsServer(folder / "nats", port=port)).url
         live.until_interrupted(_serve(url, interests, routes, prefix))
 
 
@@ -119,14 +119,24 @@ async def _serve(url: str, interests: Interests, routes: Routes | None, prefix: 
 def _load(interests: Interests, path: Path, *, strict: bool) -> None:
     """Take up the subscriptions of a table."""
     table = read_table(path, ("subscriber", "filter"))
-    columns = [table[name].cast(pa.string()).to_pylist() for name in ("subscriber", "filter")]
-    whole = [(who, text) for who, text in zip(*columns, strict=True) if who and text is not None]
-    bad = interests.load([who for who, _ in whole], [text for _, text in whole])
-    left = len(table) - len(whole) + len(bad)
-    if left and strict:
-        raise TableError(f"{left:,} rows of {path} cannot be used: {bad[0] if bad else 'null'}; mend them")
-    if left:
-        _say(f"{left:,} rows of {path} are left out:")
+    who, texts = (table[name].cast(pa.string()).to_pylist() for name in ("subscriber", "filter"))
+    whole = [i for i in range(len(table)) if who[i] and texts[i] is not None]
+    ids = None
+    if "subscription_id" in table.column_names:
+        given = table["subscription_id"].cast(pa.int64()).to_pylist()
+        whole = [i for i in whole if given[i] is not None]
+        ids = [given[i] for i in whole]
+    bad = interests.load([who[i] for i in whole], [texts[i] for i in whole], ids)
+    bad += ["a subscriber, a filter or an id is missing"] * (len(table) - len(whole))
+    _tell_bad(bad, f"rows of {path}", strict=strict)
+
+
+def _tell_bad(bad: list[str], what: str, *, strict: bool) -> None:
+    """Say which subscriptions are left out."""
+    if bad and strict:
+        raise TableError(f"{len(bad):,} {what} cannot be used: {bad[0]}; mend them, or leave --strict out")
+    if bad:
+        _say(f"{len(bad):,} {what} are left out:")
     for reason in bad[:_SHOWN]:
         _say(f"  {reason}")
 
