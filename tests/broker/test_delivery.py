@@ -52,10 +52,13 @@ def test_by_any_plan(opened: Open, method: str | None) -> None:
         assert counts.pairs == sum(map(len, expected.values()))
         if method in (None, "unicast"):
             assert set(counts.methods) <= {"none", "unicast"}
-            assert counts.messages == counts.pairs
+            assert (counts.entries, counts.direct, counts.shared) == (counts.pairs, counts.pairs, 0)
         if method == "broadcast":
             assert set(counts.methods) <= {"none", "channel"}
-            assert counts.messages == counts.matched
+            assert counts.entries == counts.matched
+            assert (counts.direct, counts.shared) == (0, 12 * counts.matched)
+        assert counts.wasted == counts.direct + counts.shared - counts.pairs
+        assert sum(s.filtered + s.repeated for s in setting.subscribers.values()) == counts.wasted
 
     asyncio.run(run())
 

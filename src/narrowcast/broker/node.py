@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from dataclasses import dataclass, field
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from narrowcast.broker import wire
+from narrowcast.broker.counts import Counts
 from narrowcast.broker.decode import LARGEST, Decoder
 from narrowcast.broker.standing import Epoch, Snapshot, no_routes
 from narrowcast.errors import InputError, NarrowcastError, ParameterError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from narrowcast.broker.interests import Interests
+    from narrowcast.broker.standing import Routed
     from narrowcast.broker.transport import Inbox, Message, Transport
     from narrowcast.routing import Deliveries
     from narrowcast.routing.routes import Routes
@@ -32,22 +33,10 @@ log = logging.getLogger(__name__)
 
 #: Bytes of the payloads in a frame, at most: half of what a server takes unless told.
 FRAME = 1 << 19
+#: How a batch of a publisher's begins: as an array of MessagePack, which no JSON does.
+_BATCH = (b"\x93", b"\x94", b"\xdc")
 #: Seconds that subscribers have to listen to the channels of a new plan.
 OVERLAP = 5.0
-
-
-@dataclass(slots=True)
-class Counts:
-    """What a node has done."""
-
-    events: int = 0
-    bad: int = 0
-    matched: int = 0
-    pairs: int = 0
-    frames: int = 0
-    messages: int = 0
-    methods: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
 
 
 class Node:
@@ -94,6 +83,8 @@ class Node:
         self._next: Epoch | None = None
         self.counts = Counts()
         self._present: set[str] = set()
+        #: Messages of publishers that wait.
+        self.waiting = 0
         self._plain = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._known: tuple[tuple[int, int, int], Snapshot, Decoder] | None = None
@@ -130,25 +121,33 @@ class Node:
         """Send on what comes from publishers."""
         while messages := await inbox.take(self._batch):
             entries: list[wire.Entry] = []
+            sent: list[tuple[float, int]] = []
             for message in messages:
-                entries += self._entries(message)
+                when, some = self._entries(message)
+                entries += some
+                if when:
+                    sent.append((when, len(some)))
+            self.waiting = len(inbox)
             await self.deliver(entries)
+            now = time.time()
+            for when, many in sent:
+                self.counts.taking.add(max(0.0, now - when), many)
             for reply in [message.reply for message in messages if message.reply]:
                 await self._transport.publish(reply, b"")
 
-    def _entries(self, message: Message) -> list[wire.Entry]:
-        """Return the events of a message: a publisher's many, or one as it is."""
+    def _entries(self, message: Message) -> tuple[float, list[wire.Entry]]:
+        """Return when a message was sent, and its events: a publisher's many, or one as it is."""
         payload = message.payload
-        if payload[:1] in (b"\x93", b"\xdc"):  # MessagePack's arrays: no JSON begins so
+        if payload[:1] in _BATCH:
             try:
                 batch = wire.decode_batch(payload)
-                numbers = range(batch.first, batch.first + len(batch.payloads))
-                return [(batch.publisher, n, p) for n, p in zip(numbers, batch.payloads, strict=True)]
             except (msgspec.MsgspecError, UnicodeError) as error:
                 self._set_aside(1, f"message is no batch of events: {first_line(error)}")
-                return []
+                return 0.0, []
+            numbers = range(batch.first, batch.first + len(batch.payloads))
+            return batch.sent, [(batch.publisher, n, p) for n, p in zip(numbers, batch.payloads, strict=True)]
         self._plain += 1
-        return [("", self._plain, payload)]
+        return 0.0, [("", self._plain, payload)]
 
     def _set_aside(self, many: int, reason: str) -> None:
         """Count events that cannot be used."""
@@ -159,23 +158,38 @@ class Node:
         """Match events and send them, in their order."""
         if not entries:
             return
+        begun = time.perf_counter()
         snapshot, decoder = self._snapshot()
         decoded = decoder.decode([payload for _, _, payload in entries])
         for bad in decoded.bad:
             self._set_aside(1, bad.reason)
         for events, position in decoded.good:
-            sent, pairs = snapshot.route(events)
-            self.counts.events += len(events)
-            self.counts.pairs += pairs
-            self.counts.matched += int((sent.method > 0).sum())
-            for method, many in zip(*np.unique(sent.method, return_counts=True), strict=True):
-                self.counts.methods[Method(int(method)).label] += int(many)
-            whole = len(events) == len(entries)
-            some = entries if whole else [entries[i] for i in position.tolist()]
-            for subject, frame in self._frames(snapshot, sent, some):
+            sent = snapshot.route(events)
+            self._count(snapshot, sent)
+            self.counts.matching.add(time.perf_counter() - begun)
+            some = entries if len(events) == len(entries) else [entries[i] for i in position.tolist()]
+            for subject, frame in self._frames(snapshot, sent.deliveries, some):
                 self.counts.frames += 1
-                self.counts.messages += len(frame.entries)
+                self.counts.entries += len(frame.entries)
                 await self._transport.publish(subject, wire.encode(frame))
+            begun = time.perf_counter()
+
+    def _count(self, snapshot: Snapshot, sent: Routed) -> None:
+        """Count what a batch of events comes to."""
+        counts, ways = self.counts, sent.deliveries
+        counts.events += ways.n_events
+        counts.pairs += sent.pairs
+        counts.matched += int((ways.method > 0).sum())
+        for method, many in zip(*np.unique(ways.method, return_counts=True), strict=True):
+            counts.methods[Method(int(method)).label] += int(many)
+        everybody = ways.method == Method.BROADCAST
+        shared = int(snapshot.members[ways.channels.index].sum()) + int(everybody.sum()) * len(snapshot.names)
+        counts.direct += ways.unicast.n_pairs
+        counts.shared += shared
+        counts.wasted += shared - (sent.pairs - ways.unicast.n_pairs)
+        used = np.bincount(ways.channels.index, minlength=1)
+        for channel in np.flatnonzero(used).tolist():
+            counts.channels[channel] += int(used[channel])
 
     def _frames(
         self, snapshot: Snapshot, sent: Deliveries, entries: list[wire.Entry]
@@ -282,6 +296,7 @@ class Node:
             except TimeoutError:
                 log.warning("%d subscribers do not listen to the new plan yet", len(waited - then.joined))
             self.epoch = then
+            self.counts.channels.clear()
         finally:
             self._next = None
         for name in sorted(self._present):

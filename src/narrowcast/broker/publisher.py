@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
@@ -114,7 +115,7 @@ class Publisher:
                 await self._oldest()
             events, first = self._events, self._first
             self._events, self._bytes, self._first = [], 0, first + len(events)
-            payload = wire.encode(wire.Batch(self.name, first, events))
+            payload = wire.encode(wire.Batch(self.name, first, events, time.time()))
             self._taken.append(await self._asking.send(self._subject, payload))
 
     async def _oldest(self) -> None:

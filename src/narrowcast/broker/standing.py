@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,8 @@ from narrowcast.model.plan import ChannelPlan
 from narrowcast.routing.routes import Routes, positions_of
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from narrowcast.broker.interests import Interests
     from narrowcast.matching.reader import Reader
     from narrowcast.model.events import EventBatch
@@ -24,6 +26,13 @@ if TYPE_CHECKING:
 def no_routes() -> Routes:
     """Return routes without a channel: everybody is sent to directly."""
     return Routes("none", ChannelPlan(np.zeros((1, 0), bool), np.zeros((0, 0), bool)), None)
+
+
+class Routed(NamedTuple):
+    """Which way each event of a batch goes, and how many pairs of event and subscriber there are."""
+
+    deliveries: Deliveries
+    pairs: int
 
 
 @dataclass(slots=True)
@@ -92,6 +101,8 @@ class Snapshot:
         The version of the subscriptions of each.
     routes
         The plan for these subscribers.
+    members
+        How many listen to each channel.
     """
 
     epoch: int
@@ -100,6 +111,7 @@ class Snapshot:
     names: list[str]
     versions: list[int]
     routes: Routes
+    members: NDArray[np.int64]
 
     @classmethod
     def of(cls, interests: Interests, epoch: Epoch) -> Snapshot:
@@ -114,10 +126,11 @@ class Snapshot:
         listens.eliminate_zeros()
         routes = replace(fitted, plan=ChannelPlan(plan.carries, listens.astype(bool), plan.parent))
         versions = [interests.version(name) for name in names]
-        return cls(epoch.number, reader, mine, names, versions, routes)
+        members = np.bincount(listens.indices, minlength=plan.n_channels)
+        return cls(epoch.number, reader, mine, names, versions, routes, members)
 
-    def route(self, events: EventBatch) -> tuple[Deliveries, int]:
-        """Return which way each event goes, and how many pairs of event and subscriber matched."""
+    def route(self, events: EventBatch) -> Routed:
+        """Return which way each event goes."""
         found = self.reader.match(events)
         interested = subscribers_of(found, self.subscriptions)
-        return self.routes.route(events, interested, found), interested.n_pairs
+        return Routed(self.routes.route(events, interested, found), interested.n_pairs)

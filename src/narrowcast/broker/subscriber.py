@@ -115,8 +115,8 @@ class Subscriber:
         self._events: deque[Event] = deque()
         self._arrived = asyncio.Event()
         self._closed = False
-        #: Events that came over a channel and were none of its own, and events that found no room.
-        self.filtered = self.dropped = 0
+        #: Events that came and were none of its own, that had come before, and that found no room.
+        self.filtered = self.repeated = self.dropped = 0
 
     # ---- what it wants
 
@@ -251,11 +251,12 @@ class Subscriber:
     def _put(self, entries: Sequence[wire.Entry]) -> None:
         """Hand over events that were not there before."""
         for publisher, number, payload in entries:
-            if self._seen.first(publisher, number):
-                if len(self._events) < self._limit:
-                    self._events.append(Event(publisher, number, payload))
-                else:
-                    self.dropped += 1
+            if not self._seen.first(publisher, number):
+                self.repeated += 1
+            elif len(self._events) < self._limit:
+                self._events.append(Event(publisher, number, payload))
+            else:
+                self.dropped += 1
         if self._events:
             self._arrived.set()
 

@@ -27,6 +27,10 @@ class Inbox(Protocol):
 
     dropped: int
 
+    def __len__(self) -> int:
+        """Return how many messages wait."""
+        ...
+
     def __aiter__(self) -> Self:
         """Return itself."""
         ...

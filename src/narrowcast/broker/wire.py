@@ -16,11 +16,15 @@ Entry: TypeAlias = tuple[str, int, bytes]
 
 
 class Batch(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Events of one publisher, numbered from `first` on: what publishers send to nodes."""
+    """Events of one publisher, numbered from `first` on: what publishers send to nodes.
+
+    `sent` is when, in seconds since 1970 by the publisher's clock; 0 where it does not say.
+    """
 
     publisher: str
     first: int
     payloads: list[bytes]
+    sent: float = 0.0
 
 
 class Frame(msgspec.Struct, array_like=True, frozen=True, gc=False):
