@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -57,9 +58,10 @@ def test_three_terminals(tmp_path: Path) -> None:
     table = {"subscriber": ["ann", "bob", "bob"], "filter": ["price > 75", "name = 'IBM'", "name ="]}
     pq.write_table(pa.table(table), tmp_path / "s.parquet")
     interest = nc.Interest([[1, 0, 1], [0, 1, 1]], subscribers=["ann", "bob"])
-    nc.write_plan(
-        nc.Broadcast().fit(interest).plan_, tmp_path / "plan", method="broadcast", flow_space="events"
-    )
+    made = nc.Broadcast().fit(interest).plan_
+    others = nc.Broadcast().fit(nc.Interest([[1], [1]], subscribers=["x", "y"])).plan_
+    for name, plan in (("plan", made), ("other", nc.Unicast().fit(interest).plan_), ("strange", others)):
+        nc.write_plan(plan, tmp_path / name, method="broadcast", flow_space="events")
     with ExitStack() as stack:
         files: list[str | Path] = [
             "--subscriptions",
@@ -69,7 +71,7 @@ def test_three_terminals(tmp_path: Path) -> None:
             "--data",
             tmp_path / "data",
         ]
-        broker = stack.enter_context(running("serve", "--port", "0", *files))
+        broker = stack.enter_context(running("serve", "--port", "0", "--http", "127.0.0.1:0", *files))
         assert "1 rows of" in line_with(broker, "left out")
         said = line_with(broker, "serving at")
         assert "2 subscriptions" in said
@@ -93,6 +95,24 @@ def test_three_terminals(tmp_path: Path) -> None:
         out, _ = ann.communicate(timeout=30)
         assert out.splitlines() == [events[0], events[2], events[4]]
         assert ann.returncode == 0
+        api = re.findall(r"http://\S+?:\d+", said)[0]
+        assert httpx.get(f"{api}/health").json()["events"] == 4
+        moved = subprocess.run(
+            [NARROWCAST, "rollout", tmp_path / "other", "--nats", url, "--json"],
+            capture_output=True,
+            check=True,
+        )
+        assert json.loads(moved.stdout) | {"plan": ""} == {
+            "command": "rollout", "epoch": 2, "plan": "", "listening": 0
+        }  # fmt: skip
+        odd = subprocess.run(
+            [NARROWCAST, "rollout", tmp_path / "strange", "--nats", url],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert odd.returncode == 2
+        assert "is a plan for others: none of its 2 subscribers subscribes here" in odd.stderr
         bad = published(url, '{"price": 1}', "[1]")
         assert bad.returncode == 2
         assert bad.stderr.startswith("narrowcast: line 2 of - is no JSON object:")

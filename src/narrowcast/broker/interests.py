@@ -164,6 +164,11 @@ class Interests:
         return self._versions.get(subscriber, 0)
 
     @property
+    def subscribers(self) -> set[str]:
+        """Everybody who has a subscription."""
+        return {name for name, held in self._owned.items() if held}
+
+    @property
     def matcher(self) -> Auto:
         """The index."""
         return self._matcher

@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from narrowcast.broker import wire
 from narrowcast.broker.counts import Counts
 from narrowcast.broker.decode import LARGEST, Decoder
 from narrowcast.broker.standing import Epoch, Snapshot, no_routes
-from narrowcast.errors import InputError, NarrowcastError, ParameterError
+from narrowcast.errors import InputError, NarrowcastError, ParameterError, PlanError
 from narrowcast.files import first_line
 from narrowcast.routing import Method
+from narrowcast.routing.routes import read_routes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -97,7 +99,11 @@ class Node:
         if 0 in self._mine:  # what comes without a publisher's name has to be one node's
             patterns.append(self.subjects.plain)
         asked = await self._transport.subscribe(self.subjects.ask)
-        self._tasks = [asyncio.create_task(self._answer(asked))]
+        orders = await self._transport.subscribe(self.subjects.orders)
+        self._tasks = [
+            asyncio.create_task(self._answer(asked, self._asked)),
+            asyncio.create_task(self._answer(orders, self._ordered)),
+        ]
         for pattern in patterns:
             inbox = await self._transport.subscribe(pattern)
             self._tasks.append(asyncio.create_task(self._take(inbox)))
@@ -216,17 +222,26 @@ class Node:
 
     # ---- subscribers
 
-    async def _answer(self, asked: Inbox) -> None:
-        """Answer subscribers."""
+    async def _answer(self, asked: Inbox, do: Callable[[bytes], Awaitable[wire.Answer]]) -> None:
+        """Answer questions, one after another."""
         async for message in asked:
             try:
-                answer = self.ask(wire.decode_request(message.payload))
+                answer = await do(message.payload)
             except (msgspec.MsgspecError, UnicodeError) as error:
                 answer = wire.Refused(f"request cannot be read: {first_line(error)}")
-            except InputError as error:
+            except NarrowcastError as error:
                 answer = wire.Refused(str(error))
             if message.reply:
                 await self._transport.publish(message.reply, wire.encode(answer))
+
+    async def _asked(self, payload: bytes) -> wire.Answer:
+        """Answer a subscriber."""
+        return self.ask(wire.decode_request(payload))
+
+    async def _ordered(self, payload: bytes) -> wire.Answer:
+        """Do what those want who run the broker."""
+        order = wire.decode_order(payload)
+        return await self.rollout_from(order.plan, order.flow, overlap=order.overlap)
 
     def ask(self, request: wire.Request) -> wire.Answer:
         """Do what somebody asks for; an error says why it is not done."""
@@ -250,6 +265,45 @@ class Node:
         added = self.interests.add(who, request.filters)
         return msgspec.structs.replace(self.standing(who), added=added)
 
+    async def change(self, request: wire.Add | wire.Remove) -> wire.Standing:
+        """Change the subscriptions of somebody who may be elsewhere, and tell them."""
+        answer = self.ask(request)
+        assert isinstance(answer, wire.Standing)
+        await self._transport.publish(self.subjects.control(request.subscriber), wire.encode(answer))
+        return answer
+
+    def explain(self, payload: bytes) -> dict[str, Any]:
+        """Return who would get an event right now, and which way; it is not sent.
+
+        Raises
+        ------
+        InputError
+            When it is no event.
+        """
+        snapshot, decoder = self._snapshot()
+        decoded = decoder.decode([payload])
+        if decoded.bad:
+            raise InputError(decoded.bad[0].reason)
+        [(events, _)] = decoded.good
+        found = snapshot.reader.match(events)
+        ways = snapshot.route(events).deliveries
+        mine = snapshot.subscriptions
+        filters = {
+            int(mine.subscription_id[i]): snapshot.names[int(mine.subscriber[i])] for i in found[0].tolist()
+        }
+        return {
+            "epoch": snapshot.epoch,
+            "method": Method(int(ways.method[0])).label,
+            "subscriptions": [
+                {"subscription_id": n, "subscriber": who, "filter": self.interests.of(who).get(n)}
+                for n, who in sorted(filters.items())
+            ],
+            "channels": [
+                {"channel": c, "listeners": int(snapshot.members[c])} for c in ways.channels[0].tolist()
+            ],
+            "directly": sorted(snapshot.names[i] for i in ways.unicast[0].tolist()),
+        }
+
     def standing(self, subscriber: str) -> wire.Standing:
         """Return what holds for a subscriber."""
         return wire.Standing(
@@ -265,6 +319,26 @@ class Node:
     def use(self, routes: Routes) -> None:
         """Take up a plan at once, before anybody is there."""
         self.epoch = Epoch(self.epoch.number + 1, routes)
+
+    async def rollout_from(
+        self, folder: str, flow: str | None = None, *, overlap: float = OVERLAP
+    ) -> wire.RolledOut:
+        """Take up a plan from its folder: see `rollout`.
+
+        Raises
+        ------
+        PlanError
+            When there is no plan that can be used: then the old one stays.
+        """
+        routes = read_routes(folder, self.interests.schema, flow)
+        known, planned = self.interests.subscribers, routes.plan.subscribers.cast(pa.string()).to_pylist()
+        if known and planned and not known & set(planned):
+            raise PlanError(
+                f"{folder} is a plan for others: none of its {len(planned):,} subscribers subscribes here; "
+                "make one from the subscriptions of this broker"
+            )
+        listening = await self.rollout(routes, overlap=overlap)
+        return wire.RolledOut(self.epoch.number, routes.name, listening)
 
     async def rollout(self, routes: Routes, *, overlap: float = OVERLAP) -> int:
         """Take up a plan while events come, and return how many listen to its channels.

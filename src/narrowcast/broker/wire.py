@@ -79,6 +79,22 @@ class Listening(msgspec.Struct, tag="listening", frozen=True):
     channels: list[int]
 
 
+class Rollout(msgspec.Struct, tag="rollout", frozen=True):
+    """A plan is to be used: its folder, as nodes see it, and seconds for subscribers to join its channels."""
+
+    plan: str
+    flow: str | None = None
+    overlap: float = 5.0
+
+
+class RolledOut(msgspec.Struct, tag="rolled-out", frozen=True):
+    """A plan is in use, and so many listen to its channels."""
+
+    epoch: int
+    plan: str
+    listening: int
+
+
 class Standing(msgspec.Struct, tag="standing", frozen=True):
     """What holds for a subscriber: an answer to `Hello`, `Add` and `Remove`, and on the control subject.
 
@@ -111,13 +127,14 @@ class Refused(msgspec.Struct, tag="refused", frozen=True):
 
 
 Request: TypeAlias = Hello | Bye | Add | Remove | Listening
-Answer: TypeAlias = Standing | Refused | Prepare
+Answer: TypeAlias = Standing | Refused | Prepare | RolledOut
 
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
 decode_batch = msgspec.msgpack.Decoder(Batch).decode
 decode_frame = msgspec.msgpack.Decoder(Frame).decode
 decode_request = msgspec.msgpack.Decoder(Request).decode
+decode_order = msgspec.msgpack.Decoder(Rollout).decode
 decode_answer = msgspec.msgpack.Decoder(Answer).decode
 
 
@@ -163,6 +180,11 @@ class Subjects:
     def ask(self) -> str:
         """Where subscribers ask nodes."""
         return f"{self.prefix}.ask"
+
+    @property
+    def orders(self) -> str:
+        """Where those who run the broker tell nodes what to do."""
+        return f"{self.prefix}.orders"
 
     @property
     def everybody(self) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,13 +12,13 @@ import pyarrow as pa
 import typer
 
 from narrowcast.cli import live
-from narrowcast.errors import TableError
+from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import read_table
 from narrowcast.model.schema import Schema
 from narrowcast.routing.routes import read_routes
 
 if TYPE_CHECKING:
-    from narrowcast.broker import Interests
+    from narrowcast.broker import Interests, Node, Transport
     from narrowcast.routing.routes import Routes
 
 #: Bad filters that are shown.
@@ -55,6 +54,15 @@ def serve(
             "--schema", metavar="FILE", help="The types of events: JSON of names to types, or a table."
         ),
     ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            "--http", metavar="HOST:PORT", help="Serve the HTTP API there; port 0 for any free one."
+        ),
+    ] = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="No NATS at all: events come and go by --http alone.")
+    ] = False,
     flow: Annotated[
         str | None,
         typer.Option(
@@ -79,9 +87,13 @@ def serve(
         narrowcast serve --subscriptions s.parquet --plan plan --port 0
 
         narrowcast serve --nats nats://one:4222,nats://two:4222 --schema types.json
+
+        narrowcast serve --data broker --http 127.0.0.1:8080
     """
     from narrowcast.broker import Interests, NatsServer, Store
 
+    if memory and (nats is not None or http is None):
+        raise ParameterError("--memory is without NATS: leave --nats out, and give --http to be reached")
     store = None if data is None else Store(data / "subscriptions.db")
     interests = Interests(None if schema is None else Schema.read(schema), store=store)
     _tell_bad(interests.refused, f"subscriptions in {data}", strict=strict)
@@ -90,30 +102,46 @@ def serve(
     routes = None if plan is None else read_routes(plan, interests.schema, flow)
     with ExitStack() as stack:
         url = nats
-        if url is None:
+        if url is None and not memory:
             folder = data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="narrowcast-")))
             url = stack.enter_context(NatsServer(folder / "nats", port=port)).url
-        live.until_interrupted(_serve(url, interests, routes, prefix))
+        live.until_interrupted(_serve(url, interests, routes, prefix, http))
 
 
-async def _serve(url: str, interests: Interests, routes: Routes | None, prefix: str) -> None:
-    """Serve at a NATS server."""
-    from narrowcast.broker import Node
+async def _serve(
+    url: str | None, interests: Interests, routes: Routes | None, prefix: str, http: str | None
+) -> None:
+    """Serve at a NATS server, or in memory."""
+    from narrowcast.broker import MemoryTransport, Node
 
-    async with live.connected(url, "narrowcast serve") as transport:
+    async with AsyncExitStack() as stack:
+        if url is None:
+            transport: Transport = MemoryTransport()
+        else:
+            transport = await stack.enter_async_context(live.connected(url, "narrowcast serve"))
         node = Node(transport, interests, prefix=prefix)
         if routes is not None:
             node.use(routes)
         await node.start()
-        _say(f"serving at {url}, {len(interests):,} subscriptions; interrupt to stop")
-        try:
-            await node.wait()
-        finally:
-            await asyncio.shield(node.stop())
-            counts = node.counts
-            _say(f"{counts.events:,} events, {counts.pairs:,} deliveries in {counts.frames:,} frames")
-            for reason, many in counts.reasons.most_common(_SHOWN):
-                _say(f"{many:,} left out: {reason}")
+        stack.push_async_callback(_end, node)
+        places = [] if url is None else [url]
+        if http is not None:
+            from narrowcast.web.api import make_api
+            from narrowcast.web.server import serving
+
+            places.append(await stack.enter_async_context(serving(make_api(node, transport), http)))
+        _say(f"serving at {' and '.join(places)}, {len(interests):,} subscriptions; interrupt to stop")
+        await node.wait()
+
+
+async def _end(node: Node) -> None:
+    """End a node, and say what it has done."""
+    await node.stop()
+    counts = node.counts
+    sent = f"{counts.entries:,} sent in {counts.frames:,} frames"
+    _say(f"{counts.events:,} events, {counts.pairs:,} wanted, {sent}")
+    for reason, many in counts.reasons.most_common(_SHOWN):
+        _say(f"{many:,} left out: {reason}")
 
 
 def _load(interests: Interests, path: Path, *, strict: bool) -> None:

@@ -1,0 +1,191 @@
+"""The HTTP API of a node."""
+
+from __future__ import annotations
+
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from narrowcast import __version__
+from narrowcast.broker import Publisher, Subscriber, wire
+from narrowcast.errors import InputError, MissingError, NarrowcastError, PlanError
+from narrowcast.web.metrics import NodeMetrics
+
+try:
+    from fastapi import Body, FastAPI, HTTPException, Query, Request, Response
+    from fastapi.responses import JSONResponse, StreamingResponse
+    from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+    from pydantic import BaseModel, Field
+except ImportError as error:
+    raise MissingError("fastapi is not installed; run: pip install 'narrowcast[broker]'") from error
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from narrowcast.broker import Node, Transport
+
+#: Subscriptions that are listed at once, at most.
+_LISTED = 1000
+
+
+class NewSubscription(BaseModel):
+    """A filter that somebody asks for."""
+
+    subscriber: str = Field(min_length=1, examples=["ann"])
+    filter: str = Field(min_length=1, examples=["price > 75 AND name = 'IBM'"])
+
+
+class Subscription(NewSubscription):
+    """A filter that holds."""
+
+    subscription_id: int
+
+
+class Published(BaseModel):
+    """What became of events."""
+
+    events: int = Field(description="How many were taken.")
+
+
+class Health(BaseModel):
+    """How a node is."""
+
+    status: str
+    version: str
+    seconds: float = Field(description="Since it began.")
+    epoch: int = Field(description="The number of the plan in use.")
+    plan: str = Field(description="What tells the plan from others.")
+    subscriptions: int
+    events: int
+
+
+class Rollout(BaseModel):
+    """A plan to take up."""
+
+    plan: str = Field(description="Its folder, where the node runs.", examples=["/plans/today"])
+    flow: str | None = Field(None, description="For a plan of topics: the attribute that names an event's.")
+    overlap: float = Field(
+        5.0, ge=0, le=600, description="Seconds that subscribers have to join its channels."
+    )
+
+
+class RolledOut(BaseModel):
+    """What became of a plan."""
+
+    epoch: int
+    plan: str
+    listening: int = Field(description="How many listen to its channels.")
+
+
+def make_api(node: Node, transport: Transport) -> FastAPI:
+    """Return the API of a node.
+
+    Parameters
+    ----------
+    node
+        Which; it has been started.
+    transport
+        What moves its bytes.
+    """
+    begun = time.monotonic()
+    prefix = node.subjects.prefix
+    publisher = Publisher(transport, prefix=prefix, partitions=node.partitions)
+
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        await publisher.start()
+        yield
+        await publisher.aclose()
+
+    api = FastAPI(
+        title="Narrowcast", version=__version__, lifespan=life,
+        description="Subscribe, publish, and see how a live broker fares.",
+    )  # fmt: skip
+    registry = NodeMetrics(node).registry()
+
+    @api.exception_handler(NarrowcastError)
+    async def refused(_: Request, error: NarrowcastError) -> JSONResponse:
+        code = 422 if isinstance(error, InputError | PlanError) else 503
+        return JSONResponse({"detail": str(error)}, code)
+
+    @api.get("/health")
+    async def health() -> Health:
+        """Tell how the node is."""
+        return Health(
+            status="ok", version=__version__, seconds=time.monotonic() - begun, epoch=node.epoch.number,
+            plan=node.epoch.routes.name, subscriptions=len(node.interests), events=node.counts.events,
+        )  # fmt: skip
+
+    @api.get("/metrics", response_class=Response)
+    async def metrics() -> Response:
+        """Give all metrics to Prometheus."""
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    @api.post("/subscriptions", status_code=201)
+    async def subscribe(wanted: NewSubscription) -> Subscription:
+        """Subscribe somebody to what a filter lets through: it holds for all events published from now on."""
+        answer = await node.change(wire.Add(wanted.subscriber, [wanted.filter]))
+        return Subscription(
+            subscription_id=answer.added[0], subscriber=wanted.subscriber, filter=wanted.filter
+        )
+
+    @api.get("/subscriptions")
+    async def subscriptions(
+        subscriber: Annotated[str, Query(min_length=1)],
+        after: int = -1,
+        limit: Annotated[int, Query(ge=1, le=_LISTED)] = _LISTED,
+    ) -> list[Subscription]:
+        """List the subscriptions of somebody, by id; `after` goes on behind the last one seen."""
+        held = sorted((n, text) for n, text in node.interests.of(subscriber).items() if n > after)
+        return [
+            Subscription(subscription_id=n, subscriber=subscriber, filter=text) for n, text in held[:limit]
+        ]
+
+    @api.delete("/subscriptions/{subscription_id}", status_code=204)
+    async def unsubscribe(subscription_id: int, subscriber: Annotated[str, Query(min_length=1)]) -> None:
+        """Give up a subscription of somebody."""
+        if subscription_id not in node.interests.of(subscriber):
+            raise HTTPException(404, f"subscription_id {subscription_id} is none of {subscriber!r}")
+        await node.change(wire.Remove(subscriber, [subscription_id]))
+
+    @api.post("/events", status_code=202)
+    async def publish(
+        events: Annotated[
+            dict[str, Any] | list[dict[str, Any]], Body(examples=[{"price": 80, "name": "IBM"}])
+        ],
+    ) -> Published:
+        """Publish an event, or several in their order; done when the node has taken them."""
+        some = events if isinstance(events, list) else [events]
+        for event in some:
+            await publisher.publish(event)
+        await publisher.flush()
+        return Published(events=len(some))
+
+    @api.get("/subscribers/{subscriber}/events", response_class=StreamingResponse)
+    async def receive(subscriber: str) -> StreamingResponse:
+        """Receive what a subscriber wants, a JSON line each, for as long as the connection lasts."""
+        reader = await Subscriber(transport, subscriber, prefix=prefix).start()
+
+        async def lines() -> AsyncIterator[bytes]:
+            try:
+                while some := await reader.take(_LISTED):
+                    yield b"".join(event.payload + b"\n" for event in some)
+            finally:
+                await reader.aclose()
+
+        return StreamingResponse(lines(), media_type="application/x-ndjson")
+
+    @api.post("/explain")
+    async def explain(event: dict[str, Any]) -> dict[str, Any]:
+        """Tell who would get an event right now, and which way; it is not sent."""
+        return node.explain(msgspec.json.encode(event))
+
+    @api.post("/rollout")
+    async def rollout(wanted: Rollout) -> RolledOut:
+        """Take up a plan while events flow: nobody misses any."""
+        done = await node.rollout_from(wanted.plan, wanted.flow, overlap=wanted.overlap)
+        return RolledOut(epoch=done.epoch, plan=done.plan, listening=done.listening)
+
+    return api

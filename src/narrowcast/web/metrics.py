@@ -1,0 +1,104 @@
+"""The counts of a node as Prometheus reads them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from narrowcast.broker.counts import SECONDS
+from narrowcast.errors import MissingError
+
+try:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+    from prometheus_client.registry import Collector
+except ImportError as error:
+    raise MissingError("prometheus-client is not installed; run: pip install 'narrowcast[broker]'") from error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from prometheus_client.metrics_core import Metric
+
+    from narrowcast.broker import Node
+    from narrowcast.broker.counts import Times
+
+#: Numbers that only grow, by the name of the count.
+_COUNTERS = {
+    "events": "Events that the node took and could use",
+    "bad": "Events that it could not use",
+    "matched": "Events that somebody wants",
+    "pairs": "Pairs of an event and somebody who wants it",
+    "wasted": "Deliveries over channels that nobody wanted there, or that came again",
+    "entries": "Events as they were sent, one for each channel and direct receiver",
+    "frames": "Messages that they were sent in",
+}
+
+
+class NodeMetrics(Collector):
+    """Reads the counts of a node whenever somebody asks.
+
+    Parameters
+    ----------
+    node
+        Which.
+
+    Examples
+    --------
+    >>> from narrowcast.broker import Interests, MemoryTransport, Node
+    >>> from prometheus_client import generate_latest
+    >>> text = generate_latest(NodeMetrics(Node(MemoryTransport(), Interests())).registry()).decode()
+    >>> "narrowcast_events_total 0.0" in text
+    True
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def registry(self) -> CollectorRegistry:
+        """Return a registry with these metrics and no others."""
+        made = CollectorRegistry()
+        made.register(self)
+        return made
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield all metrics as they are now."""
+        node, counts = self._node, self._node.counts
+        for name, text in _COUNTERS.items():
+            yield CounterMetricFamily(f"narrowcast_{name}", text, value=getattr(counts, name))
+        ways = CounterMetricFamily("narrowcast_routed", "Events by the way they went", labels=["method"])
+        for method, many in sorted(counts.methods.items()):
+            ways.add_metric([method], many)
+        yield ways
+        reached = CounterMetricFamily(
+            "narrowcast_deliveries", "Messages that reach a subscriber", labels=["way"]
+        )
+        reached.add_metric(["direct"], counts.direct)
+        reached.add_metric(["shared"], counts.shared)
+        yield reached
+        load = CounterMetricFamily(
+            "narrowcast_channel_events", "Events over each channel of the plan in use", labels=["channel"]
+        )
+        for channel, many in sorted(counts.channels.items()):
+            load.add_metric([str(channel)], many)
+        yield load
+        yield GaugeMetricFamily(
+            "narrowcast_coalescing",
+            "Events in a message, on average",
+            value=counts.entries / (counts.frames or 1),
+        )
+        yield GaugeMetricFamily("narrowcast_waiting", "Messages of publishers that wait", value=node.waiting)
+        yield GaugeMetricFamily("narrowcast_subscriptions", "Subscriptions", value=len(node.interests))
+        yield GaugeMetricFamily("narrowcast_epoch", "The number of the plan in use", value=node.epoch.number)
+        yield _histogram("narrowcast_match_seconds", "Seconds to match and route a batch", counts.matching)
+        yield _histogram(
+            "narrowcast_taking_seconds", "Seconds from the publisher until an event is sent", counts.taking
+        )
+
+
+def _histogram(name: str, text: str, times: Times) -> HistogramMetricFamily:
+    """Return times as Prometheus has them: classes that hold all below."""
+    below, buckets = 0, []
+    for end, many in zip([*map(str, SECONDS), "+Inf"], times.classes, strict=True):
+        below += many
+        buckets.append((end, float(below)))
+    return HistogramMetricFamily(name, text, buckets=buckets, sum_value=times.total)

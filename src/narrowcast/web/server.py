@@ -1,0 +1,77 @@
+"""An HTTP server beside a node, in its event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
+
+from narrowcast.errors import MissingError, ParameterError, TransportError
+
+try:
+    import uvicorn
+except ImportError as error:
+    raise MissingError("uvicorn is not installed; run: pip install 'narrowcast[broker]'") from error
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from fastapi import FastAPI
+
+_STEP = 0.01
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to the command."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave them alone."""
+        yield
+
+
+def place_of(text: str) -> tuple[str, int]:
+    """Return host and port of a place to listen at.
+
+    Examples
+    --------
+    >>> place_of("localhost:8080"), place_of("[::1]:0")
+    (('localhost', 8080), ('::1', 0))
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65_535:
+        raise ParameterError(f"{text!r} is no place to listen at; give HOST:PORT, as 127.0.0.1:8080")
+    return host.strip("[]"), int(port)
+
+
+@asynccontextmanager
+async def serving(api: FastAPI, place: str) -> AsyncIterator[str]:
+    """Serve an API for the length of a block, and give its URL.
+
+    Parameters
+    ----------
+    api
+        What to serve.
+    place
+        Host and port, 0 for any free one.
+    """
+    host, port = place_of(place)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as at:
+        at.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            at.bind((host, port))
+        except OSError as error:
+            raise TransportError(f"cannot listen at {place}: {error.strerror}; name another") from error
+        config = uvicorn.Config(api, log_level="warning", access_log=False, timeout_graceful_shutdown=2)
+        server = _Server(config)
+        running = asyncio.create_task(server.serve([at]))
+        while not server.started and not running.done():
+            await asyncio.sleep(_STEP)
+        found = at.getsockname()
+        try:
+            yield f"http://{f'[{host}]' if ':' in host else host}:{found[1]}"
+        finally:
+            server.should_exit = True
+            await running
