@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from support.broker import Setting, plan_of, some_events, some_filters, wanted
+from support.broker import Setting, plan_of, some_events, some_filters, wanted, write_plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
 
     from narrowcast.broker import Event
     from narrowcast.broker.transport import Transport
@@ -63,7 +64,8 @@ def test_by_any_plan(opened: Open, method: str | None) -> None:
     asyncio.run(run())
 
 
-def test_plans_change_while_events_flow(opened: Open) -> None:
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_plans_change_while_events_flow(opened: Open, nodes: int, tmp_path: Path) -> None:
     methods = ["hash", "pairwise", "unicast", "direct", "broadcast"]
 
     async def run() -> None:
@@ -71,19 +73,23 @@ def test_plans_change_while_events_flow(opened: Open) -> None:
         filters, events = people(rng, 10), some_events(rng, 1000)
         once = wanted(filters, events)
         async with opened() as transport:
-            setting = Setting(transport, filters, publishers=3)
-            await setting.start(plan_of(filters, "hash", 3, 0))
+            setting = Setting(transport, filters, publishers=6, nodes=nodes)
+            await setting.start(plan_of(filters, "hash", 3, 0) if nodes == 1 else None)
 
             async def switch() -> None:
                 for number in range(20):
-                    await setting.node.rollout(plan_of(filters, methods[number % 5], 2 + number % 3, number))
+                    method, channels = methods[number % 5], 2 + number % 3
+                    folder = write_plan_of(tmp_path / str(number), filters, method, channels, number)
+                    await setting.desk.rollout_from(folder)
 
             ids = await setting.publish(events, pause=5, until=asyncio.create_task(switch()))
             again = np.arange(len(ids)) % len(events)
             expected = {name: np.flatnonzero(np.isin(again, found)).tolist() for name, found in once.items()}
             await setting.end({name: len(found) for name, found in expected.items()})
-            assert setting.node.epoch.number == 21
-            assert setting.node.counts.methods["channel"] > 100
+            assert setting.desk.epoch.number == (21 if nodes == 1 else 20)
+            for node in setting.all_nodes:
+                assert node.holding.epoch.number == setting.desk.epoch.number
+                assert node.counts.methods["channel"] > 100
         for name, numbers in expected.items():
             check(setting.got[name], numbers, ids)
 

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import narrowcast as nc
-from narrowcast.broker import Interests, Node, Publisher, Subscriber
+from narrowcast.broker import Desk, Follower, Interests, Node, Publisher, Subscriber
 from narrowcast.routing.routes import Routes
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from narrowcast.broker import Event, Transport
+    from narrowcast.broker.standing import Holding
 
 #: Nothing here should take long; a hang should fail, not block the run.
 PATIENCE = 30
@@ -55,14 +58,24 @@ def wanted(filters: dict[str, list[str]], events: list[dict[str, Any]]) -> dict[
 
 def plan_of(filters: dict[str, list[str]], method: str, channels: int, seed: int) -> Routes:
     """Return the routes of a plan of a method, made from events of its own."""
+    return Routes(f"{method}{seed}", _plan(filters, method, channels, seed), None)
+
+
+def write_plan_of(folder: Path, filters: dict[str, list[str]], method: str, channels: int, seed: int) -> str:
+    """Write such a plan to a folder."""
+    plan = _plan(filters, method, channels, seed)
+    nc.write_plan(plan, folder, method=method, seed=seed, flow_space="events")
+    return str(folder)
+
+
+def _plan(filters: dict[str, list[str]], method: str, channels: int, seed: int) -> nc.ChannelPlan:
     events = some_events(np.random.default_rng([seed, 99]), 60)
     found = wanted(filters, events)
     wants = np.zeros((len(filters), len(events)), bool)
     for row, name in enumerate(filters):
         wants[row, found[name]] = True
     interest = nc.Interest(wants, subscribers=list(filters))
-    plan = nc.PLANNERS[method](channels=channels, seed=seed).fit(interest).plan_
-    return Routes(f"{method}{seed}", plan, None)
+    return nc.PLANNERS[method](channels=channels, seed=seed).fit(interest).plan_
 
 
 @dataclass
@@ -72,17 +85,27 @@ class Setting:
     transport: Transport
     filters: dict[str, list[str]]
     publishers: int = 2
+    nodes: int = 1
+    desk: Desk = field(init=False)
     node: Node = field(init=False)
+    all_nodes: list[Node] = field(default_factory=list)
     subscribers: dict[str, Subscriber] = field(default_factory=dict)
     got: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
     _reading: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def start(self, routes: Routes | None = None) -> None:
         """Start all of it."""
-        self.node = Node(self.transport, Interests(SCHEMA))
+        self.desk = Desk(self.transport, Interests(SCHEMA))
         if routes is not None:
-            self.node.use(routes)
-        await self.node.start()
+            self.desk.use(routes)
+        parts = range(16)
+        others = [Follower(self.transport) for _ in range(self.nodes - 1)]
+        desks: list[Holding] = [self.desk, *others]
+        for i, holding in enumerate(desks):
+            node = Node(self.transport, holding, mine=[part for part in parts if part % self.nodes == i])
+            await node.start()
+            self.all_nodes.append(node)
+        self.node = self.all_nodes[0]
         for name, filters in self.filters.items():
             subscriber = await Subscriber(self.transport, name).start()
             await subscriber.subscribe(*filters)
@@ -122,4 +145,5 @@ class Setting:
         for subscriber in self.subscribers.values():
             await subscriber.aclose()
         await asyncio.gather(*self._reading)
-        await self.node.stop()
+        for node in reversed(self.all_nodes):
+            await node.stop()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import narrowcast as nc
-from narrowcast.broker import Interests, MemoryTransport, Node, Subscriber
+from narrowcast.broker import Desk, Interests, MemoryTransport, Node, Subscriber
 from narrowcast.errors import ParameterError, TransportError
 from narrowcast.web.api import make_api
 from narrowcast.web.server import place_of, serving
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @asynccontextmanager
 async def started() -> AsyncIterator[tuple[Node, MemoryTransport, httpx.AsyncClient]]:
     transport = MemoryTransport()
-    node = Node(transport, Interests())
+    node = Node(transport, Desk(transport, Interests()))
     await node.start()
     async with (
         serving(make_api(node, transport), "127.0.0.1:0") as url,
@@ -87,7 +87,7 @@ def test_refusals() -> None:
                 client, "POST", "/subscriptions", 422, json={"subscriber": "ann", "filter": "price >"}
             )
             assert bad["detail"].startswith("filter 'price >' cannot be used: does not parse")
-            assert len(node.interests) == 0
+            assert len(node.holding.interests) == 0
             for body in ({}, {"subscriber": "", "filter": "a > 1"}, {"subscriber": "ann", "filter": 7}, [1]):
                 await ask(client, "POST", "/subscriptions", 422, json=body)
             await ask(client, "POST", "/events", 422, json=[1])
@@ -131,8 +131,8 @@ def test_places() -> None:
             place_of(text)
 
     async def run() -> None:
-        node = Node(MemoryTransport(), Interests())
-        api = make_api(node, MemoryTransport())
+        transport = MemoryTransport()
+        api = make_api(Node(transport, Desk(transport, Interests())), transport)
         async with serving(api, "127.0.0.1:0") as url:
             with pytest.raises(TransportError, match=r"cannot listen at 127\.0\.0\.1:"):
                 async with serving(api, url.removeprefix("http://")):

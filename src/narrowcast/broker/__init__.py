@@ -3,6 +3,8 @@
 `NatsTransport` is in `narrowcast.broker.nats`, which needs nats-py.
 """
 
+from narrowcast.broker.desk import Desk
+from narrowcast.broker.follower import Follower
 from narrowcast.broker.interests import Interests
 from narrowcast.broker.memory import MemoryTransport
 from narrowcast.broker.node import Node
@@ -13,7 +15,9 @@ from narrowcast.broker.subscriber import Event, Subscriber
 from narrowcast.broker.transport import Inbox, Message, Transport
 
 __all__ = [
+    "Desk",
     "Event",
+    "Follower",
     "Inbox",
     "Interests",
     "MemoryTransport",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -160,8 +161,27 @@ class Interests:
         return dict(self._owned.get(subscriber, {}))
 
     def version(self, subscriber: str) -> int:
-        """Return how often the subscriptions of a subscriber have changed."""
-        return self._versions.get(subscriber, 0)
+        """Return a fingerprint of the subscriptions of a subscriber: the same on every node that has them."""
+        known = self._versions.get(subscriber)
+        if known is None:
+            ids = np.sort(np.fromiter(self._owned.get(subscriber, ()), np.int64))
+            known = self._versions[subscriber] = zlib.crc32(ids.tobytes())
+        return known
+
+    def rows(self, after: int, most: int) -> dict[int, tuple[str, str]]:
+        """Return so many subscriptions behind an id, by id."""
+        ids = np.sort(np.fromiter(self._filters, np.int64, len(self._filters)))
+        some = ids[np.searchsorted(ids, after, side="right") :][:most].tolist()
+        return {number: self._filters[number] for number in some}
+
+    def drop(self, ids: Sequence[int]) -> None:
+        """Forget subscriptions, whoever's they are, as far as they are there."""
+        by: dict[str, list[int]] = {}
+        for number in ids:
+            if number in self._filters:
+                by.setdefault(self._filters[number][0], []).append(number)
+        for subscriber, some in by.items():
+            self.remove(subscriber, some)
 
     @property
     def subscribers(self) -> set[str]:
@@ -185,8 +205,8 @@ class Interests:
             self._touched(subscriber)
 
     def _touched(self, subscriber: str) -> None:
-        """Count a change."""
-        self._versions[subscriber] = self.version(subscriber) + 1
+        """Note a change."""
+        self._versions.pop(subscriber, None)
         self.change += 1
 
     def _learn(self, filters: Sequence[str]) -> None:

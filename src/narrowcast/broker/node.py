@@ -3,42 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
 from narrowcast.broker import wire
 from narrowcast.broker.counts import Counts
 from narrowcast.broker.decode import LARGEST, Decoder
-from narrowcast.broker.standing import Epoch, Snapshot, no_routes
-from narrowcast.errors import InputError, NarrowcastError, ParameterError, PlanError
+from narrowcast.broker.standing import Snapshot
+from narrowcast.errors import InputError, ParameterError
 from narrowcast.files import first_line
 from narrowcast.routing import Method
-from narrowcast.routing.routes import read_routes
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from narrowcast.broker.interests import Interests
-    from narrowcast.broker.standing import Routed
+    from narrowcast.broker.standing import Holding, Routed
     from narrowcast.broker.transport import Inbox, Message, Transport
     from narrowcast.routing import Deliveries
-    from narrowcast.routing.routes import Routes
-
-log = logging.getLogger(__name__)
 
 #: Bytes of the payloads in a frame, at most: half of what a server takes unless told.
 FRAME = 1 << 19
 #: How a batch of a publisher's begins: as an array of MessagePack, which no JSON does.
 _BATCH = (b"\x93", b"\x94", b"\xdc")
-#: Seconds that subscribers have to listen to the channels of a new plan.
-OVERLAP = 5.0
 
 
 class Node:
@@ -48,10 +39,8 @@ class Node:
     ----------
     transport
         What moves bytes.
-    interests
-        Who subscribes to what.
-    prefix
-        How its subjects begin.
+    holding
+        Who subscribes to what, and which plan is used: a `Desk`, or for other nodes beside it a `Follower`.
     partitions
         Into how many parts publishers are divided.
     mine
@@ -65,9 +54,8 @@ class Node:
     def __init__(
         self,
         transport: Transport,
-        interests: Interests,
+        holding: Holding,
         *,
-        prefix: str = "nc",
         partitions: int = 16,
         mine: list[int] | None = None,
         batch: int = 256,
@@ -78,19 +66,19 @@ class Node:
         own = list(range(partitions)) if mine is None else mine
         if odd := [part for part in own if not 0 <= part < partitions]:
             raise ParameterError(f"partition {odd[0]} is not there; they are 0 to {partitions - 1}")
-        self._transport, self.interests = transport, interests
-        self.subjects, self.partitions, self._mine = wire.Subjects(prefix), partitions, own
+        self._transport = transport
+        self.subjects, self.partitions, self._mine = holding.subjects, partitions, own
+        self._sending = asyncio.Lock()
+        #: What holds.
+        self.holding = holding
+        holding.settle = self._settled
         self._batch, self._largest = batch, largest
-        self.epoch = Epoch(0, no_routes())
-        self._next: Epoch | None = None
         self.counts = Counts()
-        self._present: set[str] = set()
         #: Messages of publishers that wait.
         self.waiting = 0
         self._plain = 0
         self._tasks: list[asyncio.Task[None]] = []
-        self._known: tuple[tuple[int, int, int], Snapshot, Decoder] | None = None
-        self._arrived = asyncio.Event()
+        self._known: tuple[tuple[int, ...], Snapshot, Decoder] | None = None
 
     async def start(self) -> None:
         """Begin to take events and questions; once this returns none is missed."""
@@ -98,12 +86,7 @@ class Node:
         patterns = [self.subjects.partition(part) for part in ([None] if whole else self._mine)]
         if 0 in self._mine:  # what comes without a publisher's name has to be one node's
             patterns.append(self.subjects.plain)
-        asked = await self._transport.subscribe(self.subjects.ask)
-        orders = await self._transport.subscribe(self.subjects.orders)
-        self._tasks = [
-            asyncio.create_task(self._answer(asked, self._asked)),
-            asyncio.create_task(self._answer(orders, self._ordered)),
-        ]
+        self._tasks = await self.holding.start()
         for pattern in patterns:
             inbox = await self._transport.subscribe(pattern)
             self._tasks.append(asyncio.create_task(self._take(inbox)))
@@ -113,7 +96,13 @@ class Node:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
+        self._tasks = []
+        await self.holding.stop()
+
+    async def _settled(self) -> None:
+        """Wait until no event is on its way that was routed before."""
+        async with self._sending:
+            pass
 
     async def wait(self) -> None:
         """Wait until its work has ended, and raise what ended it."""
@@ -164,6 +153,11 @@ class Node:
         """Match events and send them, in their order."""
         if not entries:
             return
+        async with self._sending:
+            await self._deliver(entries)
+
+    async def _deliver(self, entries: list[wire.Entry]) -> None:
+        """Match events and send them by what holds now."""
         begun = time.perf_counter()
         snapshot, decoder = self._snapshot()
         decoded = decoder.decode([payload for _, _, payload in entries])
@@ -214,63 +208,12 @@ class Node:
 
     def _snapshot(self) -> tuple[Snapshot, Decoder]:
         """Return what holds now; made anew when something has changed."""
-        key = (self.interests.change, self.epoch.number, self.epoch.change)
+        interests, epoch = self.holding.interests, self.holding.epoch
+        key = (id(interests), interests.change, epoch.number, epoch.change)
         if self._known is None or self._known[0] != key:
-            made = Snapshot.of(self.interests, self.epoch)
-            self._known = key, made, Decoder(self.interests.schema, largest=self._largest)
+            made = Snapshot.of(interests, epoch)
+            self._known = key, made, Decoder(interests.schema, largest=self._largest)
         return self._known[1], self._known[2]
-
-    # ---- subscribers
-
-    async def _answer(self, asked: Inbox, do: Callable[[bytes], Awaitable[wire.Answer]]) -> None:
-        """Answer questions, one after another."""
-        async for message in asked:
-            try:
-                answer = await do(message.payload)
-            except (msgspec.MsgspecError, UnicodeError) as error:
-                answer = wire.Refused(f"request cannot be read: {first_line(error)}")
-            except NarrowcastError as error:
-                answer = wire.Refused(str(error))
-            if message.reply:
-                await self._transport.publish(message.reply, wire.encode(answer))
-
-    async def _asked(self, payload: bytes) -> wire.Answer:
-        """Answer a subscriber."""
-        return self.ask(wire.decode_request(payload))
-
-    async def _ordered(self, payload: bytes) -> wire.Answer:
-        """Do what those want who run the broker."""
-        order = wire.decode_order(payload)
-        return await self.rollout_from(order.plan, order.flow, overlap=order.overlap)
-
-    def ask(self, request: wire.Request) -> wire.Answer:
-        """Do what somebody asks for; an error says why it is not done."""
-        who = request.subscriber
-        if isinstance(request, wire.Listening):
-            for epoch in (self.epoch, self._next):
-                if epoch is not None and epoch.number == request.epoch:
-                    epoch.join(who, request.channels)
-                    self._arrived.set()
-            return self.standing(who)
-        if isinstance(request, wire.Hello | wire.Bye):
-            # It listens to nothing, yet or any more, whatever it did before.
-            (self._present.add if isinstance(request, wire.Hello) else self._present.discard)(who)
-            for epoch in (self.epoch, self._next):
-                if epoch is not None:
-                    epoch.leave(who)
-            return self.standing(who)
-        if isinstance(request, wire.Remove):
-            self.interests.remove(who, request.subscription_ids)
-            return self.standing(who)
-        added = self.interests.add(who, request.filters)
-        return msgspec.structs.replace(self.standing(who), added=added)
-
-    async def change(self, request: wire.Add | wire.Remove) -> wire.Standing:
-        """Change the subscriptions of somebody who may be elsewhere, and tell them."""
-        answer = self.ask(request)
-        assert isinstance(answer, wire.Standing)
-        await self._transport.publish(self.subjects.control(request.subscriber), wire.encode(answer))
-        return answer
 
     def explain(self, payload: bytes) -> dict[str, Any]:
         """Return who would get an event right now, and which way; it is not sent.
@@ -295,7 +238,7 @@ class Node:
             "epoch": snapshot.epoch,
             "method": Method(int(ways.method[0])).label,
             "subscriptions": [
-                {"subscription_id": n, "subscriber": who, "filter": self.interests.of(who).get(n)}
+                {"subscription_id": n, "subscriber": who, "filter": self.holding.interests.of(who).get(n)}
                 for n, who in sorted(filters.items())
             ],
             "channels": [
@@ -303,79 +246,6 @@ class Node:
             ],
             "directly": sorted(snapshot.names[i] for i in ways.unicast[0].tolist()),
         }
-
-    def standing(self, subscriber: str) -> wire.Standing:
-        """Return what holds for a subscriber."""
-        return wire.Standing(
-            version=self.interests.version(subscriber),
-            filters=self.interests.of(subscriber),
-            schema=self.interests.schema.to_dict(),
-            epoch=self.epoch.number,
-            channels=self.epoch.channels(subscriber),
-        )
-
-    # ---- plans
-
-    def use(self, routes: Routes) -> None:
-        """Take up a plan at once, before anybody is there."""
-        self.epoch = Epoch(self.epoch.number + 1, routes)
-
-    async def rollout_from(
-        self, folder: str, flow: str | None = None, *, overlap: float = OVERLAP
-    ) -> wire.RolledOut:
-        """Take up a plan from its folder: see `rollout`.
-
-        Raises
-        ------
-        PlanError
-            When there is no plan that can be used: then the old one stays.
-        """
-        routes = read_routes(folder, self.interests.schema, flow)
-        known, planned = self.interests.subscribers, routes.plan.subscribers.cast(pa.string()).to_pylist()
-        if known and planned and not known & set(planned):
-            raise PlanError(
-                f"{folder} is a plan for others: none of its {len(planned):,} subscribers subscribes here; "
-                "make one from the subscriptions of this broker"
-            )
-        listening = await self.rollout(routes, overlap=overlap)
-        return wire.RolledOut(self.epoch.number, routes.name, listening)
-
-    async def rollout(self, routes: Routes, *, overlap: float = OVERLAP) -> int:
-        """Take up a plan while events come, and return how many listen to its channels.
-
-        All who are there are asked to listen to their channels of it, beside those that they have. When they
-        do, or when time is up, events go by the new plan; whoever does not listen by then is sent to
-        directly until it does. Then the old channels are given up. Nobody misses an event.
-
-        Parameters
-        ----------
-        routes
-            The plan.
-        overlap
-            Seconds to wait for subscribers.
-        """
-        if self._next is not None:
-            raise NarrowcastError("another plan is being taken up; wait until it is in use")
-        then = self._next = Epoch(self.epoch.number + 1, routes)
-        try:
-            waited = {name for name in self._present if then.channels(name)}
-            for name in sorted(waited):
-                order = wire.Prepare(then.number, then.channels(name))
-                await self._transport.publish(self.subjects.control(name), wire.encode(order))
-            try:
-                async with asyncio.timeout(overlap):
-                    while not waited <= then.joined:
-                        self._arrived.clear()
-                        await self._arrived.wait()
-            except TimeoutError:
-                log.warning("%d subscribers do not listen to the new plan yet", len(waited - then.joined))
-            self.epoch = then
-            self.counts.channels.clear()
-        finally:
-            self._next = None
-        for name in sorted(self._present):
-            await self._transport.publish(self.subjects.control(name), wire.encode(self.standing(name)))
-        return len(then.joined)
 
 
 def _grouped(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +14,13 @@ from narrowcast.model.plan import ChannelPlan
 from narrowcast.routing.routes import Routes, positions_of
 
 if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable
+
     from numpy.typing import NDArray
 
     from narrowcast.broker.interests import Interests
+    from narrowcast.broker.wire import Subjects
     from narrowcast.matching.reader import Reader
     from narrowcast.model.events import EventBatch
     from narrowcast.model.subscriptions import SubscriptionSet
@@ -26,6 +30,27 @@ if TYPE_CHECKING:
 def no_routes() -> Routes:
     """Return routes without a channel: everybody is sent to directly."""
     return Routes("none", ChannelPlan(np.zeros((1, 0), bool), np.zeros((0, 0), bool)), None)
+
+
+async def nothing_on_its_way() -> None:
+    """Return at once: no event is sent."""
+
+
+class Holding(Protocol):
+    """What holds: who subscribes to what, and which plan is used. A node goes by it."""
+
+    interests: Interests
+    epoch: Epoch
+    subjects: Subjects
+    settle: Callable[[], Awaitable[None]]
+
+    async def start(self) -> list[asyncio.Task[None]]:
+        """Begin to keep it; return the tasks that do."""
+        ...
+
+    async def stop(self) -> None:
+        """End."""
+        ...
 
 
 class Routed(NamedTuple):
@@ -47,12 +72,16 @@ class Epoch:
         Counts plans.
     routes
         The plan.
+    folder, flow
+        Where the plan is, and for one of topics the attribute that names them.
     joined
         Those who listen.
     """
 
     number: int
     routes: Routes
+    folder: str = ""
+    flow: str | None = None
     joined: set[str] = field(default_factory=set)
     #: Counts changes of who listens.
     change: int = 0

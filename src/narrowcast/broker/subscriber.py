@@ -73,10 +73,10 @@ class Subscriber:
 
     Examples
     --------
-    >>> from narrowcast.broker import Interests, MemoryTransport, Node, Publisher
+    >>> from narrowcast.broker import Desk, Interests, MemoryTransport, Node, Publisher
     >>> async def demo():
     ...     transport = MemoryTransport()
-    ...     node = Node(transport, Interests())
+    ...     node = Node(transport, Desk(transport, Interests()))
     ...     await node.start()
     ...     async with Subscriber(transport, "ann") as ann:
     ...         await ann.subscribe("price > 75")
@@ -107,7 +107,6 @@ class Subscriber:
         self._asking = Asking(transport, self._subjects.inbox(name))
         self._patience, self._limit = patience, limit
         self._standing: wire.Standing | None = None
-        self._prepared: wire.Prepare | None = None
         self._channels: dict[tuple[int, int], tuple[Inbox, asyncio.Task[None]]] = {}
         self._fixed: list[tuple[Inbox, asyncio.Task[None]]] = []
         self._changing = asyncio.Lock()
@@ -185,15 +184,14 @@ class Subscriber:
             if isinstance(order, wire.Standing):
                 await self._take_up(order)
             elif isinstance(order, wire.Prepare):
-                self._prepared = order
                 await self._join(order.epoch, order.channels)
 
     async def _take_up(self, standing: wire.Standing) -> None:
         """Take up what holds now: filters, and channels of the plan in use."""
         async with self._changing:
             now = self._standing
-            if now is not None and (standing.epoch, standing.version) < (now.epoch, now.version):
-                return  # an answer that was overtaken
+            if now is not None and standing.change < now.change:
+                return  # it was overtaken
             self._standing = standing
             if now is None or (now.schema, now.filters) != (standing.schema, standing.filters):
                 schema = Schema.of(standing.schema)
@@ -201,11 +199,8 @@ class Subscriber:
                 self._filter = Scan().fit(
                     compile_filters(schema, list(standing.filters.values())).subscriptions
                 )
-            ahead = self._prepared is not None and self._prepared.epoch > standing.epoch
             kept = {(standing.epoch, channel) for channel in standing.channels}
-            gone = [
-                key for key in self._channels if key not in kept and not (ahead and key[0] > standing.epoch)
-            ]
+            gone = [key for key in self._channels if key not in kept and key[0] != standing.prepared]
         if kept - set(self._channels):
             await self._join(standing.epoch, standing.channels)
         for key in gone:

@@ -30,8 +30,8 @@ class Batch(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class Frame(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Events for all who listen to a subject: what nodes send.
 
-    `exact` says that the receiver wants all of them, as far as the node knew: it has version `exact` of the
-    receiver's subscriptions. It is -1 on a channel, where anybody has to look for what is theirs.
+    `exact` says that the receiver wants all of them, if its subscriptions are those of this fingerprint. It
+    is -1 on a channel, where everybody has to look for what is theirs.
     """
 
     exact: int
@@ -100,8 +100,10 @@ class Standing(msgspec.Struct, tag="standing", frozen=True):
 
     Parameters
     ----------
+    change
+        Which change of anything this is: one with a lower number was overtaken.
     version
-        Counts the changes of its subscriptions.
+        The fingerprint of its subscriptions.
     filters
         Its subscriptions by id.
     schema
@@ -110,14 +112,82 @@ class Standing(msgspec.Struct, tag="standing", frozen=True):
         The plan that is in use, and the channels that it should listen to.
     added
         Of `Add`, the ids of the filters, in their order.
+    prepared
+        The plan that will be used soon, if any: channels of all others are given up.
     """
 
+    change: int
     version: int
     filters: dict[int, str]
     schema: dict[str, str]
     epoch: int
     channels: list[int]
     added: list[int] = []
+    prepared: int | None = None
+
+
+class Row(msgspec.Struct, array_like=True, frozen=True):
+    """A subscription."""
+
+    subscription_id: int
+    subscriber: str
+    filter: str
+
+
+class Plan(msgspec.Struct, array_like=True, frozen=True):
+    """A plan in a folder, and its number."""
+
+    epoch: int
+    folder: str
+    flow: str | None = None
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What has changed: the first node says it to the others, one change after another.
+
+    Parameters
+    ----------
+    number
+        The change before has the number before it.
+    added, removed
+        Subscriptions that came, and ids of those that went.
+    joined, left
+        Plan and name of those who listen to their channels of it; names of those who listen to nothing.
+    prepared
+        A plan to read, which will be used soon.
+    used
+        The number of the plan that is used from now on.
+    """
+
+    number: int
+    added: list[Row] = []
+    removed: list[int] = []
+    joined: list[tuple[int, str]] = []
+    left: list[str] = []
+    prepared: Plan | None = None
+    used: int | None = None
+
+
+class Join(msgspec.Struct, tag="join", frozen=True):
+    """Another node is there, and wants to know all that holds; `after` goes on behind an id."""
+
+    node: str
+    after: int = -1
+
+
+class State(msgspec.Struct, tag="state", frozen=True):
+    """All that holds, for another node: the change it is of, and some of the subscriptions.
+
+    There are more where `more` says so. A plan that is read from no folder is none.
+    """
+
+    number: int
+    schema: dict[str, str]
+    rows: list[Row]
+    more: bool
+    plan: Plan | None
+    prepared: Plan | None
+    joined: list[tuple[int, str]]
 
 
 class Refused(msgspec.Struct, tag="refused", frozen=True):
@@ -127,14 +197,15 @@ class Refused(msgspec.Struct, tag="refused", frozen=True):
 
 
 Request: TypeAlias = Hello | Bye | Add | Remove | Listening
-Answer: TypeAlias = Standing | Refused | Prepare | RolledOut
+Answer: TypeAlias = Standing | Refused | Prepare | RolledOut | State
 
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
 decode_batch = msgspec.msgpack.Decoder(Batch).decode
 decode_frame = msgspec.msgpack.Decoder(Frame).decode
 decode_request = msgspec.msgpack.Decoder(Request).decode
-decode_order = msgspec.msgpack.Decoder(Rollout).decode
+decode_order = msgspec.msgpack.Decoder(Rollout | Join).decode
+decode_change = msgspec.msgpack.Decoder(Change).decode
 decode_answer = msgspec.msgpack.Decoder(Answer).decode
 
 
@@ -185,6 +256,11 @@ class Subjects:
     def orders(self) -> str:
         """Where those who run the broker tell nodes what to do."""
         return f"{self.prefix}.orders"
+
+    @property
+    def changes(self) -> str:
+        """Where the first node tells the others what has changed."""
+        return f"{self.prefix}.changes"
 
     @property
     def everybody(self) -> str:

@@ -112,16 +112,17 @@ async def _serve(
     url: str | None, interests: Interests, routes: Routes | None, prefix: str, http: str | None
 ) -> None:
     """Serve at a NATS server, or in memory."""
-    from narrowcast.broker import MemoryTransport, Node
+    from narrowcast.broker import Desk, MemoryTransport, Node
 
     async with AsyncExitStack() as stack:
         if url is None:
             transport: Transport = MemoryTransport()
         else:
             transport = await stack.enter_async_context(live.connected(url, "narrowcast serve"))
-        node = Node(transport, interests, prefix=prefix)
+        desk = Desk(transport, interests, prefix=prefix)
         if routes is not None:
-            node.use(routes)
+            desk.use(routes)
+        node = Node(transport, desk)
         await node.start()
         stack.push_async_callback(_end, node)
         places = [] if url is None else [url]

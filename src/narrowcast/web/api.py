@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from narrowcast import __version__
-from narrowcast.broker import Publisher, Subscriber, wire
+from narrowcast.broker import Desk, Publisher, Subscriber, wire
 from narrowcast.errors import InputError, MissingError, NarrowcastError, PlanError
 from narrowcast.web.metrics import NodeMetrics
 
@@ -114,9 +114,14 @@ def make_api(node: Node, transport: Transport) -> FastAPI:
     async def health() -> Health:
         """Tell how the node is."""
         return Health(
-            status="ok", version=__version__, seconds=time.monotonic() - begun, epoch=node.epoch.number,
-            plan=node.epoch.routes.name, subscriptions=len(node.interests), events=node.counts.events,
-        )  # fmt: skip
+            status="ok",
+            version=__version__,
+            seconds=time.monotonic() - begun,
+            epoch=node.holding.epoch.number,
+            plan=node.holding.epoch.routes.name,
+            subscriptions=len(node.holding.interests),
+            events=node.counts.events,
+        )
 
     @api.get("/metrics", response_class=Response)
     async def metrics() -> Response:
@@ -126,7 +131,7 @@ def make_api(node: Node, transport: Transport) -> FastAPI:
     @api.post("/subscriptions", status_code=201)
     async def subscribe(wanted: NewSubscription) -> Subscription:
         """Subscribe somebody to what a filter lets through: it holds for all events published from now on."""
-        answer = await node.change(wire.Add(wanted.subscriber, [wanted.filter]))
+        answer = await _desk(node).change(wire.Add(wanted.subscriber, [wanted.filter]))
         return Subscription(
             subscription_id=answer.added[0], subscriber=wanted.subscriber, filter=wanted.filter
         )
@@ -138,7 +143,7 @@ def make_api(node: Node, transport: Transport) -> FastAPI:
         limit: Annotated[int, Query(ge=1, le=_LISTED)] = _LISTED,
     ) -> list[Subscription]:
         """List the subscriptions of somebody, by id; `after` goes on behind the last one seen."""
-        held = sorted((n, text) for n, text in node.interests.of(subscriber).items() if n > after)
+        held = sorted((n, text) for n, text in node.holding.interests.of(subscriber).items() if n > after)
         return [
             Subscription(subscription_id=n, subscriber=subscriber, filter=text) for n, text in held[:limit]
         ]
@@ -146,9 +151,9 @@ def make_api(node: Node, transport: Transport) -> FastAPI:
     @api.delete("/subscriptions/{subscription_id}", status_code=204)
     async def unsubscribe(subscription_id: int, subscriber: Annotated[str, Query(min_length=1)]) -> None:
         """Give up a subscription of somebody."""
-        if subscription_id not in node.interests.of(subscriber):
+        if subscription_id not in node.holding.interests.of(subscriber):
             raise HTTPException(404, f"subscription_id {subscription_id} is none of {subscriber!r}")
-        await node.change(wire.Remove(subscriber, [subscription_id]))
+        await _desk(node).change(wire.Remove(subscriber, [subscription_id]))
 
     @api.post("/events", status_code=202)
     async def publish(
@@ -185,7 +190,14 @@ def make_api(node: Node, transport: Transport) -> FastAPI:
     @api.post("/rollout")
     async def rollout(wanted: Rollout) -> RolledOut:
         """Take up a plan while events flow: nobody misses any."""
-        done = await node.rollout_from(wanted.plan, wanted.flow, overlap=wanted.overlap)
+        done = await _desk(node).rollout_from(wanted.plan, wanted.flow, overlap=wanted.overlap)
         return RolledOut(epoch=done.epoch, plan=done.plan, listening=done.listening)
 
     return api
+
+
+def _desk(node: Node) -> Desk:
+    """Return the desk of the first node; another has none."""
+    if not isinstance(node.holding, Desk):
+        raise HTTPException(409, "this node follows the first one; ask that one for changes")
+    return node.holding

@@ -44,9 +44,11 @@ class NodeMetrics(Collector):
 
     Examples
     --------
-    >>> from narrowcast.broker import Interests, MemoryTransport, Node
+    >>> from narrowcast.broker import Desk, Interests, MemoryTransport, Node
     >>> from prometheus_client import generate_latest
-    >>> text = generate_latest(NodeMetrics(Node(MemoryTransport(), Interests())).registry()).decode()
+    >>> transport = MemoryTransport()
+    >>> node = Node(transport, Desk(transport, Interests()))
+    >>> text = generate_latest(NodeMetrics(node).registry()).decode()
     >>> "narrowcast_events_total 0.0" in text
     True
     """
@@ -87,8 +89,12 @@ class NodeMetrics(Collector):
             value=counts.entries / (counts.frames or 1),
         )
         yield GaugeMetricFamily("narrowcast_waiting", "Messages of publishers that wait", value=node.waiting)
-        yield GaugeMetricFamily("narrowcast_subscriptions", "Subscriptions", value=len(node.interests))
-        yield GaugeMetricFamily("narrowcast_epoch", "The number of the plan in use", value=node.epoch.number)
+        yield GaugeMetricFamily(
+            "narrowcast_subscriptions", "Subscriptions", value=len(node.holding.interests)
+        )
+        yield GaugeMetricFamily(
+            "narrowcast_epoch", "The number of the plan in use", value=node.holding.epoch.number
+        )
         yield _histogram("narrowcast_match_seconds", "Seconds to match and route a batch", counts.matching)
         yield _histogram(
             "narrowcast_taking_seconds", "Seconds from the publisher until an event is sent", counts.taking

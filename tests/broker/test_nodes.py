@@ -1,0 +1,123 @@
+"""Several nodes hold the same, whenever they come, and whatever they miss."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from narrowcast.broker import Desk, Follower, Interests, MemoryTransport, wire
+from narrowcast.errors import InputError, PlanError
+from support.broker import SCHEMA, some_filters, write_plan_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def held(interests: Interests) -> dict[int, tuple[str, str]]:
+    return interests.rows(-1, 10**9)
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_node_that_comes_later_holds_the_same(tmp_path: Path, learned: bool) -> None:
+    async def run() -> None:
+        rng, transport = np.random.default_rng(1), MemoryTransport()
+        desk = Desk(transport, Interests(None if learned else SCHEMA))
+        await desk.start()
+        filters = {f"s{i}": some_filters(rng, 3) for i in range(1500)}  # more than go into one message
+        for name, texts in filters.items():
+            await desk.ask(wire.Add(name, texts))
+        folder = write_plan_of(tmp_path / "plan", filters, "hash", 3, 1)
+        await desk.rollout_from(folder)
+        await desk.ask(wire.Hello("s1"))
+        await desk.ask(wire.Listening("s1", 1, [0, 1, 2]))
+        one, two = Follower(transport), Follower(transport)
+        await one.start()
+        await two.start()
+        await desk.ask(wire.Remove("s0", [0, 2]))
+        await desk.ask(wire.Add("new", ["price = 7"]))
+        await desk.ask(wire.Hello("s2"))
+        await desk.ask(wire.Listening("s2", 1, [0, 1, 2]))
+        await desk.ask(wire.Bye("s1"))
+        for other in (one, two):
+            assert held(other.interests) == held(desk.interests)
+            assert other.interests.schema == desk.interests.schema
+            assert other.interests.version("s0") == desk.interests.version("s0")
+            assert (other.epoch.number, other.epoch.joined) == (1, {"s2"})
+        if learned:  # an attribute that nobody knew
+            await desk.ask(wire.Add("new", ["colour = 'red'"]))
+            assert one.interests.schema.to_dict() == desk.interests.schema.to_dict()
+            assert held(one.interests) == held(desk.interests)
+        for each in (two, one, desk):
+            await each.stop()
+
+    asyncio.run(run())
+
+
+def test_a_node_that_missed_something_asks(tmp_path: Path) -> None:
+    async def run() -> None:
+        transport = MemoryTransport()
+        desk = Desk(transport, Interests(SCHEMA))
+        await desk.start()
+        other = Follower(transport)
+        await other.start()
+        desk._others.names.clear()  # as if it had not answered in time
+        await desk.ask(wire.Add("ann", ["price > 1"]))
+        assert len(other.interests) == 0
+        desk._others.names.add("somebody else, who never answers")
+        desk._others._patience = 0.1
+        await desk.ask(wire.Add("ann", ["price > 2"]))
+        async with asyncio.timeout(20):
+            while held(other.interests) != held(desk.interests):
+                await asyncio.sleep(0.01)
+        await other.stop()
+        await desk.stop()
+
+    asyncio.run(run())
+
+
+def test_a_plan_that_too_few_listen_to_is_given_up(tmp_path: Path) -> None:
+    async def run() -> None:
+        transport = MemoryTransport()
+        filters = {"ann": ["price > 1"], "bob": ["price < 9"]}
+        desk = Desk(transport, Interests(SCHEMA))
+        await desk.start()
+        for name, texts in filters.items():
+            await desk.ask(wire.Add(name, texts))
+            await desk.ask(wire.Hello(name))  # and then they say nothing
+        control = await transport.subscribe(desk.subjects.control("ann"))
+        from support.broker import plan_of
+
+        routes = plan_of(filters, "broadcast", 1, 0)
+        with pytest.raises(PlanError, match="2 of 2 subscribers do not listen to the new plan"):
+            await desk.rollout(routes, overlap=0.05, least=0.6)
+        assert desk.epoch.number == 0
+        said = [wire.decode_answer(message.payload) for message in await control.take(5)]
+        assert said == [wire.Prepare(1, [0]), desk.standing("ann")]
+        assert (await desk.rollout(routes, overlap=0.05), desk.epoch.number) == (0, 2)
+        with pytest.raises(InputError, match="least is 2"):
+            await desk.rollout(routes, least=2)
+        await desk.stop()
+
+    asyncio.run(run())
+
+
+def test_channels_are_joined_no_faster_than_allowed() -> None:
+    async def run() -> float:
+        from support.broker import plan_of
+
+        transport = MemoryTransport()
+        filters = {f"s{i}": ["price > 1"] for i in range(10)}
+        desk = Desk(transport, Interests(SCHEMA))
+        await desk.start()
+        for name, texts in filters.items():
+            await desk.ask(wire.Add(name, texts))
+            await desk.ask(wire.Hello(name))
+        begun = asyncio.get_running_loop().time()
+        await desk.rollout(plan_of(filters, "broadcast", 1, 0), overlap=0, joins=50)
+        await desk.stop()
+        return asyncio.get_running_loop().time() - begun
+
+    assert asyncio.run(run()) >= 10 / 50
