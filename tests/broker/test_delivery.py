@@ -1,4 +1,4 @@
-"""Everybody gets exactly what they want: each event once, in the order of its publisher."""
+"""Everybody gets exactly what they want: each event once, in order of publisher and channel."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def people(rng: np.random.Generator, count: int) -> dict[str, list[str]]:
 
 
 def check(got: list[Event], expected: list[int], ids: list[tuple[str, int]]) -> None:
-    """All that was expected and nothing else, none twice, and in the order of each publisher."""
+    """All that was expected and nothing else, none twice, and in the order of each publisher and channel."""
     found = [(event.publisher, event.number) for event in got]
     assert sorted(found) == sorted(ids[i] for i in expected)
-    for publisher in {who for who, _ in found}:
-        numbers = [number for who, number in found if who == publisher]
+    for way in {(event.publisher, event.subject) for event in got}:
+        numbers = [event.number for event in got if (event.publisher, event.subject) == way]
         assert numbers == sorted(numbers)
 
 

@@ -40,11 +40,14 @@ class Event:
         Who published it, and the how many-th of theirs it is: together its id.
     payload
         As it was published.
+    subject
+        What it came over: a channel, or what is for this subscriber alone.
     """
 
     publisher: str
     number: int
     payload: bytes
+    subject: str = ""
 
     @property
     def data(self) -> Any:
@@ -227,29 +230,29 @@ class Subscriber:
                 frame = wire.decode_frame(message.payload)
                 standing = self._standing
                 if standing is not None and frame.exact == standing.version:
-                    loose = self._flush(loose)  # in order
-                    self._put(frame.entries)
+                    loose = self._flush(loose, message.subject)  # in order
+                    self._put(frame.entries, message.subject)
                 else:
                     loose += frame.entries
-            self._flush(loose)
+            self._flush(loose, messages[0].subject)
 
-    def _flush(self, loose: list[wire.Entry]) -> list[wire.Entry]:
+    def _flush(self, loose: list[wire.Entry], subject: str) -> list[wire.Entry]:
         """Keep what the filters let through."""
         if loose and self._standing is not None:
             wanted: list[int] = []
             for events, position in self._decoder.decode([payload for _, _, payload in loose]).good:
                 wanted += position[self._filter.match(events).counts() > 0].tolist()
             self.filtered += len(loose) - len(wanted)
-            self._put([loose[i] for i in wanted])
+            self._put([loose[i] for i in wanted], subject)
         return []
 
-    def _put(self, entries: Sequence[wire.Entry]) -> None:
+    def _put(self, entries: Sequence[wire.Entry], subject: str) -> None:
         """Hand over events that were not there before."""
         for publisher, number, payload in entries:
             if not self._seen.first(publisher, number):
                 self.repeated += 1
             elif len(self._events) < self._limit:
-                self._events.append(Event(publisher, number, payload))
+                self._events.append(Event(publisher, number, payload, subject))
             else:
                 self.dropped += 1
         if self._events:
