@@ -128,6 +128,12 @@ def test_refusals(tmp_path: Path) -> None:
     assert "cannot be read" in refusal("publish", tmp_path / "none.jsonl")
     assert "port is 70000; give one from 1 to 65535" in refusal("serve", "--port", "70000")
     assert "is not a folder" in refusal("serve", "--plan", tmp_path / "none")
+    for odd in ("0/1", "3/2", "1", "x/y", "1/17"):
+        assert f"--node is '{odd}'; give I/N" in refusal("serve", "--node", odd)
+    assert "name it by --nats" in refusal("serve", "--node", "1/2")
+    assert "--memory is one node without NATS" in refusal("serve", "--memory")
+    told = refusal("serve", "--nats", "nats://x", "--node", "2/2", "--data", tmp_path)
+    assert "the first node says what holds" in told
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
@@ -138,3 +144,45 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     assert found.returncode == 2
     assert "the NATS server does not start at 127.0.0.1" in found.stderr
     assert "address already in use" in found.stderr
+
+
+def test_two_nodes_and_a_plan_that_is_put_into_its_folder(tmp_path: Path) -> None:
+    from narrowcast.broker import Connection, NatsServer
+
+    interest = nc.Interest([[1, 0, 1], [0, 1, 1]], subscribers=["ann", "bob"])
+    folder = tmp_path / "plan"
+    nc.write_plan(nc.Unicast().fit(interest).plan_, folder, method="unicast", flow_space="events")
+    with ExitStack() as stack:
+        url = stack.enter_context(NatsServer(tmp_path / "nats")).url
+        words = ["serve", "--nats", url, "--http", "127.0.0.1:0", "--node"]
+        first = stack.enter_context(running(*words, "1/2", "--plan", folder))
+        apis = re.findall(r"http://\S+?:\d+", line_with(first, "serving at"))
+        other = stack.enter_context(running(*words, "2/2"))
+        apis += re.findall(r"http://\S+?:\d+", line_with(other, "serving at"))
+        broker = stack.enter_context(Connection(url))
+        people = {name: broker.subscriber(name) for name in ("ann", "bob")}
+        people["ann"].subscribe("price >= 100")
+        people["bob"].subscribe("price < 150")
+        publishers = [broker.publisher(f"p{i}") for i in range(6)]  # some of them each node's
+        for round_, method in enumerate(("unicast", "channel")):
+            for i in range(100):
+                for publisher in publishers:
+                    publisher.publish({"price": 100 * round_ + i})
+            expected = {"ann": 600 * round_, "bob": 600 - 300 * round_}
+            for name, many in expected.items():
+                found: list[tuple[str, int]] = []
+                while len(found) < many:
+                    some = people[name].take(1000, timeout=20)
+                    assert some
+                    found += [(event.publisher, event.number) for event in some]
+                assert len(set(found)) == len(found) == many
+                assert people[name].take(1, timeout=0.05) == []
+            for api in apis:
+                metrics = httpx.get(f"{api}/metrics").text
+                assert f'narrowcast_routed_total{{method="{method}"}}' in metrics
+            if not round_:
+                made = nc.Broadcast().fit(interest).plan_
+                nc.write_plan(made, folder, method="broadcast", flow_space="events", replace=True)
+                assert "2 listen to its channels" in line_with(first, "is in use")
+        refused = httpx.post(f"{apis[1]}/subscriptions", json={"subscriber": "x", "filter": "price > 1"})
+        assert refused.status_code == 409

@@ -3,6 +3,7 @@
 `NatsTransport` is in `narrowcast.broker.nats`, which needs nats-py.
 """
 
+from narrowcast.broker.blocking import BlockingPublisher, BlockingSubscriber, Connection
 from narrowcast.broker.desk import Desk
 from narrowcast.broker.follower import Follower
 from narrowcast.broker.interests import Interests
@@ -15,6 +16,9 @@ from narrowcast.broker.subscriber import Event, Subscriber
 from narrowcast.broker.transport import Inbox, Message, Transport
 
 __all__ = [
+    "BlockingPublisher",
+    "BlockingSubscriber",
+    "Connection",
     "Desk",
     "Event",
     "Follower",

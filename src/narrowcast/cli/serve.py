@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import tempfile
 from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,15 +14,20 @@ import pyarrow as pa
 import typer
 
 from narrowcast.cli import live
-from narrowcast.errors import ParameterError, TableError
+from narrowcast.errors import NarrowcastError, ParameterError, TableError
 from narrowcast.files import read_table
 from narrowcast.model.schema import Schema
-from narrowcast.routing.routes import read_routes
+from narrowcast.routing.routes import plan_name, read_routes
 
 if TYPE_CHECKING:
-    from narrowcast.broker import Interests, Node, Transport
+    from narrowcast.broker import Desk, Interests, Node, Transport
+    from narrowcast.broker.standing import Holding
     from narrowcast.routing.routes import Routes
 
+#: Into how many parts publishers are divided, whatever the number of nodes.
+PARTITIONS = 16
+#: Seconds from one look at the plan's folder to the next.
+_LOOK = 1.0
 #: Bad filters that are shown.
 _SHOWN = 5
 
@@ -63,6 +70,12 @@ def serve(
     memory: Annotated[
         bool, typer.Option("--memory", help="No NATS at all: events come and go by --http alone.")
     ] = False,
+    node: Annotated[
+        str,
+        typer.Option(
+            "--node", metavar="I/N", help="Which of N nodes this is: 1 is the first, others follow."
+        ),
+    ] = "1/1",
     flow: Annotated[
         str | None,
         typer.Option(
@@ -80,6 +93,9 @@ def serve(
     narrowcast.broker. Without --schema, types come from filters: an attribute is what the first filter
     compares it with, numbers are doubles, and a later filter that takes it for another is refused.
 
+    A plan that is put into the folder PLAN later is taken up while events flow. Several nodes share the
+    publishers among them: the first has the subscriptions and the plan, and tells the others.
+
     Examples:
 
         narrowcast serve
@@ -89,54 +105,128 @@ def serve(
         narrowcast serve --nats nats://one:4222,nats://two:4222 --schema types.json
 
         narrowcast serve --data broker --http 127.0.0.1:8080
+
+        narrowcast serve --nats nats://one:4222 --node 2/2
     """
     from narrowcast.broker import Interests, NatsServer, Store
 
-    if memory and (nats is not None or http is None):
-        raise ParameterError("--memory is without NATS: leave --nats out, and give --http to be reached")
+    number, nodes = _node(node)
+    if memory and (nats is not None or http is None or nodes > 1):
+        raise ParameterError(
+            "--memory is one node without NATS: leave --nats and --node out, and give --http"
+        )
+    if number > 1 and (
+        subscriptions is not None or data is not None or plan is not None or schema is not None
+    ):
+        raise ParameterError(
+            "the first node says what holds; leave --subscriptions, --plan, --schema and --data to it"
+        )
+    if nodes > 1 and nats is None:
+        raise ParameterError("several nodes meet at a NATS server; name it by --nats")
     store = None if data is None else Store(data / "subscriptions.db")
     interests = Interests(None if schema is None else Schema.read(schema), store=store)
     _tell_bad(interests.refused, f"subscriptions in {data}", strict=strict)
     if subscriptions is not None:
         _load(interests, subscriptions, strict=strict)
-    routes = None if plan is None else read_routes(plan, interests.schema, flow)
+    given = None if plan is None else _Plan(plan.absolute(), flow)
+    if given is not None:
+        given.read(interests)
     with ExitStack() as stack:
         url = nats
         if url is None and not memory:
             folder = data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="narrowcast-")))
             url = stack.enter_context(NatsServer(folder / "nats", port=port)).url
-        live.until_interrupted(_serve(url, interests, routes, prefix, http))
+        mine = [part for part in range(PARTITIONS) if part % nodes == number - 1]
+        first = interests if number == 1 else None
+        live.until_interrupted(_serve(url, first, given, prefix, http, mine))
+
+
+def _node(text: str) -> tuple[int, int]:
+    """Return the number of a node, and of how many.
+
+    >>> _node("2/3")
+    (2, 3)
+    """
+    number, slash, nodes = text.partition("/")
+    if slash and number.isdigit() and nodes.isdigit() and 1 <= int(number) <= int(nodes) <= PARTITIONS:
+        return int(number), int(nodes)
+    raise ParameterError(
+        f"--node is {text!r}; give I/N, the how many-th of so many nodes, {PARTITIONS} at most"
+    )
+
+
+@dataclass
+class _Plan:
+    """A plan's folder, and what was in it last."""
+
+    folder: Path
+    flow: str | None
+    name: str | None = None
+
+    def read(self, interests: Interests) -> Routes:
+        """Return the plan that is there."""
+        routes = read_routes(self.folder, interests.schema, self.flow)
+        self.name = routes.name
+        return routes
+
+    async def watch(self, desk: Desk) -> None:
+        """Let plans be used that are put into the folder."""
+        while True:
+            await asyncio.sleep(_LOOK)
+            name = plan_name(self.folder)
+            if name is None or name == self.name:
+                continue
+            self.name = name
+            try:
+                done = await desk.rollout_from(str(self.folder), self.flow)
+                _say(f"plan {done.plan} is in use, {done.listening:,} listen to its channels")
+            except NarrowcastError as error:
+                _say(f"the plan stays as it was: {error}")
 
 
 async def _serve(
-    url: str | None, interests: Interests, routes: Routes | None, prefix: str, http: str | None
+    url: str | None,
+    interests: Interests | None,
+    plan: _Plan | None,
+    prefix: str,
+    http: str | None,
+    mine: list[int],
 ) -> None:
-    """Serve at a NATS server, or in memory."""
-    from narrowcast.broker import Desk, MemoryTransport, Node
+    """Serve at a NATS server, or in memory; without interests, beside the first node."""
+    from narrowcast.broker import Desk, Follower, MemoryTransport, Node
 
     async with AsyncExitStack() as stack:
         if url is None:
             transport: Transport = MemoryTransport()
         else:
             transport = await stack.enter_async_context(live.connected(url, "narrowcast serve"))
-        desk = Desk(transport, interests, prefix=prefix)
-        if routes is not None:
-            desk.use(routes)
-        node = Node(transport, desk)
+        watching: list[asyncio.Task[None]] = []
+        if interests is None:
+            holding: Holding = Follower(transport, prefix=prefix)
+        else:
+            holding = desk = Desk(transport, interests, prefix=prefix)
+            if plan is not None:
+                desk.use(plan.read(interests), str(plan.folder), plan.flow)
+                watching.append(asyncio.create_task(plan.watch(desk)))
+        node = Node(transport, holding, mine=mine, partitions=PARTITIONS)
         await node.start()
-        stack.push_async_callback(_end, node)
+        stack.push_async_callback(_end, node, watching)
         places = [] if url is None else [url]
         if http is not None:
             from narrowcast.web.api import make_api
             from narrowcast.web.server import serving
 
             places.append(await stack.enter_async_context(serving(make_api(node, transport), http)))
-        _say(f"serving at {' and '.join(places)}, {len(interests):,} subscriptions; interrupt to stop")
+        held = len(node.holding.interests)
+        _say(f"serving at {' and '.join(places)}, {held:,} subscriptions; interrupt to stop")
         await node.wait()
 
 
-async def _end(node: Node) -> None:
-    """End a node, and say what it has done."""
+async def _end(node: Node, beside: list[asyncio.Task[None]]) -> None:
+    """End a node and what runs beside it, and say what it has done."""
+    for task in beside:
+        task.cancel()
+    await asyncio.gather(*beside, return_exceptions=True)
     await node.stop()
     counts = node.counts
     sent = f"{counts.entries:,} sent in {counts.frames:,} frames"

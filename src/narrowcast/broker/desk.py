@@ -1,0 +1,303 @@
+"""The desk of the first node: who subscribes, who listens, and which plan is used."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+from narrowcast.broker import wire
+from narrowcast.broker.gathering import Gathering
+from narrowcast.broker.standing import Epoch, no_routes, nothing_on_its_way
+from narrowcast.errors import NarrowcastError, ParameterError, PlanError
+from narrowcast.files import first_line
+from narrowcast.routing.routes import read_routes
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from narrowcast.broker.interests import Interests
+    from narrowcast.broker.transport import Inbox, Transport
+    from narrowcast.routing.routes import Routes
+
+log = logging.getLogger(__name__)
+
+#: Seconds that subscribers have to listen to the channels of a new plan.
+OVERLAP = 5.0
+#: Subscriptions that another node is told of in one message.
+_ROWS = 2000
+
+
+class Desk:
+    """Answers subscribers, and takes up plans; other nodes follow what it says.
+
+    Parameters
+    ----------
+    transport
+        What moves bytes.
+    interests
+        Who subscribes to what.
+    prefix
+        How subjects begin.
+    """
+
+    def __init__(self, transport: Transport, interests: Interests, *, prefix: str = "nc") -> None:
+        self._transport, self.interests, self.subjects = transport, interests, wire.Subjects(prefix)
+        #: Waits until no event is on its way that was routed before: a node says how.
+        self.settle: Callable[[], Awaitable[None]] = nothing_on_its_way
+        #: The plan in use.
+        self.epoch = Epoch(0, no_routes())
+        self._next: Epoch | None = None
+        self._plans = 0
+        self._present: set[str] = set()
+        self._arrived = asyncio.Event()
+        # From the clock, so that changes of a node that is started again are later than those before.
+        self._number = time.time_ns()
+        self._others = Gathering(transport, self.subjects)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> list[asyncio.Task[None]]:
+        """Begin to answer; once this returns no question is missed. Return the tasks that do it."""
+        asked = await self._transport.subscribe(self.subjects.ask)
+        orders = await self._transport.subscribe(self.subjects.orders)
+        await self._others.start()
+        self._tasks = [
+            asyncio.create_task(self._answer(asked, self._asked)),
+            asyncio.create_task(self._answer(orders, self._ordered)),
+        ]
+        return self._tasks
+
+    async def stop(self) -> None:
+        """End its work."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._others.aclose()
+
+    async def _answer(self, asked: Inbox, do: Callable[[bytes], Awaitable[wire.Answer]]) -> None:
+        """Answer questions, one after another."""
+        async for message in asked:
+            try:
+                answer = await do(message.payload)
+            except (msgspec.MsgspecError, UnicodeError) as error:
+                answer = wire.Refused(f"request cannot be read: {first_line(error)}")
+            except NarrowcastError as error:
+                answer = wire.Refused(str(error))
+            if message.reply:
+                await self._transport.publish(message.reply, wire.encode(answer))
+
+    async def _asked(self, payload: bytes) -> wire.Answer:
+        """Answer a subscriber."""
+        return await self.ask(wire.decode_request(payload))
+
+    async def _ordered(self, payload: bytes) -> wire.Answer:
+        """Do what those want who run the broker, or tell another node what holds."""
+        order = wire.decode_order(payload)
+        if isinstance(order, wire.Join):
+            return self._state(order)
+        return await self.rollout_from(order.plan, order.flow, overlap=order.overlap)
+
+    # ---- subscribers
+
+    async def ask(self, request: wire.Request) -> wire.Standing:
+        """Do what somebody asks for; when this returns it holds on every node.
+
+        Raises
+        ------
+        InputError
+            When it cannot be done: then nothing is.
+        """
+        who = request.subscriber
+        added: list[int] = []
+        if isinstance(request, wire.Listening):
+            epochs = [each for each in (self.epoch, self._next) if each and each.number == request.epoch]
+            if any(each.join(who, request.channels) for each in epochs):
+                await self._tell(joined=[(request.epoch, who)])
+                self._arrived.set()
+        elif isinstance(request, wire.Hello | wire.Bye):
+            # It listens to nothing, yet or any more, whatever it did before.
+            (self._present.add if isinstance(request, wire.Hello) else self._present.discard)(who)
+            self._arrived.set()
+            for each in filter(None, (self.epoch, self._next)):
+                each.leave(who)
+            await self._tell(left=[who])
+        elif isinstance(request, wire.Remove):
+            self.interests.remove(who, request.subscription_ids)
+            await self._tell(removed=request.subscription_ids)
+        else:
+            added = self.interests.add(who, request.filters)
+            rows = [wire.Row(n, who, text) for n, text in zip(added, request.filters, strict=True)]
+            await self._tell(added=rows)
+        return msgspec.structs.replace(self.standing(who), added=added)
+
+    async def change(self, request: wire.Add | wire.Remove) -> wire.Standing:
+        """Change the subscriptions of somebody who may be elsewhere, and tell them."""
+        answer = await self.ask(request)
+        await self._transport.publish(self.subjects.control(request.subscriber), wire.encode(answer))
+        return answer
+
+    def standing(self, subscriber: str) -> wire.Standing:
+        """Return what holds for a subscriber."""
+        return wire.Standing(
+            change=self._number,
+            version=self.interests.version(subscriber),
+            filters=self.interests.of(subscriber),
+            schema=self.interests.schema.to_dict(),
+            epoch=self.epoch.number,
+            channels=self.epoch.channels(subscriber),
+            prepared=None if self._next is None else self._next.number,
+        )
+
+    # ---- other nodes
+
+    async def _tell(
+        self,
+        *,
+        added: list[wire.Row] | None = None,
+        removed: list[int] | None = None,
+        joined: list[tuple[int, str]] | None = None,
+        left: list[str] | None = None,
+        prepared: wire.Plan | None = None,
+        used: int | None = None,
+    ) -> None:
+        """Count a change, and wait until all nodes have taken it up."""
+        self._number += 1
+        change = wire.Change(
+            number=self._number,
+            added=added or [],
+            removed=removed or [],
+            joined=joined or [],
+            left=left or [],
+            prepared=prepared,
+            used=used,
+        )
+        await self._others.tell(change)
+
+    def _state(self, join: wire.Join) -> wire.State:
+        """Return what holds, for another node, which hears of all changes from now on."""
+        self._others.add(join.node)
+        rows = self.interests.rows(join.after, _ROWS)
+        epochs = [each for each in (self.epoch, self._next) if each is not None]
+        plans = [wire.Plan(each.number, each.folder, each.flow) if each.folder else None for each in epochs]
+        return wire.State(
+            number=self._number,
+            schema=self.interests.schema.to_dict(),
+            rows=[wire.Row(number, *row) for number, row in rows.items()],
+            more=len(rows) == _ROWS,
+            plan=plans[0],
+            prepared=plans[1] if len(plans) > 1 else None,
+            joined=[(each.number, name) for each in epochs for name in sorted(each.joined)],
+        )
+
+    # ---- plans
+
+    def use(self, routes: Routes, folder: str = "", flow: str | None = None) -> None:
+        """Take up a plan at once, before anybody is there."""
+        self.epoch = self._numbered(routes, folder, flow)
+
+    def _numbered(self, routes: Routes, folder: str, flow: str | None) -> Epoch:
+        """Return a plan with a number of its own: channels of one that was given up are never another's."""
+        self._plans += 1
+        return Epoch(self._plans, routes, folder, flow)
+
+    async def rollout_from(
+        self, folder: str, flow: str | None = None, *, overlap: float = OVERLAP
+    ) -> wire.RolledOut:
+        """Take up a plan from its folder: see `rollout`.
+
+        Raises
+        ------
+        PlanError
+            When there is no plan that can be used: then the old one stays.
+        """
+        routes = read_routes(folder, self.interests.schema, flow)
+        known, planned = self.interests.subscribers, routes.plan.subscribers.cast(pa.string()).to_pylist()
+        if known and planned and not known & set(planned):
+            raise PlanError(
+                f"{folder} is a plan for others: none of its {len(planned):,} subscribers subscribes here; "
+                "make one from the subscriptions of this broker"
+            )
+        listening = await self.rollout(routes, overlap=overlap, folder=folder, flow=flow)
+        return wire.RolledOut(self.epoch.number, routes.name, listening)
+
+    async def rollout(
+        self,
+        routes: Routes,
+        *,
+        overlap: float = OVERLAP,
+        folder: str = "",
+        flow: str | None = None,
+        least: float = 0.0,
+        joins: float | None = None,
+    ) -> int:
+        """Take up a plan while events come, and return how many listen to its channels.
+
+        All who are there are asked to listen to their channels of it, beside those that they have. When they
+        do, or when time is up, events go by the new plan; whoever does not listen by then is sent to
+        directly until it does. Then the old channels are given up. Nobody misses an event.
+
+        Parameters
+        ----------
+        routes
+            The plan.
+        overlap
+            Seconds to wait for subscribers.
+        folder, flow
+            Where it was read from, for other nodes.
+        least
+            The share of those asked who have to listen in time; else the old plan stays.
+        joins
+            How many channels may be joined a second, at most; any number where left out.
+
+        Raises
+        ------
+        PlanError
+            When too few listen: then the old plan is still in use.
+        """
+        if self._next is not None:
+            raise PlanError("another plan is being taken up; wait until it is in use")
+        if not 0 <= least <= 1 or (joins is not None and joins <= 0):
+            raise ParameterError(f"least is {least} and joins {joins}; give a share, and a number above 0")
+        if self._others.names and not folder:
+            raise PlanError("the other nodes need the plan too; give it in a folder that they see")
+        then = self._next = self._numbered(routes, folder, flow)
+        try:
+            await self._tell(prepared=wire.Plan(then.number, folder, flow))
+            waited = await self._prepare(then, joins)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(overlap):
+                    while waited & self._present - then.joined:
+                        self._arrived.clear()
+                        await self._arrived.wait()
+            late = len(waited & self._present - then.joined)
+            if late > (1 - least) * len(waited):
+                raise PlanError(
+                    f"{late:,} of {len(waited):,} subscribers do not listen to the new plan within "
+                    f"{overlap:g} s; the old one stays: see what keeps them, or ask for less"
+                )
+            if late:
+                log.warning("%d subscribers do not listen to the new plan yet", late)
+            self.epoch = then
+        finally:
+            self._next = None
+            await self._tell(used=self.epoch.number)
+            await self.settle()
+            for name in sorted(self._present):
+                await self._transport.publish(self.subjects.control(name), wire.encode(self.standing(name)))
+        return len(then.joined)
+
+    async def _prepare(self, then: Epoch, joins: float | None) -> set[str]:
+        """Ask all who are there to listen to their channels of a plan; return whom."""
+        waited = {name for name in self._present if then.channels(name)}
+        for name in sorted(waited):
+            channels = then.channels(name)
+            order = wire.Prepare(then.number, channels)
+            await self._transport.publish(self.subjects.control(name), wire.encode(order))
+            if joins is not None:
+                await asyncio.sleep(len(channels) / joins)
+        return waited

@@ -1,0 +1,171 @@
+"""A node beside the first: it holds what the first one says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from narrowcast.broker import wire
+from narrowcast.broker.asking import Asking
+from narrowcast.broker.interests import Interests
+from narrowcast.broker.standing import Epoch, no_routes, nothing_on_its_way
+from narrowcast.errors import NarrowcastError, TransportError
+from narrowcast.model.schema import Schema
+from narrowcast.routing.routes import read_routes
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from narrowcast.broker.transport import Inbox, Transport
+
+log = logging.getLogger(__name__)
+
+#: Seconds from one try to hear what holds to the next.
+_PAUSE = 0.5
+
+
+class Follower:
+    """Subscriptions and plans as the first node has them.
+
+    It asks for all that holds, and takes up every change after that; where it has missed one, it asks again.
+    Plans are read from the folder that the first node has them from: it has to be there for this one too.
+
+    Parameters
+    ----------
+    transport
+        What moves bytes.
+    prefix
+        How subjects begin.
+    """
+
+    def __init__(self, transport: Transport, *, prefix: str = "nc") -> None:
+        self._transport, self.subjects = transport, wire.Subjects(prefix)
+        #: Waits until no event is on its way that was routed before: a node says how.
+        self.settle: Callable[[], Awaitable[None]] = nothing_on_its_way
+        self._name = secrets.token_hex(8)
+        self._asking = Asking(transport, self.subjects.inbox(f"node-{self._name}"))
+        self.interests = Interests()
+        #: The plan in use.
+        self.epoch = Epoch(0, no_routes())
+        self._next: Epoch | None = None
+        self._number = -1
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> list[asyncio.Task[None]]:
+        """Take up what holds, and begin to follow; return the task that does."""
+        await self._asking.start()
+        changes = await self._transport.subscribe(self.subjects.changes)
+        await self._catch_up()
+        self._task = asyncio.create_task(self._follow(changes))
+        return [self._task]
+
+    async def stop(self) -> None:
+        """End its work."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._asking.aclose()
+
+    async def _catch_up(self) -> None:
+        """Take up all that holds."""
+        state = await self._ask(-1)
+        interests = Interests(Schema.of(state.schema))
+        rows = list(state.rows)
+        more = state.more
+        while more:
+            page = await self._ask(rows[-1].subscription_id)
+            rows, more = rows + page.rows, page.more
+        interests.load(
+            [row.subscriber for row in rows],
+            [row.filter for row in rows],
+            [row.subscription_id for row in rows],
+        )
+        self.epoch, self._next = self._read(state.plan), None
+        if state.prepared is not None:
+            self._next = self._read(state.prepared)
+        self.interests, self._number = interests, state.number
+        for number, name in state.joined:
+            self._join(number, name)
+
+    async def _ask(self, after: int) -> wire.State:
+        """Ask the first node what holds."""
+        order = wire.encode(wire.Join(self._name, after))
+        answer = wire.decode_answer(await self._asking.ask(self.subjects.orders, order))
+        if not isinstance(answer, wire.State):
+            raise TransportError(f"the first node does not say what holds: {answer}")
+        return answer
+
+    def _read(self, plan: wire.Plan | None) -> Epoch:
+        """Return a plan from its folder."""
+        if plan is None:
+            return Epoch(0, no_routes())
+        routes = read_routes(plan.folder, self.interests.schema, plan.flow)
+        return Epoch(plan.epoch, routes, plan.folder, plan.flow)
+
+    def _join(self, number: int, name: str) -> None:
+        """Note that somebody listens to all channels that a plan has for them."""
+        for each in (self.epoch, self._next):
+            if each is not None and each.number == number:
+                each.join(name, each.channels(name))
+
+    async def _follow(self, changes: Inbox) -> None:
+        """Take up changes as they come."""
+        async for message in changes:
+            try:
+                change = wire.decode_change(message.payload)
+            except (msgspec.MsgspecError, UnicodeError):
+                continue  # somebody else's
+            if change.number <= self._number:  # it was in what holds already
+                await self._transport.publish(message.reply, self._name.encode())
+                continue
+            if change.number != self._number + 1:
+                log.warning("changes were missed; asking for all that holds")
+                while True:
+                    try:
+                        await self._catch_up()
+                        break
+                    except NarrowcastError as error:
+                        log.warning("%s", error)
+                        await asyncio.sleep(_PAUSE)
+            if change.number > self._number:
+                await self._take_up(change)
+            await self._transport.publish(message.reply, self._name.encode())
+
+    async def _take_up(self, change: wire.Change) -> None:
+        """Take up a change."""
+        self._number = change.number
+        rows = change.added
+        if rows:
+            if unknown := self._unknown(rows):
+                log.warning("attributes are new: %s; asking for all that holds", unknown)
+                await self._catch_up()
+                return
+            self.interests.load(
+                [row.subscriber for row in rows],
+                [row.filter for row in rows],
+                [row.subscription_id for row in rows],
+            )
+        self.interests.drop(change.removed)
+        for name in change.left:
+            for each in filter(None, (self.epoch, self._next)):
+                each.leave(name)
+        if change.prepared is not None:
+            self._next = self._read(change.prepared)
+        for number, name in change.joined:
+            self._join(number, name)
+        if change.used is not None:
+            if self._next is not None and self._next.number == change.used:
+                self.epoch = self._next
+            self._next = None
+            await self.settle()
+
+    def _unknown(self, rows: list[wire.Row]) -> str:
+        """Return attributes of filters that the schema lacks, as it may when the first node learns them."""
+        from narrowcast.filters.infer import infer_schema
+
+        named = infer_schema([row.filter for row in rows]).names
+        return ", ".join(name for name in named if name not in self.interests.schema)

@@ -1,0 +1,93 @@
+"""The other nodes: what they are told, and that they have taken it up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from narrowcast.broker import wire
+
+if TYPE_CHECKING:
+    from narrowcast.broker.transport import Inbox, Transport
+
+log = logging.getLogger(__name__)
+
+#: Seconds that a node has to take up a change, before it counts as gone.
+PATIENCE = 5.0
+
+
+class Gathering:
+    """Tells other nodes of changes, one after another, and waits for all of them.
+
+    A node that does not answer in time is gone: it hears of later changes, sees that it has missed one, and
+    asks for all that holds.
+
+    Parameters
+    ----------
+    transport
+        What moves bytes.
+    subjects
+        Where they listen.
+    patience
+        Seconds to wait for them.
+    """
+
+    def __init__(self, transport: Transport, subjects: wire.Subjects, *, patience: float = PATIENCE) -> None:
+        self._transport, self._subjects, self._patience = transport, subjects, patience
+        self._inbox = f"{subjects.inbox('desk')}.{secrets.token_hex(8)}"
+        #: The nodes that are there.
+        self.names: set[str] = set()
+        self._heard: dict[int, set[str]] = {}
+        self._changed = asyncio.Event()
+        self._telling = asyncio.Lock()
+        self._answers: Inbox | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to listen for answers."""
+        self._answers = await self._transport.subscribe(f"{self._inbox}.*")
+        self._reading = asyncio.create_task(self._read(self._answers))
+
+    async def _read(self, answers: Inbox) -> None:
+        """Note who has taken up which change."""
+        async for message in answers:
+            number = int(message.subject.rpartition(".")[2])
+            if number in self._heard:
+                self._heard[number].add(message.payload.decode(errors="replace"))
+                self._changed.set()
+
+    def add(self, node: str) -> None:
+        """Count on a node from now on."""
+        self.names.add(node)
+
+    async def tell(self, change: wire.Change) -> None:
+        """Tell all nodes of a change, and return when they have taken it up, or are gone."""
+        if not self.names:
+            return
+        async with self._telling:
+            heard = self._heard[change.number] = set()
+            reply = f"{self._inbox}.{change.number}"
+            try:
+                await self._transport.publish(self._subjects.changes, wire.encode(change), reply=reply)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._patience):
+                        while not self.names <= heard:
+                            self._changed.clear()
+                            await self._changed.wait()
+                if gone := self.names - heard:
+                    log.warning("nodes that do not answer are left out: %s", ", ".join(sorted(gone)))
+                    self.names &= heard
+            finally:
+                del self._heard[change.number]
+
+    async def aclose(self) -> None:
+        """Stop listening."""
+        if self._reading is not None:
+            self._reading.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._reading
+        if self._answers is not None:
+            await self._answers.aclose()
