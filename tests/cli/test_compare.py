@@ -108,6 +108,23 @@ def test_the_table_has_room_for_replayed_events(unit: Literal["links", "messages
     assert mine == ("hierarchical-rra", "11", *values[unit], "0.01", "0.6")
 
 
+def test_the_table_says_how_large_clusters_are() -> None:
+    costs = {"waste": nc.Cost(27.675), "overall": nc.Cost(9.0)}
+    rows = (
+        Compared("ideal", costs=costs),
+        Compared("direct", 20, 20, costs, None, 0.0, 0.01, 0.6, balance=1.956),
+        Compared("unicast", None, 0, costs, None, 1.0, 0.01, 0.6),
+    )
+    head, ideal, direct, unicast = _rows(Comparison(("waste", "overall"), rows))
+    assert head == ("method", "used", "largest", "waste", "direct %", "sec", "MB")
+    assert (ideal[2], direct[2], unicast[2]) == ("", "1.96", "")
+    # Without clusters it says nothing, and what channels cost in all is back.
+    assert _rows(Comparison(("waste", "overall"), rows[::2]))[0][:4] == ("method", "used", "waste", "overall")
+    on_links = {**costs, "network": nc.Cost(943.36, {"improvement_pct": 96.17})}
+    row = Compared("direct", 20, 20, on_links, None, 0.0, 0.01, 0.6, balance=1.956)
+    assert "largest" not in _rows(Comparison(("network", "waste"), (row,)))[0]
+
+
 @pytest.mark.spark
 def test_a_method_that_fails_is_told(given: list[str], spark: SparkSession, tmp_path: Path) -> None:
     words = ("--channels", "2", "--methods", "forgy", "--set", "passes=-1", "--out", tmp_path / "out")
@@ -232,16 +249,22 @@ def test_methods_by_boxes(flows: str, spark: SparkSession, tmp_path: Path) -> No
     if flows == "events":
         (lo, hi), points = hotspots.ends(), hotspots.values()
         matched = np.asarray(((points[:, None] > lo) & (points[:, None] <= hi)).all(axis=2))
-        some = matched.any(axis=0)
-        interest = nc.Interest(matched.T[some][:, matched.any(axis=1)])
-        boxes = lo[some], hi[some]
+        assert not matched.any(axis=0).all()  # who matched nothing is in their clusters as well, and counts
+        assert facts["subscribers"] == 60
+        interest = nc.Interest(matched.T[:, matched.any(axis=1)])
         for planner in (
-            nc.PLANNERS["centroid"](channels=6, seed=2, boxes=boxes),
-            nc.PLANNERS["r-tree"](channels=6, seed=2, boxes=boxes, packing="str"),
+            nc.PLANNERS["centroid"](channels=6, seed=2, boxes=(lo, hi)),
+            nc.PLANNERS["r-tree"](channels=6, seed=2, boxes=(lo, hi), packing="str"),
         ):
-            found = FalsePositives().score(interest, planner.fit(interest).plan_).total
-            name = type(planner).__name__.lower().replace("rtree", "r-tree")
-            assert by_name[name]["costs"]["false-positives"]["total"] == pytest.approx(found)
+            plan = planner.fit(interest).plan_
+            found = FalsePositives().score(interest, plan).total
+            row = by_name[type(planner).__name__.lower().replace("rtree", "r-tree")]
+            assert row["costs"]["false-positives"]["total"] == pytest.approx(found)
+            assert row["balance"] == pytest.approx(plan.members().max() / 10)
+        assert by_name["direct"]["balance"] <= 2
+        # A channel to all is one to those who want something: nobody is in need of placing there.
+        reached = by_name["broadcast"]["costs"]["waste"]["terms"]["deliveries"]
+        assert reached == interest.n_flows * int(matched.any(axis=0).sum())
 
 
 @pytest.mark.spark

@@ -15,6 +15,7 @@ from narrowcast.model.artefact import write_plan
 from narrowcast.model.diff import renumbered
 from narrowcast.model.placement import Placement
 from narrowcast.model.plan import ChannelPlan
+from support.command import table_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +52,7 @@ def test_json_is_one_document(plans: list[str]) -> None:
             "filtering": {"before": None, "after": 1.0, "change_pct": None},
             "waste": {"before": 8.0, "after": 6.0, "change_pct": -25.0},
         },
+        "subscriptions": None,
     }
     assert found.stderr == ""
 
@@ -69,6 +71,33 @@ def test_plans_with_a_channel_for_each_subscription(tmp_path: Path) -> None:
     words = [str(tmp_path / "first"), str(tmp_path / "second"), "--renumber", "--json"]
     found = json.loads(CliRunner().invoke(app, words).stdout)
     assert found["flows"]["moved"] == found["subscribers"]["moved"] == found["listens"]["added"] == 0
+    assert found["subscriptions"] == {"moved": 0, "added": 0, "removed": 0, "which": []}
+
+
+def test_which_subscriptions_moved(tmp_path: Path) -> None:
+    """Ann listens to both channels before and after, and yet two of her subscriptions are elsewhere."""
+    names: dict[str, list[str]] = {"subscribers": SUBSCRIBERS, "flows": FLOWS}
+    carries = [[1, 0], [0, 1]]
+    for name, listens, placed in (
+        ("first", [[1, 1], [0, 1]], Placement([1, 2, 3, 4], [0, 1, 1, 0])),
+        ("second", [[1, 1], [1, 0]], Placement([1, 2, 3, 5], [1, 0, 1, 0])),
+        ("whole", [[1, 1], [1, 0]], None),
+    ):
+        plan = ChannelPlan(carries, listens, **names, subscriptions=placed)
+        write_plan(plan, tmp_path / name, method="direct", flow_space="events")
+    words = [str(tmp_path / "first"), str(tmp_path / "second")]
+    found = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)["subscriptions"]
+    assert (found["moved"], found["added"], found["removed"]) == (2, 1, 1)
+    which = [(each["subscription_id"], each["before"], each["after"]) for each in found["which"]]
+    assert which == [(1, 0, 1), (2, 1, 0), (4, 0, None), (5, None, 0)]
+    rows = table_of(CliRunner().invoke(app, words).stdout)
+    assert ["subscriptions", "", "", "2", "1", "1"] in rows
+    assert [row for row in rows if row[0] in "1245"] == [
+        *(["1", "0", "1"], ["2", "1", "0"], ["4", "0", "none"], ["5", "none", "0"])
+    ]
+    # A plan of whole subscribers puts no subscription anywhere.
+    found = json.loads(CliRunner().invoke(app, [words[0], str(tmp_path / "whole"), "--json"]).stdout)
+    assert (found["subscriptions"]["moved"], found["subscriptions"]["removed"]) == (0, 4)
 
 
 def test_renumbering_shows_what_really_moved(plans: list[str]) -> None:

@@ -162,6 +162,37 @@ def test_an_event_for_the_sake_of_a_subscription(folder: Path) -> None:
     assert ["for the sake of", "1 subscription: 4 in channel 2"] in rows
 
 
+def test_which_subscription_is_in_which_cluster(folder: Path) -> None:
+    plan = ChannelPlan(
+        np.ones((1, 3)),
+        [[1, 0, 0], [0, 1, 0], [1, 0, 1], [0, 0, 1]],
+        subscribers=PEOPLE,
+        subscriptions=Placement([1, 2, 3, 4, 5], [0, 1, 0, 2, 2]),
+    )
+    write_plan(plan, folder / "finer", method="direct", flow_space="events")
+    add_filters(folder, (0, "cid", "price = 12"))
+    words = ("explain", folder / "finer", "--subscriber", "cid")
+    given = ("--subscriptions", folder / "s.parquet")
+    found, _ = document(*words, *given)
+    assert found["n_subscriptions"] == 3
+    assert [(each["subscription_id"], each["channel"]) for each in found["subscriptions"]] == [
+        *((3, 0), (4, 2), (0, None))
+    ]
+    assert found["subscriptions"][0]["filter"] == "price > 5 AND price <= 15"
+    assert ["4", "2", "name = 'SAP' OR name IS NULL"] in table_of(call(*words, *given).stdout)
+    assert ["... and 2 more", "", ""] in table_of(call(*words, *given, "--rows", "1").stdout)
+    # Whose subscriptions they are is not in the plan.
+    alone, _ = document(*words)
+    assert (alone["n_subscriptions"], alone["subscriptions"]) == (None, [])
+    assert ["its subscriptions", "unknown: give --subscriptions"] in table_of(call(*words).stdout)
+    channel, _ = document("explain", folder / "finer", "--channel", "2")
+    assert (channel["subscriptions"], channel["first_subscriptions"]) == (2, [4, 5])
+    shown = table_of(call("explain", folder / "finer", "--channel", "2").stdout)
+    assert ["subscriptions", "2: 4, 5"] in shown
+    whole, _ = document("explain", folder / "events", "--subscriber", "cid", *given)
+    assert "subscriptions" not in whole
+
+
 def test_what_an_event_lacks_is_null(folder: Path) -> None:
     found = of_event(folder, {}, "--subscriber", "bob")
     assert (found["flow"], found["cell"]) == (0, {"price": [None, 5.0]})  # where null falls

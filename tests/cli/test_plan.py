@@ -103,6 +103,7 @@ def test_topics(topics: list[str], tmp_path: Path) -> None:
         "channels": plan.n_groups,
         "sessions": None,
         "direct": 0,
+        "balance": 1.0,  # all who listen are in one of them
         "costs": {
             "false-positives": FalsePositives().score(interest, plan).total,
             "filtering": Filtering().score(interest, plan).total,

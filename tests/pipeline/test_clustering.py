@@ -79,6 +79,10 @@ def test_above_the_limit_it_is_planned_on_spark(spark: SparkSession) -> None:
     frames = frames_of(spark, interest, 2)
     planned = make_plan(frames, "direct", channels=5, limit=200)
     assert (planned.path, planned.method, planned.plan.n_subscribers) == ("spark", "direct", 200)
+    how = dict(planned.how)
+    assert 0 < how.pop("sampled") < 200
+    assert how.pop("rounds") >= 1
+    assert how == {"where": "spark", "limit": 200, "portions": 1}
     assert make_plan(frames, "direct", channels=5).plan.n_subscribers == 200
     with pytest.raises(
         ParameterError, match="which then plans on Spark, as cover, direct, rassoc and ncut do"

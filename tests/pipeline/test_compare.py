@@ -136,7 +136,7 @@ def test_the_table_has_a_row_for_each() -> None:
     table = found.to_table()
     assert table.column_names == [
         *("method", "asked", "channels", "waste", "false-positives", "filtering", "forwarding", "overall"),
-        *("improvement_pct", "excess_share", "direct_share", "seconds", "peak_mb", "problem"),
+        *("improvement_pct", "excess_share", "direct_share", "balance", "seconds", "peak_mb", "problem"),
     ]
     assert sorted(table["method"].to_pylist()) == sorted([*BASELINES, "mst", "ideal"])
     assert table.schema.field("asked").type == pa.int64()
@@ -190,10 +190,47 @@ def test_channels_that_carry_nothing_are_not_counted() -> None:
 def test_nobody_wants_anything() -> None:
     found = compare(nc.Interest(np.zeros((2, 3))), channels=2)
     assert {row.problem for row in found.rows} == {""}
-    wasted = {row.method: row.costs["waste"].total for row in found.rows}
-    assert wasted.pop("broadcast") == 6, "it goes to everybody all the same"
-    assert set(wasted.values()) == {0}
+    assert {row.costs["waste"].total for row in found.rows} == {0}
+    balance = {row.method: row.balance for row in found.rows}
+    assert (balance["direct"], balance["ncut"], balance["broadcast"]) == (1.0, 1.0, None)
     assert len(found.rows) == len(nc.PLANNERS), "all but auto, and the ideal"
+
+
+def test_who_wants_nothing_is_placed_and_counted() -> None:
+    """Clusters have everybody in them; other plans have those who want something."""
+    wants = np.zeros((9, 4), np.bool_)
+    wants[[0, 2], :2], wants[[4, 6], 2:] = True, True
+    interest = nc.Interest(wants, subscribers=list("abcdefghi"))
+    ends = np.arange(9.0)[:, None]
+    found = rows(
+        compare(interest, channels=2, methods=["direct", "ncut", "centroid"], boxes=(ends, ends + 1))
+    )
+    some = nc.Interest(wants[[0, 2, 4, 6]], subscribers=["a", "c", "e", "g"])
+    for name in ("direct", "ncut"):
+        plan = nc.PLANNERS[name](channels=2).fit(interest).plan_
+        assert found[name, 2].costs["false-positives"] == FalsePositives().score(interest, plan)
+        assert found[name, 2].balance == plan.members().max() / 4.5
+        # Those who wanted nothing get what the others want; without them nobody would get it for nothing.
+        assert found[name, 2].costs["false-positives"].total == 2 * 5
+        assert FalsePositives().score(some, nc.PLANNERS[name](channels=2).fit(some).plan_).total == 0
+    assert found["centroid", 2].costs["false-positives"].total > 0
+    assert found["broadcast", None].costs["waste"] == nc.Waste().score(some, nc.Broadcast().fit(some).plan_)
+    assert found["broadcast", None].balance == 1
+    assert found["unicast", None].balance is None
+
+
+def test_who_wants_nothing_may_be_nowhere() -> None:
+    """On a network nothing can be sent to who is on no node, so that a cluster cannot have them."""
+    interest = nc.Interest(np.eye(7)[:, :5], subscribers=[*"abcdefz"])
+    ends = np.arange(7.0)[:, None]
+    given = {"channels": 2, "methods": ["direct", "centroid"], "network": NetworkTables(LINE)}
+    found = rows(compare(interest, boxes=(ends, ends + 1), **given))  # type: ignore[arg-type]
+    assert {row.problem for row in found.values()} == {""}
+    there = nc.Interest(np.eye(7)[:6, :5], subscribers=[*"abcdef"])  # f wants nothing either, and is a node
+    plan = nc.Direct(channels=2).fit(there).plan_
+    assert found["direct", 2].costs["network"] == nc.Network(LINE).score(there, plan)
+    plan = nc.PLANNERS["centroid"](channels=2, boxes=(ends[:6], ends[:6] + 1)).fit(there).plan_
+    assert found["centroid", 2].costs["network"] == nc.Network(LINE).score(there, plan)
 
 
 def test_what_fails_does_not_end_the_rest(own: ModuleType) -> None:

@@ -238,6 +238,20 @@ def test_above_the_limit_it_is_planned_on_spark(spark: SparkSession) -> None:
     planned = make_plan(frames, "rassoc", channels=5, params={"dimensions": 6}, limit=100)
     assert (planned.path, planned.method, planned.plan.n_subscribers) == ("spark", "rassoc", 120)
     assert planned.note.startswith("above the limit rassoc compares everybody with one table of landmarks")
+    how = dict(planned.how)
+    assert how == {
+        "where": "spark",
+        "limit": 100,
+        "table": True,
+        "levels": 2,
+        "groups": 1,
+        "groups_by_level": [1, 1],
+        "landmarks": 0.3,
+    }
+    # With what it says, the same comes out again.
+    params = {"dimensions": 6, **{name: how[name] for name in ("table", "levels", "groups", "landmarks")}}
+    again = make_plan(frames, "rassoc", channels=5, params=params, limit=100)
+    assert again.plan == planned.plan
 
 
 @pytest.mark.parametrize("method", ["ncut", "direct"])
@@ -263,4 +277,5 @@ def test_the_command_says_what_it_does_instead(tmp_path: Path) -> None:
     assert "above the limit ncut compares everybody with one table of landmarks (table=true)" in said
     plan, info = read_plan(tmp_path / "plan")
     assert info.flow_space == "events"
+    assert [info.params[name] for name in ("where", "limit", "table", "levels")] == ["spark", 20, True, 2]
     assert np.diff(plan.listens.indptr).tolist() == [1] * 80

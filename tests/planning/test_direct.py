@@ -147,6 +147,18 @@ def test_odd_numbers() -> None:
     assert Direct(channels=2).fit(one).receptions_ == 5
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_fewer_kinds_of_wants_than_clusters(seed: int) -> None:
+    """Who want the same are together, so that a cluster is left for those who want nothing yet."""
+    wants = np.array([[1, 0], [1, 0], [0, 1], [0, 1], [1, 0], [0, 0], [0, 0]])
+    direct = Direct(channels=3, seed=seed).fit(Interest(wants))
+    label = direct.plan_.listens.indices
+    assert [len(set(label[kind])) for kind in ([0, 1, 4], [2, 3], [5, 6])] == [1, 1, 1]
+    assert (direct.receptions_, len(set(label))) == (5, 3)
+    equal = Direct(channels=3, seed=seed).fit(Interest(np.ones((6, 1)))).plan_
+    assert sorted(np.bincount(equal.listens.indices, minlength=3).tolist()) == [0, 2, 4]  # at most twice 2
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

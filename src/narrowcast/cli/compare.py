@@ -32,7 +32,7 @@ from narrowcast.pipeline.session import sized
 from narrowcast.pipeline.storage import write_table
 from narrowcast.planning import PLANNERS
 from narrowcast.report.charts import compared_methods, save_chart
-from narrowcast.routing.choice import router_for
+from narrowcast.routing.choice import CLUSTERS, router_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,7 +91,9 @@ def compare(
 
     The interest is made once, as for `narrowcast plan`. Each method then has a process of its own on the
     driver; one that fails is told with its reason, and the others go on. The folder gets `compare.json`,
-    `compare.parquet` and a picture, `compare.png` and `compare.svg`.
+    `compare.parquet` and a picture, `compare.png` and `compare.svg`. Methods that cluster subscribers also
+    place those who wanted none of the flows; `largest` is how many times the mean the largest channel has
+    members.
 
     With filters and events, all of the events are also sent by each plan, to those whom they match and the
     way that a --router decides, and rows are ordered by what that costs on the network. These are the events
@@ -155,7 +157,7 @@ def compare(
             write_table(taken.rejected, rejected, doing=f"write {rejected}")
         with watched(at.spark, at.progress, "interest"), plainly("bring the interest to the driver"):
             network = network.fitting(text=taken.frames.text)
-            interest = to_interest(taken.frames)
+            interest = to_interest(taken.frames, everybody=True)
             boxes = boxes_taken(taken, interest.subscribers) if by_boxes else None
 
         def replayed(plans: Mapping[str, tuple[ChannelPlan, str]]) -> Replayed:
@@ -281,8 +283,13 @@ def _rows(found: Comparison) -> list[tuple[str, ...]]:
         if gain and on_links:
             costs = [name for name in costs if name != "waste"]
     direct = () if again else ("direct %",)
+    # Beside columns of a network there is no room; what channels cost in all says little of clusters.
+    clusters = any(row.method in CLUSTERS and not row.problem for row in found.rows) and not gain
+    largest = ("largest",) if clusters else ()
+    if clusters and len(costs) > 1:
+        costs = [name for name in costs if name != "overall"]
     rows: list[tuple[str, ...]] = [
-        ("method", "used", *costs, *gain, *excess, *again, *direct, "sec", "MB"),
+        ("method", "used", *largest, *costs, *gain, *excess, *again, *direct, "sec", "MB"),
     ]
     for row in found.rows:
         if row.problem:
@@ -295,6 +302,7 @@ def _rows(found: Comparison) -> list[tuple[str, ...]]:
             (
                 _name(row) if several else row.method,
                 "" if row.channels is None else f"{row.channels:,}",
+                *("" if row.balance is None else f"{row.balance:.2f}" for _ in largest),
                 *map(_number, totals),
                 *("" if value is None else f"{value:.{digits}f}" for value, digits in numbers),
                 *(_again(row) if again else ()),

@@ -18,7 +18,10 @@ from narrowcast.model.diff import Count, diff_plans, renumbered
 from narrowcast.model.migration import migration, peak
 
 if TYPE_CHECKING:
-    from narrowcast.model.diff import PlanDiff
+    from narrowcast.model.diff import PlacedMoves, PlanDiff
+
+#: Subscriptions that the terminal shows at most.
+_SHOWN = 12
 
 
 def diff(
@@ -55,6 +58,9 @@ def diff(
     ] = False,
 ) -> None:
     """Show what changes between two plans: channels, flows and subscribers moved, costs before and after.
+
+    Of plans made with --by subscription it also tells which subscriptions are in another channel; --json has
+    all of them.
 
     Examples:
 
@@ -94,11 +100,16 @@ def _print(found: PlanDiff, title: str) -> None:
     rows.add_row("channels", f"{found.channels.before:,}", f"{found.channels.after:,}")
     if found.regrouped:
         rows.add_row("sessions in another group", "", "", f"{found.regrouped:,}")
-    for name, moves in (("flows", found.flows), ("subscribers", found.subscribers)):
+    moved = {"flows": found.flows, "subscribers": found.subscribers}
+    if found.subscriptions is not None:
+        moved["subscriptions"] = found.subscriptions
+    for name, moves in moved.items():
         rows.add_row(name, "", "", f"{moves.moved:,}", f"{moves.added:,}", f"{moves.removed:,}")
     for name, change in (("listens", found.listens), ("unicast pairs", found.unicast)):
         rows.add_row(name, "", "", "", f"{change.added:,}", f"{change.dropped:,}")
     console.print(rows)
+    if found.subscriptions is not None and found.subscriptions.which:
+        console.print(_which(found.subscriptions))
     if found.costs:
         costs = _table("", "cost", "before", "after", "change")
         for name, cost in found.costs.items():
@@ -109,6 +120,17 @@ def _print(found: PlanDiff, title: str) -> None:
                 change_pct,
             )
         console.print(costs)
+
+
+def _which(moves: PlacedMoves) -> Table:
+    """Return the channels of subscriptions that moved, came or went, the first of them."""
+    rows = _table("", "subscription", "channel before", "channel after")
+    for each in moves.which[:_SHOWN]:
+        channels = ("none" if value is None else str(value) for value in (each.before, each.after))
+        rows.add_row(str(each.subscription_id), *channels)
+    if (more := len(moves.which) - _SHOWN) > 0:
+        rows.add_row(f"... and {more:,} more")
+    return rows
 
 
 def _table(title: str, *head: str) -> Table:

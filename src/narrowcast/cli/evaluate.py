@@ -28,6 +28,7 @@ from narrowcast.pipeline.sendings import Sending, per_event
 from narrowcast.pipeline.session import sized
 from narrowcast.pipeline.storage import write_table
 from narrowcast.planning.base import check_channels
+from narrowcast.report.page import PROSE
 from narrowcast.routing.choice import router_for
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ def evaluate(
     Beside these costs, which go by flows, it tells what the events given cost when each is sent to those whom
     it matches, the way that a --router decides: of a plan of cells or of events. They need not be the events
     that the plan was made from. Of both it tells the false positives of an event, by subscriber (one who has
-    a subscription that matches has none) and by subscription.
+    a subscription that matches has none) and by subscription, and beside these how many times the mean the
+    largest channel has members: without that they say little.
 
     Examples:
 
@@ -189,6 +191,7 @@ def evaluate(
     facts: dict[str, Any] = {"command": "evaluate", "plan": str(plan), **taken.facts}
     facts |= {"name": info.method, "pairs": None, "methods": {}} if found is None else found.to_dict()
     facts |= {"not_scored": why, "replay": None, "false_positives_per_event": None}
+    facts["balance"] = made.balance()
     if found is not None and finer is not None and "false-positives" in found.methods[found.name].costs:
         total = found.methods[found.name].costs["false-positives"].total
         facts["false_positives_per_event"] = per_event(total, finer, taken.facts["flows"])
@@ -204,6 +207,9 @@ def evaluate(
         tables["False positives for each event"] = _false_positive_rows(facts)
     elif replayed is not None:
         typer.echo(f"nobody wants any of the {facts['events']:,} events given, so none is sent", err=True)
+    if facts["balance"] is not None:
+        largest = f"The largest channel has {facts['balance']:.2f} times the members of the mean"
+        tables[largest] = [PROSE]
     if why is not None:
         typer.echo(f"costs by flows are left out: {why}", err=True)
     if facts["rejected"]:

@@ -133,6 +133,11 @@ def subscriber(facts: Mapping[str, Any], most: int) -> Tables:
     if facts.get("alike"):
         rows.append(_ALIKE)
     found: Tables = {f"What {facts['subscriber']} gets": rows}
+    if "subscriptions" in facts:
+        if facts["n_subscriptions"] is None:
+            rows.append(("its subscriptions", "unknown: give --subscriptions"))
+        else:
+            found |= _own(facts)
     channels = facts["channels"]
     if not channels:
         return found
@@ -157,6 +162,23 @@ def subscriber(facts: Mapping[str, Any], most: int) -> Tables:
     return found | {f"It listens to {_channels([each['channel'] for each in channels])}": listed}
 
 
+def _own(facts: Mapping[str, Any]) -> Tables:
+    """Return which of a subscriber's subscriptions is in which channel."""
+    listed: list[tuple[str, ...]] = [("subscription", "channel", "filter")]
+    listed += [
+        (
+            str(each["subscription_id"]),
+            "none" if each["channel"] is None else str(each["channel"]),
+            each["filter"],
+        )
+        for each in facts["subscriptions"]
+    ]
+    count = facts["n_subscriptions"]
+    if count > len(facts["subscriptions"]):
+        listed.append((f"... and {count - len(facts['subscriptions']):,} more", "", ""))
+    return {f"It has {count:,} subscription{'s' * (count != 1)}, each in a channel by itself": listed}
+
+
 def channel(facts: Mapping[str, Any]) -> Tables:
     """Return a channel: what shares it, who listens, and what it wastes."""
     rows: list[tuple[str, ...]] = [("", "value")]
@@ -167,6 +189,7 @@ def channel(facts: Mapping[str, Any]) -> Tables:
     rows += [
         ("flows", f"{facts['flows']:,}"),
         ("members", _some(facts["members"], facts["first_members"])),
+        *_inside(facts),
         ("messages", _known(facts["rate"])),
     ]
     if "wasted" in facts:
@@ -198,6 +221,13 @@ def channel(facts: Mapping[str, Any]) -> Tables:
     if facts["flows"] > len(flows):
         listed.append((f"... and {facts['flows'] - len(flows):,} more", *[""] * (len(listed[0]) - 1)))
     return found | {"The flows that share it": listed}
+
+
+def _inside(facts: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the subscriptions of a channel, where the plan has each in one."""
+    if "subscriptions" not in facts:
+        return []
+    return [("subscriptions", _some(facts["subscriptions"], facts["first_subscriptions"]))]
 
 
 def _missing(facts: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,15 +16,18 @@ from narrowcast.files import read_table
 from narrowcast.model.artefact import read_plan
 from narrowcast.model.labels import labels_in, positions
 from narrowcast.model.migration import ACTIONS, migration, peak
+from narrowcast.model.ownership import placed
+from narrowcast.model.plan import ChannelPlan
 from narrowcast.pipeline.plan import parameters_of
 from narrowcast.planning.start import Step
 from narrowcast.report.charts import save_chart
+from narrowcast.routing.choice import CLUSTERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from narrowcast.model.plan import ChannelPlan
     from narrowcast.pipeline.plan import Planned
+    from narrowcast.planning.earlier import Succession
 
 #: The way from the plan before.
 WAY = "migration.parquet"
@@ -42,37 +45,62 @@ class Onward:
         What was read, where there is one.
     names
         Their files, as plans name them.
+    space
+        What the earlier plan's flows are.
+    by
+        What clusters are of: `subscriber`, or `subscription`.
     """
 
     start: ChannelPlan | None
     pinned: pa.Table | None
     names: dict[str, str]
+    space: str = "topics"
+    by: str = "subscriber"
 
     @classmethod
-    def read(cls, start: Path | None, pinned: Path | None, method: str) -> Self:
+    def read(cls, start: Path | None, pinned: Path | None, method: str, by: str = "subscriber") -> Self:
         """Read both, for a method that takes them."""
         for name, option, path in (("start", "--from", start), ("pinned", "--pinned", pinned)):
             if path is not None and name not in parameters_of(method):
                 raise ParameterError(
                     f"{option} is given, and method {method!r} does not take it; leave it out, or take joint"
+                    + (", or of clusters direct, rassoc or ncut" if name == "start" else "")
                 )
         names = {name: str(path) for name, path in (("from", start), ("pinned", pinned)) if path is not None}
-        before = None
+        before, space = None, "topics"
         if start is not None:
             before, info = read_plan(start)
-            if info.flow_space != "topics":
+            space = info.flow_space
+            if method not in CLUSTERS and space != "topics":
                 raise ParameterError(
-                    f"{start} is a plan of {info.flow_space}, others each time; --from takes one of topics"
+                    f"{start} is a plan of {space}, others each time; --from takes one of topics"
                 )
-        return cls(before, None if pinned is None else read_table(pinned, ("flow", "channel")), names)
+            if (by == "subscription") != (before.subscriptions is not None):
+                which = ("subscribers", "subscriptions")
+                has, asked = which if by == "subscription" else which[::-1]
+                fix = "leave out" if by == "subscription" else "give"
+                raise ParameterError(
+                    f"{start} puts {has} into clusters, and here {asked} are; {fix} --by subscription"
+                )
+        pins = None if pinned is None else read_table(pinned, ("flow", "channel"))
+        return cls(before, pins, names, space, by)
+
+    def check_space(self, space: str) -> None:
+        """Refuse an earlier plan whose flows are of another kind than those that are planned for."""
+        if self.start is not None and self.space != space:
+            raise ParameterError(
+                f"{self.names['from']} is a plan of {self.space}, and these inputs are of {space}; --from "
+                "takes one of the same kind"
+            )
 
     @property
     def params(self) -> dict[str, Any]:
-        """What the method is given."""
+        """What the method is given: its rows are what clusters are of."""
+        start = self.start
+        if start is not None and self.by == "subscription":
+            start = placed(start)
         return {
-            name: value
-            for name, value in (("start", self.start), ("pinned", self.pinned))
-            if value is not None
+            name: value for name, value in (("start", start), ("pinned", self.pinned)) if value is not None
         }
 
     def fitting(self, *, text: bool) -> Self:
@@ -81,14 +109,17 @@ class Onward:
             return self
         place = self.pinned.column_names.index("flow")
         flows = self.pinned["flow"].cast(pa.string())
-        return type(self)(self.start, self.pinned.set_column(place, "flow", flows), self.names)
+        return replace(self, pinned=self.pinned.set_column(place, "flow", flows))
 
     def files(self, planned: Planned) -> dict[str, pa.Table | bytes]:
         """Return what is written beside the plan: the way to it, and what less or more of it would save."""
         if self.start is None or planned.planner is None:
             return {}
         most = getattr(planned.planner, "memberships", None)
-        way = migration(self.start, planned.plan, memberships=most, interest=planned.interest)
+        plans = self.start, planned.plan
+        if self.space == "events":  # which are others each time: only who listens where is to be changed
+            plans = _listeners(plans[0]), _listeners(plans[1])
+        way = migration(*plans, memberships=most, interest=planned.interest)
         if not hasattr(planned.planner, "curve_"):
             return {WAY: way}
         curve = [step._asdict() for step in _curve(planned)]
@@ -110,6 +141,8 @@ class Onward:
         way: list[tuple[str, ...]] = [("in the migration", "number")]
         way += [(name, f"{n:,}") for name, n in _counts(files).items()]
         way += [("groups of a subscriber at most, on the way", f"{self._peak(files):,}")]
+        if (found := _succession(planned)) is not None:
+            return {f"From the plan before, {self._moved(found)}": way, **_received(found)}
         if not hasattr(planned.planner, "curve_"):
             return {"From the plan before": way}
         curve = _curve(planned)
@@ -130,6 +163,8 @@ class Onward:
         if self.start is None:
             return {}
         way = {"migration": _counts(files), "memberships_on_the_way": self._peak(files)}
+        if (found := _succession(planned)) is not None:
+            return {"moved": found.moved, "succession": found._asdict(), **way}
         if not hasattr(planned.planner, "curve_"):
             return way
         return {"moves": _moves(planned), "curve": [list(step) for step in _curve(planned)], **way}
@@ -143,12 +178,40 @@ class Onward:
         found: list[Any] = flows.take(np.flatnonzero(positions("flow", flows, carried) < 0)).to_pylist()
         return found
 
+    def _moved(self, found: Succession) -> str:
+        """Return how many are in another cluster than before."""
+        return f"{found.moved:,} of {found.known:,} {self.by}s moved"
+
     def _peak(self, files: Mapping[str, pa.Table | bytes]) -> int:
         """Return the most groups that a subscriber is in at any time of the migration."""
         way = files[WAY]
         assert self.start is not None
         assert isinstance(way, pa.Table)
         return peak(self.start, way)
+
+
+def _listeners(plan: ChannelPlan) -> ChannelPlan:
+    """Return a plan's channels with who listens to them, and no flows."""
+    nothing = np.zeros((0, plan.n_channels))
+    return ChannelPlan(nothing, plan.listens, plan.parent, subscribers=plan.subscribers, flows=plan.flows[:0])
+
+
+def _succession(planned: Planned) -> Succession | None:
+    """Return how clusters follow earlier ones, where they do."""
+    found: Succession | None = getattr(planned.planner, "succession_", None)
+    return found
+
+
+def _received(found: Succession) -> dict[str, list[tuple[str, ...]]]:
+    """Return what moving saves, as a table."""
+    saved = 100 * (1 - found.cost / found.kept) if found.kept else 0.0
+    rows: list[tuple[str, ...]] = [
+        ("messages that clusters get", "number"),
+        ("if nobody moved", options.number(found.kept)),
+        ("now", options.number(found.cost)),
+        ("saved", f"{saved:.2f} %"),
+    ]
+    return {f"For {2 * found.moved:,} groups joined and left": rows}
 
 
 def some_of(curve: Sequence[Step], chosen: int) -> list[Step]:
@@ -206,8 +269,10 @@ def _moves(planned: Planned) -> int:
     return int(getattr(planned.planner, "moves_", 0))
 
 
-def method_for(method: str, params: Collection[str], given: Collection[object], cost: str | None) -> str:
+def method_for(method: str, params: Collection[str], given: Sequence[object], cost: str | None) -> str:
     """Return the method that is meant: `joint` for `auto` where it is that, or only that takes what is given.
+
+    For false positives an earlier plan is of clusters, and it is `direct` that goes on from it.
 
     Parameters
     ----------
@@ -216,7 +281,7 @@ def method_for(method: str, params: Collection[str], given: Collection[object], 
     params
         Names of parameters that are given.
     given
-        Options that only `joint` has; None where one is left out.
+        Options that `auto` has not, an earlier plan first; None where one is left out.
     cost
         What to plan for, where it is said.
 
@@ -224,7 +289,12 @@ def method_for(method: str, params: Collection[str], given: Collection[object], 
     --------
     >>> method_for("auto", ["memberships"], [], None), method_for("auto", ["beta"], [None], "waste")
     ('joint', 'auto')
+    >>> method_for("auto", ["moves"], ["plan", None, None], "false-positives")
+    'direct'
     """
+    start, *others = given or (None,)
+    if method == "auto" and cost == "false-positives" and start is not None and not any(others):
+        return "direct"
     own = parameters_of("joint").keys() - parameters_of("auto").keys() - {"alpha", "beta"}
     asked = any(each is not None for each in given) or cost == "filtering" or own & set(params)
     return "joint" if method == "auto" and asked else method

@@ -113,7 +113,8 @@ def plan(
 
     What a method takes besides is given by --set: joint has seconds, sweeps, restarts, alpha and beta, and
     limits to keep: memberships (groups of a subscriber), members and rate (of a group). With --from it has
-    moves, the most groups to be joined and left.
+    moves, the most groups to be joined and left. So has direct: new clusters take over the numbers of earlier
+    ones with the fewest moves, as those of rassoc and ncut do.
 
     The method auto is the one that is best for the first --cost: partial for network, which is the default
     with a topology; joint for filtering, which is with --sessions; cover for overall; direct for
@@ -142,6 +143,8 @@ def plan(
         narrowcast plan --interests new.parquet --from plan --set moves=500 --out next
 
         narrowcast plan --subscriptions s --events e --by subscription --method direct --channels 9 --out p
+
+        narrowcast plan --subscriptions s --events new --method direct --from p --set moves=500 --out next
     """
     PLANNERS[method]
     options.one_of("--strategy", strategy, STRATEGIES)
@@ -154,7 +157,7 @@ def plan(
         params.pop("cost", None)  # auto's own, which has been heard
     if method == "static" and start is None:
         raise ParameterError("method 'static' keeps an earlier plan; name it by --from PLAN")
-    onward = Onward.read(start, pinned, method)
+    onward = Onward.read(start, pinned, method, by)
     if sessions is not None:
         if "sessions" not in parameters_of(method):
             raise ParameterError(f"--sessions is given, and method {method!r} has one level; leave it out")
@@ -190,6 +193,8 @@ def plan(
         memory=options.memory_of(memory),
         seed=seed,
     )
+    if state is None:  # of which only its files tell what its flows are
+        onward.check_space("topics" if subscriptions is None else flows)
     asks: dict[str, Any] = {"channels": channels, "seed": seed, "params": params | onward.params}
     check_by(by, method, given, **asks, network=network)
     check_planner(method, **asks, network=network, filters=subscriptions is not None and flows == "events")
@@ -205,6 +210,7 @@ def plan(
             plainly("plan"),
         ):
             network = network.fitting(text=taken.frames.text)
+            onward.check_space(taken.frames.flow_space)
             onward = onward.fitting(text=taken.frames.text)
             wanted = subscribed(taken, given) if by == "subscription" else taken.frames
             planned = make_plan(
@@ -228,6 +234,7 @@ def plan(
             said |= {name: value for name, value in given.chosen.items() if value is not None}
         if by == "subscription":
             said["by"] = by
+        said |= planned.how
         beside = onward.files(planned)
         write_plan(
             made,
@@ -252,6 +259,7 @@ def plan(
         "channels": int(np.count_nonzero(made.used() & (made.parent < 0))),
         "sessions": int(np.count_nonzero(made.used() & (made.parent >= 0))) or None,
         "direct": int(made.unicast.nnz),
+        "balance": made.balance(),
         "costs": totals,
         **onward.facts(planned, beside),
     }
@@ -261,6 +269,8 @@ def plan(
     rows: list[tuple[str, ...]] = [("", "number"), *((name, f"{facts[name]:,}") for name in names)]
     if facts["sessions"]:
         rows += [("sessions", f"{facts['sessions']:,}")]
+    if facts["balance"] is not None:
+        rows += [("largest channel, of the mean", f"{facts['balance']:.2f}")]
     rows += [(f"cost: {name}", options.number(value)) for name, value in totals.items()]
     if made.unicast.nnz:
         rows += [("wants sent directly", f"{made.unicast.nnz:,}")]

@@ -119,6 +119,38 @@ def place(
 
 
 @kernel
+def saved(
+    x: int, own: int, indptr: Ints, index: Numbers, weight: Doubles, part: Doubles, count: Numbers,
+    size: Ints, union: Doubles,
+) -> float:  # fmt: skip
+    """Return what it saves when somebody leaves its cluster."""
+    alone = 0.0
+    for i in range(indptr[x], indptr[x + 1]):
+        m = count[index[i], own]
+        alone += weight[index[i]] * (part[m] - part[m - 1])
+    return float(union[own] + (size[own] - 1) * alone)
+
+
+@kernel
+def gains(
+    some: Ints, indptr: Ints, index: Numbers, weight: Doubles, part: Doubles, most: Ints, cluster: Ints,
+    count: Numbers, step: Doubles, size: Ints, union: Doubles, gain: Doubles,
+) -> None:  # fmt: skip
+    """Find what it saves when each of some moves to where it costs least, the others staying where they are.
+
+    It is 0 where no cluster has room, and where a move saves no more than rounding makes.
+    """
+    more = np.empty(len(size))
+    for i in range(len(some)):
+        x = some[i]
+        own = cluster[x]
+        less = saved(x, own, indptr, index, weight, part, count, size, union)
+        c, cost = cheapest(x, own, indptr, index, step, size, union, most, more)
+        pays = c >= 0 and cost < less - _ROUNDING * (less + cost)
+        gain[i] = less - cost if pays else 0.0
+
+
+@kernel
 def settle(
     order: Ints, indptr: Ints, index: Numbers, weight: Doubles, part: Doubles, most: Ints, few: int,
     cluster: Ints, count: Numbers, step: Doubles, size: Ints, union: Doubles, moves: Ints,
@@ -133,11 +165,7 @@ def settle(
         moved = 0
         for x in order:
             own = cluster[x]
-            alone = 0.0
-            for i in range(indptr[x], indptr[x + 1]):
-                m = count[index[i], own]
-                alone += weight[index[i]] * (part[m] - part[m - 1])
-            gain = union[own] + (size[own] - 1) * alone
+            gain = saved(x, own, indptr, index, weight, part, count, size, union)
             c, cost = cheapest(x, own, indptr, index, step, size, union, most, more)
             if c >= 0 and cost < gain - _ROUNDING * (gain + cost):
                 leave(x, own, indptr, index, weight, part, count, step, size, union)

@@ -185,6 +185,20 @@ class Moves(msgspec.Struct, frozen=True):
     removed: int
 
 
+class Placed(msgspec.Struct, frozen=True):
+    """The channel that a subscription is in before and after; none where the plan does not have it."""
+
+    subscription_id: int
+    before: int | None
+    after: int | None
+
+
+class PlacedMoves(Moves, frozen=True):
+    """How many subscriptions changed their channel, came, and went, and which these are."""
+
+    which: list[Placed]
+
+
 class CostChange(msgspec.Struct, frozen=True):
     """A cost before and after; no percentage where one is missing or it was 0 before."""
 
@@ -197,7 +211,8 @@ class PlanDiff(msgspec.Struct, frozen=True):
     """What changes from one plan to another, in numbers.
 
     A flow or subscriber is in a plan when some row names it. It moved when it is in both and its set of
-    channels, by number, is another; what is served directly counts as a change of `unicast` only.
+    channels, by number, is another; what is served directly counts as a change of `unicast` only. Where
+    neither plan puts subscriptions into channels there are no `subscriptions`.
     """
 
     channels: Count
@@ -207,6 +222,7 @@ class PlanDiff(msgspec.Struct, frozen=True):
     unicast: Rows
     regrouped: int
     costs: dict[str, CostChange]
+    subscriptions: PlacedMoves | None = None
 
 
 def diff_plans(
@@ -229,6 +245,7 @@ def diff_plans(
     """
     channels = Count(before.n_channels, after.n_channels)
     costs_before, costs_after = costs_before or {}, costs_after or {}
+    placed = _placed(before.subscriptions, after.subscriptions)
     before, after = aligned(before, after)
     delta = PlanDelta(_rows_only_in(after, before), _rows_only_in(before, after))
     return PlanDiff(
@@ -242,7 +259,28 @@ def diff_plans(
             name: _change(costs_before.get(name), costs_after.get(name))
             for name in sorted({*costs_before, *costs_after})
         },
+        placed,
     )
+
+
+def _placed(before: Placement | None, after: Placement | None) -> PlacedMoves | None:
+    """Compare the channels of subscriptions; a plan of whole subscribers has none of them."""
+    if before is None and after is None:
+        return None
+    nothing = Placement([], [])
+    before, after = before or nothing, after or nothing
+    ids = np.union1d(before.subscription_id, after.subscription_id)
+    was, now = before.channel_of(ids), after.channel_of(ids)
+    changed = np.flatnonzero(was != now)
+    which = [
+        Placed(number, None if old < 0 else old, None if new < 0 else new)
+        for number, old, new in zip(
+            *(each[changed].tolist() for each in (ids, was, now)),
+            strict=True,
+        )
+    ]
+    added, removed = int(np.count_nonzero(was < 0)), int(np.count_nonzero(now < 0))
+    return PlacedMoves(moved=len(which) - added - removed, added=added, removed=removed, which=which)
 
 
 def _flows_in(plan: ChannelPlan) -> NDArray[np.bool_]:

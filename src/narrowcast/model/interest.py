@@ -139,6 +139,19 @@ class Interest:
         """Return the number of subscribers who want each flow."""
         return np.bincount(self.wants.indices, minlength=self.n_flows)
 
+    def wanting(self) -> Interest:
+        """Return the interest of those who want something; itself where all do.
+
+        Examples
+        --------
+        >>> Interest([[0, 0], [0, 1]], subscribers=["ann", "bob"]).wanting().subscribers.to_pylist()
+        ['bob']
+        """
+        some = np.flatnonzero(np.diff(self.wants.indptr))
+        if len(some) == self.n_subscribers:
+            return self
+        return Interest(self.wants[some], self.rate, self.subscribers.take(some), self.flows)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Interest):
             return NotImplemented

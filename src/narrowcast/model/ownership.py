@@ -96,6 +96,29 @@ def by_subscription(plan: ChannelPlan, subscription_id: ArrayLike, subscriber: A
     )
 
 
+def placed(plan: ChannelPlan) -> ChannelPlan:
+    """Return a plan with a row for each subscription that it has in a channel, labelled with its id.
+
+    Parameters
+    ----------
+    plan
+        One that puts subscriptions into channels.
+
+    Examples
+    --------
+    >>> plan = ChannelPlan([[1, 0], [0, 1]], [[1, 1]], subscriptions=Placement([5, 7], [0, 1]))
+    >>> placed(plan).subscribers.to_pylist(), placed(plan).listens.indices.tolist()
+    ([5, 7], [0, 1])
+    """
+    known = plan.subscriptions
+    if known is None:
+        raise PlanError("the plan puts whole subscribers into channels; make one with --by subscription")
+    listens = relation_of(np.arange(len(known)), known.channel, (len(known), plan.n_channels))
+    return ChannelPlan(
+        plan.carries, listens, plan.parent, subscribers=known.subscription_id, flows=plan.flows
+    )
+
+
 def by_subscriber(plan: ChannelPlan, subscriber: Any) -> ChannelPlan:
     """Return the plan of subscribers that one of subscriptions makes.
 

@@ -202,6 +202,20 @@ class ChannelPlan:
         in_groups = np.bincount(joined.indices, minlength=self.n_channels)
         return np.where(self.parent < 0, in_groups, listeners)
 
+    def balance(self) -> float | None:
+        """Return how many times the mean the largest group has members; None where none has any.
+
+        Groups without members do not count. Few messages for nothing say little where most are in one group.
+
+        Examples
+        --------
+        >>> ChannelPlan(carries=[[1, 1, 0]], listens=[[1, 0, 0], [1, 0, 0], [1, 0, 0], [0, 1, 0]]).balance()
+        1.5
+        """
+        size = self.members()[self.parent < 0]
+        size = size[size > 0]
+        return float(size.max() / size.mean()) if len(size) else None
+
     def rates(self, interest: Interest) -> NDArray[np.float64]:
         """Return the messages per second sent in each channel; in a group, those of all its sessions."""
         rate = self.rate_of_flows(interest)[rows_of(self.carries)]

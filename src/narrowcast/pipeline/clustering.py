@@ -64,6 +64,8 @@ class Clustered:
         All flows, and their rates.
     rounds
         How many moved in each round, where there are rounds.
+    how
+        What it was made with, beside the planner's own parameters: for those who make it again.
     """
 
     listens: DataFrame
@@ -71,6 +73,7 @@ class Clustered:
     flows: Labels
     rate: Doubles
     rounds: list[int] = field(default_factory=list)
+    how: dict[str, Any] = field(default_factory=dict)
 
     @property
     def cost(self) -> float:
@@ -146,7 +149,8 @@ def clustered(
             _told(say, turn + 1, job.cost)
             if q == 1 and moved[-1] <= FEW * n:
                 break
-        yield Clustered(job.listens(), job.tally, flows, rate, moved)
+        how = {"portions": n_portions, "sampled": sample.n_subscribers, "rounds": len(moved)}
+        yield Clustered(job.listens(), job.tally, flows, rate, moved, how)
     finally:
         job.close()
         rows.unpersist()

@@ -13,6 +13,7 @@ import pyarrow as pa
 from narrowcast.costs.base import COSTS
 from narrowcast.costs.filtering import receivers
 from narrowcast.errors import ParameterError
+from narrowcast.model.interest import Interest
 from narrowcast.pipeline.evaluate import excess_share
 from narrowcast.pipeline.network import NOWHERE, NetworkTables
 from narrowcast.pipeline.plan import COMMON, make_planner, needs_boxes, parameters_of
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from narrowcast.model.cost import Cost
-    from narrowcast.model.interest import Interest
     from narrowcast.model.plan import ChannelPlan
     from narrowcast.pipeline.sendings import Replayed, Sent
     from narrowcast.planning.base import Planner
@@ -69,6 +69,8 @@ class Compared:
         Why it failed; empty where it did not.
     replayed
         What came of events that were sent by its plan, where there were any.
+    balance
+        How many times the mean the largest channel has members: see `ChannelPlan.balance`.
     """
 
     method: str
@@ -81,6 +83,7 @@ class Compared:
     peak_mb: float | None = None
     problem: str = ""
     replayed: Sent | None = None
+    balance: float | None = None
 
     @property
     def improvement_pct(self) -> float | None:
@@ -98,6 +101,7 @@ class Compared:
             "improvement_pct": self.improvement_pct,
             "excess_share": self.excess_share,
             "direct_share": self.direct_share,
+            "balance": self.balance,
             "seconds": self.seconds,
             "peak_mb": self.peak_mb,
             "problem": self.problem or None,
@@ -136,7 +140,7 @@ class Comparison:
         """Return a row for each method, and a column for the total of each cost."""
         kinds = {"method": pa.string(), "asked": pa.int64(), "channels": pa.int64()}
         kinds |= dict.fromkeys(self.costs, pa.float64())
-        shares = ("improvement_pct", "excess_share", "direct_share")
+        shares = ("improvement_pct", "excess_share", "direct_share", "balance")
         kinds |= dict.fromkeys((*shares, "seconds", "peak_mb"), pa.float64())
         if self.replayed is not None:
             kinds |= {f"replayed_{name}": pa.float64() for name in _REPLAYED[:2]}
@@ -179,7 +183,8 @@ def compare(
     Parameters
     ----------
     interest
-        Who wants what.
+        Who wants what. Who wants nothing is only in the plans of methods that cluster subscribers, and counts
+        there, but for somebody who is on no node of the network: nothing can be sent there.
     channels
         The most channels; of several numbers each is tried.
     methods
@@ -216,6 +221,11 @@ def compare(
     names = tuple(sorted(models, key=lambda name: ([name != first for first in _FIRST], name)))
     if not names:
         raise ParameterError("there is no cost to compare by; name one, or leave costs out")
+    some = np.flatnonzero(network.located(interest.subscribers) | (np.diff(interest.wants.indptr) > 0))
+    if len(some) < interest.n_subscribers:
+        people = interest.subscribers.take(some)
+        interest = Interest(interest.wants[some], interest.rate, people, interest.flows)
+        boxes = None if boxes is None else (boxes[0][some], boxes[1][some])
     # First of all: what is wrong with a network is wrong for all methods.
     ideal = {name: models[name].ideal(interest) for name in names}
     rows = [Compared(IDEAL, costs=ideal, excess_share=excess_share(ideal, receivers(interest)))]
@@ -308,6 +318,7 @@ def _row(
         costs=costs,
         excess_share=excess_share(costs, receivers(interest)),
         direct_share=_direct(interest, trial.plan),
+        balance=trial.plan.balance(),
         seconds=trial.seconds,
         peak_mb=trial.megabytes,
     )

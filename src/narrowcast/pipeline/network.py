@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from narrowcast.model.labels import Labels
+
 #: The tables by name, with the columns that each must have.
 COLUMNS = {"topology": ("a", "b", "cost"), "locations": ("subscriber", "node"), "publishers": ("node",)}
 #: The columns among them that hold labels, and a number in CSV that is not one: it would lose its zeros.
@@ -100,6 +102,20 @@ class NetworkTables:
     def fingerprints(self) -> dict[str, str]:
         """What tells these tables from others, by name; the order of rows does not."""
         return {name: _fingerprint(value) for name, value in self.given.items()}
+
+    def located(self, subscribers: Labels) -> NDArray[np.bool_]:
+        """Return which subscribers are on a node; all where there is no network.
+
+        Examples
+        --------
+        >>> here = NetworkTables(Topology([0], [1], [2.0], nodes=["ann", "bob"]))
+        >>> here.located(pa.array(["bob", "eve"])).tolist()
+        [True, False]
+        """
+        if self.topology is None:
+            return np.ones(len(subscribers), np.bool_)
+        known = self.topology.nodes if self.locations is None else self.locations.subscribers
+        return np.asarray(positions("subscriber", subscribers, known) >= 0)
 
     def fitting(self, *, text: bool) -> Self:
         """Return it with subscribers named as others name them: CSV reads digits as numbers, but for 007."""

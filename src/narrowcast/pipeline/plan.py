@@ -64,7 +64,7 @@ ONE_TABLE = (
 CHUNK = 1 << 20
 
 
-def to_interest(frames: InterestFrames, *, limit: int = LIMIT) -> Interest:
+def to_interest(frames: InterestFrames, *, limit: int = LIMIT, everybody: bool = False) -> Interest:
     """Bring an interest to the driver.
 
     Labels travel once and pairs as two numbers of four bytes each, so that neither Spark's limit on
@@ -76,6 +76,8 @@ def to_interest(frames: InterestFrames, *, limit: int = LIMIT) -> Interest:
         Who wants what, and the rates.
     limit
         The most wanted pairs, and the most flows, to take.
+    everybody
+        Whether those who want none of the flows are in it as well, as far as the frames know them.
 
     Raises
     ------
@@ -84,7 +86,7 @@ def to_interest(frames: InterestFrames, *, limit: int = LIMIT) -> Interest:
     """
     if over := _over(frames, limit):
         raise ParameterError(f"{over}, or raise the limit on a driver with more memory")
-    return _brought(frames)
+    return _brought(frames, everybody=everybody)
 
 
 def _brought(frames: InterestFrames, *, everybody: bool = False) -> Interest:
@@ -146,6 +148,9 @@ class Planned(NamedTuple):
         What the method itself knows that it costs, by the cost model's name, where that was counted on Spark.
     note
         What was done otherwise than on the driver, where somebody should know.
+    how
+        What else it takes to make the same plan again, where it was not made on the driver: `where`, `limit`
+        and what followed from these.
     """
 
     plan: ChannelPlan
@@ -155,6 +160,7 @@ class Planned(NamedTuple):
     planner: Planner | None = None
     costs: Mapping[str, float] = MappingProxyType({})
     note: str = ""
+    how: Mapping[str, Any] = MappingProxyType({})
 
 
 def make_plan(
@@ -251,6 +257,7 @@ def _plan_large(frames: InterestFrames, planner: Large, limit: int) -> Planned:
     note = ""
     path: Literal["driver", "spark"] = "spark"
     known: dict[str, float] = {}
+    how: dict[str, Any] = {}
     method = type(planner).__name__.lower()
     if isinstance(planner, Cover):
         with covered(frames, planner, limit=limit) as job:
@@ -259,11 +266,11 @@ def _plan_large(frames: InterestFrames, planner: Large, limit: int) -> Planned:
             known["overall"] = job.cost
     elif isinstance(planner, Direct):
         with clustered(frames, planner, limit=limit) as clusters:
-            plan = clusters.plan()
+            plan, how = clusters.plan(), clusters.how
             interest = clusters.interest(plan)
     elif isinstance(planner, Rassoc | Ncut):
         with spectral_clusters(frames, planner, limit=limit) as clusters:
-            plan = clusters.plan()
+            plan, how = clusters.plan(), clusters.how
             interest = clusters.interest(plan)
         if planner.levels == 1 and not planner.table:
             note = ONE_TABLE.format(method)
@@ -276,7 +283,8 @@ def _plan_large(frames: InterestFrames, planner: Large, limit: int) -> Planned:
     if missed:
         first = ", ".join(f"subscriber {row.subscriber!r} wants flow {row.flow!r}" for row in missed)
         raise PlanError(f"some wanted pairs are not served: {first}; plan again for this interest")
-    return Planned(plan, interest, method, path, costs=known, note=note)
+    how = {"where": path, "limit": limit, **how}
+    return Planned(plan, interest, method, path, costs=known, note=note, how=how)
 
 
 def costs_of(

@@ -339,7 +339,7 @@ class Run:
                 planned.plan,
                 aside / "plan",
                 method=planned.method,
-                params={"channels": job.channels, "recent": job.recent},
+                params={"channels": job.channels, "recent": job.recent, **planned.how},
                 seed=job.seed,
                 flow_space="events",
                 costs=costs_of(frames, planned, network=network),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -104,7 +104,8 @@ def spectral_clusters(
         whole = whole.persist(StorageLevel.MEMORY_AND_DISK)
         with plainly("count who wants what"):
             tally = tally_of(whole, len(flows), n_clusters)
-        found = Clustered(whole.select("subscriber", sf.col("cluster").alias("channel")), tally, flows, rate)
+        listens = whole.select("subscriber", sf.col("cluster").alias("channel"))
+        found = Clustered(listens, tally, flows, rate, how={} if levels is None else _how(planner, levels))
         watch.tell(found.cost)
         yield found
     finally:
@@ -114,6 +115,18 @@ def spectral_clusters(
             levels.close()
         rows.unpersist()
         shipped.destroy()
+
+
+def _how(planner: Spectral, levels: Levels) -> dict[str, Any]:
+    """Return the hierarchy as it was: groups and members of each level, the lowest first."""
+    shape = levels.shape
+    return {
+        "table": planner.table or planner.levels == 1,
+        "levels": len(shape.counts),
+        "groups": shape.counts[0],
+        "groups_by_level": list(shape.counts),
+        "landmarks": shape.landmarks,
+    }
 
 
 def levels_for(planner: Spectral, n_rows: int, pairs: int, limit: int) -> int:

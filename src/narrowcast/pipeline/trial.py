@@ -64,7 +64,8 @@ class Trial:
 def trials(interest: Interest, planners: Sequence[Planner]) -> Generator[Trial, None, None]:
     """Fit planners to an interest one after the other, and yield what came of each.
 
-    One that fails, or that is ended for its memory, does not end the others.
+    One that fails, or that is ended for its memory, does not end the others. Those who want nothing are only
+    in the plans of methods that cluster subscribers, as `make_plan` has it.
 
     Parameters
     ----------
@@ -124,7 +125,8 @@ def serve(name: str) -> None:
     """Try every planner of a folder, and print a line after each: what the helper process does."""
     folder = Path(name)
     warnings.simplefilter("ignore", DeprecationWarning)  # that of forking: no thread of ours runs
-    interest = _load(folder / "interest")
+    interest: Interest = _load(folder / "interest")
+    wanting = interest.wanting()
     # Once, before there are children, what has been loaded is kept out of the way of their collections.
     gc.freeze()
     for number in range(len(list(folder.glob("*.planner")))):
@@ -132,7 +134,8 @@ def serve(name: str) -> None:
         if child == 0:
             code = 1
             try:
-                _dump(_tried(interest, folder / f"{number}.planner"), folder / f"{number}.part")
+                tried = _tried(interest, wanting, folder / f"{number}.planner")
+                _dump(tried, folder / f"{number}.part")
                 code = 0
             finally:
                 os._exit(code)
@@ -145,10 +148,11 @@ def serve(name: str) -> None:
         print(number, flush=True)
 
 
-def _tried(interest: Interest, path: Path) -> Trial:
-    """Fit a planner, and say what that took or why it failed."""
+def _tried(interest: Interest, wanting: Interest, path: Path) -> Trial:
+    """Fit a planner to all, or to those who want something, and say what that took or why it failed."""
     try:
         planner: Planner = _load(path)
+        interest = interest if getattr(planner, "everybody", False) else wanting
         _warm(type(planner))
         with suppress(OSError):  # only Linux forgets how much there was at most
             Path("/proc/self/clear_refs").write_text("5")

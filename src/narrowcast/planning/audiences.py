@@ -122,7 +122,10 @@ class Audiences:
         return float(self.size @ self.union)
 
     def begin(self, some: Ints) -> None:
-        """Merge some subscribers, two clusters at a time, those first that cost least together."""
+        """Merge some subscribers, two clusters at a time, those first that cost least together.
+
+        Who want the same stay together, so that clusters are left over where fewer kinds of wants differ.
+        """
         some = some[np.diff(self.indptr)[some] > 0]
         n_clusters = len(self.size)
         if not len(some) or not n_clusters:
@@ -133,7 +136,8 @@ class Audiences:
         waste.flags(start, who, sets)
         into, size = np.arange(len(some)), np.diff(start)
         ones = np.ones(len(some))
-        waste.merge(waste.TOTAL, sets, ones, size, size.astype(np.float64), n_clusters, into)
+        left = min(n_clusters, len(np.unique(sets, axis=0)))
+        waste.merge(waste.TOTAL, sets, ones, size, size.astype(np.float64), left, into)
         while not np.array_equal(further := into[into], into):
             into = further
         number = np.unique(into, return_inverse=True)[1]
@@ -145,6 +149,12 @@ class Audiences:
         """Put those who are in no cluster yet where they cost least."""
         if len(order) and len(self.size):
             moves.place(order, *self._wants, self.most, self.cluster, *self._state)
+
+    def gains(self, some: Ints) -> Doubles:
+        """Return what clusters get less when each of some, and nobody else, moves to where it costs least."""
+        found = np.zeros(len(some))
+        moves.gains(some, *self._wants, self.most, self.cluster, *self._state, found)
+        return found
 
     def settle(self, order: Ints, passes: int, *, few: int = 0) -> list[int]:
         """Move whoever costs less elsewhere until no more than a few do; return the moves of each pass."""

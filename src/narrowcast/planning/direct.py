@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from narrowcast.errors import ParameterError
 from narrowcast.planning.audiences import Audiences
 from narrowcast.planning.base import (
     PLANNERS,
-    check_channels,
     check_number,
     check_seed,
     check_whole,
     order_of,
     plan_of_subscribers,
 )
+from narrowcast.planning.earlier import Earlier, Succession, check_start
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,7 +50,7 @@ class Direct:
     Parameters
     ----------
     channels
-        How many clusters; required.
+        How many clusters; required, but with `start`.
     seed
         Of the sample, and of who moves first.
     balance
@@ -61,6 +62,13 @@ class Direct:
     soft
         The first q, times the mean number of members of a cluster: about so many of them have to want a flow
         for it to count. With 0 each counts in full from the beginning.
+    start
+        An earlier plan of clusters: new ones take over its numbers, such that as few as can be have to move.
+        There are as many clusters as it has where `channels` is left out.
+    moves
+        The most groups that subscribers join and leave after `start`, in sum: whoever moves leaves one and
+        joins one. Where new clusters take more, subscribers stay where they were, but for those by whom most
+        is saved. Where left out, any number; who is new does not count.
 
     Examples
     --------
@@ -71,6 +79,9 @@ class Direct:
     True
     >>> direct.receptions_, direct.settled_
     (10.0, True)
+    >>> later = Interest([[0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 0], [0, 0, 0, 0]])
+    >>> Direct(start=direct.plan_, moves=2).fit(later).succession_
+    Succession(known=5, moved=1, kept=10.0, cost=9.0)
     """
 
     #: Who wants nothing yet is in a cluster as well.
@@ -81,6 +92,8 @@ class Direct:
     settled_: bool
     #: How many moved in each pass.
     moves_: list[int]
+    #: With `start`: how clusters follow the earlier ones.
+    succession_: Succession | None
 
     def __init__(
         self,
@@ -92,6 +105,8 @@ class Direct:
         merged: int = 1500,
         passes: int = 100,
         soft: float = 6.0,
+        start: ChannelPlan | None = None,
+        moves: int | None = None,
     ) -> None:
         self.channels = channels
         self.seed = seed
@@ -100,10 +115,12 @@ class Direct:
         self.merged = merged
         self.passes = passes
         self.soft = soft
+        self.start = start
+        self.moves = moves
 
     def fit(self, interest: Interest) -> Self:
         """Make the plan, `plan_`."""
-        check_channels(self.channels, required="direct")
+        n_channels = check_start(self.start, self.channels, "direct")
         check_seed(self.seed)
         check_whole("sample", self.sample)
         check_whole("merged", self.merged)
@@ -113,9 +130,12 @@ class Direct:
                 "balance", self.balance, least=1, fix="give a number of at least 1, or none for any size"
             )
         check_number("soft", self.soft, least=0, fix="give a number of members of at least 0")
-        assert self.channels is not None
+        if self.moves is not None:
+            check_whole("moves", self.moves, least=0)
+            if self.start is None:
+                raise ParameterError(f"moves is {self.moves} and there is no plan to start from; give one")
         n = interest.n_subscribers
-        n_clusters = min(self.channels, n)
+        n_clusters = min(n_channels, n)
         clusters = Audiences.of(interest, n_clusters, self.balance)
         order = order_of(interest)[np.random.default_rng(self.seed).permutation(n)]
         some = order[: self.sample]
@@ -127,9 +147,27 @@ class Direct:
         clusters.fill(order)
         self.moves_ = clusters.settle(order, self.passes)
         self.settled_ = n == 0 or (bool(self.moves_) and self.moves_[-1] == 0)
-        self.receptions_ = clusters.cost
-        self.plan_ = plan_of_subscribers(interest, clusters.cluster, n_clusters)
+        self.receptions_, self.succession_ = clusters.cost, None
+        label = clusters.cluster
+        if self.start is not None:
+            n_clusters = n_channels
+            label = self._follow(interest, order, label, n_clusters)
+        self.plan_ = plan_of_subscribers(interest, label, n_clusters)
         return self
+
+    def _follow(self, interest: Interest, order: Ints, label: Ints, n_clusters: int) -> Ints:
+        """Return the clusters of everybody by the numbers of the earlier plan, within so many moves."""
+        assert self.start is not None
+        earlier = Earlier.of(self.start, interest)
+        number = earlier.numbers(label, n_clusters)
+        found = number[label] if len(number) else label
+        kept = earlier.kept(interest, order, n_clusters, self.balance)
+        before = kept.cost
+        if self.moves is not None and 2 * earlier.moved(found) > self.moves:
+            earlier.move(kept, order, self.moves // 2)
+            found, self.receptions_, self.settled_ = kept.cluster, kept.cost, False
+        self.succession_ = earlier.succession(found, before, self.receptions_)
+        return found
 
     def _soften(self, clusters: Audiences, some: Ints) -> None:
         """Move some, with flows that count in full and with flows that count in part; keep what is better."""

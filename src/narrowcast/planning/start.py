@@ -102,7 +102,7 @@ class Start:
             raise ParameterError(
                 "the plan to start from has flows in sessions and in groups; start from one that has not"
             )
-        more = _more("channels", channels, len(groups))
+        more = more_of("channels", channels, len(groups))
         above = np.full(plan.n_channels, -1)
         above[groups] = np.arange(len(groups))
         parent = above[groups] if flat else above[plan.parent[own]]
@@ -110,7 +110,7 @@ class Start:
         if flat:
             own, parent = groups, np.arange(len(groups))
         else:
-            extra = _more("sessions", sessions, len(own))
+            extra = more_of("sessions", sessions, len(own))
             own = np.append(own, plan.n_channels + more + np.arange(extra))
             parent = np.append(parent, np.full(extra, -1))
         number = np.full(int(max(groups.max(initial=-1), own.max(initial=-1))) + 2, -1)
@@ -124,7 +124,7 @@ class Start:
         return cls(session, parent, groups, own, flat)
 
 
-def _more(name: str, asked: int | None, there: int) -> int:
+def more_of(name: str, asked: int | None, there: int) -> int:
     """Return how many are asked for beyond those that are there."""
     if asked is not None and asked < there:
         raise ParameterError(

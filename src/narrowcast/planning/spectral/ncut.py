@@ -4,6 +4,10 @@ Weights are a kernel of similarities between rows that share something, none wit
 of them, the coordinates q solve (D - W) q = v D q for the smallest v above 0, with q' D q = 1. Each connected
 part of the graph has a v of 0, and all of these are left out. The kernel as printed, exp(-s / sigma^2), falls
 as similarity rises; the default is exp(-(1 - s) / sigma^2).
+
+Rows that are the same have a weight with each other, and some q tell them apart, with v above 1: which is
+which among them is then left to rounding. So those are left out too, and the same rows have the same q. It
+makes the matrix smaller: a row that is there m times is one, whose weight with others counts m times.
 """
 
 from __future__ import annotations
@@ -120,15 +124,17 @@ def weights(similarity: Similarity, *, kernel: Kernel = "distance", square: floa
     return Similarity(shared, one[:, None], other[:, None])
 
 
-def ncut(weight: Likeness, dimensions: int) -> Modes:
-    """Return the slowest modes, without those that never decay.
+def ncut(weight: Likeness, dimensions: int, times: Ints | None = None) -> Modes:
+    """Return the slowest modes, without those that never decay, and those that tell the same rows apart.
 
     Parameters
     ----------
     weight
-        The weights of pairs; what rows have with themselves is not looked at.
+        The weights of pairs; what a row has with itself is what it has with others that are the same.
     dimensions
         How many; fewer where rows, less the connected parts of the graph, are fewer.
+    times
+        How often each row is there; once where left out. Modes have one number for all of them.
 
     Examples
     --------
@@ -137,21 +143,27 @@ def ncut(weight: Likeness, dimensions: int) -> Modes:
     >>> modes = ncut(Similarity.of(path), 1)
     >>> modes.values.round(6).tolist(), abs(modes.vectors).round(4).tolist()
     ([1.0], [[0.7071], [0.0], [0.7071]])
+    >>> ncut(Similarity.of(csr_array([[1.0, 1], [1, 1]])), 1, np.array([2, 1])).values.round(6).tolist()
+    [1.5]
     """
     n, extra, own = weight.shape[0], 0, weight.diagonal()
+    count = np.ones(n) if times is None else times.astype(np.float64)
     floor = _ROUNDING * own
     if isinstance(weight, Similarity):
         extra = int(weight.left.shape[1] > 0)
         floor = extra * floor
         weight = weight.apart()
-        own = np.zeros(n)
+        more = own * (count - 1.0)
+    else:
+        more = -own  # of what products with the weights have already, all but that of a row with itself
     # A row without others is left with what rounding leaves, but where all weights are stored.
-    degree = weight @ np.ones(n) - own
+    degree = weight @ count + more
     linked = degree > floor
     degree = np.where(linked, degree, 0.0)
     root = np.where(linked, np.sqrt(degree), 1.0)
+    often = np.sqrt(count)
     part = np.unique(np.where(linked, weight.components(), -1), return_inverse=True)[1].ravel()
-    still = np.where(linked, root, 0.0)
+    still = np.where(linked, often * root, 0.0)
     length = np.sqrt(np.bincount(part, still**2))
     still = still / np.where(length > 0, length, 1.0)[part]
 
@@ -159,7 +171,7 @@ def ncut(weight: Likeness, dimensions: int) -> Modes:
         """Return a step, with modes that never decay, and rows without weights, put behind all others."""
         columns = x.reshape(n, -1)
         scaled = np.where(linked[:, None], columns / root[:, None], 0.0)
-        step = weight @ scaled - own[:, None] * scaled
+        step = often[:, None] * (weight @ (often[:, None] * scaled)) + more[:, None] * scaled
         found = np.where(linked[:, None], step / root[:, None], -2.0 * columns)
         return np.asarray(found - 3.0 * still[:, None] * _sums(still[:, None] * columns, part)[part]).reshape(
             x.shape
@@ -170,7 +182,7 @@ def ncut(weight: Likeness, dimensions: int) -> Modes:
     # two parts, though not by what is stored: one more mode does not decay.
     value, vectors = largest(spread, n, min(dimensions + extra, alive))
     kept = np.flatnonzero(1.0 - value > (_NOTHING if extra else -1.0))[:dimensions]
-    vectors = np.where(linked[:, None], vectors[:, kept] / root[:, None], 0.0)
+    vectors = np.where(linked[:, None], vectors[:, kept] / (often * root)[:, None], 0.0)
     return Modes(vectors, 1.0 - value[kept], degree)
 
 

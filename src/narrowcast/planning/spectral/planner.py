@@ -10,7 +10,6 @@ from narrowcast.errors import ParameterError
 from narrowcast.model.relation import relation
 from narrowcast.planning.base import (
     PLANNERS,
-    check_channels,
     check_flag,
     check_number,
     check_seed,
@@ -18,6 +17,7 @@ from narrowcast.planning.base import (
     order_of,
     plan_of_subscribers,
 )
+from narrowcast.planning.earlier import Earlier, Succession, check_start
 from narrowcast.planning.spectral import merging
 from narrowcast.planning.spectral.hierarchy import Hierarchy, Table, embedded, tabled
 from narrowcast.planning.spectral.homes import filled, homes
@@ -74,6 +74,8 @@ class Spectral:
     report_: Report
     #: The connected parts of those who have a history.
     parts_: Parts
+    #: With `start`: how clusters follow the earlier ones.
+    succession_: Succession | None
 
     def __init__(
         self,
@@ -91,6 +93,7 @@ class Spectral:
         offset: bool = True,
         clustering: Clustering = "all",
         restarts: int = 3,
+        start: ChannelPlan | None = None,
     ) -> None:
         self.channels = channels
         self.seed = seed
@@ -105,6 +108,7 @@ class Spectral:
         self.offset = offset
         self.clustering = clustering
         self.restarts = restarts
+        self.start = start
 
     def fit(self, interest: Interest) -> Self:
         """Make the plan, `plan_`."""
@@ -133,7 +137,7 @@ class Spectral:
 
     def _check(self) -> None:
         """Refuse parameters that are out of range."""
-        check_channels(self.channels, required=type(self).__name__.lower())
+        self._n_channels = check_start(self.start, self.channels, type(self).__name__.lower())
         check_seed(self.seed)
         check_whole("levels", self.levels)
         if self.groups is not None:
@@ -148,10 +152,10 @@ class Spectral:
 
     def _fit(self, interest: Interest, order: Ints, group: Ints | None = None) -> Self:
         """Make the plan of subscribers in an order, in drawn groups or in given ones."""
-        assert self.channels is not None
         rows = recent(relation(interest.wants[order]), self.history)
         some = np.flatnonzero(np.diff(rows.indptr))
-        n_clusters = min(self.channels, interest.n_subscribers)
+        n_clusters = min(self._n_channels, interest.n_subscribers)
+        self._number, self.succession_ = np.arange(n_clusters), None
         space = self.space(max(n_events(rows), 1))
         found = self._embedded(space, rows[some], None if group is None else group[order][some])
         self.parts_ = Parts.of(rows[some])
@@ -162,6 +166,8 @@ class Spectral:
         label = np.full(len(order), -1)
         label[some] = self._clustered(found, n_clusters)
         self._settle(interest, label, n_clusters)
+        if self.start is not None:
+            self._follow(interest)
         return self
 
     def refresh(self, interest: Interest) -> Self:
@@ -190,7 +196,7 @@ class Spectral:
             points = self._points(got, self.parts_.row)
             there = known(points, self.parts_.row, self.parts_) & (np.diff(rows.indptr) > 0)
             label[self._some[there]] = nearest(points[there], self.centre_)
-        self._settle(interest, label, len(self.size_))
+        self._settle(interest, label, len(self._number))
         return self
 
     def place(self, wants: Any) -> Ints:
@@ -207,7 +213,7 @@ class Spectral:
                 f"new rows are of {rows.shape[1]} events; give those {len(self.parts_.event)} that the plan "
                 "was made with"
             )
-        if rows.shape[0] and not len(self.size_):
+        if rows.shape[0] and not len(self._number):
             raise ParameterError("the plan was made for no subscribers and has no channels; fit it to some")
         part = self.parts_.of_others(rows)
         label = np.full(rows.shape[0], -1)
@@ -219,9 +225,9 @@ class Spectral:
             label[there[led]] = nearest(points[led], self.centre_)
         lost = (label < 0) & (part >= 0)
         label[lost] = self._home[part[lost]]
-        size = self.size_ + np.bincount(label[label >= 0], minlength=len(self.size_))
+        size = self.size_[self._number] + np.bincount(label[label >= 0], minlength=len(self._number))
         label[label < 0] = filled(size, int(np.count_nonzero(label < 0)))
-        return label
+        return self._number[label] if len(label) else label
 
     def space(self, events: int) -> Space:
         """Return what gives rows coordinates, out of so many events."""
@@ -295,10 +301,26 @@ class Spectral:
         label[alone] = self._home[part[alone]]
         rest = label < 0
         label[rest] = filled(self.size_, int(np.count_nonzero(rest)))
-        self.size_ = np.bincount(label, minlength=n_clusters)
         channel = np.empty(len(label), np.int64)
-        channel[self._order] = label
-        self.plan_ = plan_of_subscribers(interest, channel, n_clusters)
+        channel[self._order] = self._number[label] if len(label) else label
+        n_channels = n_clusters if self.start is None else self._n_channels
+        self.size_ = np.bincount(channel, minlength=n_channels)
+        self.plan_ = plan_of_subscribers(interest, channel, n_channels)
+
+    def _follow(self, interest: Interest) -> None:
+        """Give clusters such numbers that as few as can be of the earlier plan have to move."""
+        assert self.start is not None
+        earlier = Earlier.of(self.start, interest)
+        label = self.plan_.listens.indices.astype(np.int64)
+        self._number = earlier.numbers(label, len(self._number))
+        label = self._number[label] if len(label) else label
+        self.size_ = np.bincount(label, minlength=self._n_channels)
+        self.plan_ = plan_of_subscribers(interest, label, self._n_channels)
+        kept = earlier.kept(interest, self._order, self._n_channels, None)
+        before = kept.cost
+        kept.cluster[:] = label
+        kept.count_in()
+        self.succession_ = earlier.succession(label, before, kept.cost)
 
 
 @PLANNERS.register("rassoc")
@@ -311,7 +333,7 @@ class Rassoc(Spectral):
     Parameters
     ----------
     channels
-        How many clusters; required.
+        How many clusters; required, but with `start`.
     seed
         Of groups, landmarks and the starts of k-means.
     similarity
@@ -339,6 +361,9 @@ class Rassoc(Spectral):
         With levels: `all`, or by the root's points (`sampled`) or group by group (`hierarchical`, `hp2pc`).
     restarts
         How often k-means begins anew.
+    start
+        An earlier plan of clusters: new ones take over its numbers, such that as few as can be have to move.
+        There are as many clusters as it has where `channels` is left out.
 
     Examples
     --------
@@ -369,7 +394,7 @@ class Ncut(Spectral):
     Parameters
     ----------
     channels, seed, similarity, dimensions, history, normalise, levels, groups, landmarks, table, offset,
-    clustering, restarts
+    clustering, restarts, start
         See `Rassoc`. With `cosine` and no kernel no matrix is made.
     sigma
         The width of the kernel, where there is one.
@@ -409,6 +434,7 @@ class Ncut(Spectral):
         sigma: float = SQUARE**0.5,
         kernel: Kernel = "none",
         form: Form = "rw",
+        start: ChannelPlan | None = None,
     ) -> None:
         super().__init__(
             channels=channels,
@@ -424,6 +450,7 @@ class Ncut(Spectral):
             offset=offset,
             clustering=clustering,
             restarts=restarts,
+            start=start,
         )
         self.sigma = sigma
         self.kernel: Kernel = kernel

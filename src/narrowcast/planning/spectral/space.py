@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from narrowcast.model.matches import Matches
 from narrowcast.planning.base import check_whole
 from narrowcast.planning.spectral.cosine import Cosine
 from narrowcast.planning.spectral.ncut import SQUARE, Kernel, Modes, check_kernel, ncut, weights
@@ -224,8 +225,11 @@ class Cut:
         return points if self.form == "rw" else np.sqrt(np.maximum(degree, 0.0))[:, None] * points
 
     def frame(self, rows: Relation) -> CutFrame:
-        """Return the frame of rows on their own."""
-        modes = ncut(self.weight(rows), self.dimensions)
+        """Return the frame of rows on their own; the same histories have the same coordinates."""
+        histories = Matches.trusted(rows.indptr.astype(np.int64), rows.indices.astype(np.int32))
+        first, kind = histories.distinct()
+        found = ncut(self.weight(rows[first]), self.dimensions, np.bincount(kind))
+        modes = Modes(found.vectors[kind], found.values, found.degree[kind])
         return CutFrame(self, rows, modes, self.scaled(modes.vectors, modes.degree))
 
     def local(self, rows: Relation, landmarks: Ints) -> Local:  # noqa: ARG002

@@ -28,7 +28,8 @@ def explain_channel(known: Known, channel: int, *, rows: int = 5) -> dict[str, A
     channel
         Its number; for a group, all of its sessions are told of together.
     rows
-        How many flows and members to name, the heaviest first.
+        How many flows and members to name, the heaviest first, and how many subscriptions, where the plan has
+        each in a channel.
 
     Raises
     ------
@@ -53,6 +54,9 @@ def explain_channel(known: Known, channel: int, *, rows: int = 5) -> dict[str, A
         "rate": known.said_rate(channel),
         "heaviest_flows": [known.flow(int(flow)) for flow in flows[:rows]],
     }
+    if plan.subscriptions is not None:
+        inside = plan.subscriptions.subscription_id[np.isin(plan.subscriptions.channel, own)]
+        facts |= {"subscriptions": len(inside), "first_subscriptions": inside[:rows].tolist()}
     return facts if known.interest is None else facts | _waste(known, channel, own, flows, rows)
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from narrowcast.model.labels import positions
+from narrowcast.model.ownership import channel_of
 from narrowcast.report.explain.known import any_of, first_labels, place_of, row_of
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 def explain_subscriber(known: Known, name: str, *, rows: int = 5) -> dict[str, Any]:
     """Return what a plan brings to a subscriber, and with an interest what of that it wants.
+
+    Of a plan that puts subscriptions into channels, and with their table, it also says which of them is in
+    which channel.
 
     A message in a session reaches every member of its group. What is received in vain counts as waste, and
     so does a second copy: the waste of all subscribers together is the cost `waste`.
@@ -28,7 +32,7 @@ def explain_subscriber(known: Known, name: str, *, rows: int = 5) -> dict[str, A
     name
         The subscriber, as text whatever the type of the plan's labels.
     rows
-        How many flows to name.
+        How many flows, and subscriptions, to name.
 
     Raises
     ------
@@ -52,6 +56,8 @@ def explain_subscriber(known: Known, name: str, *, rows: int = 5) -> dict[str, A
         "first_directly": first_labels(plan.flows, alone, rows),
         "channels": [_channel(known, channel, who) for channel in channels.tolist()],
     }
+    if plan.subscriptions is not None:
+        facts |= _subscriptions(known, name, who, rows)
     if interest is None:
         return facts
     wanted = row_of(interest.wants, wanting)
@@ -75,6 +81,28 @@ def explain_subscriber(known: Known, name: str, *, rows: int = 5) -> dict[str, A
         "received": float(rate @ copies),
         "wasted": float(rate @ (copies - served)),
         "alike": known.alike,
+    }
+
+
+def _subscriptions(known: Known, name: str, who: int, rows: int) -> dict[str, Any]:
+    """Return the channels of a subscriber's subscriptions; none where nobody says which they are."""
+    table = known.filters
+    if table is None:
+        return {"n_subscriptions": None, "subscriptions": []}
+    own = table.filter(pc.equal(table["subscriber"].cast(pa.string()), name)).sort_by("subscription_id")
+    ids = own["subscription_id"].cast(pa.int64()).to_numpy()
+    channel = channel_of(known.plan, ids, np.full(len(ids), who))
+    order = np.argsort(channel < 0, kind="stable")[:rows]  # those that are in none come last
+    return {
+        "n_subscriptions": len(ids),
+        "subscriptions": [
+            {
+                "subscription_id": int(ids[i]),
+                "channel": None if channel[i] < 0 else int(channel[i]),
+                "filter": own["filter"][i].as_py(),
+            }
+            for i in order.tolist()
+        ],
     }
 
 
