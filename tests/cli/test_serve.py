@@ -132,6 +132,9 @@ def test_refusals(tmp_path: Path) -> None:
         assert f"--node is '{odd}'; give I/N" in refusal("serve", "--node", odd)
     assert "name it by --nats" in refusal("serve", "--node", "1/2")
     assert "--memory is one node without NATS" in refusal("serve", "--memory")
+    assert "give --record" in refusal("serve", "--replan", "5")
+    wrong = refusal("serve", "--replan", "5", "--record", tmp_path, "--method", "none")
+    assert "--method is 'none'" in wrong
     told = refusal("serve", "--nats", "nats://x", "--node", "2/2", "--data", tmp_path)
     assert "the first node says what holds" in told
 
@@ -186,3 +189,47 @@ def test_two_nodes_and_a_plan_that_is_put_into_its_folder(tmp_path: Path) -> Non
                 assert "2 listen to its channels" in line_with(first, "is in use")
         refused = httpx.post(f"{apis[1]}/subscriptions", json={"subscriber": "x", "filter": "price > 1"})
         assert refused.status_code == 409
+
+
+@pytest.mark.slow
+def test_the_loop(tmp_path: Path) -> None:
+    """Events are recorded, a plan is made of them, and it wastes less than everything to everybody."""
+    from narrowcast.broker import Connection
+
+    people = {f"s{i}": f"price >= {10 * (i % 4)} AND price < {10 * (i % 4) + 10}" for i in range(12)}
+    interest = nc.Interest([[1]] * 12, subscribers=list(people))
+    nc.write_plan(
+        nc.Broadcast().fit(interest).plan_, tmp_path / "plan", method="broadcast", flow_space="events"
+    )
+    words: list[str | Path] = [
+        "--plan",
+        tmp_path / "plan",
+        "--record",
+        tmp_path / "seen",
+        "--replan",
+        "10",
+        "--channels",
+        "4",
+    ]
+    with running("serve", "--port", "0", *words) as broker:
+        url = re.findall(r"nats://\S+?:\d+", line_with(broker, "serving at"))[0]
+        with Connection(url) as connection:
+            subscribers = {name: connection.subscriber(name) for name in people}
+            for name, text in people.items():
+                subscribers[name].subscribe(text)
+            publisher = connection.publisher()
+
+            def publish() -> None:
+                publisher.publish(*({"price": i % 40} for i in range(400)))
+                publisher.flush()
+
+            publish()
+            before = line_with(broker, "since the last plan")
+            line_with(broker, "by direct is in use, 12 listen")
+            publish()
+            after = line_with(broker, "since the last plan")
+            for subscriber in subscribers.values():
+                assert len(subscriber.take(1000, timeout=10)) == 200
+    wasted = [float(re.findall(r"([\d.]+) of them wasted", line)[0]) for line in (before, after)]
+    assert wasted[0] > 5
+    assert wasted[1] == 0

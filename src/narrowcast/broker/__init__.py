@@ -10,6 +10,7 @@ from narrowcast.broker.interests import Interests
 from narrowcast.broker.memory import MemoryTransport
 from narrowcast.broker.node import Node
 from narrowcast.broker.publisher import Publisher
+from narrowcast.broker.record import Record
 from narrowcast.broker.server import NatsServer
 from narrowcast.broker.store import Store
 from narrowcast.broker.subscriber import Event, Subscriber
@@ -29,6 +30,7 @@ __all__ = [
     "NatsServer",
     "Node",
     "Publisher",
+    "Record",
     "Store",
     "Subscriber",
     "Transport",

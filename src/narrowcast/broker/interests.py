@@ -19,6 +19,7 @@ from narrowcast.model.schema import Schema
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from narrowcast.broker.record import Record
     from narrowcast.broker.store import Store
     from narrowcast.model.subscriptions import SubscriptionSet
 
@@ -39,6 +40,8 @@ class Interests:
     store
         Where subscriptions are kept; those that are there are taken up, as far as they fit the schema. What
         is added and removed is on disk before it holds.
+    record
+        Where changes are written down, if anywhere.
 
     Examples
     --------
@@ -56,9 +59,14 @@ class Interests:
     """
 
     def __init__(
-        self, schema: Schema | None = None, *, limits: Limits | None = None, store: Store | None = None
+        self,
+        schema: Schema | None = None,
+        *,
+        limits: Limits | None = None,
+        store: Store | None = None,
+        record: Record | None = None,
     ) -> None:
-        self._store = store
+        self._store, self._record = store, record
         self._learns = schema is None
         self._limits = limits or Limits()
         self._filters: dict[int, tuple[str, str]] = {}
@@ -100,6 +108,8 @@ class Interests:
         self._matcher.add(compiled)
         self._next += len(fresh)
         self._note(fresh)
+        if self._record is not None:
+            self._record.change("subscribe", fresh)
         return numbers
 
     def load(
@@ -152,6 +162,8 @@ class Interests:
         if self._store is not None:
             self._store.remove(sorted(set(ids)))
         self._matcher.remove(sorted(set(ids)))
+        if self._record is not None:
+            self._record.change("unsubscribe", {number: self._filters[number] for number in sorted(set(ids))})
         for number in set(ids):
             del own[number], self._filters[number]
         self._touched(subscriber)

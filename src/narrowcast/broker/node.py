@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from narrowcast.broker.record import Record
     from narrowcast.broker.standing import Holding, Routed
     from narrowcast.broker.transport import Inbox, Message, Transport
     from narrowcast.routing import Deliveries
@@ -49,6 +50,8 @@ class Node:
         Messages from publishers that are looked at in one go, at most.
     largest
         Bytes of the largest event that is taken.
+    record
+        Where events and their routes are written down, if anywhere.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Node:
         mine: list[int] | None = None,
         batch: int = 256,
         largest: int = LARGEST,
+        record: Record | None = None,
     ) -> None:
         if partitions < 1 or batch < 1:
             raise ParameterError(f"partitions is {partitions} and batch {batch}; give at least 1 of each")
@@ -73,6 +77,7 @@ class Node:
         self.holding = holding
         holding.settle = self._settled
         self._batch, self._largest = batch, largest
+        self._record = record
         self.counts = Counts()
         #: Messages of publishers that wait.
         self.waiting = 0
@@ -166,6 +171,8 @@ class Node:
         for events, position in decoded.good:
             sent = snapshot.route(events)
             self._count(snapshot, sent)
+            if self._record is not None:
+                self._record.add(events, sent.deliveries, snapshot.names)
             self.counts.matching.add(time.perf_counter() - begun)
             some = entries if len(events) == len(entries) else [entries[i] for i in position.tolist()]
             for subject, frame in self._frames(snapshot, sent.deliveries, some):
@@ -173,6 +180,8 @@ class Node:
                 self.counts.entries += len(frame.entries)
                 await self._transport.publish(subject, wire.encode(frame))
             begun = time.perf_counter()
+        if self._record is not None and self._record.full:
+            self._record.write(self.holding.interests)
 
     def _count(self, snapshot: Snapshot, sent: Routed) -> None:
         """Count what a batch of events comes to."""

@@ -20,8 +20,9 @@ from narrowcast.model.schema import Schema
 from narrowcast.routing.routes import plan_name, read_routes
 
 if TYPE_CHECKING:
-    from narrowcast.broker import Desk, Interests, Node, Transport
+    from narrowcast.broker import Desk, Interests, Node, Record, Transport
     from narrowcast.broker.standing import Holding
+    from narrowcast.cli.replan import Replan
     from narrowcast.routing.routes import Routes
 
 #: Into how many parts publishers are divided, whatever the number of nodes.
@@ -70,6 +71,19 @@ def serve(
     memory: Annotated[
         bool, typer.Option("--memory", help="No NATS at all: events come and go by --http alone.")
     ] = False,
+    record: Annotated[
+        Path | None,
+        typer.Option("--record", metavar="DIR", help="Write events, routes and changes there, as Parquet."),
+    ] = None,
+    share: Annotated[
+        float, typer.Option("--share", metavar="P", help="The share of the events that are recorded.")
+    ] = 1.0,
+    replan: Annotated[
+        float | None,
+        typer.Option("--replan", metavar="SECONDS", help="Plan anew so often from what is recorded."),
+    ] = None,
+    method: Annotated[str, typer.Option("--method", metavar="M", help="How to plan anew.")] = "direct",
+    channels: Annotated[int, typer.Option("--channels", metavar="K", help="For how many channels.")] = 16,
     node: Annotated[
         str,
         typer.Option(
@@ -107,8 +121,11 @@ def serve(
         narrowcast serve --data broker --http 127.0.0.1:8080
 
         narrowcast serve --nats nats://one:4222 --node 2/2
+
+        narrowcast serve --record seen --replan 3600 --method direct --channels 100
     """
-    from narrowcast.broker import Interests, NatsServer, Store
+    from narrowcast.broker import Interests, NatsServer, Record, Store
+    from narrowcast.cli.replan import Replan
 
     number, nodes = _node(node)
     if memory and (nats is not None or http is None or nodes > 1):
@@ -123,8 +140,13 @@ def serve(
         )
     if nodes > 1 and nats is None:
         raise ParameterError("several nodes meet at a NATS server; name it by --nats")
+    if replan is not None and record is None:
+        raise ParameterError("--replan plans from what is recorded; give --record")
+    written = None if record is None else Record(record, share=share)
+    again = None if replan is None or written is None else Replan(replan, method, channels, written)
     store = None if data is None else Store(data / "subscriptions.db")
-    interests = Interests(None if schema is None else Schema.read(schema), store=store)
+    types = None if schema is None else Schema.read(schema)
+    interests = Interests(types, store=store, record=written)
     _tell_bad(interests.refused, f"subscriptions in {data}", strict=strict)
     if subscriptions is not None:
         _load(interests, subscriptions, strict=strict)
@@ -138,7 +160,7 @@ def serve(
             url = stack.enter_context(NatsServer(folder / "nats", port=port)).url
         mine = [part for part in range(PARTITIONS) if part % nodes == number - 1]
         first = interests if number == 1 else None
-        live.until_interrupted(_serve(url, first, given, prefix, http, mine))
+        live.until_interrupted(_serve(url, first, _Plans(given, again), prefix, http, mine, written))
 
 
 def _node(text: str) -> tuple[int, int]:
@@ -184,13 +206,22 @@ class _Plan:
                 _say(f"the plan stays as it was: {error}")
 
 
+@dataclass
+class _Plans:
+    """Where plans come from: a folder, and what is recorded."""
+
+    given: _Plan | None
+    again: Replan | None
+
+
 async def _serve(
     url: str | None,
     interests: Interests | None,
-    plan: _Plan | None,
+    plans: _Plans,
     prefix: str,
     http: str | None,
     mine: list[int],
+    record: Record | None,
 ) -> None:
     """Serve at a NATS server, or in memory; without interests, beside the first node."""
     from narrowcast.broker import Desk, Follower, MemoryTransport, Node
@@ -200,17 +231,18 @@ async def _serve(
             transport: Transport = MemoryTransport()
         else:
             transport = await stack.enter_async_context(live.connected(url, "narrowcast serve"))
-        watching: list[asyncio.Task[None]] = []
-        if interests is None:
-            holding: Holding = Follower(transport, prefix=prefix)
-        else:
-            holding = desk = Desk(transport, interests, prefix=prefix)
-            if plan is not None:
-                desk.use(plan.read(interests), str(plan.folder), plan.flow)
-                watching.append(asyncio.create_task(plan.watch(desk)))
-        node = Node(transport, holding, mine=mine, partitions=PARTITIONS)
+        desk = None if interests is None else Desk(transport, interests, prefix=prefix)
+        holding: Holding = Follower(transport, prefix=prefix) if desk is None else desk
+        node = Node(transport, holding, mine=mine, partitions=PARTITIONS, record=record)
+        beside: list[asyncio.Task[None]] = []
+        if desk is not None and plans.given is not None:
+            given = plans.given
+            desk.use(given.read(desk.interests), str(given.folder), given.flow)
+            beside.append(asyncio.create_task(given.watch(desk)))
+        if desk is not None and plans.again is not None:
+            beside.append(asyncio.create_task(plans.again.run(node, desk, _say)))
         await node.start()
-        stack.push_async_callback(_end, node, watching)
+        stack.push_async_callback(_end, node, beside, record)
         places = [] if url is None else [url]
         if http is not None:
             from narrowcast.web.api import make_api
@@ -222,12 +254,14 @@ async def _serve(
         await node.wait()
 
 
-async def _end(node: Node, beside: list[asyncio.Task[None]]) -> None:
+async def _end(node: Node, beside: list[asyncio.Task[None]], record: Record | None) -> None:
     """End a node and what runs beside it, and say what it has done."""
     for task in beside:
         task.cancel()
     await asyncio.gather(*beside, return_exceptions=True)
     await node.stop()
+    if record is not None:
+        record.write(node.holding.interests)
     counts = node.counts
     sent = f"{counts.entries:,} sent in {counts.frames:,} frames"
     _say(f"{counts.events:,} events, {counts.pairs:,} wanted, {sent}")
