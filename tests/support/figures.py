@@ -221,6 +221,47 @@ COBAS2009: dict[str, list[dict[str, Any]]] = {
             for way in ("plain", "cached")
             for x in (1.0, 1000.0)
         ]
-        for letter in "abc"
+        for letter in "abcd"
     },
+    "cobas2009-figure-7a": [
+        {
+            "panel": panel,
+            "place": place,
+            "state": state,
+            "order": order,
+            "at": at,
+            "load": 9 / at,
+            "limit": 10.0,
+        }
+        for place, panel in enumerate(("segments held", "events that come"))
+        for order, state in enumerate(("as wide ranges", "balanced", "balanced, with copies"))
+        for at in (0.1, 1.0, 100.0)
+    ],
+    "cobas2009-figure-7b": [
+        {"series": series, "order": order, "share": share, "value": share / 3, "kind": kind}
+        for order, (series, kind) in enumerate(
+            (("filters added", "filters"), ("machines that come", "nodes"))
+        )
+        for share in (1.0, 10.0)
+    ],
+    "cobas2009-partitioning": [
+        {"panel": panel, "place": place, "scheme": scheme, "order": order, "value": 1.5 + order}
+        for place, panel in enumerate(("parts that an event visits", "parts that hold a filter"))
+        for order, scheme in enumerate(("k-d", "selective x 4", "COBAS, kappa 2"))
+    ],
+    "cobas2009-planetlab": [
+        {
+            "panel": panel,
+            "place": place,
+            "hour": hour,
+            "system": system,
+            "value": 9.0 - hour,
+            "printed": 5.0 if hour == 4 and place == 0 else None,
+            "low": 1.0 if place else None,
+            "high": 9.0 if place else None,
+        }
+        for place, panel in enumerate(("events, MB a minute", "seconds to a subscriber"))
+        for system in ("multi-1D", "DR-tree", "COBAS")
+        for hour in (0.0, 4.0)
+    ],
 }

@@ -12,7 +12,7 @@ import numpy as np
 from narrowcast.costs.positions import Charges, Positions
 from narrowcast.errors import InputError, ParameterError
 from narrowcast.model.cost import Cost
-from narrowcast.planning.base import check_seed
+from narrowcast.planning.base import check_seed, check_whole
 from narrowcast.planning.division import Division, Way
 
 if TYPE_CHECKING:
@@ -190,21 +190,33 @@ class Merging:
         self.charges = Charges() if charges is None else charges
         self.seed = seed
 
-    def fit(self, hubs: Hubs) -> Self:
-        """Decide which trees stay, and divide the intervals in them."""
+    def fit(self, hubs: Hubs, *, alive: Iterable[int] | None = None, most: int | None = None) -> Self:
+        """Decide which trees stay, and divide the intervals in them.
+
+        Parameters
+        ----------
+        hubs
+            Events and filters.
+        alive
+            The attributes that have a tree to begin with, for `greedy` and `none`; all unless given.
+        most
+            How many trees `greedy` takes away at most: one, to merge step by step. Any number unless given.
+        """
         for name, known in (("search", get_args(Search)), ("routing", get_args(Routing))):
             if getattr(self, name) not in known:
                 raise ParameterError(f"{name} is {getattr(self, name)!r}; give one of {', '.join(known)}")
         check_seed(self.seed)
         key = self._keys(hubs)
-        everything = tuple(range(hubs.n_attributes))
+        everything = _alive(alive, hubs.n_attributes)
+        if most is not None:
+            check_whole("most", most, least=0)
         self.evaluations_ = 0
         if self.search == "exhaustive":
             best = self._exhaustive(hubs, key)
         else:
-            best = self._priced(hubs, key, everything, 0)
+            best = self._priced(hubs, key, everything, everything[0])
             if self.search == "greedy":
-                best = self._greedy(hubs, key, best)
+                best = self._greedy(hubs, key, best, len(everything) if most is None else most)
         self.trees_, self.home_, self.cost_ = best.trees, best.home, best.cost
         bounds = hubs.first[np.arange(hubs.n_filters), self.home_] >= 0
         self.orphans_ = np.flatnonzero(~bounds)
@@ -239,9 +251,10 @@ class Merging:
             trees[a] = Tree(filters, division.forget())
         return _System(trees, home, _sum(trees.values(), hubs.n_positions, self.charges))
 
-    def _greedy(self, hubs: Hubs, key: Doubles, best: _System) -> _System:
-        """Take trees away as long as that saves something."""
-        while len(best.trees) > 1:
+    def _greedy(self, hubs: Hubs, key: Doubles, best: _System, most: int) -> _System:
+        """Take trees away as long as that saves something, so many at most."""
+        fewest = max(1, len(best.trees) - most)
+        while len(best.trees) > fewest:
             found = None
             for gone in best.trees:
                 alive = tuple(a for a in best.trees if a != gone)
@@ -275,6 +288,14 @@ class _System(NamedTuple):
     trees: dict[int, Tree]
     home: Ints
     cost: Cost
+
+
+def _alive(given: Iterable[int] | None, n_attributes: int) -> tuple[int, ...]:
+    """Return the attributes that have a tree to begin with, ascending."""
+    alive = tuple(range(n_attributes)) if given is None else tuple(sorted(set(given)))
+    if not alive or alive[0] < 0 or alive[-1] >= n_attributes:
+        raise ParameterError(f"alive is {alive}; give attributes from 0 to {n_attributes - 1}, one at least")
+    return alive
 
 
 def _sum(trees: Iterable[Tree], n_positions: int, charges: Charges) -> Cost:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from narrowcast.sim.hubs import Overlay, Traffic
+from narrowcast.sim.hubs import Delays, Overlay, Traffic
 from narrowcast.workloads.intervals import Intervals
 
 if TYPE_CHECKING:
@@ -43,18 +43,30 @@ NAMES = {
 
 
 def overlay_of(
-    *, seed: int, nodes: int, filters: int, attributes: int, subscriptions: int, **given: Any
+    *,
+    seed: int,
+    nodes: int,
+    filters: int,
+    attributes: int,
+    subscriptions: int,
+    tried: int = 200,
+    **given: Any,
 ) -> Overlay:
     """Return machines and filters of a seed; `density`, `popularity` and the like are the workload's."""
     workload = Intervals(
         n_subscriptions=subscriptions, attributes=attributes, represents=filters, seed=seed, **given
     )
-    return Overlay.of(workload, nodes=nodes)
+    return Overlay.of(workload, nodes=nodes, tried=tried)
 
 
 def charges_of(overlay: Overlay, kappa: float) -> Charges:
     """Return the paper's charges, where a machine holds so many times its share; 0 for any number."""
     return overlay.charges(kappa=kappa if kappa else math.inf)
+
+
+def delays_of(params: Mapping[str, Any]) -> Delays:
+    """Return how long hops take."""
+    return Delays(median_ms=params["median_ms"], spread=params["spread"], mbit=params["mbit"])
 
 
 def told(traffic: Traffic, message: float) -> Record:

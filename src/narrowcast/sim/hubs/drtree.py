@@ -37,11 +37,14 @@ class DRTree:
         For each level, leaves first, the boxes of its nodes, (lo, hi].
     size
         How many filters are in each leaf.
+    leaf
+        The leaf that each filter is in.
     """
 
     lo: list[Doubles]
     hi: list[Doubles]
     size: Ints
+    leaf: Ints
 
     @classmethod
     def of(cls, lo: Doubles, hi: Doubles, leaves: int, *, curve: Curve = "centres") -> Self:
@@ -63,6 +66,8 @@ class DRTree:
         # The first leaves have one more where it does not come out even.
         start = -(-np.arange(min(leaves, len(order))) * len(order) // max(1, min(leaves, len(order))))
         size = np.diff(start, append=len(order))
+        leaf = np.empty(len(order), np.int64)
+        leaf[order] = np.repeat(np.arange(len(size)), size)
         levels_lo, levels_hi = [], []
         low, high = low[order], high[order]
         while len(start):
@@ -70,7 +75,7 @@ class DRTree:
             levels_lo.append(low)
             levels_hi.append(high)
             start = np.arange(0, len(low), FANOUT) if len(low) > 1 else np.empty(0, np.int64)
-        return cls(levels_lo, levels_hi, size)
+        return cls(levels_lo, levels_hi, size, leaf)
 
     def visits(self, events: Doubles) -> list[Doubles]:
         """Return, for each level, leaves first, the share of events that come to each of its nodes.
@@ -97,3 +102,13 @@ class DRTree:
                     inside = (self.lo[below][node, a] < value) & (value <= self.hi[below][node, a])
                     event, node = event[inside], node[inside]
         return [level / max(1, len(events)) for level in found]
+
+    def branches(self, events: Doubles, nodes: Ints, depth: int) -> Ints:
+        """Return to how many children of a node each event goes on; nodes are of a level above the leaves."""
+        child = nodes[:, None] * FANOUT + np.arange(FANOUT)
+        there = child < len(self.lo[depth - 1])
+        child = np.where(there, child, 0)
+        for a in range(events.shape[1]):
+            value = events[:, a, None]
+            there &= (self.lo[depth - 1][child, a] < value) & (value <= self.hi[depth - 1][child, a])
+        return np.asarray(there.sum(axis=1), np.int64)

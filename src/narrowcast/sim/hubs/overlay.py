@@ -78,18 +78,14 @@ class Overlay:
         sampled = max(SAMPLE, EACH * nodes)
         values = replace(workload, n_events=sampled + tried).values()
         lo, hi = workload.ends()
-        shape = lo.shape
         bounds = np.empty((workload.attributes, nodes - 1))
         density = np.empty((workload.attributes, nodes))
-        first, last = np.full(shape, -1), np.full(shape, -1)
         for a in range(workload.attributes):
             bounded = np.isfinite(lo[:, a])
             pool = np.concatenate([values[:sampled, a], lo[bounded, a], hi[bounded, a]])
             bounds[a] = np.quantile(pool, np.arange(1, nodes) / nodes)
             density[a] = np.diff(workload.below(a, bounds[a]), prepend=0.0, append=1.0)
-            first[bounded, a] = np.searchsorted(bounds[a], lo[bounded, a], side="right")
-            last[bounded, a] = np.searchsorted(bounds[a], hi[bounded, a], side="left")
-        hubs = Hubs(np.maximum(density, 0.0), first, last, workload.weight)
+        hubs = Hubs(np.maximum(density, 0.0), *_covered(bounds, lo, hi), workload.weight)
         events = values[sampled:]
         matched = np.asarray(workload.weight * _matched(lo, hi, events), np.float64)
         return cls(bounds, hubs, lo, hi, events, matched)
@@ -125,6 +121,10 @@ class Overlay:
         found = [np.searchsorted(bounds, values[:, a]) for a, bounds in enumerate(self.bounds)]
         return np.stack(found, axis=1)
 
+    def filters(self, lo: Doubles, hi: Doubles, weight: float) -> Hubs:
+        """Return other filters on the same machines, for the same events."""
+        return Hubs(self.hubs.density, *_covered(self.bounds, lo, hi), weight)
+
     def agents(self, filters: Doubles) -> float:
         """Return how many machines have one of so many filters of theirs, each of which is anybody's.
 
@@ -134,6 +134,16 @@ class Overlay:
         if n == 1:
             return float(np.mean(filters > 0))
         return float(np.mean(n * -np.expm1(filters * math.log1p(-1 / n))))
+
+
+def _covered(bounds: Doubles, lo: Doubles, hi: Doubles) -> tuple[Ints, Ints]:
+    """Return the first and the last range that boxes (lo, hi] overlap; -1 where they do not bound it."""
+    first, last = np.full(lo.shape, -1), np.full(lo.shape, -1)
+    for a, ends in enumerate(bounds):
+        bounded = np.isfinite(lo[:, a])
+        first[bounded, a] = np.searchsorted(ends, lo[bounded, a], side="right")
+        last[bounded, a] = np.searchsorted(ends, hi[bounded, a], side="left")
+    return first, last
 
 
 def _matched(lo: Doubles, hi: Doubles, events: Doubles) -> Ints:

@@ -127,6 +127,11 @@ def traffic_of(
         return _multi(overlay, charges, cached)
     search, way = _TREES[system]
     merging = Merging(search=search, way=way, routing=routing, charges=charges, seed=seed).fit(overlay.hubs)
+    return tree_traffic(overlay, merging, charges, cached=cached)
+
+
+def tree_traffic(overlay: Overlay, merging: Merging, charges: Charges, *, cached: float = 0.0) -> Traffic:
+    """Return what the trees take that merging left: see `traffic_of`."""
     own, spread = np.zeros(overlay.n_nodes), []
     saved = 0.0
     for attribute, tree in merging.trees_.items():

@@ -1,0 +1,191 @@
+"""Figure 7(b): what it takes when filters are added and taken away, and machines come and go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from narrowcast.papers.base import Experiment, Outcome, Row
+from narrowcast.papers.cobas2009.setting import (
+    COPIES,
+    PAPER,
+    REPLICATION,
+    SMALL,
+    WORK,
+    charges_of,
+    held,
+    overlay_of,
+    said_of,
+    size_note,
+)
+from narrowcast.planning.base import check_number
+from narrowcast.planning.merging import Merging
+from narrowcast.sim.hubs import (
+    Links,
+    Stretches,
+    balance,
+    churn,
+    lines_of,
+    loads_of,
+    register,
+)
+from narrowcast.sim.sweep import Sweep
+from narrowcast.workloads.intervals import Intervals
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from narrowcast.papers.base import Study
+    from narrowcast.sim.hubs import Toll
+    from narrowcast.sim.sweep import Record
+
+#: What happens, and what it is called in the picture.
+SERIES = {
+    "filters/insert": "filters added",
+    "filters/delete": "filters taken away",
+    "nodes/join": "machines that come",
+    "nodes/fail": "machines that go without a word",
+    "nodes/leave": "machines that go with a word",
+    "nodes/rebalance": "balancing after machines came and went",
+}
+GB, MESSAGES, EACH = "gb", "messages", "kb_per_operation"
+#: In which of these every operation is counted by itself.
+_LOADS = (COPIES, REPLICATION, WORK)
+
+
+def _made(
+    *, seed: int, nodes: int, filters: int, attributes: int, subscriptions: int, **params: Any
+) -> tuple[Any, ...]:
+    """Return trees on machines that are balanced, and what links these have."""
+    overlay = overlay_of(
+        seed=seed, nodes=nodes, filters=filters, attributes=attributes, subscriptions=subscriptions,
+        tried=params["events"],
+    )  # fmt: skip
+    merging = Merging(charges=charges_of(overlay, params["kappa"]), seed=seed).fit(overlay.hubs)
+    start = Stretches.even(lines_of(merging.trees_, overlay.hubs), overlay, nodes=nodes)
+    at = overlay.positions(overlay.events)
+    limit = params["kappa"] or float("inf")
+    even = balance(start, at, kappa=limit, rounds=params["rounds"], seed=seed).stretches
+    return overlay, merging, even, at, Links(nodes, seed=seed)
+
+
+def _trial(made: tuple[Any, ...], *, share: float, seed: int, **params: Any) -> list[Record]:
+    """Return what it takes when a share of filters and of machines changes."""
+    check_number("share", share, least=0, most=50, fix="give per cent, from 0 to 50")
+    overlay, merging, even, at, links = made
+    drawn, filters, nodes = params["subscriptions"], params["filters"], overlay.n_nodes
+    more, machines = max(1, round(drawn * share / 100)), max(1, round(nodes * share / 100))
+    weight = filters / drawn
+    # Those that follow the ones there are already: of the same law, and none of them.
+    workload = Intervals(n_subscriptions=drawn + more, attributes=params["attributes"], seed=seed)
+    lo, hi = workload.ends()
+    new = overlay.filters(lo[drawn:], hi[drawn:], weight)
+    filed = register(merging.trees_, overlay.hubs, new, links, seed=seed)
+    came = churn(even, links, joining=machines, seed=seed)
+    failed = churn(even, links, leaving=machines, seed=seed)
+    left = churn(even, links, leaving=machines, graceful=True, seed=seed)
+    both = churn(even, links, leaving=machines, joining=machines, seed=seed)
+    limit = params["kappa"] or float("inf")
+    again = balance(both.stretches, at, kappa=limit, rounds=params["rounds"], seed=seed)
+    loads = loads_of(again.stretches, at)
+    work = loads.of("work")
+    rows = [
+        _told("filters/insert", filed.insertion, more * weight),
+        _told("filters/delete", filed.deletion, more * weight),
+        _told("nodes/join", came.total, machines),
+        _told("nodes/fail", failed.total, machines) | {"rotations": failed.rotations},
+        _told("nodes/leave", left.total, machines),
+        _told("nodes/rebalance", again.moving, 2 * machines)
+        | {"sampling_gb": again.sampling.bytes / 1e9, "moves": again.moves},
+    ]
+    rows[2] |= {"links_gb": came.links.bytes / 1e9, "segments_gb": came.segments.bytes / 1e9}
+    rows[3] |= {"links_gb": failed.links.bytes / 1e9, "segments_gb": failed.segments.bytes / 1e9}
+    rows[5] |= {
+        COPIES: loads.copies,
+        REPLICATION: float(loads.of("storage").sum()) / filters,
+        WORK: float(work.max() / work.mean()) if work.mean() > 0 else 1.0,
+    }
+    return rows
+
+
+def _told(series: str, toll: Toll, operations: float) -> Record:
+    """Return what is told of something that happens so many times."""
+    each = toll.bytes / operations / 1e3
+    return {"series": series, GB: toll.bytes / 1e9, MESSAGES: toll.messages, EACH: each}
+
+
+def _figure_7b(study: Study) -> Outcome:
+    """Run all shares, and say what came out."""
+    params = dict(study.params)
+    shares = params.pop("share")
+    found: dict[tuple[str, float, str], list[float]] = {}
+    for row in study.run(Sweep(_trial, {"share": shares}, study.seeds, params, setup=_made)).rows:
+        values: dict[str, Any] = dict(row)
+        for metric, value in values.items():
+            if metric not in ("series", "share", "seed") and value is not None:
+                found.setdefault((values["series"], values["share"], metric), []).append(value)
+    rows = [Row.of(series, x, metric, values) for (series, x, metric), values in found.items()]
+    marks = [
+        {"series": SERIES[row.series], "order": list(SERIES).index(row.series), "share": row.x,
+         "value": row.measured, "kind": row.series.partition("/")[0]}
+        for row in rows
+        if row.metric == GB and row.measured > 0
+    ]  # fmt: skip
+    value = {(row.series, row.x or 0.0, row.metric): row.measured for row in rows}
+    notes = [*_claims(value, shares), *size_note(params, ("nodes", "filters", "attributes"))]
+    told = (GB, MESSAGES, EACH)
+    said = said_of(params, len(study.seeds))
+    return Outcome(
+        [row for row in rows if row.metric in told],
+        {"cobas2009-figure-7b": (marks, said)},
+        notes,
+        [row for row in rows if row.metric not in told],
+    )
+
+
+def _claims(value: Mapping[tuple[str, float, str], float], shares: Sequence[float]) -> list[str]:
+    """Hold what the paper says of maintenance against what came out."""
+
+    def sums(kind: str, share: float, metric: str) -> float:
+        ways = ("join", "fail") if kind == "nodes" else ("insert", "delete")
+        return sum(value[f"{kind}/{way}", share, metric] for way in ways)
+
+    last = shares[-1]
+    dearer = [x for x in shares if sums("nodes", x, GB) > sums("filters", x, GB)]
+    each = {kind: sums(kind, last, EACH) / 2 for kind in ("nodes", "filters")}
+    taken = (
+        "The paper: machines that come and go take relatively more than filters that are added and taken "
+        f"away. Here, with {last:g} % of either, {sums('nodes', last, GB):.2f} GB against "
+        f"{sums('filters', last, GB):.2f} GB, without balancing: {held(len(dearer) == len(shares))} by the "
+        f"same share of both. One machine takes {each['nodes']:,.0f} kB and one filter "
+        f"{each['filters']:,.1f} kB: {held(each['nodes'] > each['filters'])} by the piece."
+    )
+    notes = [taken]
+    lost, handed = (value[f"nodes/{way}", last, GB] for way in ("fail", "leave"))
+    notes.append(
+        f"Machines that go without a word take {lost:.2f} GB, for agents look up and register what they "
+        f"held; those that hand it on {handed:.2f} GB. Links are {value['nodes/fail', last, 'links_gb']:.3f} "
+        f"GB of the former. Balancing after {last:g} % went and came takes "
+        f"{value['nodes/rebalance', last, GB]:.2f} GB, and samples "
+        f"{value['nodes/rebalance', last, 'sampling_gb']:.2f} GB."
+    )
+    turned = max(value["nodes/fail", x, "rotations"] for x in shares)
+    notes.append(
+        f"Trees were to be rotated {turned:.1f} times at most: so few keys go that no side of a root is less "
+        "than half as high as the other."
+        if not turned
+        else f"Trees were to be rotated {turned:.1f} times at most."
+    )
+    copies, replication, work = (value["nodes/rebalance", last, metric] for metric in _LOADS)
+    notes.append(
+        f"Afterwards an event comes to {copies:.1f} machines, {replication:.1f} hold a filter, and the most "
+        f"work of a machine is {work:.1f} times the mean. The paper prints no numbers, nor how many change."
+    )
+    return notes
+
+
+FIGURE_7B = Experiment(
+    "traffic of filters that are added and taken away, and of machines that come and go",
+    _figure_7b,
+    {**PAPER, "share": [1.0, 2.0, 5.0, 10.0], "events": 500, "rounds": 60},
+    {**SMALL, "share": [2.0, 10.0], "events": 200},
+)
