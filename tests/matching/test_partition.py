@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pickle
 import time
 from typing import Any
 
@@ -14,55 +13,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from narrowcast import EventBatch, Scan, Schema, SubscriptionSet, compile_filters
+from narrowcast import EventBatch, Schema, SubscriptionSet, compile_filters
 from narrowcast.errors import InputError, ParameterError, TableError
 from narrowcast.matching.partition import Partitioner, Partitioning
-from narrowcast.model import keys
-from narrowcast.model.boxes import Boxes
 from support.filters import events, filters, schemas
+from support.partition import check_parts, cobas, raw
 
-Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 SHAPES = [(1, 1), (2, 1), (7, 1), (16, 1), (6, 2), (12, 3), (4, 4), (64, 4)]
-CELLS, SKEW, WIDTH = 1000, 0.95, 10
-
-
-def zipf(rng: np.random.Generator, n: int, ranks: int) -> Ints:
-    weight = np.cumsum(np.arange(1, ranks + 1) ** -SKEW)
-    return np.minimum(np.searchsorted(weight / weight[-1], rng.random(n), side="right"), ranks - 1)
-
-
-def cobas(n: int, n_events: int, seed: int) -> tuple[SubscriptionSet, EventBatch, EventBatch]:
-    """The paper's workload: values, medians, half lengths and numbers of attributes, all by Zipf's law.
-
-    Returns subscriptions, events to fit to and as many others.
-    """
-    rng = np.random.default_rng(seed)
-    maps = [rng.permutation(CELLS) for _ in range(WIDTH)]
-
-    def values(place: Ints, count: int) -> Doubles:
-        return (place[zipf(rng, count, CELLS)] + rng.random(count)) / CELLS
-
-    points = [values(place, 2 * n_events) for place in maps]
-    size = zipf(rng, n, WIDTH) + 1
-    race = rng.exponential(size=(n, WIDTH)) * np.arange(1, WIDTH + 1) ** SKEW
-    bound = np.argsort(np.argsort(race, axis=1), axis=1) < size[:, None]
-    lo, hi = np.full((n, WIDTH), -np.inf), np.full((n, WIDTH), np.inf)
-    for a, place in enumerate(maps):
-        rows = np.flatnonzero(bound[:, a])
-        middle = values(place, len(rows))
-        share = (zipf(rng, len(rows), CELLS) + rng.random(len(rows))) / CELLS
-        half = share * np.minimum(middle, 1 - middle)
-        lo[rows, a], hi[rows, a] = middle - half, middle + half
-    schema = Schema.of({f"a{i}": "double" for i in range(WIDTH)})
-    batch = EventBatch.from_arrow(pa.table({f"a{i}": p for i, p in enumerate(points)}), schema)
-    made = SubscriptionSet.from_boxes(schema, pa.array(["s"] * n), lo, hi)
-    return made, batch.slice(0, n_events), batch.slice(n_events, 2 * n_events)
 
 
 def by_bounds(parts: Partitioning, subscriptions: SubscriptionSet) -> list[tuple[int, int]]:
-    """Pairs of subscription and cell, by comparing every box with the ends of every cell."""
+    """Pairs of subscription and part, by comparing every box with the ends of every part."""
     boxes = subscriptions.boxes
     found = set()
     for cell, (low, high) in enumerate(zip(*parts.bounds(), strict=True)):
@@ -78,43 +41,24 @@ def by_bounds(parts: Partitioning, subscriptions: SubscriptionSet) -> list[tuple
 
 
 def check(parts: Partitioning, subscriptions: SubscriptionSet, batch: EventBatch) -> None:
-    """Everything that holds of any parts, subscriptions and events."""
+    """Everything that holds of any parts that are cells."""
+    check_parts(parts, subscriptions, batch)
     lo, hi = parts.bounds()
-    assert lo.shape == hi.shape == (parts.cells, len(parts.schema))
-    cell = parts.cell_of_events(batch)
-    for a in range(len(parts.schema)):
-        assert (lo[cell, a] < batch.keys(a)).all()
-        assert (batch.keys(a) <= hi[cell, a]).all()
-
+    assert lo.shape == hi.shape == (parts.parts, len(parts.schema))
+    rows = parts.rows()
+    assert set(rows.tolist()) == set(range(parts.copies))
     event, event_part = parts.parts_of_events(batch)
     assert event.tolist() == np.repeat(np.arange(len(batch)), parts.copies).tolist()
-    assert (event_part // parts.copies).tolist() == np.repeat(cell, parts.copies).tolist()
-    assert (event_part % parts.copies).tolist() == list(range(parts.copies)) * len(batch)
-
+    assert rows[event_part].tolist() == list(range(parts.copies)) * len(batch)
     position, part = parts.parts_of_subscriptions(subscriptions)
-    held = list(zip(position.tolist(), part.tolist(), strict=True))
-    assert held == sorted(set(held))
-    assert [(p, q // parts.copies) for p, q in held] == by_bounds(parts, subscriptions)
-    for p in range(len(subscriptions)):
-        assert len(set((part[position == p] % parts.copies).tolist())) <= 1
-
-    visited, holders = set(zip(event.tolist(), event_part.tolist(), strict=True)), set(held)
-    for e, matched in enumerate(Scan().fit(subscriptions).match(batch)):
-        for p in matched.tolist():
-            common = [q for q in range(parts.parts) if (e, q) in visited and (p, q) in holders]
-            assert len(common) == 1
-
-    for copy in (
-        pickle.loads(pickle.dumps(parts)),
-        Partitioning.from_arrow(parts.to_arrow(), parts.schema),
-        Partitioning.from_arrow(parts.to_arrow().take(np.arange(parts.parts)[::-1]), parts.schema),
-    ):
-        assert copy == parts
-        assert copy.cell_of_events(batch).tolist() == cell.tolist()
-        assert list(map(np.ndarray.tolist, copy.parts_of_subscriptions(subscriptions))) == [
-            position.tolist(),
-            part.tolist(),
-        ]
+    chosen = parts.row_of(subscriptions.boxes, subscriptions.subscription_id)
+    expected = [pair for pair in by_bounds(parts, subscriptions) if rows[pair[1]] == chosen[pair[0]]]
+    assert list(zip(position.tolist(), part.tolist(), strict=True)) == expected
+    if len(parts.weight):
+        weighs = np.zeros((len(subscriptions), parts.copies), np.int64)
+        for owner, each in by_bounds(parts, subscriptions):
+            weighs[owner, rows[each]] += parts.weight[each]
+        assert (weighs[np.arange(len(chosen)), chosen] == weighs.min(axis=1)).all()
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
@@ -130,46 +74,23 @@ def test_filters_of_any_type(data: st.DataObject) -> None:
     batch = EventBatch.from_arrow(data.draw(events(schema)), schema)
     n, copies = data.draw(st.sampled_from(SHAPES))
     sample = batch.slice(0, data.draw(st.sampled_from([0, 6, 12])))
-    check(Partitioner(parts=n, copies=copies).fit(made, sample), made, batch)
-
-
-@st.composite
-def raw(draw: st.DrawFn) -> tuple[SubscriptionSet, EventBatch]:
-    """Boxes on a few keys, some of them empty, several to a subscription or none; and events with nulls."""
-    d = draw(st.integers(1, 3))
-    schema = Schema.of({f"a{i}": "bigint" for i in range(d)})
-    n = draw(st.integers(0, 6))
-    low = st.sampled_from([keys.NO_LOW, keys.NULL, 0, 1, 2, 3])
-    high = st.sampled_from([keys.NULL, 0, 1, 2, 3, 4, keys.NO_HIGH])
-    bounds = st.dictionaries(st.integers(0, d - 1), st.tuples(low, high))
-    boxes = draw(st.lists(st.tuples(st.integers(0, max(0, n - 1)), bounds), max_size=10 if n else 0))
-    entries = [(a, *box[a]) for _, box in boxes for a in sorted(box)]
-    table = np.array(entries, np.int64).reshape(-1, 3)
-    made = Boxes.build(
-        n,
-        np.array([owner for owner, _ in boxes], np.int64),
-        np.array([len(box) for _, box in boxes], np.int64),
-        table[:, 0],
-        table[:, 1],
-        table[:, 2],
-        np.ones(len(boxes), bool),
-    )
-    who = np.zeros(n, np.int32)
-    subscriptions = SubscriptionSet(
-        schema, np.arange(n), who, pa.array(["s"]), made, pa.nulls(n, pa.string())
-    )
-    value = st.none() | st.integers(-1, 5)
-    rows = {f"a{i}": pa.array(draw(st.lists(value, min_size=15, max_size=15)), pa.int64()) for i in range(d)}
-    return subscriptions, EventBatch.from_arrow(pa.table(rows), schema)
+    routing: Any = data.draw(st.sampled_from(["hash", "selective"]))
+    check(Partitioner(parts=n, copies=copies, routing=routing).fit(made, sample), made, batch)
 
 
 @settings(max_examples=150)
-@given(work=raw(), shape=st.sampled_from(SHAPES), n_sample=st.sampled_from([0, 1, 10]))
+@given(
+    work=raw(),
+    shape=st.sampled_from(SHAPES),
+    n_sample=st.sampled_from([0, 1, 10]),
+    routing=st.sampled_from(["hash", "selective"]),
+)
 def test_boxes_on_few_keys(
-    work: tuple[SubscriptionSet, EventBatch], shape: tuple[int, int], n_sample: int
+    work: tuple[SubscriptionSet, EventBatch], shape: tuple[int, int], n_sample: int, routing: Any
 ) -> None:
     subscriptions, batch = work
-    made = Partitioner(parts=shape[0], copies=shape[1]).fit(subscriptions, batch.slice(0, n_sample))
+    maker = Partitioner(parts=shape[0], copies=shape[1], routing=routing)
+    made = maker.fit(subscriptions, batch.slice(0, n_sample))
     assert made.copies == shape[1]
     assert made.parts <= shape[0]
     check(made, subscriptions, batch)
@@ -256,7 +177,7 @@ def test_a_category_is_cut_between_its_values() -> None:
     made = compile_filters(schema, [f"kind = {k}" for k in share]).subscriptions
     parts = Partitioner(parts=8).fit(made, batch)
     # one cell for each value and no more: events of one value cannot be told apart
-    assert (parts.cells, parts.parts) == (4, 4)
+    assert parts.parts == 4
     assert sorted(parts.cut.tolist()) == [1, 2, 3]
     assert parts.measure(made, batch).replication == 1
     check(parts, made.take(np.arange(0, 1000, 50)), batch.slice(590, 910))
@@ -275,8 +196,8 @@ def test_strings_and_nulls() -> None:
     texts = ["name IS NULL", "name = 'a'", "name LIKE 'abcdefgh%'", "name >= 'b'", "name IS NOT NULL"]
     made = compile_filters(schema, texts).subscriptions
     parts = Partitioner(parts=4).fit(made, batch)
-    assert parts.cells == 4
-    assert parts.cell_of_events(batch)[[0, 50, 150, 100]].tolist() == [0, 1, 2, 3]
+    assert parts.parts == 4
+    assert parts.parts_of_events(batch)[1][[0, 50, 150, 100]].tolist() == [0, 1, 2, 3]
     check(parts, made, batch)
 
 
@@ -286,7 +207,7 @@ def test_nothing_to_go_by() -> None:
     some = compile_filters(schema, ["a > 3", "b IS NULL", "a < 3 AND a > 7", "TRUE"]).subscriptions
     for made, sample in ((none, batch), (none, batch.slice(0, 0)), (some, batch)):
         parts = Partitioner(parts=8, copies=2).fit(made, sample)
-        assert (parts.parts, parts.cells, parts.copies) == (2, 1, 2)
+        assert (parts.parts, parts.copies) == (2, 2)
         check(parts, made, batch)
     assert Partitioner(parts=8).fit(none, batch).measure(none, batch).replication == 0
     assert Partitioner(parts=8).fit(some, batch).measure(some, batch.slice(0, 0)).work_max_over_mean == 1
@@ -297,14 +218,14 @@ def test_without_subscriptions_or_bounds_events_are_still_shared() -> None:
     for texts in ([], ["TRUE"] * 5, ["a = 5"] * 3):
         made = compile_filters(schema, texts).subscriptions
         parts = Partitioner(parts=8).fit(made, batch)
-        assert np.bincount(parts.cell_of_events(batch)).tolist() == [8] * 8
+        assert np.bincount(parts.parts_of_events(batch)[1]).tolist() == [8] * 8
 
 
 def test_without_events_the_ends_of_boxes_tell() -> None:
     schema, batch = ints({"a": range(100), "b": [0] * 100})
     made = compile_filters(schema, [f"a BETWEEN {i} AND {i + 1}" for i in range(0, 100, 2)]).subscriptions
     parts = Partitioner(parts=10).fit(made, batch.slice(0, 0))
-    assert parts.cells == 10
+    assert parts.parts == 10
     measured = parts.measure(made, batch)
     assert measured.replication < 1.3
     assert measured.work_max_over_mean < 2
@@ -324,7 +245,7 @@ def test_more_attributes_than_are_tried() -> None:
     texts = [f"a{i} > {k} AND a{(7 * i + 3) % 50} <= 5" for i in range(50) for k in (2, 5)]
     made = compile_filters(schema, texts).subscriptions
     parts = Partitioner(parts=12, copies=3).fit(made, batch)
-    assert parts.cells == 4
+    assert parts.parts == 12
     check(parts, made, batch.slice(0, 20))
 
 
@@ -339,6 +260,7 @@ def test_more_attributes_than_are_tried() -> None:
         ({"copies": 65}, "copies is 65"),
         ({"parts": 64, "copies": 6}, "copies is 6, which does not divide 64 parts; .* or 60 parts"),
         ({"seed": -1}, "seed is -1"),
+        ({"routing": "best"}, "routing is 'best'; give one of hash, selective"),
     ],
 )
 def test_bad_parameters(options: dict[str, Any], message: str) -> None:
@@ -356,7 +278,7 @@ def test_bad_input() -> None:
     with pytest.raises(InputError, match="not a SubscriptionSet"):
         Partitioner().fit([1], batch)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="events have attributes"):
-        parts.cell_of_events(strangers)
+        parts.parts_of_events(strangers)
     with pytest.raises(InputError, match="do not go with parts over"):
         parts.parts_of_subscriptions(odd)
 
@@ -376,6 +298,8 @@ def test_bad_tables() -> None:
         table.drop_columns(["lo"]),
         table.set_column(1, "row", pa.array([0, 0, 0, 1])),
         table.set_column(1, "row", pa.array([0, -1, 0, 1])),
+        table.set_column(1, "row", pa.array([0, 2, 0, 2])),
+        table.append_column("weight", pa.array([1, 2, -3, 4])),
         table.set_column(2, "lo", pa.array([[1], [1], [1], [1]])),
         table.set_column(2, "lo", pa.array([None] * 4, pa.list_(pa.int64()))),
         table.set_column(2, "lo", pa.array([[1, None]] * 4)),

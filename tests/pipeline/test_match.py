@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 from narrowcast import EventBatch, Scan, Schema, compile_filters
 from narrowcast.errors import ParameterError
+from narrowcast.matching.partition import Partitioner
 from narrowcast.pipeline.compile import compile_subscriptions
 from narrowcast.pipeline.estimate import estimate
 from narrowcast.pipeline.match import match, worker_memory
 from narrowcast.pipeline.session import bytes_of
 from narrowcast.pipeline.tables import ingest, schema_of
+from narrowcast.pipeline.took import Took
 from support.filters import events, filters, schemas
 
 if TYPE_CHECKING:
@@ -189,6 +191,27 @@ def test_odd_names_and_values_in_parts(odd: Case, parts: int | None, copies: int
     assert odd.found(strategy="partitioned", parts=parts, copies=copies) == odd.expected
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scheme": "selective", "parts": 10, "copies": 3},
+        {"scheme": "cobas", "parts": 9},
+        {"scheme": "hash", "parts": 4},
+    ],
+    ids=lambda options: options["scheme"],
+)
+def test_odd_names_and_values_by_any_scheme(odd: Case, options: dict[str, Any]) -> None:
+    took = Took(odd.spark.sparkContext)
+    assert took.table().num_rows == 0
+    assert odd.found(strategy="partitioned", took=took, **options) == odd.expected
+    assert took.slices is not None
+    seen, parts = took.table(), took.slices.partitioning
+    assert sum(seen["matches"].to_pylist()) == sum(map(len, odd.expected.values()))
+    assert set(seen["part"].to_pylist()) <= set(range(parts.parts))
+    batch = EventBatch.from_arrow(odd.events.toArrow(), odd.schema)
+    assert sum(seen["events"].to_pylist()) == len(parts.parts_of_events(batch)[0])
+
+
 def test_columns_of_the_answer(odd: Case) -> None:
     for strategy in ("broadcast", "partitioned"):
         ids = odd.match(strategy=strategy)
@@ -301,6 +324,12 @@ def test_little(
 # ------------------------------------------------------------------------------------------- bad options
 
 
+SOME = Partitioner(parts=1).fit(
+    compile_filters(Schema.of({"a": "bigint"}), []).subscriptions,
+    EventBatch.from_rows([], Schema.of({"a": "bigint"})),
+)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -311,6 +340,12 @@ def test_little(
         ({"copies": 0}, "copies is 0"),
         ({"parts": 7, "copies": 2}, "copies is 2, which does not divide 7 parts"),
         ({"parts": 4, "copies": 5}, "copies is 5; give a whole number from 1 to 4"),
+        ({"scheme": "kdd"}, "unknown scheme 'kdd'; did you mean 'kd'"),
+        ({"scheme": "cobas", "copies": 2}, "scheme 'cobas' has no parameter 'copies'"),
+        (
+            {"partitions": SOME},
+            "the parts are over other attributes than the events: 'a' is bigint there and none",
+        ),
     ],
 )
 def test_bad_options(odd: Case, options: dict[str, Any], message: str) -> None:

@@ -19,10 +19,15 @@ from narrowcast.cli.export import export
 from narrowcast.cli.follow import follow
 from narrowcast.cli.generate import generate
 from narrowcast.cli.match import match
+from narrowcast.cli.partition import partition
 from narrowcast.cli.plan import plan
+from narrowcast.cli.publish import publish
 from narrowcast.cli.reproduce import reproduce
+from narrowcast.cli.rollout import rollout
 from narrowcast.cli.run import run
+from narrowcast.cli.serve import serve
 from narrowcast.cli.stream import stream
+from narrowcast.cli.subscribe import subscribe
 
 app = typer.Typer(
     name="narrowcast",
@@ -34,12 +39,17 @@ app = typer.Typer(
 for command in (
     run,
     match,
+    partition,
     plan,
     evaluate,
     compare,
     explain,
     stream,
     follow,
+    serve,
+    publish,
+    subscribe,
+    rollout,
     reproduce,
     generate,
     calibrate,

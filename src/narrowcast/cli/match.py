@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import time
 from itertools import combinations
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from narrowcast.cli import inputs, options
 from narrowcast.errors import ParameterError, TableError
-from narrowcast.matching.partition import Partitioner
+from narrowcast.files import check_new_table, write_new_table
+from narrowcast.matching.partition import read_partitions
 from narrowcast.model.schema import Schema
 from narrowcast.pipeline.match import STRATEGIES
 from narrowcast.pipeline.progress import watched
 from narrowcast.pipeline.session import sized
 from narrowcast.pipeline.storage import exists, read_back, size_of
+from narrowcast.planning.partitioning import SCHEMES, TAKES
+from narrowcast.planning.partitioning import scheme as scheme_of
 
 if TYPE_CHECKING:
     from narrowcast.pipeline.content import Content
@@ -57,6 +60,17 @@ def match(
     copies: Annotated[
         int | None, typer.Option("--copies", metavar="C", help="To how many parts an event goes; divides P.")
     ] = None,
+    scheme: Annotated[
+        str, typer.Option("--scheme", metavar="NAME", help=f"How parts are made: {', '.join(SCHEMES)}.")
+    ] = "kd",
+    partitions: Annotated[
+        Path | None,
+        typer.Option("--partitions", metavar="PLAN", help="Parts of narrowcast partition, instead of these."),
+    ] = None,
+    measured: Annotated[
+        Path | None,
+        typer.Option("--measured", metavar="T", help="Write what parts took, for narrowcast partition."),
+    ] = None,
     seed: options.Seed = 0,
     strict: options.Strict = False,
     master: options.Master = options.LOCAL,
@@ -79,18 +93,35 @@ def match(
         narrowcast match --subscriptions s.csv --events s3a://bucket/events --out s3a://bucket/sizes --counts
 
         narrowcast match --subscriptions s.csv --events e.parquet --out m --histories h --last 20
+
+        narrowcast match --subscriptions s --events e --out m --strategy partitioned --partitions plan
     """
     from narrowcast.pipeline.content import Content
     from narrowcast.pipeline.histories import check_chosen
+    from narrowcast.pipeline.took import Took
 
     options.one_of("--strategy", strategy, STRATEGIES)
     types = None if schema is None else Schema.read(schema)
     limit = options.memory_of(memory)
     if not out.strip("/"):
         raise ParameterError(f"--out is {out!r}; name a folder that is not there yet")
-    if strategy == "broadcast" and (parts is not None or copies is not None):
-        raise ParameterError("--parts and --copies are of the strategy partitioned; leave them out")
-    Partitioner(parts=(copies or 1) if parts is None else parts, copies=1 if copies is None else copies)
+    ways = {"--parts": parts, "--copies": copies, "--partitions": partitions}
+    given = [name for name, value in ways.items() if value is not None]
+    if strategy == "broadcast" and given:
+        raise ParameterError(f"{given[0]} is of the strategy partitioned; leave it out")
+    if strategy != "partitioned" and measured is not None:
+        raise ParameterError("--measured is of the strategy partitioned; add --strategy partitioned")
+    SCHEMES[scheme]
+    if copies is not None and "copies" not in TAKES[scheme]:
+        raise ParameterError(f"--copies is given, and scheme {scheme!r} has none; leave it out")
+    scheme_of(scheme, parts=(copies or 1) if parts is None else parts, copies=copies)
+    held = None
+    if partitions is not None:
+        if len(given) > 1 or scheme != "kd":
+            raise ParameterError("--partitions say all of parts; leave --parts, --copies and --scheme out")
+        held = read_partitions(partitions)[0]
+    if measured is not None:
+        check_new_table(measured)
     check_chosen(last=last, window=window, recent=recent)
     chosen = {"last": last, "recent": recent, "window": window}
     if histories is None and (named := [name for name, value in chosen.items() if value is not None]):
@@ -115,19 +146,26 @@ def match(
                 at.spark, subscriptions, events, schema=types, strict=strict, progress=at.progress
             )
             facts: dict[str, Any] = {"command": "match", "out": out, **content.facts}
+            took = None if measured is None else Took(at.spark.sparkContext)
             found = content.match(
                 strategy=strategy,
                 counts=counts,
                 memory=limit,
                 parts=parts,
                 copies=copies,
+                scheme=scheme,
+                partitions=held,
                 seed=seed,
+                took=took,
                 tell=at.tell,
             )
             if facts["rejected"]:  # first: once matches are there, so is all that belongs to them
                 content.write_rejected(aside)
                 facts["rejected_table"] = aside
             facts |= content.write(found, out, counts=counts)
+            if measured is not None and took is not None:
+                write_new_table(took.table(), measured)
+                facts["measured_table"] = str(measured)
             if histories is not None:
                 facts |= _write_histories(content, out, histories, chosen)
             facts["seconds"] = time.perf_counter() - start

@@ -1,7 +1,8 @@
-"""Points and boxes sent down a k-d tree.
+"""Points and boxes sent down k-d trees.
 
-Inner nodes are numbered from the root, 0. Node i sends keys of `attribute[i]` that are at most `cut[i]` to
-`left[i]`, others to `right[i]`; a child below zero is the cell `~child`. A tree without nodes is the cell 0.
+Inner nodes of all trees are numbered together. Node i sends keys of `attribute[i]` that are at most `cut[i]`
+to `left[i]`, others to `right[i]`; a child below zero is the part `~child`. A tree begins at its root, which
+is a part too where nothing is cut. No part is in two trees.
 """
 
 from __future__ import annotations
@@ -22,14 +23,74 @@ _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 @kernel
-def cells_of_points(keys: Ints, row: Numbers, cut: Ints, left: Numbers, right: Numbers, out: Numbers) -> None:
-    """Write the cell of each column of `keys`; node i looks at the row `row[i]`."""
-    root = 0 if len(cut) else -1
+def parts_of_points(
+    keys: Ints, row: Numbers, root: Numbers, cut: Ints, left: Numbers, right: Numbers, out: Numbers
+) -> None:
+    """Write the part of each column of `keys` in each tree; node i looks at the row `row[i]`."""
     for e in range(len(out)):
-        node = root
-        while node >= 0:
-            node = left[node] if keys[row[node], e] <= cut[node] else right[node]
-        out[e] = ~node
+        for r in range(len(root)):
+            node = root[r]
+            while node >= 0:
+                node = left[node] if keys[row[node], e] <= cut[node] else right[node]
+            out[e, r] = ~node
+
+
+@kernel
+def _meet(
+    s: int,
+    first: Ints,
+    indptr: Ints,
+    bounded: NDArray[np.int16],
+    lo: Ints,
+    hi: Ints,
+    root: int,
+    attribute: Numbers,
+    cut: Ints,
+    left: Numbers,
+    right: Numbers,
+    low: Ints,
+    high: Ints,
+    seen: Ints,
+    stack: Ints,
+    out: Numbers,
+    k: int,
+) -> int:
+    """Write behind the first k the parts of a tree that an owner's boxes meet; return how many there are.
+
+    `low` and `high` are wide open, and are left so; `seen` tells the last owner that each part was met by.
+    """
+    for b in range(first[s], first[s + 1]):
+        entries = range(indptr[b], indptr[b + 1])
+        empty = False
+        for i in entries:
+            empty |= lo[i] >= hi[i]
+        if empty:
+            continue
+        for i in entries:
+            low[bounded[i]] = lo[i]
+            high[bounded[i]] = hi[i]
+        stack[0] = root
+        top = 1
+        while top > 0:
+            top -= 1
+            node = stack[top]
+            if node < 0:
+                if seen[~node] != s:
+                    seen[~node] = s
+                    out[k] = ~node
+                    k += 1
+                continue
+            # the box is known to meet the node, so one end is enough to tell on either side
+            if high[attribute[node]] > cut[node]:
+                stack[top] = right[node]
+                top += 1
+            if low[attribute[node]] < cut[node]:
+                stack[top] = left[node]
+                top += 1
+        for i in entries:
+            low[bounded[i]] = _LEAST
+            high[bounded[i]] = _MOST
+    return k
 
 
 @kernel
@@ -41,63 +102,80 @@ def parts_of_owners(
     hi: Ints,
     n_attributes: int,
     row: Ints,
-    rows: int,
+    root: Numbers,
     attribute: Numbers,
     cut: Ints,
     left: Numbers,
     right: Numbers,
 ) -> tuple[Ints, Numbers]:
-    """Return the parts of each owner in compressed rows, ascending: its row of each cell its boxes meet.
+    """Return the parts of each owner in compressed rows, ascending: those of its tree that its boxes meet.
 
-    Owner s has the boxes from `first[s]` up to `first[s + 1]`, and box b bounds
+    Owner s has the tree `row[s]` and the boxes from `first[s]` up to `first[s + 1]`, and box b bounds
     `bounded[indptr[b]:indptr[b + 1]]`.
     """
-    n = len(first) - 1
-    cells = len(cut) + 1
+    n, n_parts = len(first) - 1, len(cut) + len(root)
     starts = np.zeros(n + 1, np.int64)
-    out = np.empty(2 * n + cells, np.int32)
+    out = np.empty(2 * n + n_parts, np.int32)
     low, high = np.full(n_attributes, _LEAST, np.int64), np.full(n_attributes, _MOST, np.int64)
-    seen = np.full(cells, -1, np.int64)
-    stack = np.empty(cells + 1, np.int64)
+    seen = np.full(n_parts, -1, np.int64)
+    stack = np.empty(n_parts + 1, np.int64)
     k = 0
     for s in range(n):
-        if k + cells > len(out):
-            longer = np.empty(2 * len(out) + cells, np.int32)
+        if k + n_parts > len(out):
+            longer = np.empty(2 * len(out) + n_parts, np.int32)
             longer[:k] = out[:k]
             out = longer
-        for b in range(first[s], first[s + 1]):
-            entries = range(indptr[b], indptr[b + 1])
-            empty = False
-            for i in entries:
-                empty |= lo[i] >= hi[i]
-            if empty:
-                continue
-            for i in entries:
-                low[bounded[i]] = lo[i]
-                high[bounded[i]] = hi[i]
-            stack[0] = 0 if len(cut) else -1
-            top = 1
-            while top > 0:
-                top -= 1
-                node = stack[top]
-                if node < 0:
-                    cell = ~node
-                    if seen[cell] != s:
-                        seen[cell] = s
-                        out[k] = cell * rows + row[s]
-                        k += 1
-                    continue
-                # the box is known to meet the node, so one end is enough to tell on either side
-                if high[attribute[node]] > cut[node]:
-                    stack[top] = right[node]
-                    top += 1
-                if low[attribute[node]] < cut[node]:
-                    stack[top] = left[node]
-                    top += 1
-            for i in entries:
-                low[bounded[i]] = _LEAST
-                high[bounded[i]] = _MOST
-        if first[s + 1] - first[s] > 1:
-            out[starts[s] : k].sort()
+        k = _meet(
+            s, first, indptr, bounded, lo, hi, root[row[s]], attribute, cut, left, right,
+            low, high, seen, stack, out, k,
+        )  # fmt: skip
+        out[starts[s] : k].sort()
         starts[s + 1] = k
     return starts, out[:k].copy()
+
+
+@kernel
+def lightest_rows(
+    first: Ints,
+    indptr: Ints,
+    bounded: NDArray[np.int16],
+    lo: Ints,
+    hi: Ints,
+    n_attributes: int,
+    chance: NDArray[np.uint64],
+    weight: Ints,
+    root: Numbers,
+    attribute: Numbers,
+    cut: Ints,
+    left: Numbers,
+    right: Numbers,
+) -> Ints:
+    """Return for each owner the tree of which the parts that it meets weigh least; of several, by chance."""
+    n, n_parts, rows = len(first) - 1, len(cut) + len(root), len(root)
+    met = np.empty(n_parts, np.int32)
+    low, high = np.full(n_attributes, _LEAST, np.int64), np.full(n_attributes, _MOST, np.int64)
+    seen = np.full(n_parts, -1, np.int64)
+    stack = np.empty(n_parts + 1, np.int64)
+    weighs = np.empty(rows, np.int64)
+    found = np.empty(n, np.int64)
+    for s in range(n):
+        for r in range(rows):
+            k = _meet(
+                s, first, indptr, bounded, lo, hi, root[r], attribute, cut, left, right,
+                low, high, seen, stack, met, 0,
+            )  # fmt: skip
+            weighs[r] = 0
+            for i in range(k):
+                weighs[r] += weight[met[i]]
+        least = weighs.min()
+        ties = 0
+        for r in range(rows):
+            ties += weighs[r] == least
+        wanted = np.int64(chance[s] % np.uint64(ties))
+        for r in range(rows):
+            if weighs[r] == least:
+                if wanted == 0:
+                    found[s] = r
+                    break
+                wanted -= 1
+    return found

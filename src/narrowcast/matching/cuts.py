@@ -1,6 +1,7 @@
 """Where to cut the space of events, so that cells have like work and few subscriptions lie in many.
 
-The work of a cell is its events times the subscriptions that it holds. Cuts are chosen on a sample of both.
+The work of a cell is its events times the subscriptions that it holds, or what was measured to be. Cuts are
+chosen on a sample of both.
 """
 
 from __future__ import annotations
@@ -11,9 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from narrowcast.matching.auto import Auto
+from narrowcast.matching.partition.trees import Tree
+from narrowcast.matching.partition.work import Work
 from narrowcast.model.keys import NO_HIGH, NO_LOW, NULL, last
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from numpy.typing import NDArray
 
     from narrowcast.model.boxes import Boxes
@@ -44,15 +50,39 @@ class Space:
     lo: Ints
     hi: Ints
     owner: Ints
+    #: The boxes, with all owners; those that were not drawn have none.
+    boxes: Boxes
+    #: What cells cost, in events and boxes of the sample.
+    work: Work
+    #: Of each event how many matches it has in the sample, where that counts.
+    matches: Ints | None = None
 
     @classmethod
     def drawn(
-        cls, subscriptions: SubscriptionSet, sample: EventBatch, cells: int, rng: np.random.Generator
+        cls,
+        subscriptions: SubscriptionSet,
+        sample: EventBatch,
+        cells: int,
+        rng: np.random.Generator,
+        *,
+        work: Work | None = None,
+        also: Iterable[int] = (),
     ) -> Space:
-        """Draw some subscriptions and some events; without events, ends of boxes stand for them."""
+        """Draw some subscriptions and some events; without events, ends of boxes stand for them.
+
+        Parameters
+        ----------
+        subscriptions, sample, cells, rng
+            What to draw from, for how many cells, and by what chance.
+        work
+            What cells cost, in events and subscriptions as they are given; their product where left out.
+        also
+            Attributes that are tried however few boxes bound them.
+        """
         schema, boxes = subscriptions.schema, _some(subscriptions.boxes, rng)
         often = np.bincount(boxes.attribute, minlength=len(schema))
-        attribute = np.argsort(-often, kind="stable")[:_ATTRIBUTES]
+        often[list(also)] += len(boxes.attribute) + 1
+        attribute = np.argsort(-often, kind="stable")[: max(_ATTRIBUTES, len(set(also)))]
         most = max(_EVENTS, _EVENTS_PER_CELL * cells)
         chosen = np.sort(rng.permutation(len(sample))[:most])
         keys = np.empty((len(attribute), len(chosen) or min(_EVENTS, 8 * len(boxes))), np.int64)
@@ -71,7 +101,33 @@ class Space:
                 keys[i] = rng.choice(ends, keys.shape[1]) if len(ends) else NULL
         alive = np.ones(len(boxes), bool)
         alive[box[boxes.lo >= boxes.hi]] = False
-        return cls(attribute, keys, lo[:, alive], hi[:, alive], boxes.owner[alive])
+        matches = None
+        if work is not None:
+            drawn = int(np.count_nonzero(boxes.counts))
+            work = work.scaled(len(sample) / max(1, len(chosen)), len(subscriptions) / max(1, drawn))
+            if work.match and len(chosen):
+                few = subscriptions.take(np.flatnonzero(boxes.counts))
+                matches = Auto().fit(few).count(sample)[chosen]
+        return cls(
+            attribute, keys, lo[:, alive], hi[:, alive], boxes.owner[alive], boxes, work or Work(), matches
+        )
+
+    def found(self, events: Numbers) -> float:
+        """Return how many matches some events have, where that counts."""
+        return 0.0 if self.matches is None else float(self.matches[events].sum())
+
+    def covered(self) -> NDArray[np.float64]:
+        """Return the share of events that each owner of boxes covers: owners x attributes, 1 if free."""
+        owner, starts = np.unique(self.owner, return_index=True)
+        share = np.ones((self.boxes.n_owners, len(self.attribute)))
+        if not len(owner) or not self.keys.shape[1]:
+            return share
+        for i, keys in enumerate(np.sort(self.keys, axis=1)):
+            lo = np.minimum.reduceat(self.lo[i], starts)
+            hi = np.maximum.reduceat(self.hi[i], starts)
+            within = np.searchsorted(keys, hi, side="right") - np.searchsorted(keys, lo, side="right")
+            share[owner, i] = within / len(keys)
+        return share
 
     def cut_of(self, boxes: Numbers, events: Numbers, cells: int, gain: float) -> tuple[int, int, int] | None:
         """Return the cut of a cell that is to become several: its row, its key, and the cells on its left.
@@ -82,7 +138,7 @@ class Space:
         owner = self.owner[boxes]
         starts = np.flatnonzero(np.diff(owner, prepend=-1))
         for i in range(len(self.attribute)):
-            keys = np.sort(self.keys[i, events])
+            keys, below_key = self._sorted(i, events)
             if len(keys) == 0 or keys[0] == keys[-1]:
                 continue
             at = keys[np.arange(1, _QUANTILES + 1) * len(keys) // (_QUANTILES + 1)]
@@ -94,8 +150,11 @@ class Space:
             if len(starts) < len(boxes):
                 lo, hi = np.minimum.reduceat(lo, starts), np.maximum.reduceat(hi, starts)
             n_left = np.searchsorted(keys, cuts, side="right")
-            left = _work(np.searchsorted(np.sort(lo), cuts), n_left)
-            right = _work(len(hi) - np.searchsorted(np.sort(hi), cuts, side="right"), len(keys) - n_left)
+            matches = below_key[n_left]
+            n_lo = np.searchsorted(np.sort(lo), cuts)
+            n_hi = len(hi) - np.searchsorted(np.sort(hi), cuts, side="right")
+            left = self.work.of(n_left, n_lo, matches)
+            right = self.work.of(len(keys) - n_left, n_hi, below_key[-1] - matches)
             share = 1 / (1 + (right / left) ** (1 / (1 + gain)))
             m = np.clip(np.rint(cells * share), 1, cells - 1)
             rest = cells - m
@@ -106,22 +165,47 @@ class Space:
                 best, found = cost[j], (i, int(cuts[j]), int(m[j]))
         return found
 
+    def _sorted(self, i: int, events: Numbers) -> tuple[Ints, Ints]:
+        """Return the keys of events in order, and how many matches there are before each, and in all."""
+        keys = self.keys[i, events]
+        if self.matches is None:
+            return np.sort(keys), np.zeros(len(keys) + 1, np.int64)
+        order = np.argsort(keys, kind="stable")
+        return keys[order], np.append(0, np.cumsum(self.matches[events[order]]))
+
 
 class Growth:
-    """A tree that is being cut: node by node what it holds, and how it is cut once it is."""
+    """A tree that is being cut: node by node what it holds, and how it is cut once it is.
 
-    def __init__(self, space: Space) -> None:
+    Parameters
+    ----------
+    space
+        What cuts are chosen on.
+    boxes, events
+        Which of them are in the tree; all where left out.
+    """
+
+    def __init__(self, space: Space, boxes: Numbers | None = None, events: Numbers | None = None) -> None:
         self.space = space
         self.nodes: list[tuple[Numbers, Numbers]] = []
         self.work: list[float] = []
         self.cuts: dict[int, tuple[int, int, int]] = {}
-        self._add(np.arange(len(space.owner), dtype=np.int32), np.arange(space.keys.shape[1], dtype=np.int32))
+        #: Nodes that are gone: they were joined again.
+        self.gone: set[int] = set()
+        self._add(
+            np.arange(len(space.owner), dtype=np.int32) if boxes is None else boxes,
+            np.arange(space.keys.shape[1], dtype=np.int32) if events is None else events,
+        )
 
     def _add(self, boxes: Numbers, events: Numbers) -> int:
-        held = int(np.count_nonzero(np.diff(self.space.owner[boxes], prepend=-1)))
         self.nodes.append((boxes, events))
-        self.work.append(float(_work(held, len(events))))
+        held = self.held(len(self.nodes) - 1)
+        self.work.append(float(self.space.work.of(len(events), held, self.space.found(events))))
         return len(self.nodes) - 1
+
+    def held(self, node: int) -> int:
+        """Return how many subscriptions are in a cell."""
+        return int(np.count_nonzero(np.diff(self.space.owner[self.nodes[node][0]], prepend=-1)))
 
     def split(self, node: int, cells: int, gain: float = 0.0) -> list[tuple[int, int]]:
         """Cut a cell that is to become several; return its halves, each with its cells, or nothing."""
@@ -130,12 +214,18 @@ class Growth:
         if found is None:
             return []
         i, cut, m = found
+        left = self.cut(node, i, cut)
+        return [(left, m), (left + 1, cells - m)]
+
+    def cut(self, node: int, i: int, cut: int) -> int:
+        """Cut a cell at a key of a row of the space; return its left half, which the right one follows."""
+        boxes, events = self.nodes[node]
         is_left = self.space.keys[i, events] <= cut
         left = self._add(boxes[self.space.lo[i, boxes] < cut], events[is_left])
         self._add(boxes[self.space.hi[i, boxes] > cut], events[~is_left])
         self.cuts[node] = (i, cut, left)
         self.nodes[node] = (boxes[:0], events[:0])
-        return [(left, m), (left + 1, cells - m)]
+        return left
 
     def grow(self, cells: int, gain: float | None) -> Growth:
         """Cut until there are so many cells or none can be cut; with a gain, they are shared out first."""
@@ -152,28 +242,55 @@ class Growth:
 
     def leaves(self) -> list[int]:
         """Return the nodes that are not cut."""
-        return [node for node in range(len(self.nodes)) if node not in self.cuts]
+        return [n for n in range(len(self.nodes)) if n not in self.cuts and n not in self.gone]
 
     def heaviest(self) -> float:
         """Return the work of the heaviest cell."""
         return max(self.work[node] for node in self.leaves())
 
-    def tree(self) -> tuple[Numbers, Ints, Numbers, Numbers]:
-        """Return attributes, cuts and children of the inner nodes, with cells numbered from left to right."""
-        name: dict[int, int] = {}
+    def graft(self, node: int, branch: Growth) -> list[int]:
+        """Put another tree, of what is below a node, in its place; return the nodes that its nodes become."""
+        todo = [node]
+        while todo:
+            below = todo.pop()
+            if below in self.cuts:
+                left = self.cuts.pop(below)[2]
+                todo += [left, left + 1]
+            if below != node:
+                self.gone.add(below)
+        # Halves follow one another there, and so they do here.
+        at = [node, *range(len(self.nodes), len(self.nodes) + len(branch.nodes) - 1)]
+        self.nodes[node], self.work[node] = branch.nodes[0], branch.work[0]
+        self.nodes += branch.nodes[1:]
+        self.work += branch.work[1:]
+        self.cuts |= {at[n]: (i, cut, at[left]) for n, (i, cut, left) in branch.cuts.items()}
+        return at
+
+    def cells(self, node: int = 0) -> list[int]:
+        """Return the nodes at or below one that are not cut from left to right."""
+        found, todo = [], [node]
+        while todo:
+            node = todo.pop()
+            if node in self.cuts:
+                todo += [self.cuts[node][2] + 1, self.cuts[node][2]]
+            else:
+                found.append(node)
+        return found
+
+    def tree(self, part: Mapping[int, int]) -> Tree:
+        """Return the tree, with the part that each cell is."""
+        name = {node: ~number for node, number in part.items()}
         inner: list[int] = []
-        n_cells, todo = 0, [0]
+        todo = [0]
         while todo:
             node = todo.pop()
             if node in self.cuts:
                 name[node] = len(inner)
                 inner.append(node)
                 todo += [self.cuts[node][2] + 1, self.cuts[node][2]]
-            else:
-                name[node] = ~n_cells
-                n_cells += 1
         cuts = [self.cuts[node] for node in inner]
-        return (
+        return Tree(
+            name[0],
             self.space.attribute[[i for i, _, _ in cuts]].astype(np.int32) if cuts else np.empty(0, np.int32),
             np.array([cut for _, cut, _ in cuts], np.int64),
             np.array([name[left] for _, _, left in cuts], np.int32),
@@ -188,8 +305,3 @@ def _some(boxes: Boxes, rng: np.random.Generator) -> Boxes:
     kept = np.zeros(boxes.n_owners, bool)
     kept[order[:n]] = True
     return boxes.of_owners(kept)
-
-
-def _work(subscriptions: Ints | int, events: Ints | int) -> NDArray[np.float64]:
-    """Return work; an event costs something where nobody waits for it, so that such cells are cut evenly."""
-    return np.asarray((subscriptions + 1.0) * events)

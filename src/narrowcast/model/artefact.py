@@ -112,10 +112,7 @@ def write_plan(
         inputs=dict(inputs or {}),
         created=datetime.now(UTC),
     )
-    try:
-        text = msgspec.json.format(msgspec.json.encode(info, enc_hook=_plain), indent=2)
-    except TypeError as error:
-        raise ParameterError(f"params cannot be written as JSON: {first_line(error)}") from error
+    text = info_text(info)
     tables = plan.to_tables()
     rate = pa.nulls(plan.n_channels, pa.float64()) if interest is None else pa.array(plan.rates(interest))
     tables["channels"] = (
@@ -132,8 +129,16 @@ def write_plan(
                 (aside / name).write_bytes(content)
             else:
                 pq.write_table(content, aside / name)
-        (aside / "plan.json").write_bytes(text + b"\n")
+        (aside / "plan.json").write_bytes(text)
     return info
+
+
+def info_text(info: PlanInfo) -> bytes:
+    """Return what `plan.json` holds."""
+    try:
+        return msgspec.json.format(msgspec.json.encode(info, enc_hook=_plain), indent=2) + b"\n"
+    except TypeError as error:
+        raise ParameterError(f"params cannot be written as JSON: {first_line(error)}") from error
 
 
 def _plain(value: object) -> object:
@@ -153,11 +158,12 @@ def read_plan(folder: str | Path) -> tuple[ChannelPlan, PlanInfo]:
         the plan serves an interest is another question: see `ChannelPlan.validate`.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise PlanError(f"{folder} is not a folder; give the one that a plan was written to")
-    if not (folder / "plan.json").exists() and (folder / "plan" / "plan.json").exists():
-        raise PlanError(f"{folder} holds a plan but is none; give {folder / 'plan'}")
-    info = _read_info(folder / "plan.json")
+    info = read_info(folder)
+    if (folder / "partitions.parquet").exists():
+        raise PlanError(
+            f"{folder} has the parts of a partitioner, and no channels; give it to match --partitions, or "
+            "name a plan of channels here"
+        )
     parent = _parents(_read(folder, "channels"), folder / "channels.parquet")
     carries, listens = _read(folder, "carries"), _read(folder, "listens")
     unicast, placed = (
@@ -178,8 +184,13 @@ def read_plan(folder: str | Path) -> tuple[ChannelPlan, PlanInfo]:
     return plan, info
 
 
-def _read_info(path: Path) -> PlanInfo:
-    """Read `plan.json`, its format first."""
+def read_info(folder: Path) -> PlanInfo:
+    """Read the `plan.json` of a plan artefact, its format first."""
+    if not folder.is_dir():
+        raise PlanError(f"{folder} is not a folder; give the one that a plan was written to")
+    path = folder / "plan.json"
+    if not path.exists() and (folder / "plan" / "plan.json").exists():
+        raise PlanError(f"{folder} holds a plan but is none; give {folder / 'plan'}")
     try:
         text = path.read_bytes()
     except OSError as error:

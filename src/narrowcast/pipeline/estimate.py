@@ -11,19 +11,21 @@ import numpy as np
 import pyarrow as pa
 
 from narrowcast.matching import Auto
-from narrowcast.matching.partition import Partitioner, spread
+from narrowcast.matching.partition import spread
 from narrowcast.model.events import EventBatch
 from narrowcast.pipeline.compile import pack, unpack, unpack_all
 from narrowcast.pipeline.partitioned import CHUNK, FEWEST, Slices
 from narrowcast.pipeline.scan import needed
 from narrowcast.pipeline.session import BATCH
+from narrowcast.planning.partitioning import TAKES
+from narrowcast.planning.partitioning import scheme as scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from pyspark.sql import DataFrame
 
-    from narrowcast.matching.partition import Partitioning
+    from narrowcast.matching.partition import Parts
     from narrowcast.model.schema import Schema
     from narrowcast.model.subscriptions import SubscriptionSet
 
@@ -132,6 +134,8 @@ def estimate(
     memory: int,
     parts: int | None = None,
     copies: int | None = None,
+    scheme: str = "kd",
+    partitions: Parts | None = None,
     seed: int = 0,
 ) -> Estimate:
     """Estimate from samples of events and subscriptions; two small Spark jobs.
@@ -142,8 +146,10 @@ def estimate(
         As for `match`.
     memory
         Bytes that a Python worker may take.
-    parts, copies
+    parts, copies, scheme
         Of the partitioned strategy; by default as many as memory and cores ask for, and what costs least.
+    partitions
+        What goes where with it, instead of those.
     seed
         Of the samples.
     """
@@ -161,7 +167,11 @@ def estimate(
     sample = _Sample(n, n_bytes, n_events, some, held, events.sparkSession.sparkContext.defaultParallelism)
     measured = sample.measure(counts=counts)
     forecasts = {"broadcast": sample.broadcast(measured)}
-    forecasts["partitioned"] = sample.partitioned(measured, memory, parts, copies, seed)
+    if partitions is None:
+        forecasts["partitioned"] = sample.partitioned(measured, memory, parts, copies, scheme, seed)
+    else:
+        limit = max(memory, _WORKER + _LEAST)
+        forecasts["partitioned"] = sample.spread(partitions, measured, limit)
     return Estimate(n_events, n, measured.matches * n_events, memory, columns, forecasts)
 
 
@@ -212,7 +222,7 @@ class _Sample:
         return Forecast("broadcast", 1, self.cores, _WORKER + int(seen.index), 0, seconds)
 
     def partitioned(
-        self, seen: _Measured, memory: int, parts: int | None, copies: int | None, seed: int
+        self, seen: _Measured, memory: int, parts: int | None, copies: int | None, scheme: str, seed: int
     ) -> Forecast:
         """Foresee parts: as many as memory asks for, with as many copies as cost least."""
         wanted = (copies or 1) << (4 * self.cores - 1).bit_length() if parts is None else parts
@@ -221,25 +231,28 @@ class _Sample:
         while best is None or (parts is None and best.memory > limit and wanted < _MOST_PARTS):
             if best is not None:
                 wanted *= 2
-            choices = [copies] if copies is not None else [1, *_divisors(wanted)]
+            choices = [copies]
+            if copies is None and "copies" in TAKES[scheme]:
+                choices = [1, *_divisors(wanted)]
             found = []
             for each in choices:
-                cut = Partitioner(parts=wanted, copies=each, seed=seed).fit(self.subscriptions, self.events)
-                found.append(self._spread(cut, seen, limit))
+                way = scheme_of(scheme, parts=wanted, copies=each, seed=seed)
+                found.append(self.spread(way.fit(self.subscriptions, self.events), seen, limit))
             best = min(found, key=lambda each: (each.memory > limit, each.seconds))
         return best
 
-    def _spread(self, cut: Partitioning, seen: _Measured, memory: int) -> Forecast:
+    def spread(self, cut: Parts, seen: _Measured, memory: int) -> Forecast:
         """Foresee what goes where under one partitioning."""
         _, part = cut.parts_of_events(self.events)
         _, home = cut.parts_of_subscriptions(self.subscriptions)
         # Half an event more in each part than the sample has: no part is taken to be empty.
         arrive = (np.bincount(part, minlength=cut.parts) + 0.5) * self.n_events / max(1, len(self.events))
         held = np.bincount(home, minlength=cut.parts) * self.times
+        copies = len(part) / len(self.events) if len(self.events) else float(cut.copies)
         work = arrive * held
         room = (memory - _WORKER) / _HELD
         size = held * self.n_bytes / max(1, self.n)
-        out = 8 * seen.matches / cut.copies
+        out = 8 * seen.matches / copies
         fits = np.ceil(arrive * (seen.event + out) / np.maximum(room - size, room / 4))
         even = np.floor(work / max(work.mean(), 1) + 0.5)
         cuts = np.maximum(np.maximum(fits, even), 1).astype(np.int64)
@@ -249,7 +262,7 @@ class _Sample:
         each = max(1.0, _HELD * replication * self.n_bytes / max(1, self.n))
         read = 2 * BATCH if self.n_bytes > BATCH else 0
         chunk = int(np.clip((memory - _WORKER - read) / each, FEWEST, CHUNK))
-        shuffled = self.n_events * cut.copies * seen.event + (size * cuts).sum()
+        shuffled = self.n_events * copies * seen.event + (size * cuts).sum()
         if cut.copies > 1:
             shuffled += self.n_events * seen.matches * 8
         match = seen.seconds * (held / max(1, self.n)) ** _GROWTH
@@ -257,7 +270,7 @@ class _Sample:
         busy += (held * cuts).sum() * _BUILD + shuffled * _BYTE + cuts.sum() * _SLICE
         return Forecast(
             "partitioned",
-            cut.copies,
+            copies,
             replication,
             _WORKER + int(max(_HELD * worst, read + chunk * each)),
             int(shuffled),
@@ -267,12 +280,19 @@ class _Sample:
 
 
 def sample_events(
-    events: DataFrame, n: int, schema: Schema, seed: int, columns: Iterable[str] | None = None
+    events: DataFrame,
+    n: int,
+    schema: Schema,
+    seed: int,
+    columns: Iterable[str] | None = None,
+    *,
+    most: int | None = None,
 ) -> EventBatch:
     """Return a sample of n events, all where they are few; only some columns, where those are given."""
     sent, names = needed(events, schema.names if columns is None else columns)
-    if n > SAMPLE[1]:  # from everywhere alike: no limit, which would leave the last ones out
-        sent = sent.sample(fraction=SAMPLE[1] / n, seed=seed)
+    most = SAMPLE[1] if most is None else most
+    if n > most:  # from everywhere alike: no limit, which would leave the last ones out
+        sent = sent.sample(fraction=most / n, seed=seed)
     return EventBatch.from_arrow(sent.toArrow().rename_columns(names), schema)
 
 
@@ -281,9 +301,11 @@ def _divisors(parts: int) -> list[int]:
     return [copies for copies in (2, 4, 8) if parts % copies == 0 and 2 * copies <= parts]
 
 
-def sample_subscriptions(payloads: DataFrame, n: int, schema: Schema, seed: int) -> SubscriptionSet:
+def sample_subscriptions(
+    payloads: DataFrame, n: int, schema: Schema, seed: int, *, most: int | None = None
+) -> SubscriptionSet:
     """Return a sample of n subscriptions, some of each payload; all where they are few."""
-    share = min(1.0, SAMPLE[0] / max(1, n))
+    share = min(1.0, (SAMPLE[0] if most is None else most) / max(1, n))
     some = payloads.select("payload").mapInArrow(
         partial(_some, schema=schema, share=share, seed=seed), "payload binary"
     )

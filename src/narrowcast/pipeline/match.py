@@ -9,13 +9,16 @@ from narrowcast.pipeline.broadcast import match_broadcast
 from narrowcast.pipeline.estimate import Estimate, estimate
 from narrowcast.pipeline.partitioned import match_partitioned
 from narrowcast.pipeline.session import bytes_of, use
+from narrowcast.planning.partitioning import SCHEMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from narrowcast.matching.partition import Parts
     from narrowcast.model.schema import Schema
+    from narrowcast.pipeline.took import Took
 
 STRATEGIES = ("auto", "broadcast", "partitioned")
 
@@ -35,7 +38,10 @@ def match(
     memory: int | None = None,
     parts: int | None = None,
     copies: int | None = None,
+    scheme: str = "kd",
+    partitions: Parts | None = None,
     seed: int = 0,
+    took: Took | None = None,
     tell: Callable[[Estimate, str], None] | None = None,
 ) -> DataFrame:
     """Return the matches of events: `event_id`, and `subscription_ids` ascending or how many `matches`.
@@ -57,22 +63,40 @@ def match(
         How many subscriptions match an event instead of which.
     memory
         Bytes that a Python worker may take; by default what `spark.executor.pyspark.memory` says, or 1 GB.
-    parts, copies, seed
-        Of the partitioned strategy: how many parts, to how many of them an event goes, and of the samples
-        that they are chosen by. Left out, they are chosen.
+    parts, copies, scheme, seed
+        Of the partitioned strategy: how many parts, to how many of them an event goes, how they are made, and
+        of the samples that they are chosen by. Left out, they are chosen.
+    partitions
+        The parts themselves, instead of these.
+    took
+        Where what each slice of the parts takes is noted.
     tell
         Called with the estimate and the name of the strategy before the work starts.
     """
     if strategy not in STRATEGIES:
         raise ParameterError(f"strategy is {strategy!r}; use one of {', '.join(STRATEGIES)}")
+    SCHEMES[scheme]
     spark = use(events.sparkSession)
     limit = worker_memory(spark) if memory is None else memory
     if limit <= 0:
         raise ParameterError(f"memory is {limit} bytes; give a worker at least some hundred million")
+    if partitions is not None:
+        require_same(partitions, schema)
+        if parts is not None or copies is not None:
+            raise ParameterError("partitions say how many parts and copies there are; leave these out")
     if strategy == "broadcast" and tell is None:
         return match_broadcast(events, compiled, schema, counts=counts)
     found = estimate(
-        events, compiled, schema, counts=counts, memory=limit, parts=parts, copies=copies, seed=seed
+        events,
+        compiled,
+        schema,
+        counts=counts,
+        memory=limit,
+        parts=parts,
+        copies=copies,
+        scheme=scheme,
+        partitions=partitions,
+        seed=seed,
     )
     chosen = found.best.strategy if strategy == "auto" else strategy
     if tell is not None:
@@ -81,7 +105,21 @@ def match(
         return match_broadcast(events, compiled, schema, counts=counts)
     slices = found.forecasts["partitioned"].slices
     assert slices is not None
-    return match_partitioned(events, compiled, schema, slices, found.columns, counts=counts)
+    if took is not None:
+        took.slices = slices
+    return match_partitioned(events, compiled, schema, slices, found.columns, counts=counts, took=took)
+
+
+def require_same(parts: Parts, schema: Schema) -> None:
+    """Refuse parts that are over other attributes than the events."""
+    if parts.schema == schema:
+        return
+    old, new = parts.schema.to_dict(), schema.to_dict()
+    odd = [name for name in (*old, *new) if old.get(name) != new.get(name)]
+    what = f"{odd[0]!r} is {old.get(odd[0], 'none')} there and {new.get(odd[0], 'none')} here" if odd else ""
+    raise ParameterError(
+        f"the parts are over other attributes than the events: {what or 'their order'}; make the parts anew"
+    )
 
 
 def worker_memory(spark: SparkSession) -> int:

@@ -2,17 +2,19 @@
 
 A part is cut into slices of its events, each of which is matched with all subscriptions of the part. Pieces
 of subscriptions and of events go through Spark's shuffle as bytes, under the number of their slice, and meet
-in one worker; no worker holds more than one slice at a time.
+in one worker; no worker holds more than one slice at a time. What each slice took can be measured on the way.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from narrowcast.matching import matcher_for
 from narrowcast.matching.partition import spread
@@ -26,12 +28,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
-    from pyspark import Broadcast
+    from pyspark import Accumulator, Broadcast
     from pyspark.sql import DataFrame
 
-    from narrowcast.matching.partition import Partitioning
+    from narrowcast.matching.partition import Parts
     from narrowcast.model.schema import Schema
     from narrowcast.model.subscriptions import SubscriptionSet
+    from narrowcast.pipeline.took import Slice, Took
 
     Ints = NDArray[np.int64]
 
@@ -60,9 +63,14 @@ class Slices:
         How many subscriptions a worker cuts in one go.
     """
 
-    partitioning: Partitioning
+    partitioning: Parts
     cuts: Ints
     chunk: int = CHUNK
+
+    @property
+    def parts(self) -> Ints:
+        """The part of each slice."""
+        return np.repeat(np.arange(len(self.cuts)), self.cuts)
 
     @property
     def first(self) -> Ints:
@@ -93,6 +101,7 @@ def match_partitioned(
     columns: Iterable[str],
     *,
     counts: bool = False,
+    took: Took | None = None,
 ) -> DataFrame:
     """Return the matches of events, found part by part.
 
@@ -104,6 +113,8 @@ def match_partitioned(
         What goes where.
     columns
         The columns of events that filters look at.
+    took
+        Where what each slice takes is noted.
     """
     from pyspark.sql import functions as sf
 
@@ -112,7 +123,8 @@ def match_partitioned(
     held = payloads.mapInArrow(partial(_cut_subscriptions, schema=schema, slices=shared), _PIECE)
     sent = over_events(events, columns, partial(_cut_events, schema=schema, slices=shared), _PIECE)
     met = sent.groupBy("slice").cogroup(held.groupBy("slice"))
-    found = met.applyInArrow(partial(_match, schema=schema, counts=counts), COUNTS if counts else IDS)
+    match = partial(_match, schema=schema, counts=counts, noted=None if took is None else took.noted)
+    found = met.applyInArrow(match, COUNTS if counts else IDS)
     if slices.partitioning.copies == 1:
         return found
     of_event = found.groupBy(EVENT_ID)
@@ -167,16 +179,36 @@ def _written(whole: pa.RecordBatch, rows: Ints) -> bytes:
     return written
 
 
-def _match(sent: pa.Table, held: pa.Table, schema: Schema, *, counts: bool) -> pa.Table:
+def _match(
+    sent: pa.Table,
+    held: pa.Table,
+    schema: Schema,
+    *,
+    counts: bool,
+    noted: Accumulator[dict[int, Slice]] | None = None,
+) -> pa.Table:
     """Return the matches of a slice's events with its subscriptions."""
+    start = time.perf_counter()
     subscriptions = unpack_all(_buffers(held), schema)
     pieces = [pa.ipc.open_stream(piece).read_all() for piece in _buffers(sent)]
+    n_events = sum(piece.num_rows for piece in pieces)
     found: list[pa.RecordBatch] = []
     if pieces and len(subscriptions):
         events = EventBatch.from_arrow(pa.concat_tables(pieces), schema)
         matcher = matcher_for(len(subscriptions), len(events)).fit(subscriptions)
         found += matches_of(matcher, [events], counts=counts)
+    if noted is not None:
+        number = (sent if sent.num_rows else held)["slice"][0].as_py()
+        seconds = time.perf_counter() - start
+        noted.add({number: (n_events, len(subscriptions), _found(found, counts=counts), seconds)})
     return pa.Table.from_batches(found, _ARROW[counts])
+
+
+def _found(batches: list[pa.RecordBatch], *, counts: bool) -> int:
+    """Return how many matches there are in batches of them."""
+    if counts:
+        return sum(pc.sum(batch["matches"]).as_py() or 0 for batch in batches)
+    return sum(len(batch["subscription_ids"].flatten()) for batch in batches)
 
 
 def _buffers(pieces: pa.Table) -> list[pa.Buffer]:

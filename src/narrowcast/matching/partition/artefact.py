@@ -1,0 +1,119 @@
+"""Parts as a plan artefact: `plan.json` and `partitions.parquet`, for engines and for brokers alike."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+
+from narrowcast.errors import NarrowcastError, PlanError, TableError
+from narrowcast.files import new_folder, read_table
+from narrowcast.matching.partition.partitioning import Partitioning
+from narrowcast.matching.partition.ranges import RangeTrees
+from narrowcast.model.artefact import FORMAT, PlanInfo, info_text, read_info
+from narrowcast.model.schema import Schema
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
+    from narrowcast.matching.partition.base import Parts
+
+#: The file that has a row for each part.
+FILE = "partitions.parquet"
+
+
+def write_partitions(
+    parts: Parts,
+    folder: str | Path,
+    *,
+    method: str,
+    params: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    costs: Mapping[str, float] | None = None,
+    inputs: Mapping[str, str] | None = None,
+) -> PlanInfo:
+    """Write parts as a plan artefact; the folder appears whole or not at all.
+
+    Ends of ranges are keys, which mean something only beside the types of attributes: these are the
+    parameter `schema`.
+
+    Parameters
+    ----------
+    parts, folder
+        What to write, and where.
+    method, params, seed, costs, inputs
+        What `plan.json` says of their making; see `PlanInfo`. `channels` is the number of parts there.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import narrowcast as nc
+    >>> from narrowcast.matching.partition import Partitioner
+    >>> schema = nc.Schema.of({"price": "double"})
+    >>> made = nc.compile_filters(schema, ["price <= 10", "price > 10"]).subscriptions
+    >>> events = nc.EventBatch.from_rows([{"price": p} for p in (4.0, 30.0)], schema)
+    >>> parts = Partitioner(parts=2).fit(made, events)
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     info = write_partitions(parts, f"{place}/plan", method="kd")
+    ...     again, _ = read_partitions(f"{place}/plan")
+    >>> info.flow_space, info.channels, again == parts
+    ('ranges', 2, True)
+    """
+    info = PlanInfo(
+        format=FORMAT,
+        method=method,
+        params={**(params or {}), "schema": parts.schema.to_dict()},
+        seed=int(seed),
+        channels=parts.parts,
+        flow_space="ranges",
+        costs={name: float(value) for name, value in (costs or {}).items()},
+        inputs=dict(inputs or {}),
+        created=datetime.now(UTC),
+    )
+    text = info_text(info)
+    with new_folder(folder) as aside:
+        pq.write_table(parts.to_arrow(), aside / FILE)
+        (aside / "plan.json").write_bytes(text)
+    return info
+
+
+def read_partitions(folder: str | Path) -> tuple[Parts, PlanInfo]:
+    """Read parts that were written as a plan artefact.
+
+    Raises
+    ------
+    PlanError
+        When the folder holds no parts, or what it holds does not fit together.
+    """
+    folder = Path(folder)
+    info = read_info(folder)
+    if not (folder / FILE).exists():
+        raise PlanError(
+            f"{folder} has no {FILE}: its flows are {info.flow_space}; give one of narrowcast partition"
+        )
+    try:
+        schema = Schema.of(info.params["schema"])
+    except (KeyError, TypeError, NarrowcastError) as error:
+        raise PlanError(
+            f"{folder / 'plan.json'} says no schema of its parts; write the plan again"
+        ) from error
+    try:
+        parts = parts_of_table(read_table(folder / FILE), schema)
+    except TableError as error:
+        raise PlanError(f"{folder / FILE}: {error}") from error
+    if parts.parts != info.channels:
+        raise PlanError(
+            f"{folder / 'plan.json'} says {info.channels} parts and {FILE} holds {parts.parts}; the folder "
+            "mixes two plans, write it again"
+        )
+    return parts, info
+
+
+def parts_of_table(table: pa.Table, schema: Schema) -> Parts:
+    """Return the parts of a table, whichever way they were made."""
+    kind = RangeTrees if "own_lo" in table.column_names else Partitioning
+    return kind.from_arrow(table, schema)

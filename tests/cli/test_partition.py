@@ -1,0 +1,173 @@
+"""Parts as a command: a plan that matching uses, follows the load, and that other commands refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from narrowcast.matching.partition import read_partitions
+from support.command import call, document, refusal, table_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+N = 400
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables of subscriptions, some of them bad, and of events: first as they were, then as they drifted."""
+    place, rng = tmp_path_factory.mktemp("parts"), np.random.default_rng(0)
+    low = rng.random((N, 2)).round(3)
+    texts = [
+        f"x > {a} AND x <= {a + 0.1:.3f}" if i % 2 else f"y >= {b} OR z = {i % 5}"
+        for i, (a, b) in enumerate(low)
+    ]
+    texts[7] = "w > 1"
+    table = {"subscription_id": np.arange(N) * 3, "subscriber": ["s"] * N, "filter": texts}
+    pq.write_table(pa.table(table), place / "s.parquet")
+    for name, power in (("e", 1), ("late", 5)):
+        columns = {"x": rng.random(2000) ** power, "y": rng.random(2000), "z": rng.integers(0, 5, 2000)}
+        pq.write_table(pa.table({"event_id": np.arange(2000), **columns}), place / f"{name}.parquet")
+    return place
+
+
+@pytest.fixture
+def given(spark: SparkSession, folder: Path) -> list[str]:
+    return ["--subscriptions", str(folder / "s.parquet"), "--events", str(folder / "e.parquet")]
+
+
+def matched(path: Path) -> dict[int, list[int]]:
+    return {row["event_id"]: row["subscription_ids"] for row in pq.read_table(path).to_pylist()}
+
+
+def test_from_end_to_end(given: list[str], folder: Path, tmp_path: Path) -> None:
+    plan, out = tmp_path / "plan", tmp_path / "m"
+    facts, _ = document(
+        "partition", *given, "--parts", "8", "--copies", "2", "--scheme", "selective", "--out", plan
+    )
+    assert (facts["command"], facts["scheme"], facts["parts"], facts["copies"]) == (
+        "partition",
+        "selective",
+        8,
+        2,
+    )
+    assert (facts["subscriptions"], facts["events"], facts["rejected"]) == (N - 1, 2000, 1)
+    parts, info = read_partitions(plan)
+    assert parts.parts == info.channels == 8
+    assert info.costs == {
+        name: facts[name] for name in ("copies", "replication", "work_max_over_mean", "work")
+    }
+    assert sorted(info.inputs) == ["events", "subscriptions"]
+    assert info.params["copies"] == 2
+
+    # Matching uses it, and finds what it finds otherwise; what parts took is written beside.
+    document("match", *given, "--strategy", "broadcast", "--out", tmp_path / "b")
+    done = call("match", *given, "--strategy", "partitioned", "--partitions", plan, "--measured",
+                tmp_path / "took.parquet", "--out", out)  # fmt: skip
+    assert done.exit_code == 0, done.exception
+    assert "-> partitioned: 2.0 copies of an event" in done.stderr
+    assert matched(out) == matched(tmp_path / "b")
+    took = pq.read_table(tmp_path / "took.parquet")
+    assert took.column_names == ["part", "slice", "events", "subscriptions", "matches", "seconds"]
+    assert sum(took["events"].to_pylist()) == 2 * 2000
+    assert sum(took["matches"].to_pylist()) == sum(map(len, matched(out).values()))
+    assert min(took["seconds"].to_pylist()) > 0
+
+    # When events have changed, parts follow, by what was measured.
+    late = [*given[:2], "--events", str(folder / "late.parquet")]
+    done = call("partition", *late, "--from", plan, "--measured", tmp_path / "took.parquet",
+                "--set", "threshold=1.1", "--out", tmp_path / "next")  # fmt: skip
+    assert done.exit_code == 0, done.exception
+    rows = dict(row for row in table_of(done.stdout) if len(row) == 2)
+    costs = json.loads((tmp_path / "next" / "plan.json").read_text())["costs"]
+    assert 0 < costs["moved"] == pytest.approx(float(rows["share of places that are new"]), abs=1e-4)
+    assert read_partitions(tmp_path / "next")[1].method == "selective"
+    odd = refusal(
+        "match", *late, "--out", tmp_path / "x", "--partitions", plan, "--schema", _schema(tmp_path)
+    )
+    assert odd == (
+        "the parts are over other attributes than the events: 'x' is double there and decimal(10,3) here; "
+        "make the parts anew"
+    )
+
+
+def _schema(folder: Path) -> str:
+    (folder / "types.json").write_text('{"x": "decimal(10,3)", "y": "double", "z": "bigint"}')
+    return str(folder / "types.json")
+
+
+def test_cobas_and_what_other_commands_say(given: list[str], tmp_path: Path) -> None:
+    plan = tmp_path / "plan"
+    document("partition", *given, "--scheme", "cobas", "--parts", "12", "--set", "kappa=2", "--out", plan)
+    assert json.loads((plan / "plan.json").read_text())["params"]["kappa"] == 2
+    document(
+        "match",
+        *given,
+        "--strategy",
+        "partitioned",
+        "--partitions",
+        plan,
+        "--counts",
+        "--out",
+        tmp_path / "m",
+    )
+    document("match", *given, "--strategy", "broadcast", "--counts", "--out", tmp_path / "b")
+    one, other = (pq.read_table(tmp_path / name).sort_by("event_id").to_pylist() for name in ("m", "b"))
+    assert one == other
+    others: list[list[str | Path]] = [
+        ["evaluate", plan, *given],
+        ["explain", plan, "--channel", "0"],
+        ["export", plan, "--to", "csv", "--out", tmp_path / "x"],
+        ["diff", plan, plan],
+    ]
+    for words in others:
+        assert "has the parts of a partitioner, and no channels" in refusal(*words)
+    assert "is of scheme 'cobas', which is not adapted" in refusal(
+        "partition", *given, "--from", plan, "--out", tmp_path / "next"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--scheme", "kdd"], "unknown scheme 'kdd'; did you mean 'kd'"),
+        (["--parts", "0"], "parts is 0; give a whole number from 1 to 65536"),
+        (["--parts", "7", "--copies", "2"], "copies is 2, which does not divide 7 parts"),
+        (["--scheme", "hash", "--copies", "2"], "scheme 'hash' has no parameter 'copies'"),
+        (["--set", "kappa=2"], "scheme 'kd' has no parameter 'kappa'; it has copies"),
+        (["--set", "work=2"], "--set work is given by an option of its own; use --measured"),
+        (["--set", "threshold=2"], "threshold is given, and there is nothing to adapt"),
+        (["--from", "nothing"], "nothing is not a folder"),
+        (["--from", "nothing", "--parts", "4"], "--from says how parts are made; leave --parts"),
+        (["--measured", "nothing.parquet"], "nothing.parquet does not exist"),
+        (["--conf", "x"], "--conf is 'x'; give it as key=value"),
+    ],
+)
+def test_what_is_refused(given: list[str], words: list[str], message: str, tmp_path: Path) -> None:
+    assert message in refusal("partition", *given, "--out", tmp_path / "p", *words)
+    assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--strategy", "broadcast", "--partitions", "p"], "--partitions is of the strategy partitioned"),
+        (["--partitions", "p", "--parts", "4"], "--partitions say all of parts; leave --parts"),
+        (["--partitions", "p"], "p is not a folder"),
+        (["--measured", "m.parquet"], "--measured is of the strategy partitioned"),
+        (["--strategy", "partitioned", "--measured", "m.txt"], "m.txt ends in '.txt'"),
+        (["--scheme", "best"], "unknown scheme 'best'"),
+        (["--scheme", "cobas", "--copies", "2"], "--copies is given, and scheme 'cobas' has none"),
+    ],
+)
+def test_what_matching_refuses(given: list[str], words: list[str], message: str, tmp_path: Path) -> None:
+    assert message in refusal("match", *given, "--out", tmp_path / "m", *words)

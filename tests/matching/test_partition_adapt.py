@@ -1,0 +1,140 @@
+"""Parts that follow the load: balance comes back, and most subscriptions stay where they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from narrowcast import Auto, EventBatch, SubscriptionSet, compile_filters
+from narrowcast.errors import InputError, ParameterError
+from narrowcast.matching.partition import Partitioner, Partitioning, Work, adapt, aligned, measure, moved
+from narrowcast.matching.partition.adapt import renumbered
+from support.partition import check_parts, cobas, raw
+
+Work_ = tuple[SubscriptionSet, EventBatch]
+
+
+def drifted(batch: EventBatch, share: float, seed: int = 0) -> EventBatch:
+    """Events of which a share has moved into a corner of the first two attributes."""
+    rng = np.random.default_rng(seed)
+    table = batch.to_arrow()
+    moves = rng.random(len(batch)) < share
+    for name in batch.schema.names[:2]:
+        values = table[name].to_numpy().copy()
+        values[moves] = 0.2 + 0.1 * values[moves]
+        table = table.set_column(table.column_names.index(name), name, pa.array(values))
+    return EventBatch.from_arrow(table, batch.schema)
+
+
+@pytest.mark.parametrize(("copies", "routing"), [(1, "hash"), (4, "hash"), (4, "selective")])
+def test_balance_comes_back_with_few_moves(copies: int, routing: Any) -> None:
+    subscriptions, sample, unseen = cobas(8_000, 12_000, 1)
+    maker = Partitioner(parts=32, copies=copies, routing=routing)
+    parts = maker.fit(subscriptions, sample)
+    now, later = drifted(sample, 0.15), drifted(unseen, 0.15, 1)
+    before = measure(parts, subscriptions, later).work_max_over_mean
+    found = adapt(parts, subscriptions, now, threshold=1.3)
+    after = measure(found.parts, subscriptions, later)
+    fresh = maker.fit(subscriptions, now)
+    even = measure(fresh, subscriptions, later).work_max_over_mean
+    assert before > 2.0
+    assert found.before == pytest.approx(before, rel=0.2)
+    assert after.work_max_over_mean < 1.6
+    assert after.work_max_over_mean < max(1.5, 1.25 * even)
+    assert found.parts.parts == parts.parts
+    assert found.moved == pytest.approx(moved(parts, found.parts, subscriptions))
+    assert 0 < found.moved < moved(parts, aligned(parts, fresh, subscriptions), subscriptions)
+
+
+def test_what_is_even_stays() -> None:
+    subscriptions, sample, unseen = cobas(3_000, 6_000, 2)
+    parts = Partitioner(parts=16).fit(subscriptions, sample)
+    found = adapt(parts, subscriptions, unseen, threshold=1.5)
+    assert found.parts is parts
+    assert (found.steps, found.moved, found.before) == (0, 0.0, found.after)
+
+
+@settings(max_examples=60)
+@given(
+    work=raw(),
+    late=raw(),
+    shape=st.sampled_from([(1, 1), (5, 1), (6, 2), (8, 4)]),
+    routing=st.sampled_from(["hash", "selective"]),
+)
+def test_nothing_is_lost(work: Work_, late: Work_, shape: tuple[int, int], routing: Any) -> None:
+    parts = Partitioner(parts=shape[0], copies=shape[1], routing=routing).fit(*work)
+    if late[0].schema != work[0].schema:
+        return
+    found = adapt(parts, *late, threshold=1.0)
+    assert (found.parts.parts, found.parts.copies) == (parts.parts, parts.copies)
+    assert found.after <= found.before
+    check_parts(found.parts, *late)
+    check_parts(found.parts, *work)
+    again = adapt(Partitioning.from_arrow(found.parts.to_arrow(), parts.schema), *late, threshold=1.0)
+    assert again.after <= found.after * (1 + 1e-9)
+
+
+def test_numbers_are_dealt_out_so_that_little_moves() -> None:
+    subscriptions, sample, _ = cobas(2_000, 3_000, 3)
+    parts = Partitioner(parts=8, copies=2).fit(subscriptions, sample)
+    order = np.random.default_rng(0).permutation(8)
+    mixed = renumbered(parts, order)
+    assert mixed != parts
+    assert moved(parts, mixed, subscriptions) > 0.5
+    assert aligned(parts, mixed, subscriptions) == parts
+    assert moved(parts, parts, subscriptions) == 0.0
+
+
+def test_work_as_it_was_measured_is_what_is_balanced() -> None:
+    """Where matches cost most, cells with many are made smaller."""
+    subscriptions, sample, unseen = cobas(4_000, 8_000, 4)
+    counts = Auto().fit(subscriptions).count(unseen)
+
+    def heaviest(parts: Partitioning) -> float:
+        event, part = parts.parts_of_events(unseen)
+        work = np.bincount(part, counts[event], minlength=parts.parts)
+        return float(work.max() / work.mean())
+
+    plain = Partitioner(parts=16).fit(subscriptions, sample)
+    aware = Partitioner(parts=16, work=Work(event=0.0, pair=0.0, match=1.0)).fit(subscriptions, sample)
+    assert heaviest(aware) < 1.25 < heaviest(plain)
+    found = adapt(plain, subscriptions, sample, work=Work(event=0.0, pair=0.0, match=1.0), threshold=1.1)
+    assert heaviest(found.parts) < heaviest(plain)
+
+
+def test_work_is_fitted_without_going_below_zero() -> None:
+    rng = np.random.default_rng(0)
+    n, m, k = rng.integers(1, 1000, 200), rng.integers(1, 5000, 200), rng.integers(0, 9000, 200)
+    true = Work(event=2e-6, held=6e-6, pair=1e-9, match=3e-8)
+    seconds = true.of(n, m, k) * rng.uniform(0.98, 1.02, 200)
+    found = Work.fitted(pa.table({"events": n, "subscriptions": m, "matches": k, "seconds": seconds}))
+    np.testing.assert_allclose(found.of(n, m, k), true.of(n, m, k), rtol=0.1)
+    assert min(found.event, found.held, found.pair, found.match) >= 0
+    assert float(found.scaled(2, 3).of(n[0], m[0], k[0])) == pytest.approx(
+        float(found.of(2 * n[0], 3 * m[0], 6 * k[0]))
+    )
+
+
+def test_what_is_refused() -> None:
+    subscriptions, sample, _ = cobas(50, 60, 0)
+    parts = Partitioner(parts=4).fit(subscriptions, sample)
+    with pytest.raises(ParameterError, match=r"threshold is 0\.5; give a number of at least 1"):
+        adapt(parts, subscriptions, sample, threshold=0.5)
+    with pytest.raises(ParameterError, match="pair is -1"):
+        Work(pair=-1)
+    with pytest.raises(InputError, match="no column 'seconds'"):
+        Work.fitted(pa.table({"events": [1], "subscriptions": [1], "matches": [1]}))
+    with pytest.raises(InputError, match="0 rows, all with numbers"):
+        Work.fitted(
+            pa.table(
+                {name: pa.array([], pa.int64()) for name in ("events", "subscriptions", "matches", "seconds")}
+            )
+        )
+    schema = EventBatch.from_rows([{"b": 1}]).schema
+    with pytest.raises(ParameterError, match="do not go with parts over"):
+        adapt(parts, compile_filters(schema, ["b > 1"]).subscriptions, sample)
