@@ -31,15 +31,19 @@ def nats_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @asynccontextmanager
 async def open_memory(limit: int = 65_536) -> AsyncIterator[Transport]:
     transport = MemoryTransport(limit=limit)
-    yield transport
-    await transport.aclose()
+    try:
+        yield transport
+    finally:
+        await transport.aclose()
 
 
 @asynccontextmanager
 async def open_nats(url: str, limit: int = 65_536) -> AsyncIterator[Transport]:
     transport = await NatsTransport.connect(url, limit=limit)
-    yield transport
-    await transport.aclose()
+    try:
+        yield transport
+    finally:
+        await transport.aclose()
 
 
 @pytest.fixture(params=["memory", pytest.param("nats", marks=pytest.mark.nats)])

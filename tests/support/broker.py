@@ -107,23 +107,34 @@ class Setting:
             self.all_nodes.append(node)
         self.node = self.all_nodes[0]
         for name, filters in self.filters.items():
-            subscriber = await Subscriber(self.transport, name).start()
-            await subscriber.subscribe(*filters)
-            self.subscribers[name] = subscriber
-            self._reading.append(asyncio.create_task(self._read(name, subscriber)))
+            await self.join(name, filters)
+
+    async def join(self, name: str, filters: list[str]) -> None:
+        """Let somebody subscribe, and listen to their channels."""
+        subscriber = await Subscriber(self.transport, name).start()
+        await subscriber.subscribe(*filters)
+        self.subscribers[name] = subscriber
+        self._reading.append(asyncio.create_task(self._read(name, subscriber)))
+        async with asyncio.timeout(PATIENCE):
+            while self.desk.epoch.channels(name) and name not in self.desk.epoch.joined:
+                await asyncio.sleep(0.001)
 
     async def _read(self, name: str, subscriber: Subscriber) -> None:
         async for event in subscriber:
             self.got[name].append(event)
 
     async def publish(
-        self, events: list[dict[str, Any]], pause: int = 50, until: asyncio.Task[Any] | None = None
+        self,
+        events: list[dict[str, Any]],
+        pause: int = 50,
+        until: asyncio.Task[Any] | None = None,
+        name: str = "p",
     ) -> list[tuple[str, int]]:
         """Publish events from all publishers in turn; return the id of each.
 
         They are published again and again until a task has ended, where there is one.
         """
-        made = [await Publisher(self.transport, f"p{i}").start() for i in range(self.publishers)]
+        made = [await Publisher(self.transport, f"{name}{i}").start() for i in range(self.publishers)]
         ids: list[tuple[str, int]] = []
         while len(ids) < len(events) or not (until is None or until.done()):
             i = len(ids)

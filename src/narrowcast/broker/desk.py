@@ -9,13 +9,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from narrowcast.broker import wire
 from narrowcast.broker.gathering import Gathering
+from narrowcast.broker.placing import Recent
 from narrowcast.broker.standing import Epoch, no_routes, nothing_on_its_way
 from narrowcast.errors import NarrowcastError, ParameterError, PlanError
 from narrowcast.files import first_line
+from narrowcast.filters.subscriptions import compile_filters
+from narrowcast.matching import Scan
 from narrowcast.routing.routes import read_routes
 
 if TYPE_CHECKING:
@@ -48,6 +52,8 @@ class Desk:
 
     def __init__(self, transport: Transport, interests: Interests, *, prefix: str = "nc") -> None:
         self._transport, self.interests, self.subjects = transport, interests, wire.Subjects(prefix)
+        #: What events went over lately: a node says.
+        self.recent = Recent()
         #: Waits until no event is on its way that was routed before: a node says how.
         self.settle: Callable[[], Awaitable[None]] = nothing_on_its_way
         #: The plan in use.
@@ -129,11 +135,26 @@ class Desk:
         elif isinstance(request, wire.Remove):
             self.interests.remove(who, request.subscription_ids)
             await self._tell(removed=request.subscription_ids)
+            await self._place(who)
         else:
             added = self.interests.add(who, request.filters)
             rows = [wire.Row(n, who, text) for n, text in zip(added, request.filters, strict=True)]
             await self._tell(added=rows)
+            await self._place(who)
         return msgspec.structs.replace(self.standing(who), added=added)
+
+    async def _place(self, who: str) -> None:
+        """Give somebody whom the plan does not know channels of it, where that costs less than without."""
+        if self.epoch.knows(who) or not self.epoch.routes.plan.n_channels:
+            return
+        texts = list(self.interests.of(who).values())
+        wants = Scan().fit(compile_filters(self.interests.schema, texts).subscriptions)
+        plan = self.epoch.routes.plan
+        members = np.bincount(plan.listens.indices, minlength=plan.n_channels)
+        spreads = self.epoch.routes.flows is None
+        channels = self.recent.channels(wants, members, spreads=spreads) if texts else []
+        if self.epoch.place(who, channels):
+            await self._tell(placed=[(self.epoch.number, who, channels)])
 
     async def change(self, request: wire.Add | wire.Remove) -> wire.Standing:
         """Change the subscriptions of somebody who may be elsewhere, and tell them."""
@@ -160,6 +181,7 @@ class Desk:
         *,
         added: list[wire.Row] | None = None,
         removed: list[int] | None = None,
+        placed: list[tuple[int, str, list[int]]] | None = None,
         joined: list[tuple[int, str]] | None = None,
         left: list[str] | None = None,
         prepared: wire.Plan | None = None,
@@ -171,6 +193,7 @@ class Desk:
             number=self._number,
             added=added or [],
             removed=removed or [],
+            placed=placed or [],
             joined=joined or [],
             left=left or [],
             prepared=prepared,
@@ -191,6 +214,7 @@ class Desk:
             more=len(rows) == _ROWS,
             plan=plans[0],
             prepared=plans[1] if len(plans) > 1 else None,
+            placed=[(each.number, *one) for each in epochs for one in each.placed.items()],
             joined=[(each.number, name) for each in epochs for name in sorted(each.joined)],
         )
 
@@ -283,6 +307,7 @@ class Desk:
             if late:
                 log.warning("%d subscribers do not listen to the new plan yet", late)
             self.epoch = then
+            self.recent.clear()
         finally:
             self._next = None
             await self._tell(used=self.epoch.number)

@@ -12,6 +12,7 @@ import msgspec
 from narrowcast.broker import wire
 from narrowcast.broker.asking import Asking
 from narrowcast.broker.interests import Interests
+from narrowcast.broker.placing import Recent
 from narrowcast.broker.standing import Epoch, no_routes, nothing_on_its_way
 from narrowcast.errors import NarrowcastError, TransportError
 from narrowcast.model.schema import Schema
@@ -44,6 +45,8 @@ class Follower:
 
     def __init__(self, transport: Transport, *, prefix: str = "nc") -> None:
         self._transport, self.subjects = transport, wire.Subjects(prefix)
+        #: What events went over lately: a node says; the first one places whoever comes.
+        self.recent = Recent()
         #: Waits until no event is on its way that was routed before: a node says how.
         self.settle: Callable[[], Awaitable[None]] = nothing_on_its_way
         self._name = secrets.token_hex(8)
@@ -88,6 +91,7 @@ class Follower:
         if state.prepared is not None:
             self._next = self._read(state.prepared)
         self.interests, self._number = interests, state.number
+        self._place(state.placed)
         for number, name in state.joined:
             self._join(number, name)
 
@@ -105,6 +109,13 @@ class Follower:
             return Epoch(0, no_routes())
         routes = read_routes(plan.folder, self.interests.schema, plan.flow)
         return Epoch(plan.epoch, routes, plan.folder, plan.flow)
+
+    def _place(self, placed: list[tuple[int, str, list[int]]]) -> None:
+        """Note channels of those whom a plan does not know."""
+        for number, name, channels in placed:
+            for each in (self.epoch, self._next):
+                if each is not None and each.number == number:
+                    each.place(name, channels)
 
     def _join(self, number: int, name: str) -> None:
         """Note that somebody listens to all channels that a plan has for them."""
@@ -155,6 +166,7 @@ class Follower:
                 each.leave(name)
         if change.prepared is not None:
             self._next = self._read(change.prepared)
+        self._place(change.placed)
         for number, name in change.joined:
             self._join(number, name)
         if change.used is not None:

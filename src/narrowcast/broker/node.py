@@ -171,6 +171,8 @@ class Node:
         for events, position in decoded.good:
             sent = snapshot.route(events)
             self._count(snapshot, sent)
+            if snapshot.epoch == self.holding.epoch.number:
+                self.holding.recent.add(events, sent.deliveries.channels)
             if self._record is not None:
                 self._record.add(events, sent.deliveries, snapshot.names)
             self.counts.matching.add(time.perf_counter() - begun)

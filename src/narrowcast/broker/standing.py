@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from narrowcast.matching.answers import subscribers_of
 from narrowcast.model.plan import ChannelPlan
+from narrowcast.model.relation import relation_of
 from narrowcast.routing.routes import Routes, positions_of
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from narrowcast.broker.interests import Interests
+    from narrowcast.broker.placing import Recent
     from narrowcast.broker.wire import Subjects
     from narrowcast.matching.reader import Reader
     from narrowcast.model.events import EventBatch
@@ -42,6 +44,7 @@ class Holding(Protocol):
     interests: Interests
     epoch: Epoch
     subjects: Subjects
+    recent: Recent
     settle: Callable[[], Awaitable[None]]
 
     async def start(self) -> list[asyncio.Task[None]]:
@@ -83,11 +86,28 @@ class Epoch:
     folder: str = ""
     flow: str | None = None
     joined: set[str] = field(default_factory=set)
+    #: Channels of those whom the plan does not know, and who were placed since.
+    placed: dict[str, list[int]] = field(default_factory=dict)
     #: Counts changes of who listens.
     change: int = 0
 
+    def knows(self, subscriber: str) -> bool:
+        """Return whether the plan says what somebody should listen to."""
+        return bool(positions_of(pa.array([subscriber], pa.string()), self.routes.plan.subscribers)[0] >= 0)
+
+    def place(self, subscriber: str, channels: list[int]) -> bool:
+        """Let somebody whom the plan does not know listen to channels; return whether that is new."""
+        if self.placed.get(subscriber, []) == channels:
+            return False
+        self.placed[subscriber] = channels
+        self.leave(subscriber)  # until it says that it listens to these
+        self.change += 1
+        return True
+
     def channels(self, subscriber: str) -> list[int]:
         """Return the channels that somebody should listen to."""
+        if subscriber in self.placed:
+            return self.placed[subscriber]
         plan = self.routes.plan
         [position] = positions_of(pa.array([subscriber], pa.string()), plan.subscribers)
         if position < 0:
@@ -152,6 +172,9 @@ class Snapshot:
         there = np.fromiter((name in epoch.joined for name in names), bool, len(names))
         plan = fitted.plan
         listens = sp.csr_array(plan.listens.multiply(there[:, None]))
+        if placed := [(i, c) for i in np.flatnonzero(there).tolist() for c in epoch.placed.get(names[i], ())]:
+            rows, channels = zip(*placed, strict=True)
+            listens = sp.csr_array(listens + relation_of(rows, channels, listens.shape))
         listens.eliminate_zeros()
         routes = replace(fitted, plan=ChannelPlan(plan.carries, listens.astype(bool), plan.parent))
         versions = [interests.version(name) for name in names]

@@ -151,6 +151,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         The change before has the number before it.
     added, removed
         Subscriptions that came, and ids of those that went.
+    placed
+        Plan, name and channels of those whom the plan does not know, and who have a place in it now.
     joined, left
         Plan and name of those who listen to their channels of it; names of those who listen to nothing.
     prepared
@@ -162,6 +164,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     added: list[Row] = []
     removed: list[int] = []
+    placed: list[tuple[int, str, list[int]]] = []
     joined: list[tuple[int, str]] = []
     left: list[str] = []
     prepared: Plan | None = None
@@ -187,6 +190,7 @@ class State(msgspec.Struct, tag="state", frozen=True):
     more: bool
     plan: Plan | None
     prepared: Plan | None
+    placed: list[tuple[int, str, list[int]]]
     joined: list[tuple[int, str]]
 
 

@@ -1,0 +1,111 @@
+"""Who is new joins a channel where that costs less, and gets the same either way."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import narrowcast as nc
+from narrowcast.broker.placing import Recent, worthwhile
+from narrowcast.errors import ParameterError
+from narrowcast.model.matches import Matches
+from support.broker import SCHEMA, Setting, plan_of, some_events, wanted, write_plan_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
+
+    from narrowcast.broker import Transport
+
+    Open = Callable[..., AbstractAsyncContextManager[Transport]]
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.booleans()), max_size=12),
+    st.integers(0, 5),
+    st.booleans(),
+    st.sampled_from([0.0, 0.3, 2.0]),
+)
+def test_it_is_worthwhile_when_it_costs_less(
+    pairs: list[tuple[bool, bool]], members: int, spreads: bool, send: float
+) -> None:
+    joined = direct = 0.0
+    for came, wants in pairs:
+        if wants:
+            direct += send + 1
+        if came:
+            joined += 1  # it comes, wanted or not
+            continue
+        if wants and spreads:  # sent over the channel for the new one's sake, to all
+            joined += send + 1 + members
+        elif wants:
+            joined += send + 1  # directly all the same
+    found = worthwhile(
+        np.array([c for c, _ in pairs], bool),
+        np.array([w for _, w in pairs], bool),
+        members,
+        spreads=spreads,
+        send=send,
+    )
+    assert found == (joined < direct - 1e-9)
+
+
+def test_the_last_events_count() -> None:
+    recent = Recent(events=10)
+    wants = nc.Scan().fit(nc.compile_filters(SCHEMA, ["price < 5"]).subscriptions)
+
+    def add(price: int, channel: int) -> None:
+        events = nc.EventBatch.from_rows([{"price": price}] * 10, SCHEMA)
+        recent.add(events, Matches.from_pairs(np.arange(10), np.full(10, channel), 10))
+
+    members = np.array([3, 3])
+    assert recent.channels(wants, members, spreads=True) == []
+    add(1, 0)
+    assert recent.channels(wants, members, spreads=True) == [0]
+    add(1, 1)
+    assert recent.channels(wants, members, spreads=True) == [1]
+    add(9, 0)
+    assert recent.channels(wants, members, spreads=True) == []
+    add(1, 1)
+    recent.clear()
+    assert recent.channels(wants, members, spreads=True) == []
+    with pytest.raises(ParameterError, match="events is 0"):
+        Recent(0)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_somebody_new_joins_those_who_want_the_same(opened: Open, nodes: int, tmp_path: Path) -> None:
+    async def run() -> None:
+        rng = np.random.default_rng(7)
+        low, high = "price < 60", "price >= 60"
+        filters = {f"s{i}": [low if i % 2 else high] for i in range(8)}
+        events = some_events(rng, 600)
+        async with opened() as transport:
+            setting = Setting(transport, filters, publishers=6, nodes=nodes)
+            await setting.start(plan_of(filters, "direct", 2, 1) if nodes == 1 else None)
+            if nodes > 1:
+                await setting.desk.rollout_from(write_plan_of(tmp_path / "plan", filters, "direct", 2, 1))
+            ids = await setting.publish(events)
+            await setting.join("like", [low])
+            await setting.join("unlike", ["price < 60 OR price > 100"])
+            again = await setting.publish(events, name="q")
+            first, more = wanted(filters, events), {"like": [low], "unlike": ["price < 60 OR price > 100"]}
+            second = wanted(filters | more, events)
+            await setting.end({n: len(first.get(n, [])) + len(found) for n, found in second.items()})
+            placed = setting.desk.epoch.placed
+            assert (len(placed["like"]), placed.get("unlike", [])) == (1, [])
+            for node in setting.all_nodes:
+                assert node.holding.epoch.placed == placed
+        assert {event.subject.split(".")[1] for event in setting.got["like"]} == {"channel"}
+        assert {event.subject.split(".")[1] for event in setting.got["unlike"]} == {"to"}
+        for name, numbers in second.items():
+            found = sorted((event.publisher, event.number) for event in setting.got[name])
+            assert found == sorted([ids[i] for i in first.get(name, [])] + [again[i] for i in numbers])
+
+    asyncio.run(run())
