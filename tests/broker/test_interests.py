@@ -62,6 +62,15 @@ def test_types_are_learned_once() -> None:
     assert interests.version("eve") == Interests().version("bob") != interests.version("bob")
 
 
+def test_a_filter_that_is_refused_teaches_nothing() -> None:
+    interests = Interests()
+    interests.add("ann", ["price > 75"])
+    with pytest.raises(InputError, match="cannot be used"):
+        interests.add("ann", ["colour = 'red' AND price = 'dear'"])
+    assert interests.schema.to_dict() == {"price": "double"}
+    assert interests.add("ann", ["colour > 5"]) == [1]
+
+
 def test_a_schema_that_is_given_stays() -> None:
     interests = Interests(nc.Schema.of({"price": "bigint"}))
     with pytest.raises(InputError, match="name"):

@@ -139,7 +139,7 @@ class Setting:
         while len(ids) < len(events) or not (until is None or until.done()):
             i = len(ids)
             publisher = made[i % len(made)]
-            ids.append((publisher.name, publisher.published))
+            ids.append((publisher.name, publisher.number))
             await publisher.publish(events[i % len(events)])
             if i % pause == 0:
                 await asyncio.sleep(0.001)

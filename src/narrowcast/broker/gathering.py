@@ -22,8 +22,8 @@ PATIENCE = 5.0
 class Gathering:
     """Tells other nodes of changes, one after another, and waits for all of them.
 
-    A node that does not answer in time is gone: it hears of later changes, sees that it has missed one, and
-    asks for all that holds.
+    A node that does not answer in time is left out until it does. One that was gone hears of later changes,
+    sees that it has missed some, and asks for all that holds.
 
     Parameters
     ----------
@@ -54,9 +54,10 @@ class Gathering:
     async def _read(self, answers: Inbox) -> None:
         """Note who has taken up which change."""
         async for message in answers:
-            number = int(message.subject.rpartition(".")[2])
+            number, name = int(message.subject.rpartition(".")[2]), message.payload.decode(errors="replace")
+            self.names.add(name)  # one that was slow is there again
             if number in self._heard:
-                self._heard[number].add(message.payload.decode(errors="replace"))
+                self._heard[number].add(name)
                 self._changed.set()
 
     def add(self, node: str) -> None:

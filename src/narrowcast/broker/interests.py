@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from narrowcast.errors import InputError, SchemaError
+from narrowcast.errors import InputError, NarrowcastError, SchemaError
 from narrowcast.filters.compiler import Compiler
 from narrowcast.filters.infer import infer_schema
 from narrowcast.filters.limits import Limits
@@ -100,11 +100,17 @@ class Interests:
         """Take up filters of a subscriber, all of them or none, and return their ids."""
         numbers = list(range(self._next, self._next + len(filters)))
         fresh = {number: (subscriber, text) for number, text in zip(numbers, filters, strict=True)}
+        before = self.schema
         if self._learns:
             self._learn([text for _, text in fresh.values()])
-        compiled = self._compiled(fresh)
-        if self._store is not None:
-            self._store.add(fresh)
+        try:
+            compiled = self._compiled(fresh)
+            if self._store is not None:
+                self._store.add(fresh)
+        except NarrowcastError:
+            if self.schema is not before:  # what a filter that is refused would have taught
+                self._use(before)
+            raise
         self._matcher.add(compiled)
         self._next += len(fresh)
         self._note(fresh)

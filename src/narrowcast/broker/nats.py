@@ -160,6 +160,8 @@ class NatsSubscription(Waiting):
 
     async def arrive(self, message: Msg) -> None:
         """Take up a message as NATS brings it."""
+        if not message.data and message.headers and "Status" in message.headers:
+            return  # the server itself, that nobody listens: that is no answer
         self.put(Message(message.subject, message.data, message.reply))
 
     async def aclose(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +82,8 @@ class Node:
         self.counts = Counts()
         #: Messages of publishers that wait.
         self.waiting = 0
-        self._plain = 0
+        # Events that come without a publisher's name have this node's, and numbers that no other start has.
+        self._name, self._plain = f"node-{secrets.token_hex(8)}", 0
         self._tasks: list[asyncio.Task[None]] = []
         self._known: tuple[tuple[int, ...], Snapshot, Decoder] | None = None
 
@@ -147,7 +149,7 @@ class Node:
             numbers = range(batch.first, batch.first + len(batch.payloads))
             return batch.sent, [(batch.publisher, n, p) for n, p in zip(numbers, batch.payloads, strict=True)]
         self._plain += 1
-        return 0.0, [("", self._plain, payload)]
+        return 0.0, [(self._name, self._plain, payload)]
 
     def _set_aside(self, many: int, reason: str) -> None:
         """Count events that cannot be used."""
@@ -180,7 +182,10 @@ class Node:
             for subject, frame in self._frames(snapshot, sent.deliveries, some):
                 self.counts.frames += 1
                 self.counts.entries += len(frame.entries)
-                await self._transport.publish(subject, wire.encode(frame))
+                try:
+                    await self._transport.publish(subject, wire.encode(frame))
+                except ParameterError as error:  # a server that takes less than others
+                    self._set_aside(len(frame.entries), str(error))
             begun = time.perf_counter()
         if self._record is not None and self._record.full:
             self._record.write(self.holding.interests)

@@ -13,6 +13,7 @@ import msgspec
 
 from narrowcast.broker import wire
 from narrowcast.broker.asking import PATIENCE, Asking
+from narrowcast.broker.decode import LARGEST
 from narrowcast.errors import InputError, ParameterError, TransportError
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ _encode = msgspec.json.Encoder().encode
 class Publisher:
     """Publishes events; nodes take them in this order.
 
-    Events are put together while others are on their way. When no node keeps up, `publish` waits.
+    Events are put together while others are on their way. When no node keeps up, `publish` waits. Events are
+    numbered on from the time of the start, so that a publisher that is started again has others.
 
     Parameters
     ----------
@@ -70,7 +72,8 @@ class Publisher:
         self._window, self._patience = window, patience
         self._events: list[bytes] = []
         self._bytes = 0
-        self._first = 0
+        #: The number of its next event.
+        self.number = time.time_ns()
         self._taken: deque[asyncio.Future[bytes]] = deque()
         self._soon: asyncio.Task[None] | None = None
         self._sending = asyncio.Lock()
@@ -96,9 +99,14 @@ class Publisher:
             payload = event if isinstance(event, bytes) else _encode(event)
         except (TypeError, msgspec.MsgspecError) as error:
             raise InputError(f"event {event!r:.100} cannot be written as JSON: {error}") from error
+        if len(payload) > LARGEST:
+            raise InputError(f"event of {len(payload):,} bytes is larger than {LARGEST:,}; send less at once")
+        if self._bytes + len(payload) > max(BATCH, LARGEST):
+            await self._send()
         self._events.append(payload)
         self._bytes += len(payload)
         self.published += 1
+        self.number += 1
         if self._bytes >= BATCH:
             await self._send()
         elif self._soon is None or self._soon.done():
@@ -113,8 +121,8 @@ class Publisher:
                 self._taken.popleft()
             if len(self._taken) >= self._window:
                 await self._oldest()
-            events, first = self._events, self._first
-            self._events, self._bytes, self._first = [], 0, first + len(events)
+            events, first = self._events, self.number - len(self._events)
+            self._events, self._bytes = [], 0
             payload = wire.encode(wire.Batch(self.name, first, events, time.time()))
             self._taken.append(await self._asking.send(self._subject, payload))
 

@@ -1,0 +1,128 @@
+"""Publishers: batches, back-pressure, names that come again, and events that are too large."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from narrowcast.broker import Desk, Interests, MemoryTransport, Node, Publisher, Subscriber, wire
+from narrowcast.broker.decode import LARGEST
+from narrowcast.errors import InputError, ParameterError, TransportError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from narrowcast.broker import Transport
+
+    Open = Callable[..., AbstractAsyncContextManager[Transport]]
+
+
+def test_a_publisher_that_is_started_again_is_heard(opened: Open) -> None:
+    async def run() -> None:
+        async with opened() as transport:
+            node = Node(transport, Desk(transport, Interests()))
+            await node.start()
+            async with Subscriber(transport, "ann") as ann:
+                await ann.subscribe("price >= 0")
+                for start in range(3):
+                    async with Publisher(transport, "p") as publisher:
+                        for i in range(5):
+                            await publisher.publish({"price": 10 * start + i})
+                async with asyncio.timeout(20):
+                    found = [(await anext(ann)).data["price"] for _ in range(15)]
+                assert found == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14, 20, 21, 22, 23, 24]
+                assert ann.repeated == 0
+            await node.stop()
+
+    asyncio.run(run())
+
+
+def test_plain_messages_of_anybody(opened: Open) -> None:
+    async def run() -> None:
+        async with opened() as transport, Subscriber(transport, "ann", patience=0.1) as _:
+            pass
+
+    with pytest.raises(TransportError, match=r"no node answers at nc\.ask within 0\.1 s; start one"):
+        asyncio.run(run())
+
+    async def plain() -> None:
+        async with opened() as transport:
+            for start in range(2):  # a node that is started again numbers on
+                node = Node(transport, Desk(transport, Interests()))
+                await node.start()
+                async with Subscriber(transport, "ann") as ann:
+                    await ann.subscribe("price > 1")
+                    for payload in (
+                        b'{"price": 2}',
+                        b"nothing",
+                        b'{"price": 1}',
+                        b'{"price": 3}',
+                        b"\x93\x01",
+                    ):
+                        await transport.publish("nc.in", payload)
+                    async with asyncio.timeout(20):
+                        assert [(await anext(ann)).data for _ in range(2)] == [{"price": 2}, {"price": 3}]
+                assert (node.counts.events, node.counts.bad) == (3, 2), start
+                await node.stop()
+
+    asyncio.run(plain())
+
+
+def test_events_that_nobody_takes_are_not_taken(opened: Open) -> None:
+    async def run() -> None:
+        async with opened() as transport:
+            publisher = await Publisher(transport, patience=0.1).start()
+            await publisher.publish({"price": 1})
+            with pytest.raises(TransportError, match="no node takes events"):
+                await publisher.aclose()
+
+    asyncio.run(run())
+
+
+def test_large_events(opened: Open) -> None:
+    async def run() -> None:
+        async with opened() as transport:
+            node = Node(transport, Desk(transport, Interests()))
+            await node.start()
+            async with Subscriber(transport, "ann") as ann, Publisher(transport) as publisher:
+                await ann.subscribe("price > 1")
+                large = b'{"price": 2, "text": "%s"}' % (b"x" * (LARGEST - 30))
+                events = [b'{"price": 3}', large, large, b'{"price": 4}', large]
+                for event in events:
+                    await publisher.publish(event)
+                with pytest.raises(InputError, match="is larger than 1,032,192; send less at once"):
+                    await publisher.publish(large + b" " * 30)
+                with pytest.raises(InputError, match="cannot be written as JSON"):
+                    await publisher.publish({"price": object()})
+                async with asyncio.timeout(20):
+                    assert [(await anext(ann)).payload for _ in range(5)] == events
+            await node.stop()
+            assert node.counts.bad == 0
+
+    asyncio.run(run())
+
+
+def test_back_pressure() -> None:
+    async def run() -> None:
+        transport = MemoryTransport()
+        taken = await transport.subscribe("nc.in.>")
+        publisher = await Publisher(transport, "p", window=2, patience=0.2).start()
+        many = b'{"text": "%s"}' % (b"x" * 70_000)
+        await publisher.publish(many)
+        await publisher.publish(many)
+        with pytest.raises(TransportError, match=r"no node takes events at nc\.in\.\d+\.p within 0\.2 s"):
+            await publisher.publish(many)
+        for message in await taken.take(5):
+            await transport.publish(message.reply, b"")
+        await publisher.publish(many)  # with the one that waited
+        sent = [wire.decode_batch(message.payload) for message in await taken.take(5)]
+        assert [len(batch.payloads) for batch in sent] == [2]
+        with pytest.raises(TransportError, match="no node takes events"):
+            await publisher.aclose()
+        with pytest.raises(ParameterError, match="window is 0"):
+            Publisher(transport, window=0)
+
+    asyncio.run(run())
