@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from narrowcast.broker import Subscriber
 from support.broker import Setting, plan_of, some_events, some_filters, wanted, write_plan_of
 
 if TYPE_CHECKING:
@@ -90,6 +91,29 @@ def test_plans_change_while_events_flow(opened: Open, nodes: int, tmp_path: Path
             for node in setting.all_nodes:
                 assert node.holding.epoch.number == setting.desk.epoch.number
                 assert node.counts.methods["channel"] > 100
+        for name, numbers in expected.items():
+            check(setting.got[name], numbers, ids)
+
+    asyncio.run(run())
+
+
+def test_one_that_never_reads_and_one_that_wants_everything(opened: Open) -> None:
+    async def run() -> None:
+        rng = np.random.default_rng(5)
+        filters = {"all": ["price IS NULL OR price IS NOT NULL"], **people(rng, 3)}
+        events = some_events(rng, 2000)
+        expected = wanted(filters, events)
+        async with opened() as transport:
+            setting = Setting(transport, filters)
+            await setting.start(plan_of(filters, "direct", 2, 1))
+            lazy = await Subscriber(transport, "lazy", limit=10).start()
+            await lazy.subscribe("price >= 0")
+            ids = await setting.publish(events)
+            await setting.end({name: len(found) for name, found in expected.items()})
+            assert len(expected["all"]) == len(events)
+            assert lazy.dropped == len(events) - 10
+            await lazy.aclose()
+            assert len(await lazy.take(100)) == 10
         for name, numbers in expected.items():
             check(setting.got[name], numbers, ids)
 

@@ -28,15 +28,18 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def hide(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that makes distributions look as if they were not installed."""
-    real = importlib.metadata.version
 
     def hide(*names: str) -> None:
-        def version(name: str) -> str:
-            if name in names:
-                raise importlib.metadata.PackageNotFoundError(name)
-            return real(name)
+        def hidden(real: Any) -> Any:
+            def asked(name: str) -> Any:
+                if name in names:
+                    raise importlib.metadata.PackageNotFoundError(name)
+                return real(name)
 
-        monkeypatch.setattr(importlib.metadata, "version", version)
+            return asked
+
+        for name in ("version", "files"):
+            monkeypatch.setattr(importlib.metadata, name, hidden(getattr(importlib.metadata, name)))
 
     return hide
 

