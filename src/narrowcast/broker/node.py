@@ -94,9 +94,16 @@ class Node:
         if 0 in self._mine:  # what comes without a publisher's name has to be one node's
             patterns.append(self.subjects.plain)
         self._tasks = await self.holding.start()
+        self._warm()
         for pattern in patterns:
             inbox = await self._transport.subscribe(pattern)
             self._tasks.append(asyncio.create_task(self._take(inbox)))
+
+    def _warm(self) -> None:
+        """Match an event that is none, so that the first ones do not wait until kernels are loaded."""
+        snapshot, decoder = self._snapshot()
+        for events, _ in decoder.decode([b"{}"]).good:
+            snapshot.route(events)
 
     async def stop(self) -> None:
         """End its work."""

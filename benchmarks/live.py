@@ -1,0 +1,400 @@
+"""The live broker beside plain nats-py: events and deliveries a second, latency, and deliveries by plan.
+
+The NATS server, a node, all subscribers together and the publisher are processes of their own on this
+machine; everything is at most once. Events are JSON of about 128 bytes, subscriptions are filters of 1,000
+subscribers.
+
+- `few`: C10, of which an event matches about one of 100,000 subscriptions: events a second that the node
+  takes, matches and sends.
+- `many`: S10, of which an event matches 39: deliveries a second. `plain` is what one would write instead with
+  nats-py, with who wants what known beforehand: a message for each delivery.
+- `half`: the same two at half the rate that each has reached. Latency is from `publish` until a subscriber
+  has the event, by the clock of one machine; at the full rate it is mostly that of waiting.
+- `plans`: clusters of 300 subscribers by each method, made from 4,000 events: deliveries for each of 4,000
+  others, counted by the subscribers, beside those that the plan's own events come to.
+- `soak`: an hour of 500 events a second, as fast as they go, and the node's memory before and after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import nats
+import numpy as np
+from benchmarks.sparks import filters_of
+from benchmarks.workloads import Work, make
+
+import narrowcast as nc
+from narrowcast.broker import Desk, Interests, NatsServer, Node, Publisher, Subscriber
+from narrowcast.broker.nats import NatsTransport
+from narrowcast.matching import Auto
+from narrowcast.matching.answers import subscribers_of
+from narrowcast.routing.routes import Routes
+from narrowcast.workloads.hotspots import Hotspots
+
+HERE = Path(__file__).parent
+SUBSCRIPTIONS, PEOPLE = 100_000, 1_000
+EVENTS = {"few": 400_000, "many": 40_000, "soak": 1_800_000}
+NAMES = {"few": "C10", "many": "S10", "soak": "C10"}
+#: Events of the peer, which is slower.
+PLAIN = 8_000
+#: Events that are published between two looks at the clock.
+STEP = 50
+METHODS = ("unicast", "broadcast", "hash", "pairwise", "direct")
+CLUSTERED, CHANNELS, SEEN = 300, 16, 4_000
+
+
+def log(text: object) -> None:
+    """Tell somebody who looks on."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def work_of(kind: str, n: int, events: int = 20_000) -> Work:
+    """Return the workload of a part."""
+    return make(NAMES[kind], "int", n, events)
+
+
+def payloads(work: Work) -> list[bytes]:
+    """Return events as JSON, without the end, which has the time of publishing."""
+    rows = work.points.astype(np.int64).tolist()
+    return [msgspec.json.encode(dict(zip(work.attributes, row, strict=True)))[:-1] for row in rows]
+
+
+def stamped(some: bytes) -> bytes:
+    """Return an event that says when it was published."""
+    return b'%s,"t":%.6f}' % (some, time.time())
+
+
+def quantiles(seconds: list[float]) -> dict[str, float]:
+    """Return what latency there was."""
+    if not seconds:
+        return {}
+    found = np.quantile(seconds, [0.5, 0.99])
+    return {"p50_ms": round(1000 * float(found[0]), 2), "p99_ms": round(1000 * float(found[1]), 2)}
+
+
+# ---- processes
+
+
+async def node(url: str, kind: str, n: int) -> None:
+    """Be a node, until standard input ends; then tell what was done."""
+    transport = await NatsTransport.connect(url, limit=1 << 20)
+    work = work_of(kind, n, 1)
+    interests = Interests(work.schema)
+    people = [f"s{i % PEOPLE}" for i in range(n)]
+    assert interests.load(people, filters_of(work).to_pylist()) == []
+    made = Node(transport, Desk(transport, interests))
+    await made.start()
+    say({"ready": True})
+    marks = []
+
+    async def watch() -> None:
+        while True:
+            marks.append((time.time(), made.counts.events, _memory()))
+            await asyncio.sleep(0.1)
+
+    watching = asyncio.create_task(watch())
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    watching.cancel()
+    counts = made.counts
+    busy = [mark for mark in marks if 0 < mark[1] < counts.events]
+    rate = (busy[-1][1] - busy[0][1]) / (busy[-1][0] - busy[0][0]) if len(busy) > 1 else 0.0
+    later = [memory for _, done, memory in marks if done > counts.events * 0.2]
+    say(
+        {
+            "events": counts.events,
+            "wanted": counts.pairs,
+            "frames": counts.frames,
+            "entries": counts.entries,
+            "events_per_s": round(rate),
+            "match_ms": round(1000 * counts.matching.total / max(1, counts.matching.many), 2),
+            "memory_mb": {"begun": later[0] if later else 0, "ended": later[-1] if later else 0},
+        }
+    )
+    await made.stop()
+    await transport.aclose()
+
+
+def _memory() -> float:
+    """Return the memory that this process holds, in MB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return round(pages * 4096 / 1e6, 1)
+
+
+async def receive(url: str, _: str, n: int) -> None:
+    """Be all subscribers, until standard input ends; then tell what came."""
+    transport = await NatsTransport.connect(url, limit=1 << 20)
+    got, late, last = 0, [], [0.0]
+    people = [await Subscriber(transport, f"s{i}").start() for i in range(min(n, PEOPLE))]
+
+    async def read(one: Subscriber) -> None:
+        nonlocal got
+        while some := await one.take(1 << 16):
+            now = last[0] = time.time()
+            got += len(some)
+            late.append(now - _sent(some[0].payload))
+
+    reading = [asyncio.create_task(read(one)) for one in people]
+    say({"ready": True})
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    dropped = sum(one.dropped for one in people)
+    say({"deliveries": got, "last": last[0], "dropped": dropped, **quantiles(late)})
+    for each in reading:
+        each.cancel()
+
+
+def _sent(payload: bytes) -> float:
+    return float(payload[payload.rindex(b":") + 1 : -1])
+
+
+async def publish(url: str, kind: str, n: int, events: int, rate: float) -> None:
+    """Publish events, at some rate or as fast as they go."""
+    transport = await NatsTransport.connect(url)
+    some = payloads(work_of(kind, n))
+    async with Publisher(transport, "bench") as publisher:
+        begun = time.time()
+        for i in range(events):
+            await publisher.publish(stamped(some[i % len(some)]))
+            if rate and i % STEP == 0:
+                await asyncio.sleep(max(0.0, begun + i / rate - time.time()))
+        await publisher.flush()
+        ended = time.time()
+    await transport.aclose()
+    say({"begun": begun, "ended": ended, "events_per_s": round(events / (ended - begun))})
+
+
+async def plain_receive(url: str, _: str, n: int) -> None:
+    """Be all subscribers with nats-py alone."""
+    client = await nats.connect(url, pending_size=1 << 27)
+    got, late, last = 0, [], 0.0
+
+    async def arrived(message: Any) -> None:
+        nonlocal got, last
+        got += 1
+        if got % 50 == 0:
+            last = time.time()
+            late.append(last - _sent(message.data))
+
+    for i in range(min(n, PEOPLE)):
+        await client.subscribe(f"plain.s{i}", cb=arrived, pending_msgs_limit=-1, pending_bytes_limit=-1)
+    await client.flush()
+    say({"ready": True})
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    say({"deliveries": got, "last": last, **quantiles(late)})
+    await client.close()
+
+
+async def plain_publish(url: str, kind: str, n: int, events: int, rate: float) -> None:
+    """Publish a message for each delivery, with who wants what known beforehand."""
+    work = work_of(kind, n)
+    some, subscriptions = payloads(work), work.subscriptions()
+    wants = subscribers_of(Auto().fit(subscriptions).match(work.events()), subscriptions)
+    subjects = [[f"plain.s{i}" for i in wants[row].tolist()] for row in range(len(some))]
+    client = await nats.connect(url)
+    begun, many = time.time(), 0
+    for i in range(events):
+        payload = stamped(some[i % len(some)])
+        for subject in subjects[i % len(some)]:
+            await client.publish(subject, payload)
+            many += 1
+        if i % 8 == 0:
+            await client.flush()  # else it would only fill its own memory
+        if rate and i % 8 == 0:
+            await asyncio.sleep(max(0.0, begun + i / rate - time.time()))
+    await client.flush()
+    ended = time.time()
+    await client.close()
+    say({"begun": begun, "ended": ended, "deliveries": many, "events_per_s": round(events / (ended - begun))})
+
+
+def say(what: dict[str, Any]) -> None:
+    """Tell the process that started this one."""
+    print(json.dumps(what), flush=True)
+
+
+TASKS: dict[str, Callable[..., Any]] = {
+    "node": node,
+    "receive": receive,
+    "publish": publish,
+    "plain-receive": plain_receive,
+    "plain-publish": plain_publish,
+}
+
+
+# ---- measurements
+
+
+class Process:
+    """A task in a process of its own."""
+
+    def __init__(self, *words: object) -> None:
+        command = [sys.executable, "-m", "benchmarks.live", *map(str, words)]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, cwd=HERE.parent, stdin=pipe, stdout=pipe, text=True)
+
+    def next(self) -> dict[str, Any]:
+        """Return what it says next."""
+        assert self._process.stdout is not None
+        found: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return found
+
+    def end(self) -> dict[str, Any]:
+        """Let it end, and return what it says last."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        found = self.next()
+        self._process.wait(60)
+        return found
+
+
+def driven(
+    url: str, kind: str, n: int, events: int, rate: float = 0.0, *, heard: bool = True
+) -> dict[str, Any]:
+    """Run the broker once."""
+    broker = Process("node", url, kind, n)
+    broker.next()
+    people = Process("receive", url, kind, n) if heard else None
+    if people is not None:
+        people.next()
+    sent = Process("publish", url, kind, n, events, rate).next()
+    time.sleep(1.0)  # what is on its way comes in
+    found = people.end() if people is not None else {}
+    done = broker.end()
+    row = {"events": events, "wanted": done["wanted"], "node": done, **found}
+    row["events_per_s"] = round(events / (sent["ended"] - sent["begun"]))
+    if people is not None:
+        row["deliveries_per_s"] = round(found["deliveries"] / (found["last"] - sent["begun"]))
+        row["lost"] = done["wanted"] - found["deliveries"]
+    return row
+
+
+def plainly(url: str, kind: str, n: int, events: int, rate: float = 0.0) -> dict[str, Any]:
+    """Run plain nats-py once."""
+    people = Process("plain-receive", url, kind, n)
+    people.next()
+    sent = Process("plain-publish", url, kind, n, events, rate).next()
+    time.sleep(1.0)
+    found = people.end()
+    took = found["last"] - sent["begun"]
+    return {
+        "events": events,
+        **found,
+        "lost": sent["deliveries"] - found["deliveries"],
+        "events_per_s": sent["events_per_s"],
+        "deliveries_per_s": round(found["deliveries"] / took),
+    }
+
+
+@asynccontextmanager
+async def _brokered(url: str, filters: dict[str, str], routes: Routes, prefix: str) -> AsyncIterator[Any]:
+    """Give a node with subscribers that listen to their channels."""
+    transport = await NatsTransport.connect(url)
+    desk = Desk(transport, Interests(Hotspots().schema()), prefix=prefix)
+    desk.use(routes)
+    made = Node(transport, desk)
+    await made.start()
+    people = []
+    for name, text in filters.items():
+        people.append(await Subscriber(transport, name, prefix=prefix).start())
+        await people[-1].subscribe(text)
+    while any(desk.epoch.channels(name) and name not in desk.epoch.joined for name in filters):
+        await asyncio.sleep(0.01)
+    yield transport, made, people
+    for one in people:
+        await one.aclose()
+    await made.stop()
+    await transport.aclose()
+
+
+async def _by_plan(url: str, method: str, seen: int) -> dict[str, Any]:
+    """Count deliveries by a plan, beside those that it comes to for the events it was made from."""
+    workload = Hotspots(n_subscriptions=CLUSTERED, n_events=2 * seen, seed=7)
+    tables = workload.tables()
+    events = nc.EventBatch.from_arrow(tables["events"])
+    subscriptions = nc.compile_filters(events.schema, tables["subscriptions"]).subscriptions
+    found = subscribers_of(Auto().fit(subscriptions).match(events), subscriptions)
+    wants = np.zeros((subscriptions.n_subscribers, len(events)), bool)
+    wants[found.index, found.rows()] = True
+    names = subscriptions.subscribers.to_pylist()
+    interest = nc.Interest(wants[:, :seen], subscribers=names)
+    plan = nc.PLANNERS[method](channels=CHANNELS, seed=0).fit(interest).plan_
+    wanted, wasted = wants[:, :seen].sum() / seen, nc.Waste().score(interest, plan).total / seen
+    order = tables["subscriptions"]
+    filters = dict(zip(order["subscriber"].to_pylist(), order["filter"].to_pylist(), strict=True))
+    async with _brokered(url, filters, Routes(method, plan, None), f"plans-{method}") as (
+        transport,
+        made,
+        people,
+    ):
+        async with Publisher(transport, prefix=f"plans-{method}") as publisher:
+            for i in range(seen, 2 * seen):
+                await publisher.publish(events.row(i))
+        await transport.flush()
+        await asyncio.sleep(0.5)
+        counts = made.counts
+        got = sum(len(one._events) + one.filtered + one.repeated for one in people)
+    return {
+        "method": method,
+        "events": seen,
+        "deliveries_per_event": round(got / seen, 3),
+        "counted_by_node": round((counts.direct + counts.shared) / seen, 3),
+        "wasted_per_event": round((got - counts.pairs) / seen, 3),
+        "predicted_deliveries": round(float(wanted + wasted), 3),
+        "predicted_wasted": round(float(wasted), 3),
+        "off_pct": round(100 * (got / seen / float(wanted + wasted) - 1), 2),
+    }
+
+
+def run(*, quick: bool = False) -> dict[str, Any]:
+    """Measure everything; quickly, a hundredth, and the numbers mean nothing."""
+    scale = 0.01 if quick else 1.0
+    n = int(SUBSCRIPTIONS * scale)
+    many = {kind: int(events * scale) for kind, events in EVENTS.items()}
+    with tempfile.TemporaryDirectory() as folder, NatsServer(folder) as server:
+        url = server.url
+        few = driven(url, "few", n, many["few"], heard=False)
+        log({"few": few})
+        full = driven(url, "many", n, many["many"])
+        log({"many": full})
+        plain = plainly(url, "many", n, int(PLAIN * scale))
+        log({"plain": plain})
+        half = driven(url, "many", n, many["many"] // 2, full["events_per_s"] / 2)
+        plain_half = plainly(url, "many", n, int(PLAIN * scale) // 2, plain["events_per_s"] / 2)
+        log({"half": half, "plain_half": plain_half})
+        plans = [asyncio.run(_by_plan(url, method, int(SEEN * max(scale, 0.05)))) for method in METHODS]
+        log(plans)
+        soak = driven(url, "soak", n, many["soak"], heard=False)
+        log({"soak": soak})
+    ratio = full["deliveries_per_s"] / max(1, plain["deliveries_per_s"])
+    memory, rate = soak["node"]["memory_mb"], few["node"]["events_per_s"]
+    off, steady = max(abs(row["off_pct"]) for row in plans), memory["ended"] <= 1.1 * memory["begun"]
+    targets = [
+        ("events a second, few match", ">= 50,000", rate, rate >= 50_000),
+        ("deliveries a second, times plain nats-py", ">= 3", round(ratio, 2), ratio >= 3),
+        ("deliveries by plan, off the model's", "<= 5 %", off, off <= 5),
+        ("memory of the node, MB, an hour's events", "no growth", memory, steady),
+    ]
+    return {
+        "quick": quick,
+        "targets": [dict(zip(("what", "asked", "measured", "met"), each, strict=True)) for each in targets],
+        "few": few,
+        "many": {"broker": full, "plain": plain},
+        "half": {"broker": half, "plain": plain_half},
+        "plans": plans,
+        "soak": soak,
+    }
+
+
+if __name__ == "__main__":
+    numbers = [float(word) if "." in word else int(word) for word in sys.argv[4:]]
+    asyncio.run(TASKS[sys.argv[1]](*sys.argv[2:4], *numbers))
