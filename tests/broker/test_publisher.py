@@ -105,6 +105,17 @@ def test_large_events(opened: Open) -> None:
     asyncio.run(run())
 
 
+def test_garbage_does_not_fill_the_memory() -> None:
+    async def run() -> None:
+        transport = MemoryTransport()
+        node = Node(transport, Desk(transport, Interests()), largest=10)
+        await node.deliver([("p", i, b"x" * (11 + i)) for i in range(1500)])
+        assert (node.counts.bad, len(node.counts.reasons)) == (1500, 1001)
+        assert node.counts.reasons["other reasons"] == 500
+
+    asyncio.run(run())
+
+
 def test_back_pressure() -> None:
     async def run() -> None:
         transport = MemoryTransport()

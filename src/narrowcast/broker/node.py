@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Bytes of the payloads in a frame, at most: half of what a server takes unless told.
 FRAME = 1 << 19
+#: Reasons that are told apart: whoever sends garbage does not fill the memory.
+_REASONS = 1000
 #: How a batch of a publisher's begins: as an array of MessagePack, which no JSON does.
 _BATCH = (b"\x93", b"\x94", b"\xdc")
 
@@ -160,8 +162,10 @@ class Node:
 
     def _set_aside(self, many: int, reason: str) -> None:
         """Count events that cannot be used."""
+        known = self.counts.reasons
+        why = reason[:200] if len(known) < _REASONS or reason[:200] in known else "other reasons"
         self.counts.bad += many
-        self.counts.reasons[reason[:200]] += many
+        known[why] += many
 
     async def deliver(self, entries: list[wire.Entry]) -> None:
         """Match events and send them, in their order."""
