@@ -62,7 +62,7 @@ def interest_of(plan: ChannelPlan, *, by: str) -> Interest:
 
 def test_going_on_from_clusters(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "next"
-    words = ("--cost", "false-positives", "--from", data / "old", "--set", "moves=8")
+    words = ("--from", data / "old", "--set", "moves=8")  # of clusters: auto is direct
     found, _ = document("plan", *inputs(data, "after"), *words, "--out", out)
     old, plan = read_plan(data / "old")[0], read_plan(out)[0]
     by_hand = Direct(start=old, moves=8).fit(interest_of(old, by="subscriber"))
@@ -92,6 +92,7 @@ def test_going_on_from_clusters(data: Path, tmp_path: Path) -> None:
     assert f"From the plan before, {moved} of 30 subscribers moved" in said.stdout
     assert f"For {2 * moved} groups joined and left" in said.stdout
     assert ["largest channel, of the mean", f"{cut.members().max() / 5:.2f}"] in table_of(said.stdout)
+    assert "more than if nobody moved" not in said.stderr
     said = outcome("evaluate", tmp_path / "cut", *inputs(data, "after"), "--cost", "false-positives")
     assert f"The largest channel has {cut.balance():.2f} times the members of the mean\n" in said.stdout
     assert "False positives for each event\n" in said.stdout
@@ -108,6 +109,27 @@ def test_going_on_from_clusters_of_subscriptions(data: Path, tmp_path: Path) -> 
     assert 0 < found["moved"] <= 5
     diff, _ = document("diff", data / "finer", out)
     assert diff["subscriptions"]["moved"] == found["moved"]
+    # Subscriptions move, and their subscribers join and leave, who may be in both clusters anyway.
+    said = outcome(
+        "plan", *inputs(data, "after"), *words[:-2], "--from", data / "finer", "--out", tmp_path / "any"
+    )
+    whole = read_plan(tmp_path / "any")[0]
+    changed = abs(whole.listens.toarray().astype(int) - old.listens.toarray()).sum()
+    moved = np.count_nonzero(placed(whole).listens.indices != placed(old).listens.indices)
+    assert 0 < changed < 2 * moved
+    assert f"From the plan before, {moved} of 60 subscriptions moved" in said.stdout
+    assert f"For {changed} groups joined and left by subscribers" in said.stdout
+    assert "in the migration, by subscriber" in said.stdout
+    assert "messages that clusters get, by subscription" in said.stdout
+
+
+def test_it_is_said_when_moving_costs_more(data: Path, tmp_path: Path) -> None:
+    """What direct has found for the same events is cheaper than what ncut finds."""
+    words = ("--method", "ncut", "--cost", "false-positives", "--from", data / "old", "--out", tmp_path / "p")
+    found, said = document("plan", *inputs(data, "before"), *words)
+    kept, cost = found["succession"]["kept"], found["succession"]["cost"]
+    assert cost > kept
+    assert f"clusters get {100 * (cost / kept - 1):.2f} % more than if nobody moved: ncut does not" in said
 
 
 @pytest.mark.parametrize(
@@ -131,6 +153,14 @@ def test_going_on_from_clusters_of_subscriptions(data: Path, tmp_path: Path) -> 
             "--from is given, and method 'centroid' does not take it; leave it out, or take joint, or of",
         ),
         (["--from", "{data}/old", "--limit", 9], "--from is given, which direct does without on Spark, and"),
+        (
+            ["--from", "{data}/old", "--method", "ncut", "--set", "moves=3"],
+            "moves is 3, and of methods of clusters only direct has it; leave it out",
+        ),
+        (
+            ["--from", "{data}/old", "--method", "joint"],
+            "old is a plan of events, others each time; --from takes one of topics, and of clusters with",
+        ),
     ],
 )
 def test_what_is_refused(data: Path, tmp_path: Path, words: list[Any], message: str) -> None:

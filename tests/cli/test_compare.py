@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import narrowcast as nc
-from narrowcast.cli.compare import _rows, _sent
+from narrowcast.cli.compare import _routed, _rows, _sent
 from narrowcast.costs.false_positives import FalsePositives
 from narrowcast.costs.filtering import Filtering
 from narrowcast.pipeline.compare import Compared, Comparison
@@ -123,6 +123,20 @@ def test_the_table_says_how_large_clusters_are() -> None:
     on_links = {**costs, "network": nc.Cost(943.36, {"improvement_pct": 96.17})}
     row = Compared("direct", 20, 20, on_links, None, 0.0, 0.01, 0.6, balance=1.956)
     assert "largest" not in _rows(Comparison(("network", "waste"), (row,)))[0]
+
+
+def test_it_is_said_which_rows_have_which_router() -> None:
+    """One channel for everybody is left unused by `partial`, and clusters are all sent to."""
+    by = {"direct": "channels", "ncut": "channels", "hash": "partial", "ideal": None}
+    by |= dict.fromkeys(("unicast", "broadcast"), "partial")
+    rows = tuple(
+        Compared(name, replayed=Sent(9.0, None, 1, 2, 3, 4, router=router)) for name, router in by.items()
+    )
+    assert _routed(Comparison((), rows)) == (
+        "Each is sent with the router that fits: direct, ncut with channels; the others with partial. "
+        "--router sends all alike."
+    )
+    assert _routed(Comparison((), rows[:2])) == ""
 
 
 @pytest.mark.spark
@@ -262,9 +276,9 @@ def test_methods_by_boxes(flows: str, spark: SparkSession, tmp_path: Path) -> No
             assert row["costs"]["false-positives"]["total"] == pytest.approx(found)
             assert row["balance"] == pytest.approx(plan.members().max() / 10)
         assert by_name["direct"]["balance"] <= 2
-        # A channel to all is one to those who want something: nobody is in need of placing there.
+        # A channel to all reaches who matched nothing as well, as sending each event to all does.
         reached = by_name["broadcast"]["costs"]["waste"]["terms"]["deliveries"]
-        assert reached == interest.n_flows * int(matched.any(axis=0).sum())
+        assert reached == interest.n_flows * 60
 
 
 @pytest.mark.spark

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
@@ -19,6 +19,8 @@ from support.command import table_of
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from narrowcast.model.artefact import FlowSpace
 
 app = typer.Typer(rich_markup_mode="markdown")
 app.command()(diff)
@@ -95,9 +97,15 @@ def test_which_subscriptions_moved(tmp_path: Path) -> None:
     assert [row for row in rows if row[0] in "1245"] == [
         *(["1", "0", "1"], ["2", "1", "0"], ["4", "0", "none"], ["5", "none", "0"])
     ]
-    # A plan of whole subscribers puts no subscription anywhere.
-    found = json.loads(CliRunner().invoke(app, [words[0], str(tmp_path / "whole"), "--json"]).stdout)
-    assert (found["subscriptions"]["moved"], found["subscriptions"]["removed"]) == (0, 4)
+    # A plan of whole subscribers does not say where a subscription is.
+    both = [words[0], str(tmp_path / "whole")]
+    for order in (both, both[::-1]):
+        said = CliRunner().invoke(app, [*order, "--json"])
+        assert json.loads(said.stdout)["subscriptions"] is None
+        assert (
+            f"{tmp_path}/first puts each subscription into a channel and {tmp_path}/whole whole"
+            in said.stderr
+        )
 
 
 def test_renumbering_shows_what_really_moved(plans: list[str]) -> None:
@@ -156,7 +164,38 @@ def test_plans_of_other_inputs_are_told_of(tmp_path: Path) -> None:
         )
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
     assert CliRunner().invoke(app, [a, a]).stderr == ""
-    assert "different inputs: their costs do not compare" in CliRunner().invoke(app, [a, b]).stderr
+    assert "different inputs (events): their costs do not compare" in CliRunner().invoke(app, [a, b]).stderr
+
+
+@pytest.mark.parametrize(
+    ("space", "params", "said"),
+    [
+        ("events", {"recent": 9}, "different inputs (recent): their"),
+        ("events", {"last": 5}, "different inputs (recent, last): their"),
+        ("events", {"window": "PT1H", "recent": 5}, "different inputs (window): their"),
+        ("events", {"recent": 5, "channels": 9, "top": 4, "moves": 3}, ""),
+        ("cells", {"recent": 5}, "different inputs (flows): their"),
+    ],
+)
+def test_plans_of_other_events_of_the_same_tables(
+    tmp_path: Path, space: FlowSpace, params: dict[str, Any], said: str
+) -> None:
+    plan = Hash(channels=1).fit(Interest([[1, 1], [0, 1]])).plan_
+    inputs = {"events": "1"}
+    write_plan(plan, tmp_path / "a", method="hash", flow_space="events", params={"recent": 5}, inputs=inputs)
+    write_plan(plan, tmp_path / "b", method="hash", flow_space=space, params=params, inputs=inputs)
+    found = CliRunner().invoke(app, [str(tmp_path / "a"), str(tmp_path / "b")]).stderr
+    assert said in found
+    assert bool(said) == bool(found)
+
+
+def test_plans_of_another_number_of_events(tmp_path: Path) -> None:
+    """The last 5 events that somebody wanted may be fewer, once others subscribe."""
+    for name, wants in (("a", [[1, 1], [0, 1]]), ("b", [[1], [1]])):
+        plan = Hash(channels=1).fit(Interest(wants)).plan_
+        write_plan(plan, tmp_path / name, method="hash", flow_space="events", params={"recent": 5})
+    found = CliRunner().invoke(app, [str(tmp_path / "a"), str(tmp_path / "b")])
+    assert found.stderr == "the plans were made from different inputs: their costs do not compare\n"
 
 
 def test_a_folder_with_a_plan_in_it_is_pointed_into(tmp_path: Path) -> None:

@@ -190,14 +190,16 @@ def test_channels_that_carry_nothing_are_not_counted() -> None:
 def test_nobody_wants_anything() -> None:
     found = compare(nc.Interest(np.zeros((2, 3))), channels=2)
     assert {row.problem for row in found.rows} == {""}
-    assert {row.costs["waste"].total for row in found.rows} == {0}
+    wasted = {row.method: row.costs["waste"].total for row in found.rows}
+    assert wasted.pop("broadcast") == 6, "each of both gets all three"
+    assert set(wasted.values()) == {0}
     balance = {row.method: row.balance for row in found.rows}
-    assert (balance["direct"], balance["ncut"], balance["broadcast"]) == (1.0, 1.0, None)
+    assert (balance["direct"], balance["ncut"], balance["broadcast"]) == (1.0, 1.0, 1.0)
     assert len(found.rows) == len(nc.PLANNERS), "all but auto, and the ideal"
 
 
 def test_who_wants_nothing_is_placed_and_counted() -> None:
-    """Clusters have everybody in them; other plans have those who want something."""
+    """Clusters have everybody in them, and a broadcast reaches them; others have those who want something."""
     wants = np.zeros((9, 4), np.bool_)
     wants[[0, 2], :2], wants[[4, 6], 2:] = True, True
     interest = nc.Interest(wants, subscribers=list("abcdefghi"))
@@ -214,7 +216,13 @@ def test_who_wants_nothing_is_placed_and_counted() -> None:
         assert found[name, 2].costs["false-positives"].total == 2 * 5
         assert FalsePositives().score(some, nc.PLANNERS[name](channels=2).fit(some).plan_).total == 0
     assert found["centroid", 2].costs["false-positives"].total > 0
-    assert found["broadcast", None].costs["waste"] == nc.Waste().score(some, nc.Broadcast().fit(some).plan_)
+    flooding = nc.Broadcast().fit(interest).plan_
+    assert found["broadcast", None].costs["waste"] == nc.Waste().score(interest, flooding)
+    assert found["broadcast", None].costs["false-positives"].total == 9 * 4 - 8
+    assert found["broadcast", None].excess_share == pytest.approx(1)
+    # Those five get half of what flooding brings them, and nobody else gets anything for nothing.
+    assert found["direct", 2].excess_share == pytest.approx(5 * 2 / (9 * 4 - 8))
+    assert found["hash", 2].costs["waste"] == nc.Waste().score(some, nc.Hash(channels=2).fit(some).plan_)
     assert found["broadcast", None].balance == 1
     assert found["unicast", None].balance is None
 

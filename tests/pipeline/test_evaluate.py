@@ -18,9 +18,11 @@ from narrowcast.errors import ParameterError, PlanError, TableError
 from narrowcast.model.cost import Cost
 from narrowcast.model.interest import Interest
 from narrowcast.model.plan import ChannelPlan
+from narrowcast.model.topology import Topology
 from narrowcast.pipeline.blocks import Blocks
 from narrowcast.pipeline.evaluate import BASELINES, BLOCK, Scored, evaluate, false_exclusions
 from narrowcast.pipeline.interest import InterestFrames
+from narrowcast.pipeline.network import NetworkTables
 from narrowcast.planning import PLANNERS, Broadcast, Hash, PerFlow, Unicast
 from narrowcast.planning.baselines import stable_hash
 
@@ -253,6 +255,26 @@ def test_a_plan_with_the_name_of_a_baseline(spark: SparkSession) -> None:
         },
         "excess_share": 0.0,
     }
+
+
+@pytest.mark.spark
+def test_a_broadcast_reaches_who_wants_nothing(spark: SparkSession) -> None:
+    """Where all are known: those who wanted nothing, and somebody of the plan who is gone."""
+    pairs = pa.table({"subscriber": ["a", "a", "b"], "flow": [1, 2, 2]})
+    rates = pa.table({"flow": [1, 2], "rate": [1.0, 1.0]})
+    plan = ChannelPlan(np.ones((2, 1)), np.ones((4, 1)), subscribers=[*"abcz"], flows=[1, 2])
+    topics = Case(pairs, rates, plan).frames(spark)
+    people = spark.createDataFrame([(name,) for name in "abcd"], "subscriber string")
+    frames = InterestFrames(topics.interests, topics.rates, "events", subscribers=people)
+    for listed, others, excess in ((topics, 2, 5), (frames, 5, 5)):
+        found = evaluate(listed, plan, name="direct").methods
+        flooding = found["broadcast"].costs["false-positives"]
+        assert flooding.total == 2 * others - 3
+        assert found["broadcast"].excess_share == pytest.approx(1)
+        assert found["direct"].excess_share == pytest.approx(excess / (2 * others - 3))
+    nodes = NetworkTables(Topology([0, 1], [1, 2], [1.0, 1.0], nodes=[*"abc"]))
+    here = evaluate(frames, plan, name="direct", costs=["waste"], network=nodes)
+    assert here.methods["broadcast"].costs["waste"].total == 2 * 3 - 3, "nobody is sent to who is on no node"
 
 
 class Listeners:

@@ -96,8 +96,9 @@ def compare(
     members.
 
     With filters and events, all of the events are also sent by each plan, to those whom they match and the
-    way that a --router decides, and rows are ordered by what that costs on the network. These are the events
-    that the plans are made from; for others there is `narrowcast evaluate`.
+    way that a --router decides, and rows are ordered by what that costs on the network. Where none is given,
+    each plan has the router that fits it, which is told. These are the events that the plans are made from;
+    for others there is `narrowcast evaluate`.
 
     Examples:
 
@@ -209,6 +210,8 @@ def compare(
     if facts["rejected"]:
         tables = {"Rows that were set aside": options.reasons(facts), **tables}
     options.show({**facts, "out": str(out)}, tables, as_json=as_json)
+    if not as_json and (how := _routed(found)):
+        typer.echo(how)
 
 
 def _counts(channels: str) -> list[int]:
@@ -261,6 +264,25 @@ def _sent(found: Comparison) -> str:
     routers = dict.fromkeys(sent.router for sent in found.replayed.plans.values() if sent.router)
     several = "s" if len(routers) > 1 else ""
     return f"; {found.replayed.n_events:,} events sent with the router{several} {' and '.join(routers)}"
+
+
+def _routed(found: Comparison) -> str:
+    """Return which rows were sent with which router, where these differ: then they do not compare alike.
+
+    >>> _routed(Comparison((), ()))
+    ''
+    """
+    by: dict[str, list[str]] = {}
+    for row in found.rows:
+        if row.replayed is not None and row.replayed.router is not None:
+            by.setdefault(row.replayed.router, []).append(row.method)
+    if len(by) < 2:
+        return ""
+    *few, most = sorted(by, key=lambda router: len(by[router]))
+    said = "; ".join(f"{', '.join(dict.fromkeys(by[router]))} with {router}" for router in few)
+    return (
+        f"Each is sent with the router that fits: {said}; the others with {most}. --router sends all alike."
+    )
 
 
 def _subtitle(said: str, found: Comparison) -> str:

@@ -18,10 +18,13 @@ from narrowcast.model.diff import Count, diff_plans, renumbered
 from narrowcast.model.migration import migration, peak
 
 if TYPE_CHECKING:
+    from narrowcast.model.artefact import PlanInfo
     from narrowcast.model.diff import PlacedMoves, PlanDiff
 
 #: Subscriptions that the terminal shows at most.
 _SHOWN = 12
+#: Parameters of plans that say what of their tables they were made from, by what their flows are.
+_CHOSEN = {"events": ("recent", "last", "window"), "cells": ("top", "grid"), "all": ("until",)}
 
 
 def diff(
@@ -59,8 +62,8 @@ def diff(
 ) -> None:
     """Show what changes between two plans: channels, flows and subscribers moved, costs before and after.
 
-    Of plans made with --by subscription it also tells which subscriptions are in another channel; --json has
-    all of them.
+    Of plans both made with --by subscription it also tells which subscriptions are in another channel; --json
+    has all of them. Plans from different tables, or from other events of the same ones, are told of.
 
     Examples:
 
@@ -89,8 +92,28 @@ def diff(
         _print(found, f"{old_info.method} to {new_info.method}")
     if steps is not None and not as_json:
         typer.echo(f"on the way a subscriber is in at most {facts['memberships_on_the_way']:,} groups")
-    if old_info.inputs != new_info.inputs:
-        typer.echo("the plans were made from different inputs: their costs do not compare", err=True)
+    if (old.subscriptions is None) != (new.subscriptions is None):
+        finer, whole = (before, after) if new.subscriptions is None else (after, before)
+        typer.echo(
+            f"{finer} puts each subscription into a channel and {whole} whole subscribers: which "
+            "subscriptions moved cannot be told",
+            err=True,
+        )
+    if (differ := _sources(old_info, new_info)) or (
+        old_info.flow_space == new_info.flow_space == "events" and old.n_flows != new.n_flows
+    ):
+        of = f" ({', '.join(differ)})" if differ else ""
+        typer.echo(f"the plans were made from different inputs{of}: their costs do not compare", err=True)
+
+
+def _sources(old: PlanInfo, new: PlanInfo) -> list[str]:
+    """Return in what two plans differ of what they were made from: tables, and what was chosen of them."""
+    tables = sorted({*old.inputs, *new.inputs})
+    found = [name for name in tables if old.inputs.get(name) != new.inputs.get(name)]
+    if old.flow_space != new.flow_space:
+        return [*found, "flows"]
+    chosen = _CHOSEN.get(old.flow_space, ()) + _CHOSEN["all"]
+    return found + [name for name in chosen if old.params.get(name) != new.params.get(name)]
 
 
 def _print(found: PlanDiff, title: str) -> None:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 WAY = "migration.parquet"
 #: Points of the curve that the terminal shows at most.
 _SHOWN = 12
+#: Costs that differ by no more than this share are the same.
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class Onward:
             if method not in CLUSTERS and space != "topics":
                 raise ParameterError(
                     f"{start} is a plan of {space}, others each time; --from takes one of topics"
+                    + (", and of clusters with --method direct" if info.method in CLUSTERS else "")
                 )
             if (by == "subscription") != (before.subscriptions is not None):
                 which = ("subscribers", "subscriptions")
@@ -138,11 +141,12 @@ class Onward:
         """Return what the terminal shows: what is saved after so many changes, and what they are in all."""
         if self.start is None:
             return {}
-        way: list[tuple[str, ...]] = [("in the migration", "number")]
+        of = ", by subscriber" if self.by == "subscription" else ""
+        way: list[tuple[str, ...]] = [(f"in the migration{of}", "number")]
         way += [(name, f"{n:,}") for name, n in _counts(files).items()]
         way += [("groups of a subscriber at most, on the way", f"{self._peak(files):,}")]
         if (found := _succession(planned)) is not None:
-            return {f"From the plan before, {self._moved(found)}": way, **_received(found)}
+            return {f"From the plan before, {self._moved(found)}": way, **self._received(found, files)}
         if not hasattr(planned.planner, "curve_"):
             return {"From the plan before": way}
         curve = _curve(planned)
@@ -169,6 +173,16 @@ class Onward:
             return way
         return {"moves": _moves(planned), "curve": [list(step) for step in _curve(planned)], **way}
 
+    def notes(self, planned: Planned) -> list[str]:
+        """Return what is said below: that moving does not pay, which only some methods look at."""
+        found = _succession(planned)
+        if found is None or found.cost <= found.kept * (1 + _ROUNDING):
+            return []
+        more = "" if not found.kept else f"{100 * (found.cost / found.kept - 1):.2f} % "
+        method = planned.method
+        said = f"clusters get {more}more than if nobody moved: {method} does not make that small; keep the "
+        return [said + "plan before, or take direct, which never costs more"]
+
     def unwanted(self, planned: Planned) -> list[Any]:
         """Return the flows that are pinned, and that nobody wants: no channel carries them."""
         if self.pinned is None:
@@ -181,6 +195,22 @@ class Onward:
     def _moved(self, found: Succession) -> str:
         """Return how many are in another cluster than before."""
         return f"{found.moved:,} of {found.known:,} {self.by}s moved"
+
+    def _received(
+        self, found: Succession, files: Mapping[str, pa.Table | bytes]
+    ) -> dict[str, list[tuple[str, ...]]]:
+        """Return what moving saves, as a table; subscribers join and leave, whatever clusters are of."""
+        saved = 100 * (1 - found.cost / found.kept) if found.kept else 0.0
+        counts = _counts(files)
+        changes = sum(counts.get(name, 0) for name in ("join", "leave"))
+        finer = self.by == "subscription"
+        rows: list[tuple[str, ...]] = [
+            ("messages that clusters get" + (", by subscription" if finer else ""), "number"),
+            ("if nobody moved", options.number(found.kept)),
+            ("now", options.number(found.cost)),
+            ("saved", f"{saved:.2f} %"),
+        ]
+        return {f"For {changes:,} groups joined and left" + (" by subscribers" if finer else ""): rows}
 
     def _peak(self, files: Mapping[str, pa.Table | bytes]) -> int:
         """Return the most groups that a subscriber is in at any time of the migration."""
@@ -200,18 +230,6 @@ def _succession(planned: Planned) -> Succession | None:
     """Return how clusters follow earlier ones, where they do."""
     found: Succession | None = getattr(planned.planner, "succession_", None)
     return found
-
-
-def _received(found: Succession) -> dict[str, list[tuple[str, ...]]]:
-    """Return what moving saves, as a table."""
-    saved = 100 * (1 - found.cost / found.kept) if found.kept else 0.0
-    rows: list[tuple[str, ...]] = [
-        ("messages that clusters get", "number"),
-        ("if nobody moved", options.number(found.kept)),
-        ("now", options.number(found.cost)),
-        ("saved", f"{saved:.2f} %"),
-    ]
-    return {f"For {2 * found.moved:,} groups joined and left": rows}
 
 
 def some_of(curve: Sequence[Step], chosen: int) -> list[Step]:
@@ -269,10 +287,16 @@ def _moves(planned: Planned) -> int:
     return int(getattr(planned.planner, "moves_", 0))
 
 
-def method_for(method: str, params: Collection[str], given: Sequence[object], cost: str | None) -> str:
+def method_for(
+    method: str,
+    params: Collection[str],
+    given: Sequence[object],
+    cost: str | None,
+    before: str | None = None,
+) -> str:
     """Return the method that is meant: `joint` for `auto` where it is that, or only that takes what is given.
 
-    For false positives an earlier plan is of clusters, and it is `direct` that goes on from it.
+    An earlier plan of clusters, or one for false positives, is one that `direct` goes on from.
 
     Parameters
     ----------
@@ -284,16 +308,21 @@ def method_for(method: str, params: Collection[str], given: Sequence[object], co
         Options that `auto` has not, an earlier plan first; None where one is left out.
     cost
         What to plan for, where it is said.
+    before
+        The method of the earlier plan.
 
     Examples
     --------
     >>> method_for("auto", ["memberships"], [], None), method_for("auto", ["beta"], [None], "waste")
     ('joint', 'auto')
-    >>> method_for("auto", ["moves"], ["plan", None, None], "false-positives")
+    >>> method_for("auto", ["moves"], ["plan", None, None], "false-positives", "joint")
+    'direct'
+    >>> method_for("auto", [], ["plan", None, None], None, "ncut")
     'direct'
     """
     start, *others = given or (None,)
-    if method == "auto" and cost == "false-positives" and start is not None and not any(others):
+    clusters = cost == "false-positives" or (before in CLUSTERS and cost != "filtering")
+    if method == "auto" and clusters and start is not None and not any(others):
         return "direct"
     own = parameters_of("joint").keys() - parameters_of("auto").keys() - {"alpha", "beta"}
     asked = any(each is not None for each in given) or cost == "filtering" or own & set(params)

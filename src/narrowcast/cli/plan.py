@@ -14,7 +14,7 @@ from narrowcast.cli.settings import Settings, for_plan, parameters
 from narrowcast.costs import COSTS
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import rows_in
-from narrowcast.model.artefact import write_plan
+from narrowcast.model.artefact import read_info, write_plan
 from narrowcast.model.schema import Schema
 from narrowcast.pipeline.changes import instant_of
 from narrowcast.pipeline.inputs import Inputs, take
@@ -113,8 +113,9 @@ def plan(
 
     What a method takes besides is given by --set: joint has seconds, sweeps, restarts, alpha and beta, and
     limits to keep: memberships (groups of a subscriber), members and rate (of a group). With --from it has
-    moves, the most groups to be joined and left. So has direct: new clusters take over the numbers of earlier
-    ones with the fewest moves, as those of rassoc and ncut do.
+    moves, the most groups to be joined and left. So has direct, which auto is from an earlier plan of
+    clusters: new clusters take over the numbers of earlier ones with the fewest moves, as those of rassoc and
+    ncut do.
 
     The method auto is the one that is best for the first --cost: partial for network, which is the default
     with a topology; joint for filtering, which is with --sessions; cover for overall; direct for
@@ -152,7 +153,8 @@ def plan(
         raise TableError(f"{out} exists already; name another folder or remove it")
     params = parameters(settings or [])
     wish = costs[0] if costs else params.get("cost")
-    asked, method = method, method_for(method, params, (start, pinned, sessions), wish)
+    before = None if start is None else read_info(start).method
+    asked, method = method, method_for(method, params, (start, pinned, sessions), wish, before)
     if asked != method:
         params.pop("cost", None)  # auto's own, which has been heard
     if method == "static" and start is None:
@@ -282,8 +284,9 @@ def plan(
     if facts["rejected"]:
         tables = {"Rows that were set aside": options.reasons(facts), **tables}
     options.show(facts, tables, as_json=as_json)
-    if planned.note:
-        typer.echo(planned.note, err=True)
+    for note in (planned.note, *onward.notes(planned)):
+        if note:
+            typer.echo(note, err=True)
     if unwanted := onward.unwanted(planned):
         n, first = len(unwanted), repr(unwanted[0])
         typer.echo(f"nobody wants {n:,} of the pinned flows, such as {first}: no channel has them", err=True)

@@ -58,6 +58,8 @@ def reproduce(
         narrowcast reproduce riabov2003 --experiment figure-6 --scale small --seeds 0,1 --out riabov
 
         narrowcast reproduce tock2005 --master local[*,4] --out tock
+
+        narrowcast reproduce tariq2012 --experiment figure-3 --scale small --seeds 0 --out tariq
     """
     from narrowcast.papers import PAPERS, Study
     from narrowcast.papers.base import check_seeds

@@ -14,7 +14,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.pipeline.network import COLUMNS
 from narrowcast.pipeline.plan import COMMON, parameters_of
 from narrowcast.routing import ROUTERS, ThresholdRouter
-from narrowcast.routing.choice import router_maker, router_parameters
+from narrowcast.routing.choice import CLUSTERS, router_maker, router_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -225,7 +225,14 @@ def for_plan(
     --------
     >>> for_plan({"beta": 2, "top": 9}, "mst", None)
     ({'top': 9}, {'beta': 2})
+    >>> for_plan({"moves": 9}, "ncut", None)
+    Traceback (most recent call last):
+    narrowcast.errors.ParameterError: moves is 9, and of methods of clusters only direct has it; leave it out
     """
+    if method in CLUSTERS and "moves" in params and "moves" not in parameters_of(method):
+        raise ParameterError(
+            f"moves is {params['moves']}, and of methods of clusters only direct has it; leave it out"
+        )
     odd = {name: value for name, value in params.items() if name in COMMON}
     rest = {name: value for name, value in params.items() if name not in COMMON}
     methods = takers_of_methods([method], f"method {method!r}")

@@ -138,7 +138,7 @@ class Filtering:
         cost
             As `score` returns it.
         n_subscribers
-            How many subscribers want something.
+            How many subscribers flooding reaches: those who want something, or all that there are.
         """
         everything, ideal = n_subscribers * cost.terms["everything"], cost.terms["ideal"]
         flooding = everything - ideal

@@ -211,8 +211,8 @@ class PlanDiff(msgspec.Struct, frozen=True):
     """What changes from one plan to another, in numbers.
 
     A flow or subscriber is in a plan when some row names it. It moved when it is in both and its set of
-    channels, by number, is another; what is served directly counts as a change of `unicast` only. Where
-    neither plan puts subscriptions into channels there are no `subscriptions`.
+    channels, by number, is another; what is served directly counts as a change of `unicast` only. Unless
+    both plans put subscriptions into channels there are no `subscriptions`.
     """
 
     channels: Count
@@ -264,11 +264,9 @@ def diff_plans(
 
 
 def _placed(before: Placement | None, after: Placement | None) -> PlacedMoves | None:
-    """Compare the channels of subscriptions; a plan of whole subscribers has none of them."""
-    if before is None and after is None:
+    """Compare the channels of subscriptions; a plan of whole subscribers does not say where they are."""
+    if before is None or after is None:
         return None
-    nothing = Placement([], [])
-    before, after = before or nothing, after or nothing
     ids = np.union1d(before.subscription_id, after.subscription_id)
     was, now = before.channel_of(ids), after.channel_of(ids)
     changed = np.flatnonzero(was != now)

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from narrowcast.costs.base import COSTS
-from narrowcast.costs.filtering import receivers
 from narrowcast.errors import ParameterError
 from narrowcast.model.interest import Interest
 from narrowcast.pipeline.evaluate import excess_share
@@ -183,8 +182,9 @@ def compare(
     Parameters
     ----------
     interest
-        Who wants what. Who wants nothing is only in the plans of methods that cluster subscribers, and counts
-        there, but for somebody who is on no node of the network: nothing can be sent there.
+        Who wants what. Who wants nothing is only in the plans of `broadcast` and of methods that cluster
+        subscribers, and counts there and in what flooding brings, but for somebody who is on no node of the
+        network: nothing can be sent there.
     channels
         The most channels; of several numbers each is tried.
     methods
@@ -228,7 +228,7 @@ def compare(
         boxes = None if boxes is None else (boxes[0][some], boxes[1][some])
     # First of all: what is wrong with a network is wrong for all methods.
     ideal = {name: models[name].ideal(interest) for name in names}
-    rows = [Compared(IDEAL, costs=ideal, excess_share=excess_share(ideal, receivers(interest)))]
+    rows = [Compared(IDEAL, costs=ideal, excess_share=excess_share(ideal, interest.n_subscribers))]
     planners: list[tuple[str, int | None, Planner]] = []
     for method in chosen:
         own = {name: value for name, value in (params or {}).items() if name in parameters_of(method)}
@@ -316,7 +316,7 @@ def _row(
         asked,
         channels=trial.plan.n_used,
         costs=costs,
-        excess_share=excess_share(costs, receivers(interest)),
+        excess_share=excess_share(costs, interest.n_subscribers),
         direct_share=_direct(interest, trial.plan),
         balance=trial.plan.balance(),
         seconds=trial.seconds,

@@ -141,9 +141,11 @@ def evaluate(
     """Return every cost of a plan and of the baselines, once it is sure that the plan serves everybody.
 
     The interest is read three times, four times when a hash channel is larger than a block, so it is better
-    stored than computed on demand. A worker holds the plan, the names of all subscribers, and a block or
-    the audience of one flow, whichever is larger. For flows that are events, costs are those of the
-    history given: each event goes where `carries` says, which for events to come is not known yet.
+    stored than computed on demand. Where the frames know all subscribers, `broadcast` reaches those who want
+    none of the flows as well, and so does the flooding that an excess is a share of. A worker holds the plan,
+    the names of all subscribers, and a block or the audience of one flow, whichever is larger. For flows that
+    are events, costs are those of the history given: each event goes where `carries` says, which for events
+    to come is not known yet.
 
     Parameters
     ----------
@@ -185,12 +187,13 @@ def evaluate(
             unasked = set(COSTS)
             models = {each: model for each, model in models.items() if model.additive or each not in unasked}
         in_parts = {each: model for each, model in models.items() if model.additive}
-        scores, n_subscribers = _scored(frames, everywhere, blocks, in_parts)
+        everybody = _everybody(frames, plan, network)
+        scores = _scored(frames, everywhere, blocks, everybody, in_parts)
     if at_once := {each: model for each, model in models.items() if not model.additive}:
         interest = to_interest(frames, limit=limit)
-        plans = _plans(interest, plan, interest.subscribers, channels)
+        plans = _plans(interest, plan, everybody, channels)
         scores += [score for score in _scores(interest, plans, at_once) if score[1] is not None]
-    return _evaluation(scores, name, plan, n_pairs, n_subscribers, models)
+    return _evaluation(scores, name, plan, n_pairs, len(everybody), models)
 
 
 def false_positives_by_subscription(frames: InterestFrames, plan: ChannelPlan) -> float:
@@ -294,13 +297,32 @@ def _refuse(missed: DataFrame, n_missed: int, n_pairs: int, who: str) -> NoRetur
     )
 
 
-def _scored(
-    frames: InterestFrames, plan: Broadcast[ChannelPlan], blocks: Blocks, models: Mapping[str, CostModel]
-) -> tuple[list[Score], int]:
-    """Return the scores of all blocks, and how many subscribers want something."""
-    interests, rates = frames.interests.select("subscriber", "flow"), frames.rates.select("flow", "rate")
+def _everybody(frames: InterestFrames, plan: ChannelPlan, network: NetworkTables) -> Labels:
+    """Return whom a broadcast reaches: all subscribers as far as they are known, and those of the plan.
+
+    Who wants nothing and is on no node of the network is left out: nothing can be sent there.
+    """
+    wanting = frames.interests.select("subscriber").distinct().toArrow()
     # All of them are subscribers of the plan, which serves everybody: there are no more than it has.
-    everybody = labels_in(interests.select("subscriber").distinct().toArrow(), "subscriber", "interests")
+    found = labels_in(wanting, "subscriber", "interests")
+    if frames.subscribers is None:
+        return found
+    known = labels_in(frames.subscribers.select("subscriber").toArrow(), "subscriber", "subscribers")
+    both, [wants, *_] = encode("subscriber", found, known, plan.subscribers)
+    there = network.located(both)
+    there[wants] = True
+    return both.take(np.flatnonzero(there))
+
+
+def _scored(
+    frames: InterestFrames,
+    plan: Broadcast[ChannelPlan],
+    blocks: Blocks,
+    everybody: Labels,
+    models: Mapping[str, CostModel],
+) -> list[Score]:
+    """Return the scores of all blocks."""
+    interests, rates = frames.interests.select("subscriber", "flow"), frames.rates.select("flow", "rate")
     flow, subscriber = (interests.schema[each].dataType.simpleString() for each in ("flow", "subscriber"))
     place = partial(placed, blocks=blocks)
     left = rates.mapInArrow(place, f"block bigint, flow {flow}, rate double")
@@ -318,8 +340,8 @@ def _scored(
         found = left.groupBy("block").cogroup(right.groupBy("block")).applyInArrow(work, _SCORES).collect()
     if not found:
         nothing = Interest(np.zeros((0, 0)))
-        return list(_scores(nothing, _plans(nothing, plan.value, everybody, blocks.channels), models)), 0
-    return [(row.method, row.cost, row.term, row.value) for row in found], len(everybody)
+        return list(_scores(nothing, _plans(nothing, plan.value, everybody, blocks.channels), models))
+    return [(row.method, row.cost, row.term, row.value) for row in found]
 
 
 def _score(

@@ -18,6 +18,7 @@ from narrowcast.pipeline.boxes import boxes_of
 from narrowcast.pipeline.interest import InterestFrames, from_matches
 from narrowcast.pipeline.plan import make_planner
 from narrowcast.pipeline.problems import plainly
+from narrowcast.planning.baselines import Broadcast
 from narrowcast.routing.choice import CLUSTERS
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def check_by(by: str, method: str, inputs: Inputs, **asks: Any) -> None:
             f"--by subscription goes by the events that each matches, and --flows is {inputs.flows}; leave "
             "one out"
         )
-    if not getattr(make_planner(method, **asks), "everybody", False):
+    planner = make_planner(method, **asks)
+    if isinstance(planner, Broadcast) or not getattr(planner, "everybody", False):
         raise ParameterError(
             f"--by subscription is given, and method {method!r} puts flows into channels; take one that "
             f"clusters subscribers: {', '.join(CLUSTERS)}"

@@ -181,8 +181,8 @@ def make_plan(
     subscribers choose their clusters on Spark, for `direct` they move between them there, and for `rassoc`
     and `ncut` groups of them find coordinates: see `covering`, `clustering` and `spectral`.
 
-    Methods that cluster subscribers have everybody in their plans, also those who want none of the flows, as
-    far as the frames know them.
+    Methods that cluster subscribers, and `broadcast`, have everybody in their plans, also those who want none
+    of the flows, as far as the frames know them.
 
     Parameters
     ----------

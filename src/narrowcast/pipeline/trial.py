@@ -65,7 +65,7 @@ def trials(interest: Interest, planners: Sequence[Planner]) -> Generator[Trial, 
     """Fit planners to an interest one after the other, and yield what came of each.
 
     One that fails, or that is ended for its memory, does not end the others. Those who want nothing are only
-    in the plans of methods that cluster subscribers, as `make_plan` has it.
+    in the plans of `broadcast` and of methods that cluster subscribers, as `make_plan` has it.
 
     Parameters
     ----------

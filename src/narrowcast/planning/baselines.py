@@ -71,6 +71,9 @@ class Broadcast(_Baseline):
     [2]
     """
 
+    #: Who wants nothing yet gets it as well.
+    everybody = True
+
     def _plan(self, interest: Interest) -> ChannelPlan:
         everything, everybody = np.ones((interest.n_flows, 1)), np.ones((interest.n_subscribers, 1))
         return ChannelPlan(everything, everybody, subscribers=interest.subscribers, flows=interest.flows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 _PASSES, _FEW = 15, 0.002
 #: By how much the probability grows each time.
 _TIMES = 3.0
+#: Costs that differ by no more than this share are the same.
+_ROUNDING = 1e-12
 
 
 @PLANNERS.register("direct")
@@ -63,12 +66,13 @@ class Direct:
         The first q, times the mean number of members of a cluster: about so many of them have to want a flow
         for it to count. With 0 each counts in full from the beginning.
     start
-        An earlier plan of clusters: new ones take over its numbers, such that as few as can be have to move.
-        There are as many clusters as it has where `channels` is left out.
+        An earlier plan of clusters, whose numbers new ones take over. The cheapest is taken of what it is if
+        nobody moves, if those move by whom most is saved, and if clusters are made anew and as few as can be
+        have to move. A cluster that is larger than `balance` permits may stay so; nobody enters it. There
+        are as many clusters as it has where `channels` is left out.
     moves
         The most groups that subscribers join and leave after `start`, in sum: whoever moves leaves one and
-        joins one. Where new clusters take more, subscribers stay where they were, but for those by whom most
-        is saved. Where left out, any number; who is new does not count.
+        joins one. Where left out, any number; who is new does not count. More of them never cost more.
 
     Examples
     --------
@@ -161,11 +165,17 @@ class Direct:
         earlier = Earlier.of(self.start, interest)
         number = earlier.numbers(label, n_clusters)
         found = number[label] if len(number) else label
-        kept = earlier.kept(interest, order, n_clusters, self.balance)
-        before = kept.cost
-        if self.moves is not None and 2 * earlier.moved(found) > self.moves:
-            earlier.move(kept, order, self.moves // 2)
-            found, self.receptions_, self.settled_ = kept.cluster, kept.cost, False
+        clusters = earlier.kept(interest, order, n_clusters, self.balance)
+        before = clusters.cost
+        earlier.move(clusters, order, len(order) if self.moves is None else self.moves // 2)
+        # Every one of these moves pays, so that this never costs more than if nobody moved.
+        stepwise = clusters.cost, clusters.cluster, not clusters.gains(order).any()
+        anew = self.receptions_, found, self.settled_
+        moved = earlier.moved(found)
+        within = self.moves is None or 2 * moved <= self.moves
+        alike = math.isclose(stepwise[0], anew[0], rel_tol=_ROUNDING)
+        cheaper = moved < earlier.moved(clusters.cluster) if alike else anew[0] < stepwise[0]
+        self.receptions_, found, self.settled_ = anew if within and cheaper else stepwise
         self.succession_ = earlier.succession(found, before, self.receptions_)
         return found
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Earlier", "Succession", "check_start"]
 
-#: The share of the moves that are left which is made before all are weighed again.
+#: How many of those who have moved so far move before all are weighed again, as a share.
 _AT_ONCE = 0.25
-#: How often that is done at most, and how often whoever has moved may go on.
+#: How often that is done at most, and how often whoever has moved may go on each time.
 _TURNS, _PASSES = 200, 20
 
 
@@ -40,7 +40,8 @@ class Succession(NamedTuple):
     moved
         How many of these are in another now: each leaves a group and joins one.
     kept
-        The messages per second that clusters would get had nobody moved.
+        The messages per second that clusters would get had nobody moved, with who is new where they cost
+        least.
     cost
         Those that they get.
     """
@@ -145,12 +146,14 @@ class Earlier:
         found.cluster[:] = self.cluster
         found.count_in()
         found.fill(order)
+        found.settle(order[self.cluster[order] < 0], _PASSES)
         return found
 
     def move(self, clusters: Audiences, order: Ints, most: int) -> None:
         """Move those by whom most is saved to where they cost least, until so many are away from before.
 
-        Every move lowers what clusters get. Whoever is new, or has moved, may move again for nothing.
+        Every move lowers what clusters get. Whoever is new, or has moved, may move again for nothing. Moves
+        are the same for any number, which only says how far they go: so more moves never cost more.
 
         Parameters
         ----------
@@ -163,15 +166,19 @@ class Earlier:
         """
         old = self.cluster[order]
         for _ in range(_TURNS):
-            left = most - self.moved(clusters.cluster)
+            before = away = self.moved(clusters.cluster)
             stays = order[(old >= 0) & (old == clusters.cluster[order])]
             gain = clusters.gains(stays)
-            first = np.argsort(-gain, kind="stable")[: max(1, int(_AT_ONCE * left))]
-            first = first[gain[first] > 0]
-            if left <= 0 or not len(first) or not sum(clusters.settle(stays[first], 1)):
+            first = np.argsort(-gain, kind="stable")[: max(1, int(_AT_ONCE * away))]
+            first = stays[first[gain[first] > 0]]
+            while len(first) and away < most:
+                # Some no longer pay once others have moved; what they leave of `most` goes to the next.
+                some, first = np.split(first, [most - away])
+                away += sum(clusters.settle(some, 1))
+            if away >= most or away == before:
                 break
-        free = order[(old < 0) | (old != clusters.cluster[order])]
-        clusters.settle(free, _PASSES)
+            free = order[(old < 0) | (old != clusters.cluster[order])]
+            clusters.settle(free, _PASSES)
 
     def succession(self, label: Ints, kept: float, cost: float) -> Succession:
         """Return how clusters follow the earlier ones, given what they get if nobody moves, and now."""

@@ -66,27 +66,80 @@ def write_study(
 
 
 def tables_of(name: str, outcome: Outcome) -> Tables:
-    """Return the numbers of an experiment as rows of text, series beside places; then what they say."""
-    places = sorted({row.x for row in outcome.rows if row.x is not None})
-    last = len(places) - 1
-    some = [places[0], places[3 * last // 10], places[last]] if len(places) > _PLACES else places
+    """Return the numbers of an experiment as rows of text, series beside places; then what they say.
+
+    Series along different axes have tables of their own, so that each has a number in one of the columns.
+    """
     found: Tables = {}
     for metric in dict.fromkeys(row.metric for row in outcome.rows):
         rows = [row for row in outcome.rows if row.metric == metric]
-        by = {(row.series, row.x): row for row in rows}
         printed = any(row.paper is not None for row in rows)  # by the paper itself
-        mine = [place for place in (*some, None) if any(row.x == place for row in rows)]
-        head = ("all" if place is None else f"{place:g}" for place in mine)
-        table: list[tuple[str, ...]] = [("", *head, *["paper"] * printed)]
-        for series in dict.fromkeys(row.series for row in rows):
-            cells = [_number(by.get((series, place))) for place in mine]
-            said = next((row.paper for row in rows if row.series == series and row.paper is not None), None)
-            paper = ["" if said is None else f"{said:g}"] * printed
-            # With blanks: where there is no room, a line breaks between words.
-            table.append((series.replace("/", ", "), *cells, *paper))
-        found[f"{name}: {metric}"] = table
+        groups = _groups(rows)
+        for group in groups:
+            places = sorted({row.x for row in group if row.x is not None})
+            last = len(places) - 1
+            some = [places[0], places[3 * last // 10], places[last]] if len(places) > _PLACES else places
+            said = [f"{name}: {metric}", *(_common(group, rows) if len(groups) > 1 else ())]
+            if len(some) < len(places):
+                said.append(f"{len(some)} of {len(places)} places, all are in results.json")
+            heading = ", ".join(said)
+            while heading in found:
+                heading += " "  # nothing tells them apart but their places, which the columns have
+            found[heading] = _table(group, some, printed=printed)
     found[f"{name}: what it says"] = [PROSE, *((note,) for note in outcome.notes)]
     return found
+
+
+def _groups(rows: list[Row]) -> list[list[Row]]:
+    """Return the rows of one metric by the places of their series; series without places are in the first.
+
+    Places that no two series share are of different axes. Of more places than a table shows, all series of a
+    group have the same, so that the columns that are left say something of each.
+    """
+    own: dict[str, frozenset[float]] = {}
+    for row in rows:
+        own[row.series] = own.get(row.series, frozenset()) | ({row.x} if row.x is not None else set())
+    alike: list[frozenset[float]] = []  # no two of them share a place
+    for places in own.values():
+        shared = [each for each in alike if each & places]
+        alike = [each for each in alike if not each & places] + [places.union(*shared)]
+    kinds = {
+        series: next((each for each in alike if each & places and len(each) <= _PLACES), places)
+        for series, places in own.items()
+    }
+    first = next((kind for kind in kinds.values() if kind), frozenset())
+    found: dict[frozenset[float], list[Row]] = {}
+    for row in rows:
+        found.setdefault(kinds[row.series] or first, []).append(row)
+    return list(found.values())
+
+
+def _common(group: list[Row], rows: list[Row]) -> list[str]:
+    """Return the words in the names of all series of a group that have places, and not in those of all.
+
+    >>> from narrowcast.papers.base import Row
+    >>> rows = [Row.of(name, 1, "seconds", [2]) for name in ("a/m/levels", "b/m/levels", "a/m/groups")]
+    >>> _common(rows[:2], rows)
+    ['levels']
+    """
+    words, others = ([row.series.split("/") for row in some if row.x is not None] for some in (group, rows))
+    everywhere = set.intersection(*map(set, others))
+    return [word for word in words[0] if word not in everywhere and all(word in each for each in words)]
+
+
+def _table(rows: list[Row], places: list[float], *, printed: bool) -> list[tuple[str, ...]]:
+    """Return some series beside some places, and what the paper says where it says anything."""
+    by = {(row.series, row.x): row for row in rows}
+    mine = [place for place in (*places, None) if any(row.x == place for row in rows)]
+    head = ("all" if place is None else f"{place:g}" for place in mine)
+    table: list[tuple[str, ...]] = [("", *head, *["paper"] * printed)]
+    for series in dict.fromkeys(row.series for row in rows):
+        cells = [_number(by.get((series, place))) for place in mine]
+        said = next((row.paper for row in rows if row.series == series and row.paper is not None), None)
+        paper = ["" if said is None else f"{said:g}"] * printed
+        # With blanks: where there is no room, a line breaks between words.
+        table.append((series.replace("/", ", "), *cells, *paper))
+    return table
 
 
 def _number(row: Row | None) -> str:
