@@ -132,9 +132,9 @@ def test_a_missing_path_is_an_error_that_says_what_to_give(tmp_path: Path) -> No
 
 
 def test_an_ending_that_names_no_format_is_refused(tmp_path: Path) -> None:
-    for name, ending in (("t.txt", "'.txt'"), ("t", "nothing")):
+    for name, said in (("t.txt", r"ends in '\.txt'"), ("t", "t has no ending that names a format")):
         (tmp_path / name).write_text("a\n1\n")
-        with pytest.raises(TableError, match=rf"ends in '?{ending}'?; use one of \.parquet, \.csv, \.json"):
+        with pytest.raises(TableError, match=rf"{said}; use one of \.parquet, \.csv, \.json"):
             read_table(tmp_path / name)
 
 

@@ -78,7 +78,7 @@ def files_of(path: Path) -> tuple[str, list[Path]]:
     found = FORMATS.get(path.suffix.lower())
     if path.is_file():
         if found is None:
-            raise TableError(f"{path} ends in {path.suffix or 'nothing'!r}; use one of {', '.join(FORMATS)}")
+            raise TableError(f"{path} {_ending(path)}; use one of {', '.join(FORMATS)}")
         return found, [path]
     files = sorted(
         f for f in path.rglob("*") if f.suffix.lower() in FORMATS and f.is_file() and not _hidden(f, path)
@@ -123,11 +123,16 @@ def writing(path: str | Path) -> Iterator[None]:
         raise TableError(f"cannot write {path}: {said}; free some space, or name another place") from error
 
 
+def _ending(path: Path) -> str:
+    """Say how the name of a file ends."""
+    return f"ends in {path.suffix!r}" if path.suffix else "has no ending that names a format"
+
+
 def check_new_table(path: Path) -> None:
     """Refuse to write a table where something is, or in a format that there is not."""
     _refuse_existing(path, replace=False)
     if path.suffix.lower() not in FORMATS:
-        raise TableError(f"{path} ends in {path.suffix or 'nothing'!r}; use one of {', '.join(FORMATS)}")
+        raise TableError(f"{path} {_ending(path)}; use one of {', '.join(FORMATS)}")
 
 
 def write_new_table(table: pa.Table, path: Path) -> None:

@@ -132,12 +132,16 @@ def test_what_is_there_stays(given: list[str], tmp_path: Path) -> None:
         (["--histories", "h", "--window", "-1"], "window is -1.0; give a positive number of seconds"),
         (["--histories", "h", "--counts"], "--counts leaves out who matches, which --histories needs"),
         (["--histories", "OUT"], "--out and --histories are both"),
+        (["--histories", "OUT/h"], "m; put it beside it"),
+        (["--rejected", "OUT/../m/r"], "m; put it beside it"),
+        (["--histories", "h", "--rejected", "h/r"], "--rejected h/r is inside --histories h; put it beside"),
+        (["--strategy", "partitioned", "--measured", "OUT/t.parquet"], "t.parquet is inside --out"),
         (["--conf", "x"], "--conf is 'x'; give it as key=value, such as spark.driver.memory=4g"),
     ],
 )
 def test_bad_options(given: list[str], words: list[str], message: str, tmp_path: Path) -> None:
     out = str(tmp_path / "m")
-    assert message in refusal(*given, "--out", out, *(out if word == "OUT" else word for word in words))
+    assert message in refusal(*given, "--out", out, *(word.replace("OUT", out) for word in words))
     assert not Path(out).exists()
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from narrowcast.matching.partition import read_partitions
+from narrowcast.cli.partition import _changes
+from narrowcast.matching.partition import Adapted, read_partitions
 from support.command import call, document, refusal, table_of
 
 if TYPE_CHECKING:
@@ -91,6 +92,16 @@ def test_from_end_to_end(given: list[str], folder: Path, tmp_path: Path) -> None
     costs = json.loads((tmp_path / "next" / "plan.json").read_text())["costs"]
     assert 0 < costs["moved"] == pytest.approx(float(rows["share of places that are new"]), abs=1e-4)
     assert read_partitions(tmp_path / "next")[1].method == "selective"
+    # Balance is told by the work that was measured too, and before and after.
+    assert costs["measured_work_max_over_mean"] == pytest.approx(
+        float(rows["the same by measured work"]), abs=1e-4
+    )
+    before, after = (
+        float(rows[name]) for name in ("heaviest over mean before, as sampled", "the same after")
+    )
+    assert before > max(1.1, after)
+    assert rows["what was done"] in ("parts made anew", "some branches cut anew")
+    assert rows["at most 1.1 times the mean"] == ("yes" if after <= 1.1 else "no: nothing found is")
     odd = refusal(
         "match", *late, "--out", tmp_path / "x", "--partitions", plan, "--schema", _schema(tmp_path)
     )
@@ -98,6 +109,24 @@ def test_from_end_to_end(given: list[str], folder: Path, tmp_path: Path) -> None
         "the parts are over other attributes than the events: 'x' is double there and decimal(10,3) here; "
         "make the parts anew"
     )
+
+
+def test_changes_are_told() -> None:
+    parts: Any = None
+    told = _changes(Adapted(parts, 0, 1.1, 1.1, 0.0))
+    assert (told["before"], told["after"], told["even"], told["fresh"]) == (1.1, 1.1, True, None)
+    assert told["done"] == "nothing"
+    told = _changes(Adapted(parts, 2, 3.0, 1.3, 0.2, fresh=0.4))
+    assert (told["done"], told["anew"], told["even"]) == ("some branches cut anew", False, False)
+    told = _changes(Adapted(parts, 1, 3.0, 1.2, 0.4, fresh=0.4, anew=True))
+    assert (told["done"], told["anew"], told["even"]) == ("parts made anew", True, True)
+
+
+def test_a_bad_table_of_work_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "took.csv"
+    path.write_text("events,subscriptions,matches,seconds\n1,2,3,0\n")
+    said = refusal("partition", "--subscriptions", "s", "--events", "e", "--out", "p", "--measured", path)
+    assert f"{path}: not a table of work: all seconds are 0" in said
 
 
 def _schema(folder: Path) -> str:

@@ -394,7 +394,10 @@ def test_a_missing_value_goes_nowhere() -> None:
             r"interval 1 is \[2, 2\) and holds no number; close its ends or leave",
         ),
         (([math.inf], [math.inf], False), r"interval 0 is \(inf, inf\] and holds no number"),
-        (([1.0], [np.nextafter(1, 2)], False, False), "holds no number"),
+        (
+            ([1.0], [np.nextafter(1, 2)], False, False),
+            r"interval 0 is \(1, 1\.0000000000000002\) and holds no number",
+        ),
         (([0, math.nan], [1, 2]), "low of interval 1 is nan; give a number, or leave the interval out"),
         (([0, 1], [1, math.nan]), "high of interval 1 is nan"),
         (([0, 1], [1]), "low has 2 ends and high 1; give one of each"),

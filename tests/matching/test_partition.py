@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from narrowcast import EventBatch, Schema, SubscriptionSet, compile_filters
 from narrowcast.errors import InputError, ParameterError, TableError
-from narrowcast.matching.partition import Partitioner, Partitioning
+from narrowcast.matching.partition import Partitioner, Partitioning, spread
 from support.filters import events, filters, schemas
 from support.partition import check_parts, cobas, raw
 
@@ -163,6 +163,22 @@ def test_rows_are_the_same_everywhere_and_even() -> None:
     assert rows_of(np.array([0]), 1000).tolist() == [0xE220A8397B1DCDAF % 1000]
     counts = np.bincount(rows_of(np.arange(-20_000, 20_000) * 4, 4), minlength=4)
     assert counts.min() > 9_700
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_hash_is_as_documented(seed: int) -> None:
+    """docs/partitioning.md says it in words, for those who place subscriptions without us."""
+    ids = np.array([0, 1, -1, 1000, 2**63 - 1, -(2**63)])
+    told = []
+    for each in ids.tolist():
+        x = (each + (seed + 1) * 0x9E3779B97F4A7C15) % 2**64
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
+        told.append(x ^ (x >> 31))
+    assert spread(ids, seed).tolist() == told
+    if seed == 0:
+        assert f"{told[3]:016x}" == "3c1eba8b4dccc148"
+        assert rows_of(ids, 7).tolist() == [x % 7 for x in told]
 
 
 def ints(columns: dict[str, Any]) -> tuple[Schema, EventBatch]:

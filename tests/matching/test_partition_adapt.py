@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from narrowcast import Auto, EventBatch, SubscriptionSet, compile_filters
+from narrowcast import Auto, EventBatch, Schema, SubscriptionSet, compile_filters
 from narrowcast.errors import InputError, ParameterError
 from narrowcast.matching.partition import Partitioner, Partitioning, Work, adapt, aligned, measure, moved
 from narrowcast.matching.partition.adapt import renumbered
+from narrowcast.planning.partitioning import scheme
 from support.partition import check_parts, cobas, raw
 
 Work_ = tuple[SubscriptionSet, EventBatch]
@@ -48,7 +49,12 @@ def test_balance_comes_back_with_few_moves(copies: int, routing: Any) -> None:
     assert after.work_max_over_mean < max(1.5, 1.25 * even)
     assert found.parts.parts == parts.parts
     assert found.moved == pytest.approx(moved(parts, found.parts, subscriptions))
-    assert 0 < found.moved < moved(parts, aligned(parts, fresh, subscriptions), subscriptions)
+    # No more is moved than with parts made anew; these are taken where nothing else is even enough.
+    assert found.even
+    assert found.anew == (routing == "selective")
+    assert found.fresh == pytest.approx(moved(parts, aligned(parts, fresh, subscriptions), subscriptions))
+    assert found.fresh is not None
+    assert 0 < found.moved < found.fresh or (found.anew and found.moved == found.fresh)
 
 
 def test_what_is_even_stays() -> None:
@@ -77,6 +83,47 @@ def test_nothing_is_lost(work: Work_, late: Work_, shape: tuple[int, int], routi
     check_parts(found.parts, *work)
     again = adapt(Partitioning.from_arrow(found.parts.to_arrow(), parts.schema), *late, threshold=1.0)
     assert again.after <= found.after * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("copies", "routing", "share", "limit", "anew"),
+    [
+        (3, "selective", 0.3, 1.15, True),  # nothing is as even as that, and they come nearest
+        (3, "selective", 0.9, 1.4, False),
+        (1, "hash", 0.3, 1.15, True),  # as even, and they move less
+        (1, "hash", 0.3, 1.4, False),
+    ],
+)
+def test_parts_made_anew_are_taken_where_that_is_better(
+    copies: int, routing: Any, share: float, limit: float, anew: bool
+) -> None:
+    subscriptions, sample, _ = cobas(2_000, 4_000, 5)
+    maker = Partitioner(parts=12, copies=copies, routing=routing)
+    parts = maker.fit(subscriptions, sample)
+    now = drifted(sample, share)
+    found = adapt(parts, subscriptions, now, threshold=limit)
+    fresh = aligned(parts, maker.fit(subscriptions, now), subscriptions)
+    assert found.before > limit
+    assert found.anew == anew
+    assert found.fresh == pytest.approx(moved(parts, fresh, subscriptions))
+    assert found.fresh is not None
+    assert found.moved <= found.fresh
+    assert found.even == (found.after <= limit)
+    assert (found.parts == fresh) == anew
+    assert found.moved == pytest.approx(moved(parts, found.parts, subscriptions))
+
+
+def test_what_cannot_be_made_even_says_so() -> None:
+    """Nearly all events have one value, which no cut takes apart."""
+    schema = Schema.of({"a": "bigint"})
+    subscriptions = compile_filters(schema, [f"a = {i}" for i in range(8)]).subscriptions
+    sample = EventBatch.from_rows([{"a": i % 8} for i in range(80)], schema)
+    late = EventBatch.from_rows([{"a": 3 if i % 10 else i // 10} for i in range(80)], schema)
+    parts = Partitioner(parts=8).fit(subscriptions, sample)
+    found = adapt(parts, subscriptions, late)
+    assert not found.even
+    assert found.after > 5
+    assert adapt(parts, subscriptions, sample).even
 
 
 def test_numbers_are_dealt_out_so_that_little_moves() -> None:
@@ -129,12 +176,50 @@ def test_what_is_refused() -> None:
         Work(pair=-1)
     with pytest.raises(InputError, match="no column 'seconds'"):
         Work.fitted(pa.table({"events": [1], "subscriptions": [1], "matches": [1]}))
-    with pytest.raises(InputError, match="0 rows, all with numbers"):
-        Work.fitted(
-            pa.table(
-                {name: pa.array([], pa.int64()) for name in ("events", "subscriptions", "matches", "seconds")}
-            )
-        )
+    with pytest.raises(ParameterError, match="work is 3; give a Work"):
+        adapt(parts, subscriptions, sample, work=3)  # type: ignore[arg-type]
+    ranges = scheme("cobas", parts=4).fit(subscriptions, sample)
+    with pytest.raises(ParameterError, match="parts are RangeTrees; only those of the schemes kd, selective"):
+        adapt(ranges, subscriptions, sample)  # type: ignore[arg-type]
     schema = EventBatch.from_rows([{"b": 1}]).schema
     with pytest.raises(ParameterError, match="do not go with parts over"):
         adapt(parts, compile_filters(schema, ["b > 1"]).subscriptions, sample)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("seconds", [0.0, 0.0], "all seconds are 0, so nothing tells parts apart; write it again with narro"),
+        ("seconds", [-1.0, 2.0], "row 0 has -1.0 in column 'seconds'; give finite numbers of at least 0"),
+        ("seconds", ["1", "x"], "column 'seconds' is string and not numbers; write it again with narrowcast"),
+        ("matches", [1, None], "column 'matches' has 1 empty of 2; leave these rows out, or write it again"),
+        ("matches", [], "it has no rows; write it again with narrowcast match --measured"),
+    ],
+)
+def test_tables_that_tell_no_work(column: str, values: list[Any], message: str) -> None:
+    names = ("events", "subscriptions", "matches", "seconds")
+    table = {name: values if name == column else [1, 2][: len(values)] for name in names}
+    with pytest.raises(InputError, match=message):
+        Work.fitted(pa.table(table))
+
+
+def test_balance_by_measured_work() -> None:
+    """Beside events times subscriptions: by what a part finds, counted by a scan."""
+    subscriptions, sample, unseen = cobas(300, 400, 6)
+    work = Work(event=1.0, held=2.0, pair=0.5, match=30.0)
+    ways: list[dict[str, Any]] = [{"copies": 1}, {"copies": 4, "routing": "selective"}]
+    for way in ways:
+        parts = Partitioner(parts=8, **way).fit(subscriptions, sample)
+        event, seen = parts.parts_of_events(unseen)
+        owner, held = parts.parts_of_subscriptions(subscriptions)
+        found = np.zeros(8)
+        for e, matched in enumerate(Auto().fit(subscriptions).match(unseen)):
+            for p in matched.tolist():
+                (part,) = set(seen[event == e].tolist()) & set(held[owner == p].tolist())
+                found[part] += 1
+        taken = work.of(np.bincount(seen, minlength=8), np.bincount(held, minlength=8), found)
+        told = measure(parts, subscriptions, unseen, work=work)
+        plain = measure(parts, subscriptions, unseen)
+        assert told.measured_work_max_over_mean == pytest.approx(taken.max() / taken.mean())
+        assert told.work_max_over_mean == plain.work_max_over_mean != told.measured_work_max_over_mean
+        assert plain.measured_work_max_over_mean is None

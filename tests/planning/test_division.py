@@ -235,6 +235,9 @@ def test_bad_input() -> None:
         Division(way="best").fit(line)  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="nothing is divided yet; call fit first"):
         Division().undo(line)
+    for refused in (Division().fit, Division().fit(line).undo):
+        with pytest.raises(ParameterError, match="positions are a list; give Positions"):
+            refused([1, 2])  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="there are 2 positions and were 1"):
         Division().fit(Positions([1.0], [], [])).undo(line)
     with pytest.raises(InputError, match="interval 0 goes from 1 to 0 and is empty"):

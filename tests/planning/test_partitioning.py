@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,16 @@ def test_boxes_on_few_keys(
     made = scheme(name, **params).fit(subscriptions, batch.slice(0, n_sample))
     assert made.parts <= params["parts"]
     check_parts(made, subscriptions, batch)
+
+
+def test_no_limit_can_be_said_in_several_ways() -> None:
+    subscriptions, sample, _ = cobas(300, 400, 0)
+    made = [
+        scheme("cobas", parts=8, kappa=kappa).fit(subscriptions, sample)
+        for kappa in (0, 0.0, math.inf, "inf")
+    ]
+    assert all(each == made[0] for each in made)
+    assert made[0] != scheme("cobas", parts=8, kappa=1).fit(subscriptions, sample)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
@@ -134,10 +145,12 @@ def test_a_position_is_spread_over_machines() -> None:
         ("cobas", {"routing": "hash"}, "routing is 'hash'; give one of random, selective"),
         ("cobas", {"search": "all"}, "search is 'all'; give one of greedy"),
         ("cobas", {"way": "best"}, "way is 'best'; give one of optimal"),
-        ("cobas", {"kappa": -1}, "kappa is -1; give a number of at least 0"),
+        ("cobas", {"kappa": -1}, "kappa is -1; give a number above 0, or 0 or inf for no limit"),
         ("cobas", {"upkeep": "much"}, "upkeep is 'much'; give a number of at least 0"),
         ("cobas", {"seed": -1}, "seed is -1"),
         ("hash", {"parts": 0}, "parts is 0"),
+        ("kd", {"work": 3}, "work is 3; give a Work"),
+        ("selective", {"work": "t.parquet"}, "work is 't.parquet'; give a Work"),
     ],
 )
 def test_what_is_refused(name: str, params: dict[str, Any], message: str) -> None:

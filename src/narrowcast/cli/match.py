@@ -132,9 +132,7 @@ def match(
         raise ParameterError("--counts leaves out who matches, which --histories needs; leave one out")
     aside = rejected or _beside(out)
     places = {"--out": out, "--rejected": aside} | ({} if histories is None else {"--histories": histories})
-    for one, other in combinations(places, 2):
-        if places[one].rstrip("/") == places[other].rstrip("/"):
-            raise ParameterError(f"{one} and {other} are both {places[one]}; give each its own")
+    _refuse_inside(places | ({} if measured is None else {"--measured": str(measured)}))
     start = time.perf_counter()
     with options.spark_at(master, conf, ui=ui) as at:
         for path in places.values():
@@ -193,6 +191,30 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
         rows.append(("  of them empty", f"{facts['empty']:,}"))
     rows.append(("seconds", f"{facts['seconds']:.1f}"))
     return rows
+
+
+def _refuse_inside(places: dict[str, str]) -> None:
+    """Refuse outputs of which two are the same, or one is inside another: it would be read as part of it."""
+    names = {option: _names(place) for option, place in places.items()}
+    for one, other in combinations(places, 2):
+        if names[one] == names[other]:
+            raise ParameterError(f"{one} and {other} are both {places[one]}; give each its own")
+        outer, inner = sorted((one, other), key=lambda option: len(names[option]))
+        if names[inner][: len(names[outer])] == names[outer]:
+            raise ParameterError(
+                f"{inner} {places[inner]} is inside {outer} {places[outer]}; put it beside it"
+            )
+
+
+def _names(place: str) -> tuple[str, ...]:
+    """Return the names that lead to a folder or URI, the same for all ways to write a local one.
+
+    >>> _names("s3a://bucket/m/"), _names("file:///tmp/a/../m") == _names("/tmp/m")
+    (('s3a:', '', 'bucket', 'm'), True)
+    """
+    if "://" in place and not place.startswith("file:"):
+        return tuple(place.rstrip("/").split("/"))
+    return Path(place.removeprefix("file:")).resolve().parts
 
 
 def _beside(out: str) -> str:

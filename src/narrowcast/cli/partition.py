@@ -23,6 +23,7 @@ from narrowcast.planning.partitioning import SCHEMES, TAKES
 from narrowcast.planning.partitioning import scheme as scheme_of
 
 if TYPE_CHECKING:
+    from narrowcast.matching.partition import Adapted
     from narrowcast.pipeline.partition import Cut
 
 #: Parts that are made unless said otherwise.
@@ -48,7 +49,7 @@ def partition(
     ] = "kd",
     start: Annotated[
         Path | None,
-        typer.Option("--from", metavar="PLAN", help="Parts in use, to be changed as little as can be."),
+        typer.Option("--from", metavar="PLAN", help="Parts in use, to be changed where they are not even."),
     ] = None,
     measured: Annotated[
         Path | None,
@@ -77,7 +78,11 @@ def partition(
     divided, with --set routing, search, way, kappa and upkeep) and `hash` (every event goes everywhere).
 
     With --from, parts in use are changed where the heaviest has more than --set threshold=1.25 times the
-    mean work, and most subscriptions stay where they are.
+    mean work: branches that are not even are cut anew, and what is in others stays where it is. Parts made
+    anew are taken where they are even too and move less, or where nothing else helps. It says which was
+    done, the balance before and after, and what share of places is new; and when nothing makes parts even.
+
+    With --measured, balance is told by the work that was measured too.
 
     Examples:
 
@@ -97,7 +102,7 @@ def partition(
         option = "--measured" if odd[0] == "work" else f"--{odd[0]}"
         raise ParameterError(f"--set {odd[0]} is given by an option of its own; use {option}")
     threshold = params.pop("threshold", None)
-    work = None if measured is None else Work.fitted(read_table(measured))
+    work = None if measured is None else _fitted(measured)
     before, said = None, {"parts": PARTS if parts is None else parts, "copies": copies, **params}
     if start is None:
         if threshold is not None:
@@ -155,7 +160,7 @@ def partition(
             )
     facts |= {"scheme": scheme, "parts": cut.parts.parts, **costs}
     if cut.adapted is not None:
-        facts |= {"from": str(start), "steps": cut.adapted.steps, "fresh": cut.fresh}
+        facts |= {"from": str(start), **_changes(cut.adapted)}
     facts["seconds"] = time.perf_counter() - begun
     tables = {f"The parts in {out}": _rows(facts)}
     if facts["rejected"]:
@@ -177,7 +182,33 @@ def _costs(cut: Cut) -> dict[str, float]:
         "work_max_over_mean": cut.measured.work_max_over_mean,
         "work": cut.measured.work,
     }
+    if cut.measured.measured_work_max_over_mean is not None:
+        costs["measured_work_max_over_mean"] = cut.measured.measured_work_max_over_mean
     return costs if cut.adapted is None else costs | {"moved": cut.adapted.moved}
+
+
+def _fitted(path: Path) -> Work:
+    """Return the work that a table tells."""
+    table = read_table(path)
+    try:
+        return Work.fitted(table)
+    except TableError as error:
+        raise TableError(f"{path}: {error}") from error
+
+
+def _changes(found: Adapted) -> dict[str, Any]:
+    """Return what came of following a load."""
+    done = "parts made anew" if found.anew else "some branches cut anew" if found.steps else "nothing"
+    return {
+        "before": found.before,
+        "after": found.after,
+        "threshold": found.threshold,
+        "even": found.even,
+        "steps": found.steps,
+        "anew": found.anew,
+        "fresh": found.fresh,
+        "done": done,
+    }
 
 
 def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -188,11 +219,24 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
         "copies": "copies of an event",
         "replication": "parts that hold a subscription",
         "work_max_over_mean": "work of the heaviest part over the mean",
+        "measured_work_max_over_mean": "  the same by measured work",
         "work": "work as a share of comparing everything",
+        "before": "heaviest over mean before, as sampled",
+        "after": "  the same after",
         "steps": "changes to the parts there were",
         "moved": "share of places that are new",
         "fresh": "share of places that would be with parts made anew",
         "seconds": "seconds",
     }
-    rows += [(text, options.number(round(facts[name], 4))) for name, text in told.items() if name in facts]
+    rows += [
+        (text, options.number(round(facts[name], 4)))
+        for name, text in told.items()
+        if facts.get(name) is not None
+    ]
+    if "done" in facts:
+        even = "yes" if facts["even"] else "no: nothing found is"
+        rows[-1:-1] = [
+            ("what was done", facts["done"]),
+            (f"at most {facts['threshold']:g} times the mean", even),
+        ]
     return rows

@@ -254,3 +254,29 @@ def _refuse(bad: Flags, said: str, *values: NDArray[Any]) -> None:
     if bad.any():
         at = int(np.flatnonzero(bad)[0])
         raise InputError(f"interval {at} {said.format(*(value[at] for value in values))}")
+
+
+def shares_of(kappa: float | str, *, above: float = 0.0) -> float:
+    """Return how many times its even share a machine may have; 0, inf and "inf" stand for no limit.
+
+    Parameters
+    ----------
+    kappa
+        The number.
+    above
+        What it has to be above, if it is a limit.
+
+    Examples
+    --------
+    >>> shares_of(2), shares_of(0), shares_of("inf")
+    (2.0, inf, inf)
+    >>> shares_of(-1)
+    Traceback (most recent call last):
+    narrowcast.errors.ParameterError: kappa is -1; give a number above 0, or 0 or inf for no limit
+    """
+    number = isinstance(kappa, int | float | np.number) and not isinstance(kappa, bool)
+    if kappa == "inf" or (number and kappa == 0):
+        return math.inf
+    if not number or not float(kappa) > above:
+        raise ParameterError(f"kappa is {kappa!r}; give a number above {above:g}, or 0 or inf for no limit")
+    return float(kappa)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from narrowcast.errors import ParameterError
-from narrowcast.matching.partition import Partitioner, Partitioning, adapt, aligned, measure, moved
+from narrowcast.matching.partition import Partitioning, adapt, measure
 from narrowcast.model.events import EventBatch
 from narrowcast.pipeline.estimate import sample_events, sample_subscriptions
 from narrowcast.pipeline.match import require_same
@@ -38,15 +38,11 @@ class Cut:
         What it costs on events that the parts were not made for.
     adapted
         What it took to get there from other parts, where these were given.
-    fresh
-        The share of places that would be new if parts were made without regard to those; the numbers of
-        parts are such that it is as small as can be.
     """
 
     parts: Parts
     measured: Measured
     adapted: Adapted | None = None
-    fresh: float | None = None
 
 
 def cut_parts(
@@ -85,26 +81,21 @@ def cut_parts(
     n, names = (seen[0] or 0, seen[1] or []) if seen else (0, [])
     held = sample_subscriptions(payloads, n, schema, seed, most=SAMPLE[0])
     columns = sorted(set(names)) if start is None else None
-    some = sample_events(events, events.count(), schema, seed, columns, most=SAMPLE[1])
+    many = events.count()
+    some = sample_events(events, many, schema, seed, columns, most=SAMPLE[1])
     known, unseen = _halves(some, seed)
+    if work is not None:  # it is by all that a part has, and a sample has less
+        work = work.scaled(many / max(1, len(known)), n / max(1, len(held)))
     options: dict[str, Any] = {"seed": seed, **(params or {})}
     if start is None:
         made = scheme_of(scheme, work=work, **options).fit(held, known)
-        return Cut(made, measure(made, held, unseen))
+        return Cut(made, measure(made, held, unseen, work=work))
     if not isinstance(start, Partitioning):
         raise ParameterError("only parts of the schemes kd, selective and hash are adapted; leave --from out")
     require_same(start, schema)
     limit = {} if threshold is None else {"threshold": threshold}
     found = adapt(start, held, known, work=work, seed=seed, **limit)
-    anew = Partitioner(
-        parts=start.parts,
-        copies=start.copies,
-        routing="selective" if len(start.weight) else "hash",
-        work=work,
-        seed=seed,
-    ).fit(held, known)
-    fresh = moved(start, aligned(start, anew, held), held)
-    return Cut(found.parts, measure(found.parts, held, unseen), found, fresh)
+    return Cut(found.parts, measure(found.parts, held, unseen, work=work), found)
 
 
 def _halves(events: EventBatch, seed: int) -> tuple[EventBatch, EventBatch]:

@@ -92,6 +92,7 @@ class Division:
         """Divide intervals; after an earlier call, only what has changed is looked at again."""
         if self.way not in get_args(Way):
             raise ParameterError(f"way is {self.way!r}; give one of {', '.join(get_args(Way))}")
+        _require(positions)
         self.undone_ = np.empty((0, 2), np.int64)
         n = len(positions)
         if self.way in ("all", "none"):
@@ -114,6 +115,7 @@ class Division:
             The load, over as many positions as before.
         """
         before = self._divided()
+        _require(positions)
         if len(positions) != len(before):
             raise ParameterError(
                 f"there are {len(positions)} positions and were {len(before)}; give as many, or use fit"
@@ -170,6 +172,12 @@ class Division:
         self.push_ = push
         self.held_ = hold(positions, self.charges, push, sums=sums)
         self.cost_ = self.held_.cost(self.charges)
+
+
+def _require(positions: object) -> None:
+    """Refuse what is no line of positions."""
+    if not isinstance(positions, Positions):
+        raise ParameterError(f"positions are a {type(positions).__name__}; give Positions")
 
 
 def _stale(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, get_args
 
 import numpy as np
 
-from narrowcast.costs.positions import Charges, Positions
+from narrowcast.costs.positions import Charges, Positions, shares_of
 from narrowcast.errors import ParameterError
 from narrowcast.matching.answers import require_fitting, require_subscriptions
 from narrowcast.matching.partition.base import MOST_PARTS, shared
@@ -60,7 +60,7 @@ class CobasPartitioner:
     routing, search, way
         As of `Merging`: which tree a subscription lives in, which trees stay, how intervals are divided.
     kappa
-        How many times its even share of subscriptions a machine holds; 0 for any number.
+        How many times its even share of subscriptions a machine holds; 0 or inf for no limit.
     upkeep
         What it costs to hold every subscription once, in copies of every event. With less, intervals are
         cut into more pieces, and events have fewer copies.
@@ -98,8 +98,8 @@ class CobasPartitioner:
         ):
             if getattr(self, name) not in known:
                 raise ParameterError(f"{name} is {getattr(self, name)!r}; give one of {', '.join(known)}")
-        for name in ("kappa", "upkeep"):
-            check_number(name, getattr(self, name), least=0.0, fix="give a number of at least 0")
+        shares_of(self.kappa)
+        check_number("upkeep", self.upkeep, least=0.0, fix="give a number of at least 0")
         check_seed(self.seed)
 
     def fit(self, subscriptions: SubscriptionSet, sample: EventBatch) -> RangeTrees:
@@ -168,7 +168,7 @@ class CobasPartitioner:
     def _charges(self, subscriptions: int, positions: int) -> Charges:
         """Return what messages and segments cost, where all events together are one message."""
         each = max(1, subscriptions)
-        room = self.kappa * each / positions if self.kappa else np.inf
+        room = shares_of(self.kappa) * each / positions
         return Charges(message=1.0, segment=self.upkeep / each, capacity=room)
 
 

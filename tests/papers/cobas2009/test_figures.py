@@ -116,6 +116,23 @@ def test_figure_6c_with_and_without_caching() -> None:
             assert rows[f"{system}/cached", x, GB].measured < rows[system, x, GB].measured
 
 
+@pytest.mark.parametrize("kappa", ["0", "inf"])
+def test_one_place_has_nothing_to_compare(kappa: str) -> None:
+    _, outcome = run("figure-6c", nodes="16", kappa=kappa)
+    assert "nothing to compare by difference, nothing to compare by ratio" in outcome.notes[0]
+    assert "room for any number" in outcome.charts["cobas2009-figure-6c"][1]
+    _, outcome = run("figure-6b", filters="5000")
+    assert "nothing to compare. The same filters" in outcome.notes[0]
+    _, outcome = run("figure-5", density="1.0", popularity="1.0")
+    assert all("nothing to compare" in note for note in outcome.notes[1:3])
+
+
+def test_one_machine() -> None:
+    _, outcome = run("figure-6c", nodes="1")
+    assert not any("reproduced" in note for note in outcome.notes)
+    assert "with 1 machine: " in outcome.notes[1]
+
+
 def test_crossing() -> None:
     assert crossing([1, 2], [1.0, 2.0], [2.0, 3.0]) is None
     assert crossing([1, 2, 3, 4], [1.0, 3.0, 1.0, 3.0], [2.0] * 4) == (3, 4)

@@ -9,7 +9,7 @@ import pytest
 
 from narrowcast.errors import ParameterError
 from narrowcast.papers import PAPERS, Study
-from narrowcast.papers.cobas2009 import load, planetlab
+from narrowcast.papers.cobas2009 import load, maintenance, planetlab
 from narrowcast.papers.cobas2009.latency import TOLD
 from narrowcast.papers.cobas2009.maintenance import SERIES
 from support.command import document, refusal
@@ -50,7 +50,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ("planetlab", {"mbit": "0"}, "mbit is 0.0; give a finite number above 0"),
         ("figure-7a", {"copied": "0"}, "share is 0.0; give a number above 0"),
         ("figure-7a", {"kappa": "1"}, "kappa is 1.0; give a number above 1"),
-        ("figure-7b", {"share": "60"}, "share is 60.0; give per cent, from 0 to 50"),
+        ("figure-7b", {"share": "60"}, "share is 60.0; give per cent above 0, up to 50"),
+        ("figure-7b", {"share": "5,0"}, "share is 0.0; give per cent above 0, up to 50"),
+        ("figure-7b", {"share": "1"}, "share is 1.0; .* at least one of 24 machines and of 500 filters"),
         ("figure-6d", {"recalled": "0"}, "recalled is '0'; give a whole number of at least 1"),
     ):
         with pytest.raises(ParameterError, match=said):
@@ -89,7 +91,7 @@ def test_figure_7a() -> None:
     most = [value[f"matching/{state}", "matching_max_over_mean"] for state in ("balanced", "replicated")]
     assert most[1] <= most[0]
     # Copies are held besides, and no event is sent more often.
-    assert value["balanced", "copies_per_event"] == value["replicated", "copies_per_event"]
+    assert value["balanced", "machines_per_event"] == value["replicated", "machines_per_event"] <= 24
     held = [value[state, "machines_per_filter"] for state in load.STATES]
     assert held[0] == pytest.approx(held[1])
     assert held[1] < held[2]
@@ -116,8 +118,41 @@ def test_figure_7b() -> None:
     assert rows["nodes/leave", 25.0, "gb"].measured < rows["nodes/fail", 25.0, "gb"].measured
     assert rows["filters/delete", 5.0, "gb"].measured < rows["filters/insert", 5.0, "gb"].measured
     assert rows["nodes/rebalance", 5.0, "machines_per_filter"].measured >= 1
+    for share, machines in ((5.0, 1), (25.0, 6)):
+        assert rows["nodes/join", share, "share_pct"].measured == pytest.approx(100 * machines / 24)
+        assert rows["filters/insert", share, "share_pct"].measured == pytest.approx(share)
     assert "by the piece" in outcome.notes[0]
+    assert outcome.notes[1] == "There are only whole machines: 5 % of machines are 4.17 %."
     assert {mark["series"] for mark in outcome.charts["cobas2009-figure-7b"][0]} <= set(SERIES.values())
+
+
+def test_the_shares_at_which_machines_take_more_are_named() -> None:
+    value = {
+        (f"{kind}/{way}", x, metric): gb
+        for kind, ways, gbs in (
+            ("nodes", ("join", "fail"), (1.0, 5.0)),
+            ("filters", ("insert", "delete"), (2.0, 3.0)),
+        )
+        for way in ways
+        for x, gb in zip((1.0, 10.0), gbs, strict=True)
+        for metric in (maintenance.GB, maintenance.EACH, maintenance.CHANGED, "links_gb", "rotations")
+    }
+    value |= {("nodes/join", x, maintenance.CHANGED): x for x in (1.0, 10.0)}
+    value |= {("nodes/leave", 10.0, maintenance.GB): 1.0}
+    more = (maintenance.GB, "sampling_gb", "machines_per_event", "machines_per_filter", "work_max_over_mean")
+    value |= {("nodes/rebalance", 10.0, metric): 1.0 for metric in more}
+    note = maintenance._claims(value, [1.0, 10.0])[0]
+    assert "with 10 % of either, 10.00 GB against 6.00 GB" in note
+    assert "Machines take more with 10 of 1, 10 %: not reproduced by the same share" in note
+
+
+@pytest.mark.parametrize(("nodes", "kappa"), [("1", "10"), ("24", "inf"), ("24", "0")])
+def test_where_none_can_have_too_much_there_is_nothing_to_compare(nodes: str, kappa: str) -> None:
+    rows, outcome = run("figure-7a", nodes=nodes, kappa=kappa)
+    assert all("nothing to compare" in note for note in outcome.notes[:3])
+    assert not any("reproduced" in note for note in outcome.notes)
+    assert rows["balanced", None, "machines_per_event"].measured <= int(nodes)
+    assert ("1 machine," in outcome.charts["cobas2009-figure-7a"][1]) == (nodes == "1")
 
 
 def test_planetlab() -> None:

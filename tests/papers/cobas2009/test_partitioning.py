@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from narrowcast.errors import ParameterError
 from narrowcast.papers import PAPERS, Study
 from narrowcast.papers.cobas2009.partitioning import (
     FOUND,
@@ -54,6 +56,13 @@ def test_what_is_asked_for_is_told() -> None:
     assert len(found.charts["cobas2009-partitioning"][0]) == len(PANELS) * (len(SERIES) + len(OTHERS))
     assert "0 have not exactly one part in common" in found.notes[0]
     assert sum("at most: " in note for note in found.notes) == 3
+
+
+@pytest.mark.parametrize("parts", ["1", "12"])
+def test_parts_that_rows_do_not_divide_are_refused(parts: str) -> None:
+    study = Study((0,), EXPERIMENT.settings("small", {"parts": parts}))
+    with pytest.raises(ParameterError, match=f"parts is {parts}; give a multiple of 8, for some schemes"):
+        EXPERIMENT.run(study)
 
 
 def test_lost_matches_are_counted() -> None:

@@ -103,12 +103,12 @@ def test_the_smallest(overlay: Overlay) -> None:
     assert loads_of(bare, at).of("storage").tolist() == [0.0] * 8
     # All events are at key 0: one machine has them all, and they cannot be shared.
     assert balance(bare, at, kappa=4).moves == 0
-    assert balance(bare, at, kappa=math.inf).moves == 0
+    assert balance(bare, at, kappa=math.inf).moves == balance(bare, at, kappa=0).moves == 0
 
 
 def test_what_is_refused(start: Stretches) -> None:
     at = np.zeros((1, 3), np.int64)
-    with pytest.raises(ParameterError, match="kappa is 1; give a number above 1, infinity for no limit"):
+    with pytest.raises(ParameterError, match="kappa is 1; give a number above 1, or 0 or inf for no limit"):
         balance(start, at, kappa=1)
     with pytest.raises(ParameterError, match="rounds is -1"):
         balance(start, at, rounds=-1)
@@ -158,6 +158,7 @@ def test_copies_go_to_those_that_have_least() -> None:
         [np.array([8.0, 0.0, 0.0, 0.0])],
         [np.arange(4)],
         4,
+        1.6,
     )
     found = replicate(loads, share=1.25)  # half an event each, at most
     assert found.many[0].tolist() == [2, 1, 1, 1]

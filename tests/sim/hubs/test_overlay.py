@@ -56,9 +56,9 @@ def test_matched_is_a_count_of_whole_boxes(overlay: Overlay) -> None:
 def test_charges_are_by_the_even_share(overlay: Overlay) -> None:
     charges = overlay.charges(kappa=2, rate=120)
     assert (charges.capacity, charges.message) == (2 * 60_000 / 32, 120 * 256e3)
-    assert overlay.charges(kappa=math.inf).capacity == math.inf
-    with pytest.raises(ParameterError, match="kappa is 0; give a number above 0"):
-        overlay.charges(kappa=0)
+    assert overlay.charges(kappa=math.inf).capacity == overlay.charges(kappa=0).capacity == math.inf
+    with pytest.raises(ParameterError, match="kappa is -1; give a number above 0, or 0 or inf for no limit"):
+        overlay.charges(kappa=-1)
 
 
 def test_agents_are_counted_once(overlay: Overlay) -> None:

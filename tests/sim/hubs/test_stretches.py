@@ -84,6 +84,9 @@ def test_loads_are_those_of_events_sent_one_by_one(some: Hubs, nodes: int, seed:
                 total[stretches.node[hub][place]] += value
         np.testing.assert_allclose(loads.of(what), total)
     assert loads.copies == pytest.approx(loads.of("matching").sum())
+    # By one event at a time: a machine that it comes to in several trees is one.
+    came = [sum(loads_of(stretches, at[i : i + 1]).of("matching") > 0) for i in range(len(at))]
+    assert loads.machines == pytest.approx(np.mean(came))
 
 
 @settings(max_examples=60, deadline=None)

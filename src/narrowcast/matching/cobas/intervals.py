@@ -129,8 +129,12 @@ def shown(low: float, high: float, low_closed: bool, high_closed: bool) -> str:
     --------
     >>> shown(0.0, 2.5, True, False)
     '[0, 2.5)'
+    >>> shown(1.0, 1.0000000000000002, False, False)
+    '(1, 1.0000000000000002)'
     """
-    return f"{'[' if low_closed else '('}{low:.15g}, {high:.15g}{']' if high_closed else ')'}"
+    # As many digits as tell a double from its neighbours.
+    first, last = (repr(float(end)).removesuffix(".0") for end in (low, high))
+    return f"{'[' if low_closed else '('}{first}, {last}{']' if high_closed else ')'}"
 
 
 def following(values: Doubles) -> Doubles:

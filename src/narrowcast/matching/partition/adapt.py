@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,8 +13,10 @@ from narrowcast.errors import ParameterError
 from narrowcast.matching.answers import require_fitting
 from narrowcast.matching.cuts import GAINS, Growth, Space
 from narrowcast.matching.partition.base import require_schema, shared
+from narrowcast.matching.partition.partitioner import Partitioner
 from narrowcast.matching.partition.partitioning import Partitioning
 from narrowcast.matching.partition.trees import join_trees
+from narrowcast.matching.partition.work import require_work
 
 if TYPE_CHECKING:
     from narrowcast.matching.partition.base import Ints, Parts
@@ -37,13 +39,20 @@ class Adapted:
     Parameters
     ----------
     parts
-        The partitioning from now on; the one there was where it is even enough.
+        The partitioning from now on; the one there was where it is even enough, or cannot be made more so.
     steps
         How many branches of trees were cut anew.
     before, after
         Work of the heaviest part over the mean, on the sample.
     moved
         The share of places of subscriptions that are new: what has to be sent.
+    threshold
+        What `after` was to come down to.
+    fresh
+        The share of places that are new with parts made without regard to those there were; None where
+        these were even enough, or no others can be made.
+    anew
+        Whether it is these that were taken.
     """
 
     parts: Partitioning
@@ -51,6 +60,14 @@ class Adapted:
     before: float
     after: float
     moved: float
+    threshold: float = THRESHOLD
+    fresh: float | None = None
+    anew: bool = False
+
+    @property
+    def even(self) -> bool:
+        """Whether the parts are as even as they were to be; not where load cannot be cut apart further."""
+        return self.after <= self.threshold
 
 
 def adapt(
@@ -68,10 +85,14 @@ def adapt(
     root on: cuts stay as long as both sides can be even with some number of cells, and only below those
     where they cannot, the branch is cut anew. All other parts keep their numbers and what they hold.
 
+    Where that does not come down to `threshold` and parts made anew are more even, or where these are even
+    too and move less, they are taken, by such numbers that little moves. Neither may be even enough: few
+    values that most events have cannot be cut apart. What comes back says so.
+
     Parameters
     ----------
     parts
-        As they are in use.
+        As they are in use; not of the scheme cobas.
     subscriptions, sample
         What there is to be matched now, or some of it.
     threshold
@@ -98,6 +119,12 @@ def adapt(
     """
     if not threshold >= 1:
         raise ParameterError(f"threshold is {threshold!r}; give a number of at least 1")
+    if not isinstance(parts, Partitioning):
+        raise ParameterError(
+            f"parts are {type(parts).__name__}; only those of the schemes kd, selective and hash are "
+            "adapted, make others anew"
+        )
+    require_work(work)
     require_schema(subscriptions, parts.schema)
     require_fitting(sample, parts.schema)
     rng = np.random.default_rng(seed)
@@ -121,11 +148,40 @@ def adapt(
         if changing.imbalance() >= after:
             break
         best, after = made, changing.imbalance()
-    if best is parts:
-        return Adapted(parts, 0, before, before, 0.0)
-    if parts.parts <= _ALIGNED:
-        best = aligned(parts, best, subscriptions)
-    return Adapted(best, steps, before, after, moved(parts, best, subscriptions))
+    found = Adapted(parts, 0, before, before, 0.0, threshold)
+    if best is not parts:
+        best, share = _numbered(parts, best, subscriptions)
+        found = Adapted(best, steps, before, after, share, threshold)
+    anew = None if before <= threshold else _anew(parts, subscriptions, space)
+    if anew is None:
+        return found
+    other = _Changing(anew, space, subscriptions).imbalance()
+    anew, fresh = _numbered(parts, anew, subscriptions)
+    better = fresh < found.moved or (other < after and not found.even)
+    if better and other <= max(after, threshold):
+        return Adapted(anew, len(anew.root), before, other, fresh, threshold, fresh, anew=True)
+    return replace(found, fresh=fresh)
+
+
+def _anew(parts: Partitioning, subscriptions: SubscriptionSet, space: Space) -> Partitioning | None:
+    """Return as many parts, in as many rows, made without regard to those there are; None where none are."""
+    by_hash = not len(parts.weight)
+    if by_hash and parts.parts % parts.copies:
+        return None
+    made = Partitioner(
+        parts=parts.parts, copies=parts.copies, routing="hash" if by_hash else "selective"
+    ).made(subscriptions, space)
+    # Events may be too alike to be cut into as many cells.
+    return made if (made.parts, made.copies) == (parts.parts, parts.copies) else None
+
+
+def _numbered(
+    before: Partitioning, after: Partitioning, subscriptions: SubscriptionSet
+) -> tuple[Partitioning, float]:
+    """Return parts by numbers such that little moves, where there are not too many, and what share does."""
+    if before.parts <= _ALIGNED:
+        after = aligned(before, after, subscriptions)
+    return after, moved(before, after, subscriptions)
 
 
 class _TooAlikeError(Exception):

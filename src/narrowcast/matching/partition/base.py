@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from narrowcast.matching.partition.work import Work
     from narrowcast.model.events import EventBatch
     from narrowcast.model.schema import Schema
     from narrowcast.model.subscriptions import SubscriptionSet
@@ -68,27 +69,76 @@ class Measured:
         Work of the heaviest part over that of the average one; work is events times subscriptions held.
     work
         The work of all parts as a share of comparing each event with each subscription.
+    measured_work_max_over_mean
+        The same as `work_max_over_mean` by the work that was measured, where that is given.
     """
 
     copies: float
     replication: float
     work_max_over_mean: float
     work: float
+    measured_work_max_over_mean: float | None = None
 
 
-def measure(parts: Parts, subscriptions: SubscriptionSet, events: EventBatch) -> Measured:
-    """Return what parts cost for subscriptions and events, best ones that they were not fitted to."""
+def measure(
+    parts: Parts, subscriptions: SubscriptionSet, events: EventBatch, *, work: Work | None = None
+) -> Measured:
+    """Return what parts cost for subscriptions and events, best ones that they were not fitted to.
+
+    Parameters
+    ----------
+    parts, subscriptions, events
+        What goes where.
+    work
+        What a part takes, as it was measured: balance is told by that too.
+
+    Examples
+    --------
+    >>> import narrowcast as nc
+    >>> from narrowcast.matching.partition import Partitioner, Work
+    >>> schema = nc.Schema.of({"price": "double"})
+    >>> made = nc.compile_filters(schema, ["price <= 10", "price > 10", "price > 20"]).subscriptions
+    >>> events = nc.EventBatch.from_rows([{"price": p} for p in (4.0, 8.0, 15.0, 30.0)], schema)
+    >>> parts = Partitioner(parts=2).fit(made, events)
+    >>> found = measure(parts, made, events, work=Work(event=0.0, pair=0.0, match=1.0))
+    >>> round(found.work_max_over_mean, 3), found.measured_work_max_over_mean
+    (1.5, 1.2)
+    """
     position, seen = parts.parts_of_events(events)
-    _, part = parts.parts_of_subscriptions(subscriptions)
-    held = np.bincount(part, minlength=parts.parts)
-    work = held * np.bincount(seen, minlength=parts.parts)
-    total, n = int(work.sum()), len(subscriptions)
+    owner, part = parts.parts_of_subscriptions(subscriptions)
+    held, visits = (np.bincount(each, minlength=parts.parts) for each in (part, seen))
+    pairs = held * visits
+    total, n = int(pairs.sum()), len(subscriptions)
+    by_measured = None
+    if work is not None:
+        found = np.zeros(parts.parts)
+        if work.match:
+            found = _matches(parts.parts, (subscriptions, owner, part), (events, position, seen))
+        taken = work.of(visits, held, found)
+        by_measured = float(taken.max() / taken.mean())
     return Measured(
         len(position) / len(events) if len(events) else float(parts.copies),
         len(part) / n if n else 0.0,
-        float(work.max() * parts.parts / total) if total else 1.0,
+        float(pairs.max() * parts.parts / total) if total else 1.0,
         total / (n * len(events)) if total else 0.0,
+        by_measured,
     )
+
+
+def _matches(
+    parts: int, held: tuple[SubscriptionSet, Ints, Numbers], seen: tuple[EventBatch, Ints, Numbers]
+) -> NDArray[np.float64]:
+    """Return how many matches each part finds, of the subscriptions it holds and the events it sees."""
+    from narrowcast.matching.auto import Auto
+    from narrowcast.model.events import EventBatch
+
+    found, table = np.zeros(parts), seen[0].to_arrow()
+    for each in range(parts):
+        mine, come = (position[part == each] for _, position, part in (held, seen))
+        if len(mine) and len(come):
+            events = EventBatch.from_arrow(table.take(come), seen[0].schema)
+            found[each] = Auto().fit(held[0].take(mine)).count(events).sum()
+    return found
 
 
 def require_schema(subscriptions: SubscriptionSet, schema: Schema) -> None:

@@ -13,6 +13,7 @@ from narrowcast.matching.cuts import GAINS, Growth, Space
 from narrowcast.matching.partition.base import MOST_PARTS, row_of, shared
 from narrowcast.matching.partition.partitioning import Partitioning
 from narrowcast.matching.partition.trees import join_trees
+from narrowcast.matching.partition.work import require_work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,6 +91,7 @@ class Partitioner:
                 f"copies is {self.copies}, which does not divide {self.parts} parts; give one that does, "
                 f"or {self.parts - self.parts % self.copies} parts"
             )
+        require_work(self.work)
 
     def fit(self, subscriptions: SubscriptionSet, sample: EventBatch) -> Partitioning:
         """Return the parts for subscriptions and events like those of a sample.
@@ -104,7 +106,11 @@ class Partitioner:
         cells = -(-self.parts // self.copies)
         rng = np.random.default_rng(self.seed)
         work = self.work and self.work.in_rows(self.copies, by_hash=self.routing == "hash")
-        space = Space.drawn(subscriptions, sample, cells, rng, work=work)
+        return self.made(subscriptions, Space.drawn(subscriptions, sample, cells, rng, work=work))
+
+    def made(self, subscriptions: SubscriptionSet, space: Space) -> Partitioning:
+        """Return the parts where it is drawn already what cuts are chosen on."""
+        cells = -(-self.parts // self.copies)
         if self.routing == "selective" and self.copies > 1:
             return self._selective(subscriptions, space)
         best = _grown(space, None, cells)

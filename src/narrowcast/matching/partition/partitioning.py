@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from narrowcast.matching.partition.base import Ints, Numbers
+    from narrowcast.matching.partition.work import Work
     from narrowcast.model.boxes import Boxes
     from narrowcast.model.events import EventBatch
     from narrowcast.model.schema import Schema
@@ -169,9 +170,11 @@ class Partitioning:
             todo += [(int(self.left[node]), low, below), (int(self.right[node]), above, high)]
         return lo, hi
 
-    def measure(self, subscriptions: SubscriptionSet, events: EventBatch) -> Measured:
+    def measure(
+        self, subscriptions: SubscriptionSet, events: EventBatch, *, work: Work | None = None
+    ) -> Measured:
         """Return what these parts cost for subscriptions and events, best ones not fitted to."""
-        return measure(self, subscriptions, events)
+        return measure(self, subscriptions, events, work=work)
 
     def to_arrow(self) -> pa.Table:
         """Return one row per part: its number, its row, the ends of its cell, a key per attribute.

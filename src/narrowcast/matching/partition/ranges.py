@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from narrowcast.matching.partition.base import Ints, Numbers
+    from narrowcast.matching.partition.work import Work
     from narrowcast.model.boxes import Boxes
     from narrowcast.model.events import EventBatch
     from narrowcast.model.schema import Schema
@@ -186,9 +187,11 @@ class RangeTrees:
             (np.cumsum(least, axis=1) > wanted.astype(np.int64)[:, None]).argmax(axis=1), np.int64
         )
 
-    def measure(self, subscriptions: SubscriptionSet, events: EventBatch) -> Measured:
+    def measure(
+        self, subscriptions: SubscriptionSet, events: EventBatch, *, work: Work | None = None
+    ) -> Measured:
         """Return what these parts cost for subscriptions and events, best ones not fitted to."""
-        return measure(self, subscriptions, events)
+        return measure(self, subscriptions, events, work=work)
 
     def to_arrow(self) -> pa.Table:
         """Return one row per part: what events visit it, and its own range of the attribute of its tree.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+import pyarrow.types as pt
 
 from narrowcast.errors import ParameterError, TableError
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 #: Columns of a table of what parts took.
 COLUMNS = ("events", "subscriptions", "matches", "seconds")
+_AGAIN = "write it again with narrowcast match --measured"
 #: No part is free, so that those where nothing happens are cut evenly too.
 _LEAST = 1e-12
 
@@ -85,14 +87,47 @@ class Work:
 
         missing = [name for name in COLUMNS if name not in seen.column_names]
         if missing:
-            raise TableError(f"not a table of work: it has no column {missing[0]!r}; write it again")
-        events, held, matches, seconds = (
-            np.asarray(seen[name].to_numpy(zero_copy_only=False), np.float64) for name in COLUMNS
-        )
+            raise TableError(f"not a table of work: it has no column {missing[0]!r}; {_AGAIN}")
+        if not seen.num_rows:
+            raise TableError(f"not a table of work: it has no rows; {_AGAIN}")
+        events, held, matches, seconds = (_numbers(seen, name) for name in COLUMNS)
+        if not seconds.any():
+            raise TableError(
+                f"not a table of work: all seconds are 0, so nothing tells parts apart; {_AGAIN}"
+            )
         terms = np.stack([events, held, events * held, matches], axis=1)
-        if not len(seconds) or not np.isfinite(terms).all() or not np.isfinite(seconds).all():
-            raise TableError(f"not a table of work: {len(seconds)} rows, all with numbers, are needed")
+        if not terms[seconds > 0].any():
+            raise TableError(
+                f"not a table of work: where it took time there are no events or subscriptions; {_AGAIN}"
+            )
         # In columns of one size, or the product would be all that counts.
         size = np.maximum(np.abs(terms).max(axis=0), 1e-300)
         found, _ = nnls(terms / size, seconds)
         return cls(*(found / size).tolist())
+
+
+def _numbers(seen: pa.Table, name: str) -> Doubles:
+    """Return a column of numbers of which none is missing or below zero."""
+    kind, column = seen.schema.field(name).type, seen[name]
+    if not (pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal(kind) or pt.is_null(kind)):
+        raise TableError(f"not a table of work: column {name!r} is {kind} and not numbers; {_AGAIN}")
+    if column.null_count:
+        raise TableError(
+            f"not a table of work: column {name!r} has {column.null_count:,} empty of {len(column):,}; "
+            "leave these rows out, or " + _AGAIN
+        )
+    found = np.asarray(column.to_numpy(), np.float64)
+    odd = np.flatnonzero(~(np.isfinite(found) & (found >= 0)))
+    if len(odd):
+        value = float(found[odd[0]])
+        raise TableError(
+            f"not a table of work: row {odd[0]} has {value!r} in column {name!r}; give finite numbers of at "
+            "least 0"
+        )
+    return found
+
+
+def require_work(work: object) -> None:
+    """Refuse what is no work that was measured, nor left out."""
+    if work is not None and not isinstance(work, Work):
+        raise ParameterError(f"work is {work!r}; give a Work, such as Work.fitted makes, or leave it out")

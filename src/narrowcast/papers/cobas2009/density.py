@@ -11,7 +11,6 @@ from narrowcast.papers.cobas2009.setting import (
     MAIN,
     PAPER,
     SMALL,
-    charges_of,
     held,
     overlay_of,
     said_of,
@@ -43,7 +42,7 @@ def _point(
         "popularity": popularity,
     }
     overlay = overlay_of(seed=seed, attributes=1, **sizes, **law)
-    charges = charges_of(overlay, kappa)
+    charges = overlay.charges(kappa=kappa)
     whole = traffic_of(overlay, "start", charges, seed=seed)
     found = told(traffic_of(overlay, "no-merging", charges, seed=seed), charges.message)
     return found | {"undivided": whole.total / 1e9}
@@ -96,8 +95,9 @@ def _claims(mean: dict[tuple[str, str], dict[tuple[float, float], float]]) -> li
             f"least {values[low]:.1f} GB a minute at density {low[0]:g} and popularity {low[1]:g}, most "
             f"{values[high]:.1f} at {high[0]:g} and {high[1]:g}"
         )
+        several = len(values) > 1
         if occurrence == "anti":
-            falls = values[steep] < values[flat]
+            falls = values[steep] < values[flat] if several else None
             notes.append(
                 f"Apart, {order}: the paper: traffic falls as both skews grow. Here from {values[flat]:.1f} "
                 f"to {values[steep]:.1f}: {held(falls)}; {said}."
@@ -105,8 +105,9 @@ def _claims(mean: dict[tuple[str, str], dict[tuple[float, float], float]]) -> li
         else:
             notes.append(
                 f"Together, {order}: the paper: the least is not where both are most skewed, but at density "
-                f"1.2 and popularity 1.0. Here {said}: that it is not is {held(low != steep)}, the place "
-                f"{held(low == (1.2, 1.0))}."
+                f"1.2 and popularity 1.0. Here {said}: that it is not is "
+                f"{held(low != steep if several else None)}, the place "
+                f"{held(low == (1.2, 1.0) if several else None)}."
             )
     return notes
 

@@ -13,7 +13,7 @@ from narrowcast.papers.cobas2009.setting import (
     REPLICATION,
     SMALL,
     WORK,
-    charges_of,
+    count,
     delays_of,
     held,
     overlay_of,
@@ -58,7 +58,7 @@ def _trial(
     overlay: Overlay, *, system: str, seed: int, kappa: float, recalled: int, **params: Any
 ) -> list[Record]:
     """Return how long events take in a system, without caching and with."""
-    charges, links = charges_of(overlay, kappa), Links(overlay.n_nodes, seed=seed)
+    charges, links = overlay.charges(kappa=kappa), Links(overlay.n_nodes, seed=seed)
     rows: list[Record] = []
     merging = Merging(charges=charges, seed=seed).fit(overlay.hubs) if system == "cobas" else None
     if merging is None:
@@ -135,10 +135,12 @@ def _claims(value: dict[tuple[str, float, str], float], places: Sequence[float],
         least = [x for x in places if value["cobas", x, metric] <= min(value[s, x, metric] for s in THREE)]
         parts = ", ".join(f"{NAMES[s]} {value[s, last, metric]:.2f}" for s in THREE)
         cached = ", ".join(f"{NAMES[s]} {value[f'{s}/{CACHED}', last, metric]:.2f}" for s in THREE)
+        differ = any(len({value[s, x, metric] for s in THREE}) > 1 for x in places)
+        high, low = (held(len(where) == len(places) if differ else None) for where in (most, least))
         notes.append(
-            f"By {unit}. The paper: multi-1D has the highest latency: {held(len(most) == len(places))}; "
-            f"COBAS the lowest: {held(len(least) == len(places))}. Here with {last:,g} machines {parts}; "
-            f"where publishers recall the last {recalled} machines of each tree: {cached}."
+            f"By {unit}. The paper: multi-1D has the highest latency: {high}; COBAS the lowest: {low}. Here "
+            f"with {count(last, 'machine')} {parts}; "
+            f"where publishers recall the last {count(recalled, 'machine')} of each tree: {cached}."
         )
     notes.append(
         "COBAS: looking up, one hop to those that hold something, and one to the agent. In seconds a machine "
@@ -152,7 +154,7 @@ def _claims(value: dict[tuple[str, float, str], float], places: Sequence[float],
     )
     notes.append(
         "Copies of an event, machines that hold a filter, and the most work of a machine over the mean, with "
-        f"{last:,g} machines: {parts}."
+        f"{count(last, 'machine')}: {parts}."
     )
     return notes
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from narrowcast.costs.positions import shares_of
 from narrowcast.papers.base import Experiment, Outcome, Row
 from narrowcast.papers.cobas2009.setting import (
-    COPIES,
+    MACHINES,
     PAPER,
     REPLICATION,
     SMALL,
     WORK,
-    charges_of,
     held,
     overlay_of,
     said_of,
@@ -65,12 +65,12 @@ def _trial(*, seed: int, kappa: float, events: int, rounds: int, copied: float, 
     """Return loads before and after balancing, and with copies, by events that nothing was decided by."""
     check_whole("events", events, least=2)
     overlay = overlay_of(seed=seed, tried=events, **sizes)
-    merging = Merging(charges=charges_of(overlay, kappa), seed=seed).fit(overlay.hubs)
+    merging = Merging(charges=overlay.charges(kappa=kappa), seed=seed).fit(overlay.hubs)
     lines = lines_of(merging.trees_, overlay.hubs)
     start = Stretches.even(lines, overlay, nodes=overlay.n_nodes)
     at = overlay.positions(overlay.events)
     seen, unseen = at[: events // 2], at[events // 2 :]
-    limit = kappa if kappa else float("inf")
+    limit = shares_of(kappa, above=1)
     after = balance(start, seen, kappa=limit, rounds=rounds, seed=seed)
     copies = replicate(loads_of(after.stretches, seen), share=copied)
     before, balanced = loads_of(start, unseen), loads_of(after.stretches, unseen)
@@ -108,7 +108,7 @@ def _told(
     rows: list[Record] = [
         {
             "state": state,
-            COPIES: loads.copies,
+            MACHINES: loads.machines,
             REPLICATION: float(storage.sum()) / (filters or 1),
             WORK: _over_mean(work),
         }
@@ -144,6 +144,7 @@ def _over_mean(load: NDArray[np.float64]) -> float:
 def _figure_7a(study: Study) -> Outcome:
     """Run all seeds, and say what came out."""
     params = dict(study.params)
+    limit = shares_of(params["kappa"], above=1)
     found: dict[tuple[str, str], list[float]] = {}
     curves: dict[tuple[str, float], list[float]] = {}
     for row in study.run(Sweep(_trial, {}, study.seeds, params)).rows:
@@ -162,41 +163,48 @@ def _figure_7a(study: Study) -> Outcome:
     ]
     marks = [
         {"panel": _PANELS[what], "place": LOADS.index(what), "state": _NAMES[state],
-         "order": STATES.index(state), "at": at, "load": float(np.mean(values)), "limit": params["kappa"]}
+         "order": STATES.index(state), "at": at, "load": float(np.mean(values)),
+         "limit": None if np.isinf(limit) else limit}
         for (series, at), values in curves.items()
         for what, state in [series.split("/")]
         if np.mean(values) > 0
     ]  # fmt: skip
     value = {(row.series, row.metric): row.measured for row in rows}
     said = said_of(params, len(study.seeds))
-    told = (OVER, OVER_LOAD, TOP, COPIES, REPLICATION, WORK)
+    told = (OVER, OVER_LOAD, TOP, MACHINES, REPLICATION, WORK)
     return Outcome(
         [row for row in rows if row.metric in told],
         {"cobas2009-figure-7a": (marks, said)},
-        [*_claims(value), *notes],
+        [*_claims(value, limit, params["nodes"]), *notes],
         [row for row in rows if row.metric not in told],
     )
 
 
-def _claims(value: dict[tuple[str, str], float]) -> list[str]:
+def _claims(value: dict[tuple[str, str], float], limit: float, machines: int) -> list[str]:
     """Hold what the paper says of loads against what came out."""
+    # So few machines that none can have as many times the mean, or any number, have nothing to balance.
+    none = machines <= limit
     nodes, load, most = (value["storage/before", metric] for metric in (OVER, OVER_LOAD, TOP))
     near = abs(nodes - 1.02) <= 0.5 and abs(load - 47.12) <= 10
     first = (
         "The paper: before balancing, 1.02 % of machines have 47.12 % of what is stored. Here "
-        f"{nodes:.2f} % have more than 10 times the mean, and {load:.1f} % of it; the fullest 1.02 % have "
-        f"{most:.1f} %: {held(near)}. Ranges are as wide as any other then."
+        f"{nodes:.2f} % have more than {limit:g} times the mean, and {load:.1f} % of it; the fullest 1.02 % "
+        f"have {most:.1f} %: {held(None if none else near)}. Ranges are as wide as any other then."
     )
     after = value["storage/balanced", OVER]
-    second = f"The paper: after it, none stores too much. Here {after:.2f} % do: {held(after == 0)}."
+    same = not (nodes or after)
+    second = (
+        f"The paper: after it, none stores too much. Here {after:.2f} % do: "
+        f"{held(None if none or same else after == 0)}."
+    )
     nodes, load = (value["matching/balanced", metric] for metric in (OVER, OVER_LOAD))
     before = [value["matching/before", metric] for metric in (OVER, OVER_LOAD)]
     third = (
         "The paper: too many events come to 0.27 % of machines, 5.25 % of all. Here before "
         f"{before[0]:.2f} % and {before[1]:.1f} %, after {nodes:.2f} % and {load:.1f} %: "
-        f"{held(nodes <= 0.27 and load <= 5.25)} in size; that there are fewer than before is "
-        f"{held(nodes < before[0])}. A key that every event comes to can be cut, but events "
-        "come to all its parts."
+        f"{held(None if none else nodes <= 0.27 and load <= 5.25)} in size; fewer than before: "
+        f"{held(None if none or not (nodes or before[0]) else nodes < before[0])}. A key that every event "
+        "comes to can be cut, but events come to all its parts."
     )
     nodes, load = (value["matching/replicated", metric] for metric in (OVER, OVER_LOAD))
     stored = value["storage/replicated", OVER]
@@ -210,7 +218,7 @@ def _claims(value: dict[tuple[str, str], float]) -> list[str]:
         f"{value['balanced', 'sampling_gb']:.1f} GB for samples in {value['balanced', 'rounds']:.0f} rounds."
     )
     together = "; ".join(
-        f"{_NAMES[state]} {value[state, COPIES]:.1f}, {value[state, REPLICATION]:.1f} and {work[state]:.1f}"
+        f"{_NAMES[state]} {value[state, MACHINES]:.1f}, {value[state, REPLICATION]:.1f} and {work[state]:.1f}"
         for state in STATES
     )
     last = (

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from narrowcast.errors import ParameterError
 from narrowcast.papers.base import Experiment, Outcome, Row
 from narrowcast.papers.cobas2009.setting import (
-    COPIES,
+    MACHINES,
     PAPER,
     REPLICATION,
     SMALL,
     WORK,
-    charges_of,
     held,
+    listed,
     overlay_of,
     said_of,
     size_note,
@@ -48,8 +49,10 @@ SERIES = {
     "nodes/rebalance": "balancing after machines came and went",
 }
 GB, MESSAGES, EACH = "gb", "messages", "kb_per_operation"
+#: The share that changes, for there are only whole filters and machines.
+CHANGED = "share_pct"
 #: In which of these every operation is counted by itself.
-_LOADS = (COPIES, REPLICATION, WORK)
+_LOADS = (MACHINES, REPLICATION, WORK)
 
 
 def _made(
@@ -60,20 +63,18 @@ def _made(
         seed=seed, nodes=nodes, filters=filters, attributes=attributes, subscriptions=subscriptions,
         tried=params["events"],
     )  # fmt: skip
-    merging = Merging(charges=charges_of(overlay, params["kappa"]), seed=seed).fit(overlay.hubs)
+    merging = Merging(charges=overlay.charges(kappa=params["kappa"]), seed=seed).fit(overlay.hubs)
     start = Stretches.even(lines_of(merging.trees_, overlay.hubs), overlay, nodes=nodes)
     at = overlay.positions(overlay.events)
-    limit = params["kappa"] or float("inf")
-    even = balance(start, at, kappa=limit, rounds=params["rounds"], seed=seed).stretches
+    even = balance(start, at, kappa=params["kappa"], rounds=params["rounds"], seed=seed).stretches
     return overlay, merging, even, at, Links(nodes, seed=seed)
 
 
 def _trial(made: tuple[Any, ...], *, share: float, seed: int, **params: Any) -> list[Record]:
     """Return what it takes when a share of filters and of machines changes."""
-    check_number("share", share, least=0, most=50, fix="give per cent, from 0 to 50")
     overlay, merging, even, at, links = made
     drawn, filters, nodes = params["subscriptions"], params["filters"], overlay.n_nodes
-    more, machines = max(1, round(drawn * share / 100)), max(1, round(nodes * share / 100))
+    more, machines = changing(share, drawn, nodes)
     weight = filters / drawn
     # Those that follow the ones there are already: of the same law, and none of them.
     workload = Intervals(n_subscriptions=drawn + more, attributes=params["attributes"], seed=seed)
@@ -84,14 +85,13 @@ def _trial(made: tuple[Any, ...], *, share: float, seed: int, **params: Any) -> 
     failed = churn(even, links, leaving=machines, seed=seed)
     left = churn(even, links, leaving=machines, graceful=True, seed=seed)
     both = churn(even, links, leaving=machines, joining=machines, seed=seed)
-    limit = params["kappa"] or float("inf")
-    again = balance(both.stretches, at, kappa=limit, rounds=params["rounds"], seed=seed)
+    again = balance(both.stretches, at, kappa=params["kappa"], rounds=params["rounds"], seed=seed)
     loads = loads_of(again.stretches, at)
     work = loads.of("work")
     rows = [
-        _told("filters/insert", filed.insertion, more * weight),
+        _told("filters/insert", filed.insertion, more * weight) | {CHANGED: 100 * more / drawn},
         _told("filters/delete", filed.deletion, more * weight),
-        _told("nodes/join", came.total, machines),
+        _told("nodes/join", came.total, machines) | {CHANGED: 100 * machines / nodes},
         _told("nodes/fail", failed.total, machines) | {"rotations": failed.rotations},
         _told("nodes/leave", left.total, machines),
         _told("nodes/rebalance", again.moving, 2 * machines)
@@ -100,11 +100,27 @@ def _trial(made: tuple[Any, ...], *, share: float, seed: int, **params: Any) -> 
     rows[2] |= {"links_gb": came.links.bytes / 1e9, "segments_gb": came.segments.bytes / 1e9}
     rows[3] |= {"links_gb": failed.links.bytes / 1e9, "segments_gb": failed.segments.bytes / 1e9}
     rows[5] |= {
-        COPIES: loads.copies,
+        MACHINES: loads.machines,
         REPLICATION: float(loads.of("storage").sum()) / filters,
         WORK: float(work.max() / work.mean()) if work.mean() > 0 else 1.0,
     }
     return rows
+
+
+def changing(share: float, filters: int, nodes: int) -> tuple[int, int]:
+    """Return how many filters that are drawn and how many machines a share is, in per cent.
+
+    Examples
+    --------
+    >>> changing(5, 500, 24)
+    (25, 1)
+    """
+    fix = f"give per cent above 0, up to 50, that are at least one of {nodes:,} machines"
+    check_number("share", share, least=0, most=50, fix=fix)
+    found = round(filters * share / 100), round(nodes * share / 100)
+    if not min(found):
+        raise ParameterError(f"share is {share!r}; {fix} and of {filters:,} filters that are drawn")
+    return found
 
 
 def _told(series: str, toll: Toll, operations: float) -> Record:
@@ -117,6 +133,8 @@ def _figure_7b(study: Study) -> Outcome:
     """Run all shares, and say what came out."""
     params = dict(study.params)
     shares = params.pop("share")
+    for share in shares:
+        changing(share, params["subscriptions"], params["nodes"])
     found: dict[tuple[str, float, str], list[float]] = {}
     for row in study.run(Sweep(_trial, {"share": shares}, study.seeds, params, setup=_made)).rows:
         values: dict[str, Any] = dict(row)
@@ -155,11 +173,19 @@ def _claims(value: Mapping[tuple[str, float, str], float], shares: Sequence[floa
     taken = (
         "The paper: machines that come and go take relatively more than filters that are added and taken "
         f"away. Here, with {last:g} % of either, {sums('nodes', last, GB):.2f} GB against "
-        f"{sums('filters', last, GB):.2f} GB, without balancing: {held(len(dearer) == len(shares))} by the "
-        f"same share of both. One machine takes {each['nodes']:,.0f} kB and one filter "
+        f"{sums('filters', last, GB):.2f} GB, without balancing. Machines take more with "
+        f"{listed(dearer)} of {listed(shares)} %: {held(len(dearer) == len(shares))} by the same share of "
+        f"both. With {last:g} %, one machine takes {each['nodes']:,.0f} kB and one filter "
         f"{each['filters']:,.1f} kB: {held(each['nodes'] > each['filters'])} by the piece."
     )
     notes = [taken]
+    odd = [
+        f"{x:g} % of machines are {value['nodes/join', x, CHANGED]:.3g} %"
+        for x in shares
+        if abs(value["nodes/join", x, CHANGED] - x) > 0.05 * x
+    ]
+    if odd:
+        notes.append(f"There are only whole machines: {', '.join(odd)}.")
     lost, handed = (value[f"nodes/{way}", last, GB] for way in ("fail", "leave"))
     notes.append(
         f"Machines that go without a word take {lost:.2f} GB, for agents look up and register what they "
@@ -175,10 +201,11 @@ def _claims(value: Mapping[tuple[str, float, str], float], shares: Sequence[floa
         if not turned
         else f"Trees were to be rotated {turned:.1f} times at most."
     )
-    copies, replication, work = (value["nodes/rebalance", last, metric] for metric in _LOADS)
+    machines, replication, work = (value["nodes/rebalance", last, metric] for metric in _LOADS)
     notes.append(
-        f"Afterwards an event comes to {copies:.1f} machines, {replication:.1f} hold a filter, and the most "
-        f"work of a machine is {work:.1f} times the mean. The paper prints no numbers, nor how many change."
+        f"Afterwards an event comes to {machines:.1f} machines, {replication:.1f} hold a filter, and the "
+        f"most work of a machine is {work:.1f} times the mean. The paper prints no numbers, nor how many "
+        "change."
     )
     return notes
 

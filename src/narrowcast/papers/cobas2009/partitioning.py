@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from narrowcast.errors import ParameterError
 from narrowcast.kernels.treebuild import hilbert_keys
 from narrowcast.matching import Auto
 from narrowcast.matching.partition import Measured
@@ -46,6 +47,8 @@ SERIES: dict[str, tuple[str, dict[str, Any], str]] = {
     "cobas/no-merging/random": ("cobas", {"search": "none", "routing": "random"}, "the same, random trees"),
     "hash": ("hash", {}, "hashed subscriptions"),
 }
+#: The most rows of a scheme, which all others divide.
+ROWS = 8
 #: Those that are no scheme, for what they come to is known, or hangs on all filters.
 OTHERS = {"broadcast": "broadcast index", "hilbert": "Hilbert packing"}
 #: Limits on replication and on balance with 64 parts, by series.
@@ -150,6 +153,10 @@ def _packed(load: _Load, parts: int) -> Measured:
 def _partitioning(study: Study) -> Outcome:
     """Run all schemes."""
     params = dict(study.params)
+    if params["parts"] % ROWS:
+        raise ParameterError(
+            f"parts is {params['parts']}; give a multiple of {ROWS}, for some schemes have as many rows"
+        )
     names = [*OTHERS, *SERIES]
     found: dict[tuple[str, str], list[float]] = {}
     sweep = Sweep(_trial, {"series": names}, study.seeds, params, setup=_made, by=[])

@@ -74,7 +74,7 @@ def _trial(
     events = params["events"]
     sizes = {name: params[name] for name in ("nodes", "filters", "attributes", "subscriptions")}
     overlay = overlay_of(seed=seed, tried=events, **sizes)
-    charges = overlay.charges(kappa=kappa if kappa else float("inf"), rate=rate)
+    charges = overlay.charges(kappa=kappa, rate=rate)
     links = Links(overlay.n_nodes, seed=seed)
     delays, steps = delays_of(params), range(0, hours + 1, _STEP)
     # Every time other machines publish, and other delays are drawn.

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from narrowcast.costs.positions import shares_of
 from narrowcast.sim.hubs import Delays, Overlay, Traffic
 from narrowcast.workloads.intervals import Intervals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from narrowcast.costs.positions import Charges
     from narrowcast.sim.sweep import Record
 
 #: The paper's table I: machines, filters, attributes; and what it leaves open: how many filters are drawn,
-#: each of which stands for as many, and how many times its share a machine holds, 0 for any number.
+#: each of which stands for as many, and how many times its share a machine holds, 0 or inf for no limit.
 PAPER: dict[str, Any] = {
     "nodes": 10_000,
     "filters": 10_000_000,
@@ -27,6 +27,7 @@ SMALL: dict[str, Any] = {"nodes": 128, "subscriptions": 3000}
 
 GB = "gb_per_min"
 COPIES = "copies_per_event"
+MACHINES = "machines_per_event"
 REPLICATION = "machines_per_filter"
 WORK = "work_max_over_mean"
 #: What is told first, and what is told besides.
@@ -57,11 +58,6 @@ def overlay_of(
         n_subscriptions=subscriptions, attributes=attributes, represents=filters, seed=seed, **given
     )
     return Overlay.of(workload, nodes=nodes, tried=tried)
-
-
-def charges_of(overlay: Overlay, kappa: float) -> Charges:
-    """Return the paper's charges, where a machine holds so many times its share; 0 for any number."""
-    return overlay.charges(kappa=kappa if kappa else math.inf)
 
 
 def delays_of(params: Mapping[str, Any]) -> Delays:
@@ -97,22 +93,43 @@ def crossing(x: Sequence[float], one: Sequence[float], other: Sequence[float]) -
     return None
 
 
-def held(yes: bool) -> str:
-    """Say whether something came out as the paper has it."""
+def held(yes: bool | None) -> str:
+    """Say whether something came out as the paper has it; None where there is nothing to compare.
+
+    Examples
+    --------
+    >>> held(True), held(None)
+    ('reproduced', 'nothing to compare')
+    """
+    if yes is None:
+        return "nothing to compare"
     return "reproduced" if yes else "not reproduced"
+
+
+def listed(places: Sequence[float]) -> str:
+    """Return places in words."""
+    return ", ".join(f"{x:g}" for x in places) or "none"
+
+
+def count(many: float, what: str) -> str:
+    """Return a number of things in words.
+
+    Examples
+    --------
+    >>> count(1, "machine"), count(2000, "machine")
+    ('1 machine', '2,000 machines')
+    """
+    return f"{many:,.15g} {what}" + ("" if many == 1 else "s")
 
 
 def said_of(params: Mapping[str, Any], seeds: int, *, without: str = "") -> str:
     """Return what the numbers are of, for the line below a title."""
-    words = {
-        "attributes": "{} attributes",
-        "nodes": "{:,} machines",
-        "filters": "{:,} filters",
-        "subscriptions": "{:,} of them drawn",
-    }
-    parts = [text.format(params[name]) for name, text in words.items() if name != without]
-    room = f"room for {params['kappa']:g} shares" if params["kappa"] else "room for any number"
-    parts += [room, f"{seeds} {'seed' if seeds == 1 else 'seeds'}"]
+    words = {"attributes": "attribute", "nodes": "machine", "filters": "filter"}
+    parts = [count(params[name], what) for name, what in words.items() if name != without]
+    parts.append(f"{params['subscriptions']:,} of them drawn")
+    room = shares_of(params["kappa"])
+    parts.append("room for any number" if math.isinf(room) else f"room for {room:g} shares")
+    parts.append(count(seeds, "seed"))
     return ", ".join(parts)
 
 

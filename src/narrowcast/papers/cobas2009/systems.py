@@ -15,9 +15,10 @@ from narrowcast.papers.cobas2009.setting import (
     REPLICATION,
     SMALL,
     WORK,
-    charges_of,
+    count,
     crossing,
     held,
+    listed,
     overlay_of,
     said_of,
     size_note,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 #: The three that all figures have.
 THREE = ("multi-1d", "dr-tree", "cobas")
+#: One of what places along an axis count.
+AXES = {"attributes": "attribute", "filters": "filter", "nodes": "machine"}
 #: With what else is known of ranges, behind the name of a system.
 CACHED = "cached"
 #: Panels of a picture, in order.
@@ -59,7 +62,7 @@ def _trial(
     overlay: Overlay, *, system: str, seed: int, kappa: float, cached: float = 0.0, **_: Any
 ) -> Record:
     """Return what a system takes."""
-    charges = charges_of(overlay, kappa)
+    charges = overlay.charges(kappa=kappa)
     traffic = traffic_of(overlay, system, charges, cached=cached, seed=seed)
     found = told(traffic, charges.message)
     if cached:
@@ -116,8 +119,8 @@ def _together(value: dict[tuple[str, str], float], systems: Sequence[str], x: fl
     delivery = value["cobas", "delivery_gb_per_min"]
     return (
         "Copies of an event, machines that hold a filter, and the most work of a machine over the mean, with "
-        f"{x:,g} {axis}: {'; '.join(parts)}. What goes on to agents of subscribers is not in the traffic: "
-        f"{delivery:,.0f} GB a minute with COBAS, for nearly every machine is the agent of a match."
+        f"{count(x, AXES[axis])}: {'; '.join(parts)}. What goes on to agents of subscribers is not in the "
+        f"traffic: {delivery:,.0f} GB a minute with COBAS, for nearly every machine is the agent of a match."
     )
 
 
@@ -125,26 +128,27 @@ def _by_attributes(gb: Means, places: Sequence[float]) -> list[str]:
     """Hold what the paper says of dimensions against what came out."""
     line = {system: [gb[system, x] for x in places] for system in NAMES}
     dearer = [x for x, a, b in zip(places, line["dr-tree"], line["multi-1d"], strict=True) if a > b]
-    past = min(dearer, default=0) > 8 and places[-1] in dearer
+    several = len(places) > 1
+    past = min(dearer, default=0) > 8 and places[-1] in dearer if several else None
     tree = (
         "The paper: the DR-tree is dearer than multi-1D only with more than 12 attributes. Here it is at "
-        f"{_listed(dearer)}: {held(past)}."
+        f"{listed(dearer)}: {held(past)}."
     )
     notes = [tree]
     dear = [x for x, a, b in zip(places, line["no-division"], line["no-merging"], strict=True) if a > b]
     turns = crossing(places, line["no-division"], line["no-merging"])
-    right = turns is not None and turns[0] >= 12 and places[-1] in dear
+    right = turns is not None and turns[0] >= 12 and places[-1] in dear if several else None
     where = "nowhere" if turns is None else f"between {turns[0]:g} and {turns[1]:g} attributes"
     notes.append(
         "The paper: COBAS without merging is dearer up to 17 attributes, without division beyond. Here "
-        f"without division is dearer at {_listed(dear)}, and the two cross {where}: {held(right)}."
+        f"without division is dearer at {listed(dear)}, and the two cross {where}: {held(right)}."
     )
     others = [system for system in NAMES if system != "cobas"]
     best = [
         x for i, x in enumerate(places) if line["cobas"][i] <= min(line[s][i] for s in others) * (1 + 1e-9)
     ]
     notes.append(
-        f"The paper: COBAS is the cheapest. Here at {_listed(best)}: {held(len(best) == len(places))}. "
+        f"The paper: COBAS is the cheapest. Here at {listed(best)}: {_everywhere(best, places, line)}. "
         "Beside COBAS without merging that is so by construction: greedy merging begins there."
     )
     return notes
@@ -152,8 +156,9 @@ def _by_attributes(gb: Means, places: Sequence[float]) -> list[str]:
 
 def _by_filters(gb: Means, places: Sequence[float]) -> list[str]:
     """Hold what the paper says of more filters against what came out."""
-    growth = {system: gb[system, places[-1]] / gb[system, places[0]] for system in THREE}
-    smooth = all(ratio < places[-1] / places[0] for ratio in growth.values())
+    growth = {system: _times(gb[system, places[0]], gb[system, places[-1]]) for system in THREE}
+    several = places[-1] != places[0] and any(gb.values())
+    smooth = all(ratio < places[-1] / places[0] for ratio in growth.values()) if several else None
     parts = ", ".join(f"{NAMES[system]} {ratio:.2f} times" for system, ratio in growth.items())
     cheap = [x for x in places if gb["cobas", x] <= min(gb[system, x] for system in THREE)]
     grown = (
@@ -161,20 +166,24 @@ def _by_filters(gb: Means, places: Sequence[float]) -> list[str]:
         f"{places[-1]:,g}: {held(smooth)}. The same filters are drawn and weigh more, so that the DR-tree "
         "hardly changes."
     )
-    everywhere = held(len(cheap) == len(places))
-    return [grown, f"The paper: COBAS has the least traffic. Here at {_listed(cheap)}: {everywhere}."]
+    line = {system: [gb[system, x] for x in places] for system in THREE}
+    everywhere = _everywhere(cheap, places, line)
+    return [grown, f"The paper: COBAS has the least traffic. Here at {listed(cheap)}: {everywhere}."]
 
 
 def _by_nodes(gb: Means, places: Sequence[float]) -> list[str]:
     """Hold what the paper says of more machines against what came out."""
     first, last = places[0], places[-1]
     more = {system: gb[system, last] - gb[system, first] for system in THREE}
-    times = {system: gb[system, last] / gb[system, first] for system in THREE}
+    times = {system: _times(gb[system, first], gb[system, last]) for system in THREE}
     parts = ", ".join(f"{NAMES[s]} {more[s]:+,.0f} GB a minute ({times[s]:.1f} times)" for s in THREE)
     saved = {system: gb[system, last] - gb[f"{system}/{CACHED}", last] for system in THREE}
     # With all trees left COBAS saves as much as multi-1D, but for what is rounded.
     order = saved["multi-1d"] * (1 + 1e-9) >= saved["cobas"] >= saved["dr-tree"]
-    least, slow = (values["cobas"] == min(values.values()) for values in (more, times))
+    apart = len(set(saved.values())) > 1
+    least, slow = (
+        values["cobas"] == min(values.values()) if first != last else None for values in (more, times)
+    )
     grown = (
         f"The paper: of the three, COBAS grows least. Here {parts}: {held(least)} by difference, "
         f"{held(slow)} by ratio. The room of a machine shrinks as there are more of them."
@@ -182,15 +191,20 @@ def _by_nodes(gb: Means, places: Sequence[float]) -> list[str]:
     cached = ", ".join(f"{NAMES[s]} {saved[s]:,.1f}" for s in THREE)
     known = (
         f"The paper: caching helps multi-1D most and the DR-tree least. Here it saves {cached} GB a minute "
-        f"with {last:,g} machines: {held(order)}. The paper says nothing of the cache; here everybody knows "
-        "the machines of the most frequent ranges."
+        f"with {count(last, 'machine')}: {held(order if apart else None)}. The paper says nothing of the "
+        "cache; here everybody knows the machines of the most frequent ranges."
     )
     return [grown, known]
 
 
-def _listed(places: Sequence[float]) -> str:
-    """Return places in words."""
-    return ", ".join(f"{x:g}" for x in places) or "none"
+def _times(before: float, after: float) -> float:
+    """Return how many times as much there is; once where there was nothing."""
+    return after / before if before else 1.0
+
+
+def _everywhere(best: Sequence[float], places: Sequence[float], line: dict[str, list[float]]) -> str:
+    """Say whether COBAS is the cheapest at all places, where there is traffic at all."""
+    return held(len(best) == len(places) if any(map(any, line.values())) else None)
 
 
 FIGURE_6A = Experiment(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from narrowcast.errors import ParameterError
+from narrowcast.costs.positions import shares_of
 from narrowcast.planning.base import check_seed, check_whole
 from narrowcast.sim.hubs.loads import loads_of
 from narrowcast.sim.hubs.paths import visits
@@ -70,7 +70,7 @@ def balance(
     at
         Keys of the events that loads are counted by: events x attributes.
     kappa
-        How many times the mean a machine may have.
+        How many times the mean a machine may have, above 1; 0 or inf for no limit.
     rounds
         How many rounds there are at most; it ends before when none has moved for three.
     seed
@@ -78,8 +78,7 @@ def balance(
     """
     check_whole("rounds", rounds, least=0)
     check_seed(seed)
-    if not kappa > 1:
-        raise ParameterError(f"kappa is {kappa!r}; give a number above 1, infinity for no limit")
+    kappa = shares_of(kappa, above=1)
     rng = np.random.default_rng(seed)
     n = stretches.n_nodes
     hops = math.ceil(math.log2(n)) if n > 1 else 0

@@ -31,6 +31,8 @@ class Loads:
         For each tree the machine that has each stretch.
     n_nodes
         How many machines there are.
+    machines
+        To how many machines an event comes, on average; one that has stretches of several trees is one.
     """
 
     storage: list[Doubles]
@@ -38,6 +40,7 @@ class Loads:
     work: list[Doubles]
     node: list[Ints]
     n_nodes: int
+    machines: float
 
     def of(self, what: str) -> Doubles:
         """Return `storage`, `matching` or `work` of each machine, all trees together."""
@@ -48,7 +51,10 @@ class Loads:
 
     @property
     def copies(self) -> float:
-        """To how many machines an event comes, those where it enters included, on average."""
+        """To how many machines of each tree an event comes, all trees together, on average.
+
+        Those where it enters are included, and a machine that it comes to in several trees is several.
+        """
         return float(sum(part.sum() for part in self.matching))
 
 
@@ -65,7 +71,7 @@ def loads_of(stretches: Stretches, at: Ints) -> Loads:
     at
         The key of each event in each attribute: events x attributes.
     """
-    storage, matching, work = [], [], []
+    storage, matching, work, reached = [], [], [], []
     n_events = max(1, len(at))
     for hub, line in enumerate(stretches.lines):
         held = stretches.storage(hub)
@@ -85,10 +91,12 @@ def loads_of(stretches: Stretches, at: Ints) -> Loads:
         real = (part > 0) | (place == stretches.owners(hub, value)[0][event])
         event, key, place, part = event[real], key[real], place[real], np.maximum(part[real], 0.0)
         once = np.unique(event * places + place)
+        reached.append(once // places * stretches.n_nodes + stretches.node[hub][once % places])
         storage.append(held)
         matching.append(np.bincount(once % places, minlength=places) / n_events)
         work.append(np.bincount(place, part * line.held.segments[key], places) / n_events)
-    return Loads(storage, matching, work, list(stretches.node), stretches.n_nodes)
+    machines = len(np.unique(np.concatenate(reached))) / n_events if reached else 0.0
+    return Loads(storage, matching, work, list(stretches.node), stretches.n_nodes, machines)
 
 
 def overloaded(load: Doubles, kappa: float) -> tuple[float, float]:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 
 import numpy as np
 
-from narrowcast.costs.positions import RATE, Charges
-from narrowcast.errors import ParameterError
+from narrowcast.costs.positions import RATE, Charges, shares_of
 from narrowcast.planning.base import check_whole
 from narrowcast.planning.merging import Hubs
 
@@ -106,15 +105,14 @@ class Overlay:
         Parameters
         ----------
         kappa
-            How many times its even share of filters a machine holds (section VII-B); infinite for no limit.
+            How many times its even share of filters a machine holds (section VII-B); 0 or inf for no limit.
         rate
             Events a minute.
         """
-        if not kappa > 0:
-            raise ParameterError(f"kappa is {kappa!r}; give a number above 0, infinity for no limit")
+        room = shares_of(kappa)
         share = self.n_filters / self.n_nodes
         # Without filters any limit will do.
-        return Charges.of(rate=rate, capacity=kappa * share if share else math.inf)
+        return Charges.of(rate=rate, capacity=room * share if share else math.inf)
 
     def positions(self, values: Doubles) -> Ints:
         """Return the range that each value is in: events x attributes."""

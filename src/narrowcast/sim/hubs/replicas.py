@@ -85,7 +85,7 @@ def replicate(loads: Loads, *, share: float = 5.0) -> Replicas:
     --------
     >>> from narrowcast.sim.hubs.loads import Loads
     >>> loads = Loads([np.array([6.0, 1.0, 1.0])], [np.array([0.9, 0.1, 0.2])], [np.zeros(3)],
-    ...               [np.arange(3)], 3)
+    ...               [np.arange(3)], 3, 1.2)
     >>> found = replicate(loads, share=1)
     >>> found.many[0].tolist(), found.spread(loads, "matching").round(3).tolist(), found.segments(loads)
     ([3, 1, 1], [0.3, 0.4, 0.5], 12.0)
