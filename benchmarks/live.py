@@ -10,8 +10,10 @@ subscribers.
   nats-py, with who wants what known beforehand: a message for each delivery.
 - `half`: the same two at half the rate that each has reached. Latency is from `publish` until a subscriber
   has the event, by the clock of one machine; at the full rate it is mostly that of waiting.
-- `plans`: clusters of 300 subscribers by each method, made from 4,000 events: deliveries for each of 4,000
-  others, counted by the subscribers, beside those that the plan's own events come to.
+- `plans`: 300 subscribers and events around hotspots. `narrowcast plan` makes a plan of 16 channels by each
+  method from 4,000 events, and 4,000 others are sent by it: deliveries for each, counted by the subscribers
+  as they come in, beside what `narrowcast evaluate` says of those 4,000 that the plan was made from
+  (`learned`), and of those that are sent (`sent`).
 - `soak`: an hour of 500 events a second, as fast as they go, and the node's memory before and after.
 """
 
@@ -23,23 +25,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import nats
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from benchmarks.sparks import filters_of
-from benchmarks.workloads import Work, make
+from benchmarks.workloads import make
 
 import narrowcast as nc
 from narrowcast.broker import Desk, Interests, NatsServer, Node, Publisher, Subscriber
 from narrowcast.broker.nats import NatsTransport
 from narrowcast.matching import Auto
 from narrowcast.matching.answers import subscribers_of
-from narrowcast.routing.routes import Routes
+from narrowcast.routing.routes import read_routes
 from narrowcast.workloads.hotspots import Hotspots
 
 HERE = Path(__file__).parent
@@ -50,8 +54,18 @@ NAMES = {"few": "C10", "many": "S10", "soak": "C10"}
 PLAIN = 8_000
 #: Events that are published between two looks at the clock.
 STEP = 50
-METHODS = ("unicast", "broadcast", "hash", "pairwise", "direct")
+#: Methods, and what their flows are.
+METHODS = {
+    "unicast": "events",
+    "broadcast": "events",
+    "direct": "events",
+    "ncut": "events",
+    "hash": "cells",
+    "macqueen": "cells",
+    "pairwise": "cells",
+}
 CLUSTERED, CHANNELS, SEEN = 300, 16, 4_000
+COMMAND = [sys.executable, "-c", "from narrowcast.cli.main import main; main()"]
 
 
 def log(text: object) -> None:
@@ -59,15 +73,46 @@ def log(text: object) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def work_of(kind: str, n: int, events: int = 20_000) -> Work:
-    """Return the workload of a part."""
-    return make(NAMES[kind], "int", n, events)
+@dataclass(frozen=True)
+class Job:
+    """What a run is about.
+
+    Parameters
+    ----------
+    schema, people, filters
+        Who subscribes to what.
+    payloads
+        Events as JSON, without the end, which has the time of publishing.
+    plan
+        The folder of the plan, if any.
+    """
+
+    schema: nc.Schema
+    people: list[str]
+    filters: list[str]
+    payloads: list[bytes]
+    plan: str | None = None
 
 
-def payloads(work: Work) -> list[bytes]:
-    """Return events as JSON, without the end, which has the time of publishing."""
-    rows = work.points.astype(np.int64).tolist()
-    return [msgspec.json.encode(dict(zip(work.attributes, row, strict=True)))[:-1] for row in rows]
+def job_of(kind: str, n: int, events: int = 20_000) -> Job:
+    """Return what a run is about: a kind by name, or a plan in a folder, beside which its tables are."""
+    if kind in NAMES:
+        work = make(NAMES[kind], "int", n, events)
+        rows = work.points.astype(np.int64).tolist()
+        some = [_open(dict(zip(work.attributes, row, strict=True))) for row in rows]
+        people = [f"s{i % PEOPLE}" for i in range(n)]
+        return Job(work.schema, people, filters_of(work).to_pylist(), some)
+    tables = {
+        name: pq.read_table(Path(kind).parent / f"{name}.parquet") for name in ("subscriptions", "sent")
+    }
+    batch = nc.EventBatch.from_arrow(tables["sent"])
+    people, filters = (tables["subscriptions"][name].to_pylist() for name in ("subscriber", "filter"))
+    return Job(batch.schema, people, filters, [_open(batch.row(i)) for i in range(len(batch))], kind)
+
+
+def _open(event: dict[str, Any]) -> bytes:
+    """Return an event as JSON without its end."""
+    return msgspec.json.encode(event)[:-1]
 
 
 def stamped(some: bytes) -> bytes:
@@ -89,11 +134,13 @@ def quantiles(seconds: list[float]) -> dict[str, float]:
 async def node(url: str, kind: str, n: int) -> None:
     """Be a node, until standard input ends; then tell what was done."""
     transport = await NatsTransport.connect(url, limit=1 << 20)
-    work = work_of(kind, n, 1)
-    interests = Interests(work.schema)
-    people = [f"s{i % PEOPLE}" for i in range(n)]
-    assert interests.load(people, filters_of(work).to_pylist()) == []
-    made = Node(transport, Desk(transport, interests))
+    job = job_of(kind, n, 1)
+    interests = Interests(job.schema)
+    assert interests.load(job.people, job.filters) == []
+    desk = Desk(transport, interests)
+    if job.plan is not None:
+        desk.use(read_routes(job.plan, job.schema), job.plan)
+    made = Node(transport, desk)
     await made.start()
     say({"ready": True})
     marks = []
@@ -114,6 +161,8 @@ async def node(url: str, kind: str, n: int) -> None:
         {
             "events": counts.events,
             "wanted": counts.pairs,
+            "deliveries": counts.direct + counts.shared,
+            "listening": len(desk.epoch.joined),
             "frames": counts.frames,
             "entries": counts.entries,
             "events_per_s": round(rate),
@@ -131,11 +180,12 @@ def _memory() -> float:
     return round(pages * 4096 / 1e6, 1)
 
 
-async def receive(url: str, _: str, n: int) -> None:
+async def receive(url: str, kind: str, n: int) -> None:
     """Be all subscribers, until standard input ends; then tell what came."""
     transport = await NatsTransport.connect(url, limit=1 << 20)
     got, late, last = 0, [], [0.0]
-    people = [await Subscriber(transport, f"s{i}").start() for i in range(min(n, PEOPLE))]
+    names = sorted(set(job_of(kind, n, 1).people))
+    people = [await Subscriber(transport, name).start() for name in names]
 
     async def read(one: Subscriber) -> None:
         nonlocal got
@@ -147,8 +197,10 @@ async def receive(url: str, _: str, n: int) -> None:
     reading = [asyncio.create_task(read(one)) for one in people]
     say({"ready": True})
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-    dropped = sum(one.dropped for one in people)
-    say({"deliveries": got, "last": last[0], "dropped": dropped, **quantiles(late)})
+    counted = {
+        name: sum(getattr(one, name) for one in people) for name in ("dropped", "filtered", "repeated")
+    }
+    say({"deliveries": got, "last": last[0], **counted, **quantiles(late)})
     for each in reading:
         each.cancel()
 
@@ -160,7 +212,7 @@ def _sent(payload: bytes) -> float:
 async def publish(url: str, kind: str, n: int, events: int, rate: float) -> None:
     """Publish events, at some rate or as fast as they go."""
     transport = await NatsTransport.connect(url)
-    some = payloads(work_of(kind, n))
+    some = job_of(kind, n).payloads
     async with Publisher(transport, "bench") as publisher:
         begun = time.time()
         for i in range(events):
@@ -196,8 +248,9 @@ async def plain_receive(url: str, _: str, n: int) -> None:
 
 async def plain_publish(url: str, kind: str, n: int, events: int, rate: float) -> None:
     """Publish a message for each delivery, with who wants what known beforehand."""
-    work = work_of(kind, n)
-    some, subscriptions = payloads(work), work.subscriptions()
+    some = job_of(kind, n).payloads
+    work = make(NAMES[kind], "int", n, len(some))
+    subscriptions = work.subscriptions()
     wants = subscribers_of(Auto().fit(subscriptions).match(work.events()), subscriptions)
     subjects = [[f"plain.s{i}" for i in wants[row].tolist()] for row in range(len(some))]
     client = await nats.connect(url)
@@ -266,6 +319,7 @@ def driven(
     people = Process("receive", url, kind, n) if heard else None
     if people is not None:
         people.next()
+        time.sleep(1.0)  # the node hears who listens to which channel
     sent = Process("publish", url, kind, n, events, rate).next()
     time.sleep(1.0)  # what is on its way comes in
     found = people.end() if people is not None else {}
@@ -295,64 +349,51 @@ def plainly(url: str, kind: str, n: int, events: int, rate: float = 0.0) -> dict
     }
 
 
-@asynccontextmanager
-async def _brokered(url: str, filters: dict[str, str], routes: Routes, prefix: str) -> AsyncIterator[Any]:
-    """Give a node with subscribers that listen to their channels."""
-    transport = await NatsTransport.connect(url)
-    desk = Desk(transport, Interests(Hotspots().schema()), prefix=prefix)
-    desk.use(routes)
-    made = Node(transport, desk)
-    await made.start()
-    people = []
-    for name, text in filters.items():
-        people.append(await Subscriber(transport, name, prefix=prefix).start())
-        await people[-1].subscribe(text)
-    while any(desk.epoch.channels(name) and name not in desk.epoch.joined for name in filters):
-        await asyncio.sleep(0.01)
-    yield transport, made, people
-    for one in people:
-        await one.aclose()
-    await made.stop()
-    await transport.aclose()
-
-
-async def _by_plan(url: str, method: str, seen: int) -> dict[str, Any]:
-    """Count deliveries by a plan, beside those that it comes to for the events it was made from."""
-    workload = Hotspots(n_subscriptions=CLUSTERED, n_events=2 * seen, seed=7)
-    tables = workload.tables()
-    events = nc.EventBatch.from_arrow(tables["events"])
-    subscriptions = nc.compile_filters(events.schema, tables["subscriptions"]).subscriptions
-    found = subscribers_of(Auto().fit(subscriptions).match(events), subscriptions)
-    wants = np.zeros((subscriptions.n_subscribers, len(events)), bool)
-    wants[found.index, found.rows()] = True
-    names = subscriptions.subscribers.to_pylist()
-    interest = nc.Interest(wants[:, :seen], subscribers=names)
-    plan = nc.PLANNERS[method](channels=CHANNELS, seed=0).fit(interest).plan_
-    wanted, wasted = wants[:, :seen].sum() / seen, nc.Waste().score(interest, plan).total / seen
-    order = tables["subscriptions"]
-    filters = dict(zip(order["subscriber"].to_pylist(), order["filter"].to_pylist(), strict=True))
-    async with _brokered(url, filters, Routes(method, plan, None), f"plans-{method}") as (
-        transport,
-        made,
-        people,
-    ):
-        async with Publisher(transport, prefix=f"plans-{method}") as publisher:
-            for i in range(seen, 2 * seen):
-                await publisher.publish(events.row(i))
-        await transport.flush()
-        await asyncio.sleep(0.5)
-        counts = made.counts
-        got = sum(len(one._events) + one.filtered + one.repeated for one in people)
+def by_plan(url: str, method: str, folder: Path, seen: int) -> dict[str, Any]:
+    """Count deliveries by a plan, beside those that it should come to."""
+    inputs = ["--subscriptions", folder / "subscriptions.parquet", "--events"]
+    plan = folder / method
+    words = ["--flows", METHODS[method], "--method", method, "--channels", CHANNELS, "--out", plan]
+    commanded("plan", *inputs, folder / "learned.parquet", *words)
+    model = {}
+    for name in ("learned", "sent"):
+        found = commanded("evaluate", plan, *inputs, folder / f"{name}.parquet", "--router", "channels")
+        sent = found["replay"]["plan"]
+        model[name] = (sent["received_over_channels"] + sent["direct_messages"]) / seen
+        model[f"{name}_wasted"] = sent["wasted"] / seen
+    row = driven(url, str(plan), 0, seen)
+    came = sum(row[name] for name in ("deliveries", "filtered", "repeated", "dropped")) / seen
     return {
         "method": method,
+        "flows": METHODS[method],
         "events": seen,
-        "deliveries_per_event": round(got / seen, 3),
-        "counted_by_node": round((counts.direct + counts.shared) / seen, 3),
-        "wasted_per_event": round((got - counts.pairs) / seen, 3),
-        "predicted_deliveries": round(float(wanted + wasted), 3),
-        "predicted_wasted": round(float(wasted), 3),
-        "off_pct": round(100 * (got / seen / float(wanted + wasted) - 1), 2),
+        "deliveries": round(came, 3),
+        "wasted": round(came - row["wanted"] / seen, 3),
+        "counted_by_node": round(row["node"]["deliveries"] / seen, 3),
+        "listening": row["node"]["listening"],
+        **{f"model_{name}": round(value, 3) for name, value in model.items()},
+        "off_learned_pct": round(100 * (came / model["learned"] - 1), 2),
+        "off_sent_pct": round(100 * (came / model["sent"] - 1), 2),
+        "lost": row["lost"],
     }
+
+
+def commanded(*words: object) -> Any:
+    """Run a command of ours, and return what it says."""
+    done = subprocess.run([*COMMAND, *map(str, words), "--json"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(map(str, words))}: {done.stderr}")
+    return json.loads(done.stdout)
+
+
+def write_tables(folder: Path, seen: int) -> None:
+    """Write subscriptions, the events that plans are made from, and those that are sent."""
+    tables = Hotspots(n_subscriptions=CLUSTERED, n_events=2 * seen, seed=7).tables()
+    pq.write_table(tables["subscriptions"], folder / "subscriptions.parquet")
+    # In turn, so that both have the same law whatever moves meanwhile.
+    for start, name in enumerate(("learned", "sent")):
+        rows = pa.array(range(start, 2 * seen, 2))
+        pq.write_table(tables["events"].take(rows), folder / f"{name}.parquet")
 
 
 def run(*, quick: bool = False) -> dict[str, Any]:
@@ -371,13 +412,18 @@ def run(*, quick: bool = False) -> dict[str, Any]:
         half = driven(url, "many", n, many["many"] // 2, full["events_per_s"] / 2)
         plain_half = plainly(url, "many", n, int(PLAIN * scale) // 2, plain["events_per_s"] / 2)
         log({"half": half, "plain_half": plain_half})
-        plans = [asyncio.run(_by_plan(url, method, int(SEEN * max(scale, 0.05)))) for method in METHODS]
-        log(plans)
+        seen = int(SEEN * max(scale, 0.05))
+        write_tables(Path(folder), seen)
+        plans = []
+        for method in METHODS:
+            plans.append(by_plan(url, method, Path(folder), seen))
+            log(plans[-1])
         soak = driven(url, "soak", n, many["soak"], heard=False)
         log({"soak": soak})
     ratio = full["deliveries_per_s"] / max(1, plain["deliveries_per_s"])
     memory, rate = soak["node"]["memory_mb"], few["node"]["events_per_s"]
-    off, steady = max(abs(row["off_pct"]) for row in plans), memory["ended"] <= 1.1 * memory["begun"]
+    off = max(abs(row["off_learned_pct"]) for row in plans)
+    steady = memory["ended"] <= 1.1 * memory["begun"]
     targets = [
         ("events a second, few match", ">= 50,000", rate, rate >= 50_000),
         ("deliveries a second, times plain nats-py", ">= 3", round(ratio, 2), ratio >= 3),

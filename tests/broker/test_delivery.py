@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from narrowcast.broker import Subscriber
+from narrowcast.routing import ChannelRouter
+from narrowcast.routing.choice import router_maker
 from support.broker import Setting, plan_of, some_events, some_filters, wanted, write_plan_of
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from narrowcast.broker import Event
     from narrowcast.broker.transport import Transport
+    from narrowcast.routing import Router
 
     Open = Callable[..., AbstractAsyncContextManager[Transport]]
 
@@ -63,6 +66,34 @@ def test_by_any_plan(opened: Open, method: str | None) -> None:
         assert sum(s.filtered + s.repeated for s in setting.subscribers.values()) == counts.wasted
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("router", ["exact", "partial", "threshold"])
+def test_each_the_cheapest_way(opened: Open, router: str) -> None:
+    """Whatever decides the way, everybody gets the same; and no way costs more than what the plan says."""
+
+    async def run(make: Router) -> tuple[float, set[str]]:
+        rng = np.random.default_rng(6)
+        filters, events = people(rng, 12), some_events(rng, 300)
+        filters |= {f"wide{i}": [f"price > {i}"] for i in range(6)}
+        expected = wanted(filters, events)
+        async with opened() as transport:
+            setting = Setting(transport, filters, router=make)
+            await setting.start(plan_of(filters, "direct", 3, 1))
+            ids = await setting.publish(events)
+            await setting.end({name: len(found) for name, found in expected.items()})
+            counts = setting.node.counts
+        for name, numbers in expected.items():
+            check(setting.got[name], numbers, ids)
+        assert counts.pairs == sum(map(len, expected.values()))
+        assert counts.wasted == counts.direct + counts.shared - counts.pairs
+        return counts.direct + counts.shared + 0.35 * counts.entries, set(counts.methods)
+
+    planned, _ = asyncio.run(run(ChannelRouter()))
+    found, ways = asyncio.run(run(router_maker(router, {"send": 0.35, "broadcast": True})(None)))
+    assert found <= planned
+    assert "unicast" in ways
+    assert router == "partial" or "broadcast" in ways  # that one finds a channel that is as good
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from narrowcast.broker import Desk, Follower, Interests, MemoryTransport, wire
 from narrowcast.errors import InputError, PlanError
+from narrowcast.routing.routes import read_routes
 from support.broker import SCHEMA, some_filters, write_plan_of
 
 if TYPE_CHECKING:
@@ -63,12 +67,19 @@ def test_a_node_that_missed_something_asks(tmp_path: Path) -> None:
         await desk.start()
         other = Follower(transport)
         await other.start()
-        desk._others.names.clear()  # as if it had not answered in time
+        gathering = desk._others
+        gathering.names.clear()
+        gathering._known.clear()  # as if it had not heard
         await desk.ask(wire.Add("ann", ["price > 1"]))
         assert len(other.interests) == 0
-        desk._others.names.add("somebody else, who never answers")
-        desk._others._patience = 0.1
+        gathering.add("somebody else, who never answers")
+        gathering._patience = 0.1
         await desk.ask(wire.Add("ann", ["price > 2"]))
+        async with asyncio.timeout(20):
+            while held(other.interests) != held(desk.interests):
+                await asyncio.sleep(0.01)
+        gathering.names.clear()  # as if nobody had answered in time: who is left out hears of what comes then
+        await desk.ask(wire.Add("ann", ["price > 3"]))
         async with asyncio.timeout(20):
             while held(other.interests) != held(desk.interests):
                 await asyncio.sleep(0.01)
@@ -121,3 +132,63 @@ def test_channels_are_joined_no_faster_than_allowed() -> None:
         return asyncio.get_running_loop().time() - begun
 
     assert asyncio.run(run()) >= 10 / 50
+
+
+def test_a_node_that_has_another_plan_sends_directly(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two nodes with different plans: the second does not send over channels that nobody listens to."""
+
+    async def run() -> None:
+        rng, transport = np.random.default_rng(2), MemoryTransport()
+        filters = {f"s{i}": some_filters(rng, 2) for i in range(5)}
+        desk = Desk(transport, Interests(SCHEMA))
+        await desk.start()
+        for name, texts in filters.items():
+            await desk.ask(wire.Add(name, texts))
+        folder = write_plan_of(tmp_path / "plan", filters, "hash", 3, 1)
+        await desk.rollout_from(folder)
+        shutil.rmtree(folder)
+        write_plan_of(tmp_path / "plan", filters, "hash", 2, 2)
+        other = Follower(transport)
+        await other.start()
+        await desk.ask(wire.Hello("s1"))
+        await desk.ask(wire.Listening("s1", 1, [0, 1, 2]))
+        assert (desk.epoch.number, other.epoch.number) == (1, 1)
+        assert (desk.epoch.routes.plan.n_channels, other.epoch.routes.plan.n_channels) == (3, 0)
+        await desk.rollout_from(folder)  # now both have this one
+        assert other.epoch.routes.name == desk.epoch.routes.name
+        gone = write_plan_of(tmp_path / "gone", filters, "hash", 2, 3)
+        routes = read_routes(gone, SCHEMA)
+        shutil.rmtree(gone)
+        await desk.rollout(routes, folder=gone)
+        assert (other.epoch.number, other.epoch.routes.plan.n_channels) == (3, 0)
+        await other.stop()
+        await desk.stop()
+
+    asyncio.run(run())
+    assert "here, and" in caplog.text
+    assert "gone is not a folder" in caplog.text
+
+
+def test_a_plan_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
+    async def run() -> None:
+        transport = MemoryTransport()
+        filters = {"ann": ["price > 1"], "bob": ["price < 9"]}
+        desk = Desk(transport, Interests(SCHEMA))
+        await desk.start()
+        for name, texts in filters.items():
+            await desk.ask(wire.Add(name, texts))
+        good = write_plan_of(tmp_path / "good", filters, "broadcast", 1, 0)
+        await desk.rollout_from(good)
+        bad = write_plan_of(tmp_path / "bad", filters, "broadcast", 1, 1)
+        path = tmp_path / "bad" / "listens.parquet"
+        table = pq.read_table(path)
+        channel = pa.array([7] * len(table), table["channel"].type)  # there is none
+        pq.write_table(table.set_column(table.column_names.index("channel"), "channel", channel), path)
+        with pytest.raises(PlanError):
+            await desk.rollout_from(bad)
+        assert (desk.epoch.number, desk.epoch.folder, desk._next) == (1, good, None)
+        await desk.stop()
+
+    asyncio.run(run())

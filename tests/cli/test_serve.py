@@ -6,9 +6,7 @@ import json
 import re
 import signal
 import subprocess
-import sys
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import httpx
@@ -18,34 +16,12 @@ import pytest
 
 import narrowcast as nc
 from support.command import outcome, refusal
+from support.live import NARROWCAST, line_with, running
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.nats
-NARROWCAST = Path(sys.executable).with_name("narrowcast")
-
-
-@contextmanager
-def running(*words: str | Path) -> Iterator[subprocess.Popen[str]]:
-    """Give a command that runs for the length of a block."""
-    pipe = subprocess.PIPE
-    process = subprocess.Popen([NARROWCAST, *map(str, words)], stdout=pipe, stderr=pipe, text=True)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-
-
-def line_with(process: subprocess.Popen[str], text: str) -> str:
-    """Return the first line on standard error that has some text."""
-    assert process.stderr is not None
-    for line in process.stderr:
-        if text in line:
-            return line
-    raise AssertionError(f"{text!r} is not said")
 
 
 def published(url: str, *events: str) -> subprocess.CompletedProcess[str]:
@@ -133,6 +109,11 @@ def test_refusals(tmp_path: Path) -> None:
     assert "name it by --nats" in refusal("serve", "--node", "1/2")
     assert "--memory is one node without NATS" in refusal("serve", "--memory")
     assert "give --record" in refusal("serve", "--replan", "5")
+    assert "unknown router 'best'" in refusal("serve", "--router", "best")
+    assert "router 'channels' has no parameter 'send'" in refusal("serve", "--set", "send=1")
+    assert "send is -1; give what a message costs" in refusal(
+        "serve", "--router", "exact", "--set", "send=-1"
+    )
     wrong = refusal("serve", "--replan", "5", "--record", tmp_path, "--method", "none")
     assert "--method is 'none'" in wrong
     told = refusal("serve", "--nats", "nats://x", "--node", "2/2", "--data", tmp_path)

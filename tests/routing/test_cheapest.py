@@ -218,3 +218,41 @@ def test_publishers_that_do_not_fit() -> None:
         router.route([0], NOBODY, plan, [1, 2])
     with pytest.raises(ParameterError, match="publisher 9 is no node"):
         router.route([0], NOBODY, plan, [9])
+
+
+@given(cases(), st.floats(0, 3))
+def test_what_sending_costs(case: tuple[Any, Matches, ChannelPlan, Any], send: float) -> None:
+    """With a price for sending, nobody who knows more pays more, and the break-even is that of the event."""
+    flow, matches, plan, _ = case
+    members = np.asarray(plan.listens.sum(axis=0)).ravel()
+
+    def cost(sent: Deliveries) -> Any:
+        over = np.bincount(sent.channels.rows(), members[sent.channels.index] + send, sent.n_events)
+        found = over + sent.unicast.counts() * (1 + send)
+        return np.where(sent.method == Method.BROADCAST, plan.n_subscribers + send, found)
+
+    planned = cost(ChannelRouter().route(flow, matches, plan))
+    directly = matches.counts() * (1 + send)
+    exact = cost(ExactRouter(send=send).route(flow, matches, plan))
+    np.testing.assert_allclose(exact, np.minimum(planned, directly))
+    assert (cost(PartialRouter(send=send).route(flow, matches, plan)) <= exact + 1e-9).all()
+    assert (exact <= cost(ThresholdRouter(send=send).route(flow, matches, plan)) + 1e-9).all()
+    wide = cost(ExactRouter(send=send, broadcast=True).route(flow, matches, plan))
+    np.testing.assert_allclose(wide, np.minimum(exact, plan.n_subscribers + send))
+
+
+def test_the_break_even_follows_from_what_sending_costs() -> None:
+    plan = ChannelPlan(carries=[[1]], listens=[[1]] * 10)
+    router = ThresholdRouter(send=0.35)
+    np.testing.assert_allclose(router.thresholds(plan), [10.35 / 13.5])
+    np.testing.assert_allclose(router.settled(plan).thresholds(plan), [10.35 / 13.5])
+    some = Matches.from_pairs([0] * 7 + [1] * 8, [*range(7), *range(8)], n_events=2)
+    for each in (router, ExactRouter(send=0.35)):
+        assert each.route([0, 0], some, plan).to_table()["method"].to_pylist() == ["unicast", "channel"]
+
+
+@pytest.mark.parametrize("send", [-0.1, np.inf, np.nan, "1", True, None])
+def test_bad_prices_of_sending(send: Any) -> None:
+    for router in (ThresholdRouter, ExactRouter, PartialRouter):
+        with pytest.raises(ParameterError, match="give what a message costs to send, 0 or more"):
+            router(send=send)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from narrowcast.broker import Event, Transport
     from narrowcast.broker.standing import Holding
+    from narrowcast.routing import Router
 
 #: Nothing here should take long; a hang should fail, not block the run.
 PATIENCE = 30
@@ -86,6 +87,7 @@ class Setting:
     filters: dict[str, list[str]]
     publishers: int = 2
     nodes: int = 1
+    router: Router | None = None
     desk: Desk = field(init=False)
     node: Node = field(init=False)
     all_nodes: list[Node] = field(default_factory=list)
@@ -102,7 +104,8 @@ class Setting:
         others = [Follower(self.transport) for _ in range(self.nodes - 1)]
         desks: list[Holding] = [self.desk, *others]
         for i, holding in enumerate(desks):
-            node = Node(self.transport, holding, mine=[part for part in parts if part % self.nodes == i])
+            mine = [part for part in parts if part % self.nodes == i]
+            node = Node(self.transport, holding, mine=mine, router=self.router)
             await node.start()
             self.all_nodes.append(node)
         self.node = self.all_nodes[0]

@@ -36,6 +36,30 @@ class Times:
         self.classes[bisect_left(SECONDS, seconds)] += times
         self.total += seconds * times
 
+    def merge(self, classes: list[int], total: float) -> None:
+        """Add what somebody else has counted."""
+        self.classes = [a + b for a, b in zip(self.classes, classes, strict=True)]
+        self.total += total
+
+
+@dataclass(slots=True)
+class Got:
+    """What subscribers got, by their own account.
+
+    Parameters
+    ----------
+    arriving
+        Seconds of events from their publisher until a subscriber has them; of those in one frame, the
+        oldest's.
+    filtered, repeated, dropped
+        Events that came and were none of its own, that had come before, and that found no room.
+    """
+
+    arriving: Times = field(default_factory=Times)
+    filtered: int = 0
+    repeated: int = 0
+    dropped: int = 0
+
 
 @dataclass(slots=True)
 class Counts:

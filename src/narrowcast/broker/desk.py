@@ -13,10 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from narrowcast.broker import wire
+from narrowcast.broker.counts import SECONDS, Got
 from narrowcast.broker.gathering import Gathering
 from narrowcast.broker.placing import Recent
 from narrowcast.broker.standing import Epoch, no_routes, nothing_on_its_way
-from narrowcast.errors import NarrowcastError, ParameterError, PlanError
+from narrowcast.errors import InputError, NarrowcastError, ParameterError, PlanError
 from narrowcast.files import first_line
 from narrowcast.filters.subscriptions import compile_filters
 from narrowcast.matching import Scan
@@ -48,14 +49,26 @@ class Desk:
         Who subscribes to what.
     prefix
         How subjects begin.
+    joins
+        How many channels may be joined a second for a new plan, at most; any number where left out.
     """
 
-    def __init__(self, transport: Transport, interests: Interests, *, prefix: str = "nc") -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        interests: Interests,
+        *,
+        prefix: str = "nc",
+        joins: float | None = None,
+    ) -> None:
+        self._joins = joins
         self._transport, self.interests, self.subjects = transport, interests, wire.Subjects(prefix)
         #: What events went over lately: a node says.
         self.recent = Recent()
         #: Waits until no event is on its way that was routed before: a node says how.
         self.settle: Callable[[], Awaitable[None]] = nothing_on_its_way
+        #: What subscribers say that they got.
+        self.got = Got()
         #: The plan in use.
         self.epoch = Epoch(0, no_routes())
         self._next: Epoch | None = None
@@ -94,6 +107,9 @@ class Desk:
                 answer = wire.Refused(f"request cannot be read: {first_line(error)}")
             except NarrowcastError as error:
                 answer = wire.Refused(str(error))
+            except Exception:  # one question ends no node
+                log.exception("a question could not be answered")
+                answer = wire.Refused("the node failed to answer; its log says why")
             if message.reply:
                 await self._transport.publish(message.reply, wire.encode(answer))
 
@@ -106,7 +122,9 @@ class Desk:
         order = wire.decode_order(payload)
         if isinstance(order, wire.Join):
             return self._state(order)
-        return await self.rollout_from(order.plan, order.flow, overlap=order.overlap)
+        return await self.rollout_from(
+            order.plan, order.flow, overlap=order.overlap, least=order.least, joins=order.joins
+        )
 
     # ---- subscribers
 
@@ -120,7 +138,9 @@ class Desk:
         """
         who = request.subscriber
         added: list[int] = []
-        if isinstance(request, wire.Listening):
+        if isinstance(request, wire.Report):
+            self._note(request)
+        elif isinstance(request, wire.Listening):
             epochs = [each for each in (self.epoch, self._next) if each and each.number == request.epoch]
             if any(each.join(who, request.channels) for each in epochs):
                 await self._tell(joined=[(request.epoch, who)])
@@ -142,6 +162,15 @@ class Desk:
             await self._tell(added=rows)
             await self._place(who)
         return msgspec.structs.replace(self.standing(who), added=added)
+
+    def _note(self, said: wire.Report) -> None:
+        """Count what a subscriber says that it got."""
+        if len(said.classes) != len(SECONDS) + 1:
+            raise InputError(f"a report has {len(said.classes)} classes of seconds, not {len(SECONDS) + 1}")
+        self.got.arriving.merge(said.classes, said.total)
+        self.got.filtered += said.filtered
+        self.got.repeated += said.repeated
+        self.got.dropped += said.dropped
 
     async def _place(self, who: str) -> None:
         """Give somebody whom the plan does not know channels of it, where that costs less than without."""
@@ -206,7 +235,7 @@ class Desk:
         self._others.add(join.node)
         rows = self.interests.rows(join.after, _ROWS)
         epochs = [each for each in (self.epoch, self._next) if each is not None]
-        plans = [wire.Plan(each.number, each.folder, each.flow) if each.folder else None for each in epochs]
+        plans = [each.said() if each.folder else None for each in epochs]
         return wire.State(
             number=self._number,
             schema=self.interests.schema.to_dict(),
@@ -230,7 +259,13 @@ class Desk:
         return Epoch(self._plans, routes, folder, flow)
 
     async def rollout_from(
-        self, folder: str, flow: str | None = None, *, overlap: float = OVERLAP
+        self,
+        folder: str,
+        flow: str | None = None,
+        *,
+        overlap: float = OVERLAP,
+        least: float = 0.0,
+        joins: float | None = None,
     ) -> wire.RolledOut:
         """Take up a plan from its folder: see `rollout`.
 
@@ -246,7 +281,9 @@ class Desk:
                 f"{folder} is a plan for others: none of its {len(planned):,} subscribers subscribes here; "
                 "make one from the subscriptions of this broker"
             )
-        listening = await self.rollout(routes, overlap=overlap, folder=folder, flow=flow)
+        listening = await self.rollout(
+            routes, overlap=overlap, folder=folder, flow=flow, least=least, joins=joins
+        )
         return wire.RolledOut(self.epoch.number, routes.name, listening)
 
     async def rollout(
@@ -276,7 +313,7 @@ class Desk:
         least
             The share of those asked who have to listen in time; else the old plan stays.
         joins
-            How many channels may be joined a second, at most; any number where left out.
+            How many channels may be joined a second, at most; the desk's own limit where left out.
 
         Raises
         ------
@@ -291,8 +328,8 @@ class Desk:
             raise PlanError("the other nodes need the plan too; give it in a folder that they see")
         then = self._next = self._numbered(routes, folder, flow)
         try:
-            await self._tell(prepared=wire.Plan(then.number, folder, flow))
-            waited = await self._prepare(then, joins)
+            await self._tell(prepared=then.said())
+            waited = await self._prepare(then, self._joins if joins is None else joins)
             with suppress(TimeoutError):
                 async with asyncio.timeout(overlap):
                     while waited & self._present - then.joined:

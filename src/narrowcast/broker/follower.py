@@ -87,9 +87,9 @@ class Follower:
             [row.filter for row in rows],
             [row.subscription_id for row in rows],
         )
-        self.epoch, self._next = self._read(state.plan), None
+        self.epoch, self._next = self._read(state.plan, interests.schema), None
         if state.prepared is not None:
-            self._next = self._read(state.prepared)
+            self._next = self._read(state.prepared, interests.schema)
         self.interests, self._number = interests, state.number
         self._place(state.placed)
         for number, name in state.joined:
@@ -103,12 +103,23 @@ class Follower:
             raise TransportError(f"the first node does not say what holds: {answer}")
         return answer
 
-    def _read(self, plan: wire.Plan | None) -> Epoch:
-        """Return a plan from its folder."""
+    def _read(self, plan: wire.Plan | None, schema: Schema) -> Epoch:
+        """Return a plan from its folder, if it is the one that the first node has.
+
+        Another one would send over channels that nobody listens to. Where it is not there, this node sends
+        everything directly, which is right whatever the first one does.
+        """
         if plan is None:
             return Epoch(0, no_routes())
-        routes = read_routes(plan.folder, self.interests.schema, plan.flow)
-        return Epoch(plan.epoch, routes, plan.folder, plan.flow)
+        try:
+            routes = read_routes(plan.folder, schema, plan.flow)
+            if routes.name == plan.name:
+                return Epoch(plan.epoch, routes, plan.folder, plan.flow)
+            why = f"{plan.folder} has plan {routes.name} here, and {plan.name} at the first node"
+        except NarrowcastError as error:
+            why = str(error)
+        log.error("this node sends everything directly until there is another plan: %s", why)
+        return Epoch(plan.epoch, no_routes())
 
     def _place(self, placed: list[tuple[int, str, list[int]]]) -> None:
         """Note channels of those whom a plan does not know."""
@@ -165,7 +176,7 @@ class Follower:
             for each in filter(None, (self.epoch, self._next)):
                 each.leave(name)
         if change.prepared is not None:
-            self._next = self._read(change.prepared)
+            self._next = self._read(change.prepared, self.interests.schema)
         self._place(change.placed)
         for number, name in change.joined:
             self._join(number, name)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from narrowcast.broker import wire
+from narrowcast.broker.answers import Answers
 
 if TYPE_CHECKING:
-    from narrowcast.broker.transport import Inbox, Transport
+    from narrowcast.broker.transport import Message, Transport
 
 log = logging.getLogger(__name__)
 
@@ -37,40 +37,40 @@ class Gathering:
 
     def __init__(self, transport: Transport, subjects: wire.Subjects, *, patience: float = PATIENCE) -> None:
         self._transport, self._subjects, self._patience = transport, subjects, patience
-        self._inbox = f"{subjects.inbox('desk')}.{secrets.token_hex(8)}"
+        self._answers = Answers(transport, subjects.inbox("desk"), self._hear)
         #: The nodes that are there.
         self.names: set[str] = set()
+        self._known: set[str] = set()
         self._heard: dict[int, set[str]] = {}
         self._changed = asyncio.Event()
         self._telling = asyncio.Lock()
-        self._answers: Inbox | None = None
-        self._reading: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin to listen for answers."""
-        self._answers = await self._transport.subscribe(f"{self._inbox}.*")
-        self._reading = asyncio.create_task(self._read(self._answers))
+        await self._answers.start()
 
-    async def _read(self, answers: Inbox) -> None:
+    def _hear(self, message: Message) -> None:
         """Note who has taken up which change."""
-        async for message in answers:
-            number, name = int(message.subject.rpartition(".")[2]), message.payload.decode(errors="replace")
-            self.names.add(name)  # one that was slow is there again
-            if number in self._heard:
-                self._heard[number].add(name)
-                self._changed.set()
+        number, name = message.subject.rpartition(".")[2], message.payload.decode(errors="replace")
+        if name not in self._known or not number.isdecimal():
+            return  # somebody else's
+        self.names.add(name)  # one that was slow is there again
+        if int(number) in self._heard:
+            self._heard[int(number)].add(name)
+            self._changed.set()
 
     def add(self, node: str) -> None:
         """Count on a node from now on."""
         self.names.add(node)
+        self._known.add(node)
 
     async def tell(self, change: wire.Change) -> None:
         """Tell all nodes of a change, and return when they have taken it up, or are gone."""
-        if not self.names:
+        if not self._known:
             return
         async with self._telling:
             heard = self._heard[change.number] = set()
-            reply = f"{self._inbox}.{change.number}"
+            reply = self._answers.subject(change.number)
             try:
                 await self._transport.publish(self._subjects.changes, wire.encode(change), reply=reply)
                 with suppress(TimeoutError):
@@ -86,9 +86,4 @@ class Gathering:
 
     async def aclose(self) -> None:
         """Stop listening."""
-        if self._reading is not None:
-            self._reading.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._reading
-        if self._answers is not None:
-            await self._answers.aclose()
+        await self._answers.aclose()

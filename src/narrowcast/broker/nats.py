@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
+
+log = logging.getLogger(__name__)
 
 #: Messages that wait for a reader, unless told.
 LIMIT = 65_536
@@ -81,10 +84,19 @@ class NatsTransport:
         if not where:
             raise ParameterError(f"servers is {servers!r}; name one, as nats://host:4222")
         client = Client()
+
+        async def lost() -> None:
+            if not client.is_closed:  # nobody wanted that
+                log.warning("the connection to NATS is lost")
+
+        async def again() -> None:
+            log.warning("the connection to NATS is there again")
+
         try:
             # It is tried again and again, now and whenever it is lost.
             await asyncio.wait_for(
-                client.connect(where, name=name, error_cb=_ignore, max_reconnect_attempts=-1,
+                client.connect(where, name=name, error_cb=_ignore, disconnected_cb=lost,
+                               reconnected_cb=again, max_reconnect_attempts=-1,
                                allow_reconnect=True, connect_timeout=2),
                 patience,
             )  # fmt: skip

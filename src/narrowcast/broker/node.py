@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,9 @@ from narrowcast.broker import wire
 from narrowcast.broker.counts import Counts
 from narrowcast.broker.decode import LARGEST, Decoder
 from narrowcast.broker.standing import Snapshot
-from narrowcast.errors import InputError, ParameterError
+from narrowcast.errors import InputError, ParameterError, TransportError
 from narrowcast.files import first_line
-from narrowcast.routing import Method
+from narrowcast.routing import ChannelRouter, Method
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from narrowcast.broker.record import Record
     from narrowcast.broker.standing import Holding, Routed
     from narrowcast.broker.transport import Inbox, Message, Transport
-    from narrowcast.routing import Deliveries
+    from narrowcast.routing import Deliveries, Router
+
+log = logging.getLogger(__name__)
 
 #: Bytes of the payloads in a frame, at most: half of what a server takes unless told.
 FRAME = 1 << 19
@@ -55,6 +58,8 @@ class Node:
         Bytes of the largest event that is taken.
     record
         Where events and their routes are written down, if anywhere.
+    router
+        What decides which way an event goes; what the plan says where left out.
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class Node:
         batch: int = 256,
         largest: int = LARGEST,
         record: Record | None = None,
+        router: Router | None = None,
     ) -> None:
         if partitions < 1 or batch < 1:
             raise ParameterError(f"partitions is {partitions} and batch {batch}; give at least 1 of each")
@@ -81,6 +87,7 @@ class Node:
         holding.settle = self._settled
         self._batch, self._largest = batch, largest
         self._record = record
+        self._router = ChannelRouter() if router is None else router
         self.counts = Counts()
         #: Messages of publishers that wait.
         self.waiting = 0
@@ -139,7 +146,13 @@ class Node:
                 if when:
                     sent.append((when, len(some)))
             self.waiting = len(inbox)
-            await self.deliver(entries)
+            try:
+                await self.deliver(entries, min((when for when, _ in sent), default=time.time()))
+            except TransportError:
+                raise
+            except Exception:  # some events end no node
+                log.exception("%d events could not be sent", len(entries))
+                self._set_aside(len(entries), "the node failed to send it; its log says why")
             now = time.time()
             for when, many in sent:
                 self.counts.taking.add(max(0.0, now - when), many)
@@ -164,17 +177,19 @@ class Node:
         """Count events that cannot be used."""
         known = self.counts.reasons
         why = reason[:200] if len(known) < _REASONS or reason[:200] in known else "other reasons"
+        if why not in known:  # once each: garbage does not fill the log
+            log.warning("events are left out: %s", why)
         self.counts.bad += many
         known[why] += many
 
-    async def deliver(self, entries: list[wire.Entry]) -> None:
-        """Match events and send them, in their order."""
+    async def deliver(self, entries: list[wire.Entry], since: float = 0.0) -> None:
+        """Match events and send them, in their order; `since` is when the oldest was published."""
         if not entries:
             return
         async with self._sending:
-            await self._deliver(entries)
+            await self._deliver(entries, since)
 
-    async def _deliver(self, entries: list[wire.Entry]) -> None:
+    async def _deliver(self, entries: list[wire.Entry], since: float) -> None:
         """Match events and send them by what holds now."""
         begun = time.perf_counter()
         snapshot, decoder = self._snapshot()
@@ -190,13 +205,13 @@ class Node:
                 self._record.add(events, sent.deliveries, snapshot.names)
             self.counts.matching.add(time.perf_counter() - begun)
             some = entries if len(events) == len(entries) else [entries[i] for i in position.tolist()]
-            for subject, frame in self._frames(snapshot, sent.deliveries, some):
+            for subject, exact, part in self._frames(snapshot, sent.deliveries, some):
                 self.counts.frames += 1
-                self.counts.entries += len(frame.entries)
+                self.counts.entries += len(part)
                 try:
-                    await self._transport.publish(subject, wire.encode(frame))
+                    await self._transport.publish(subject, wire.encode(wire.Frame(exact, part, since)))
                 except ParameterError as error:  # a server that takes less than others
-                    self._set_aside(len(frame.entries), str(error))
+                    self._set_aside(len(part), str(error))
             begun = time.perf_counter()
         if self._record is not None and self._record.full:
             self._record.write(self.holding.interests)
@@ -220,25 +235,27 @@ class Node:
 
     def _frames(
         self, snapshot: Snapshot, sent: Deliveries, entries: list[wire.Entry]
-    ) -> Iterator[tuple[str, wire.Frame]]:
-        """Yield what goes to each channel and subscriber, all of a batch together."""
+    ) -> Iterator[tuple[str, int, list[wire.Entry]]]:
+        """Yield what goes to each channel and subscriber, all of a batch together, and for which version."""
         of = self.subjects
         size = np.fromiter((len(payload) for _, _, payload in entries), np.int64, len(entries))
         for channel, some in _grouped(sent.channels.index, sent.channels.rows(), entries, size):
-            yield of.channel(snapshot.epoch, channel), wire.Frame(-1, some)
+            yield of.channel(snapshot.epoch, channel), -1, some
         for person, some in _grouped(sent.unicast.index, sent.unicast.rows(), entries, size):
-            yield of.to(snapshot.names[person]), wire.Frame(snapshot.versions[person], some)
+            yield of.to(snapshot.names[person]), snapshot.versions[person], some
         everybody = np.flatnonzero(sent.method == Method.BROADCAST)
         nowhere = np.zeros(len(everybody), np.int32)
         for _, some in _grouped(nowhere, everybody, entries, size):
-            yield of.everybody, wire.Frame(-1, some)
+            yield of.everybody, -1, some
 
     def _snapshot(self) -> tuple[Snapshot, Decoder]:
         """Return what holds now; made anew when something has changed."""
         interests, epoch = self.holding.interests, self.holding.epoch
         key = (id(interests), interests.change, epoch.number, epoch.change)
         if self._known is None or self._known[0] != key:
-            made = Snapshot.of(interests, epoch)
+            made = Snapshot.of(interests, epoch, self._router)
+            if self._known is not None and self._known[1].epoch != made.epoch:
+                self.counts.channels.clear()  # another plan has others
             self._known = key, made, Decoder(interests.schema, largest=self._largest)
         return self._known[1], self._known[2]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from narrowcast.errors import ParameterError
+from narrowcast.files import first_line
 from narrowcast.routing import Method
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from narrowcast.model.events import EventBatch
     from narrowcast.model.matches import Matches
     from narrowcast.routing import Deliveries
+
+log = logging.getLogger(__name__)
 
 #: Events of a file, and seconds until it is written, at most.
 ROWS, SECONDS = 100_000, 60.0
@@ -76,6 +80,8 @@ class Record:
         self._routes: list[pa.Table] = []
         self._changes: list[dict[str, Any]] = []
         self._held = 0
+        #: Events that could not be written.
+        self.lost = 0
         self._since = time.monotonic()
 
     def add(self, events: EventBatch, sent: Deliveries, names: list[str]) -> None:
@@ -122,8 +128,20 @@ class Record:
         return self._held >= self._rows or (waited and bool(self._held or self._changes))
 
     def write(self, interests: Interests) -> None:
+        """Write what there is, and all subscriptions as they are now.
+
+        What cannot be written is given up and counted in `lost`: a disk that is full holds up no event.
+        """
+        self._since, held = time.monotonic(), self._held
+        try:
+            self._write(interests)
+        except OSError as error:
+            self.lost += held
+            log.error("%s events are not recorded: %s", f"{held:,}", first_line(error))
+        self._events, self._routes, self._changes, self._held = [], [], [], 0
+
+    def _write(self, interests: Interests) -> None:
         """Write what there is, and all subscriptions as they are now."""
-        self._since = time.monotonic()
         name = f"{time.time_ns():020d}.parquet"
         if self._events:
             # Attributes that came to be known meanwhile are null before.
@@ -132,7 +150,6 @@ class Record:
             self._put(pa.concat_tables(self._routes), f"routes/{name}")
         if self._changes:
             self._put(pa.Table.from_pylist(self._changes), f"changes/{name}")
-        self._events, self._routes, self._changes, self._held = [], [], [], 0
         held = interests.rows(-1, len(interests))
         self._put(
             pa.table(

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import scipy.sparse as sp
 
+from narrowcast.broker.wire import Plan
 from narrowcast.matching.answers import subscribers_of
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation_of
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from narrowcast.matching.reader import Reader
     from narrowcast.model.events import EventBatch
     from narrowcast.model.subscriptions import SubscriptionSet
-    from narrowcast.routing import Deliveries
+    from narrowcast.routing import Deliveries, Router
 
 
 def no_routes() -> Routes:
@@ -90,6 +91,10 @@ class Epoch:
     placed: dict[str, list[int]] = field(default_factory=dict)
     #: Counts changes of who listens.
     change: int = 0
+
+    def said(self) -> Plan:
+        """Return it as other nodes hear of it."""
+        return Plan(self.number, self.folder, self.flow, self.routes.name)
 
     def knows(self, subscriber: str) -> bool:
         """Return whether the plan says what somebody should listen to."""
@@ -163,8 +168,8 @@ class Snapshot:
     members: NDArray[np.int64]
 
     @classmethod
-    def of(cls, interests: Interests, epoch: Epoch) -> Snapshot:
-        """Return what holds now."""
+    def of(cls, interests: Interests, epoch: Epoch, router: Router) -> Snapshot:
+        """Return what holds now, with what decides which way an event goes."""
         reader = interests.matcher.snapshot()
         mine = reader.subscriptions_
         names: list[str] = mine.subscribers.cast(pa.string()).to_pylist()
@@ -176,7 +181,8 @@ class Snapshot:
             rows, channels = zip(*placed, strict=True)
             listens = sp.csr_array(listens + relation_of(rows, channels, listens.shape))
         listens.eliminate_zeros()
-        routes = replace(fitted, plan=ChannelPlan(plan.carries, listens.astype(bool), plan.parent))
+        heard = ChannelPlan(plan.carries, listens.astype(bool), plan.parent)
+        routes = replace(fitted, plan=heard, router=router)
         versions = [interests.version(name) for name in names]
         members = np.bincount(listens.indices, minlength=plan.n_channels)
         return cls(epoch.number, reader, mine, names, versions, routes, members)

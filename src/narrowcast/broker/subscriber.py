@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import msgspec
 
 from narrowcast.broker import wire
 from narrowcast.broker.asking import PATIENCE, Asking
+from narrowcast.broker.counts import Times
 from narrowcast.broker.decode import Decoder
 from narrowcast.broker.seen import Seen
 from narrowcast.errors import InputError, ParameterError, TransportError
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Frames that are looked at in one go, and events that wait for their reader.
 _FRAMES, LIMIT = 256, 1 << 18
+#: Seconds from one account of what came to the next.
+REPORT = 10.0
 _json = msgspec.json.Decoder().decode
 
 
@@ -119,6 +123,10 @@ class Subscriber:
         self._closed = False
         #: Events that came and were none of its own, that had come before, and that found no room.
         self.filtered = self.repeated = self.dropped = 0
+        #: Seconds of events from their publisher until they were here, since nodes were told last.
+        self.arriving = Times()
+        self._told = (0, 0, 0)
+        self._telling: asyncio.Task[None] | None = None
 
     # ---- what it wants
 
@@ -131,6 +139,7 @@ class Subscriber:
         control = await self._transport.subscribe(of.control(self.name))
         self._fixed.append((control, asyncio.create_task(self._obey(control))))
         await self._take_up(await self._ask(wire.Hello(self.name)))
+        self._telling = asyncio.create_task(self._tell())
         return self
 
     async def subscribe(self, *filters: str) -> list[int]:
@@ -222,12 +231,31 @@ class Subscriber:
 
     # ---- what it gets
 
+    async def _tell(self) -> None:
+        """Tell nodes every so often what came."""
+        while True:
+            await asyncio.sleep(REPORT)
+            with suppress(TransportError):
+                await self._report()
+
+    async def _report(self) -> None:
+        """Tell nodes what came since they were told last, if anything did."""
+        now, arriving = (self.filtered, self.repeated, self.dropped), self.arriving
+        more = [after - before for before, after in zip(self._told, now, strict=True)]
+        if not arriving.many and not any(more):
+            return
+        self._told, self.arriving = now, Times()
+        said = wire.Report(self.name, arriving.classes, arriving.total, *more)
+        await self._transport.publish(self._subjects.ask, wire.encode(said))
+
     async def _receive(self, inbox: Inbox) -> None:
         """Take in what comes over a subject."""
         while messages := await inbox.take(_FRAMES):
             loose: list[wire.Entry] = []
+            now = time.time()
             for message in messages:
                 frame = wire.decode_frame(message.payload)
+                self.arriving.add(max(0.0, now - frame.since), len(frame.entries))
                 standing = self._standing
                 if standing is not None and frame.exact == standing.version:
                     loose = self._flush(loose, message.subject)  # in order
@@ -281,8 +309,11 @@ class Subscriber:
         """Stop listening; its subscriptions stay, and what has come can still be read."""
         if self._closed:
             return
+        if self._telling is not None:
+            self._telling.cancel()
         if self._standing is not None:
             with suppress(TransportError):
+                await self._report()
                 await self._asking.send(self._subjects.ask, wire.encode(wire.Bye(self.name)))
         for inbox, task in [*self._fixed, *self._channels.values()]:
             await inbox.aclose()

@@ -31,11 +31,13 @@ class Frame(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Events for all who listen to a subject: what nodes send.
 
     `exact` says that the receiver wants all of them, if its subscriptions are those of this fingerprint. It
-    is -1 on a channel, where everybody has to look for what is theirs.
+    is -1 on a channel, where everybody has to look for what is theirs. `since` is when the oldest of them was
+    sent by its publisher; where none says so, when the node took it.
     """
 
     exact: int
     entries: list[Entry]
+    since: float = 0.0
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True):
@@ -79,12 +81,36 @@ class Listening(msgspec.Struct, tag="listening", frozen=True):
     channels: list[int]
 
 
+class Report(msgspec.Struct, tag="report", frozen=True):
+    """What a subscriber has got since it reported last.
+
+    Parameters
+    ----------
+    subscriber
+        Who.
+    classes, total
+        How often events took how long from their publisher, in the classes of `counts.SECONDS`, and all these
+        seconds together.
+    filtered, repeated, dropped
+        Events that came and were none of its own, that had come before, and that found no room.
+    """
+
+    subscriber: str
+    classes: list[int]
+    total: float
+    filtered: int
+    repeated: int
+    dropped: int
+
+
 class Rollout(msgspec.Struct, tag="rollout", frozen=True):
-    """A plan is to be used: its folder, as nodes see it, and seconds for subscribers to join its channels."""
+    """A plan is to be used: its folder, as nodes see it, and how; see `Desk.rollout`."""
 
     plan: str
     flow: str | None = None
     overlap: float = 5.0
+    least: float = 0.0
+    joins: float | None = None
 
 
 class RolledOut(msgspec.Struct, tag="rolled-out", frozen=True):
@@ -135,11 +161,12 @@ class Row(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Plan(msgspec.Struct, array_like=True, frozen=True):
-    """A plan in a folder, and its number."""
+    """A plan in a folder, its number, and what tells it from others that may be there."""
 
     epoch: int
     folder: str
     flow: str | None = None
+    name: str = ""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,7 +227,7 @@ class Refused(msgspec.Struct, tag="refused", frozen=True):
     reason: str
 
 
-Request: TypeAlias = Hello | Bye | Add | Remove | Listening
+Request: TypeAlias = Hello | Bye | Add | Remove | Listening | Report
 Answer: TypeAlias = Standing | Refused | Prepare | RolledOut | State
 
 _encoder = msgspec.msgpack.Encoder()

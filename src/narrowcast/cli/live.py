@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
 
     from narrowcast.broker import Transport
+
+log = logging.getLogger(__name__)
 
 #: Where a broker is unless told: the port that NATS has everywhere.
 PORT = 4222
@@ -55,3 +58,15 @@ def until_interrupted(work: Coroutine[None, None, None]) -> None:
                 loop.remove_signal_handler(number)
 
     asyncio.run(run())
+
+
+def beside(work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    """Let something run beside a broker, and tell when it fails: the broker goes on."""
+
+    def ended(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s has ended, and the broker goes on without it", task.get_name(), exc_info=error)
+
+    task = asyncio.create_task(work, name=getattr(work, "__qualname__", "a task"))
+    task.add_done_callback(ended)
+    return task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 import sys
 import time
@@ -10,13 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from narrowcast.cli.logs import facts
 from narrowcast.errors import NarrowcastError, ParameterError
 from narrowcast.planning import PLANNERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from narrowcast.broker import Desk, Node, Record
+
+log = logging.getLogger(__name__)
 
 #: The command, for a process of its own: planning brings Spark along, which a broker does not.
 _COMMAND = "from narrowcast.cli.main import main; main()"
@@ -53,33 +55,37 @@ class Replan:
         if self.channels < 1:
             raise ParameterError(f"--channels is {self.channels}; give at least 1")
 
-    async def run(self, node: Node, desk: Desk, say: Callable[[str], None]) -> None:
+    async def run(self, node: Node, desk: Desk) -> None:
         """Plan again and again, and say what comes of it."""
         while True:
             await asyncio.sleep(self.every)
-            spent = self._spent(node)
-            if spent:
-                say(spent)
+            self._tell_spent(node)
             self.record.write(desk.interests)
             try:
                 folder = await self._plan()
                 done = await desk.rollout_from(str(folder))
-                say(f"plan {done.plan} by {self.method} is in use, {done.listening:,} listen to its channels")
+                log.info(
+                    "plan %s by %s is in use, %d listen to its channels",
+                    *(done.plan, self.method, done.listening),
+                    extra=facts(
+                        plan=done.plan, method=self.method, epoch=done.epoch, listening=done.listening
+                    ),
+                )
             except NarrowcastError as error:
-                say(f"the plan stays as it was: {error}")
+                log.warning("the plan stays as it was: %s", error)
 
-    def _spent(self, node: Node) -> str:
+    def _tell_spent(self, node: Node) -> None:
         """Say what events have cost since the last plan."""
         counts = node.counts
         now = (counts.events, counts.direct + counts.shared, counts.wasted)
         events, reached, wasted = (b - a for a, b in zip(self._before, now, strict=True))
         self._before = now
-        if not events:
-            return ""
-        return (
-            f"since the last plan {events:,} events, {reached / events:.2f} deliveries each, "
-            f"{wasted / events:.2f} of them wasted"
-        )
+        if events:
+            log.info(
+                "since the last plan %d events, %.2f deliveries each, %.2f of them wasted",
+                *(events, reached / events, wasted / events),
+                extra=facts(events=events, deliveries=reached, wasted=wasted),
+            )
 
     async def _plan(self) -> Path:
         """Make a plan from what was recorded, and return its folder."""

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from narrowcast.cli import live, options
 from narrowcast.errors import ParameterError, PlanError, TransportError
+
+if TYPE_CHECKING:
+    from narrowcast.broker.wire import Rollout
+
+#: Seconds that a rollout may take where channels are joined slowly.
+_LONG = 86_400.0
 
 
 def rollout(
@@ -22,6 +28,14 @@ def rollout(
     overlap: Annotated[
         float, typer.Option("--overlap", metavar="SECONDS", help="How long subscribers may take to join.")
     ] = 5.0,
+    least: Annotated[
+        float,
+        typer.Option("--least", metavar="P", help="The share of them who have to, or the old plan stays."),
+    ] = 0.0,
+    joins: Annotated[
+        float | None,
+        typer.Option("--joins", metavar="N", help="Channels joined a second, at most."),
+    ] = None,
     nats: live.Nats = live.HERE,
     prefix: live.Prefix = "nc",
     as_json: options.Json = False,
@@ -37,11 +51,20 @@ def rollout(
         narrowcast rollout plan
 
         narrowcast rollout plan --nats nats://broker:4222 --overlap 30
+
+        narrowcast rollout plan --joins 500 --least 0.9
     """
     if not 0 <= overlap <= 600:
         raise ParameterError(f"--overlap is {overlap}; give seconds from 0 to 600")
+    if not 0 <= least <= 1:
+        raise ParameterError(f"--least is {least}; give a share from 0 to 1")
+    if joins is not None and not joins > 0:
+        raise ParameterError(f"--joins is {joins}; give a number above 0")
     done: list[dict[str, Any]] = []
-    live.until_interrupted(_rollout(nats, plan.absolute(), flow, overlap, prefix, done))
+    from narrowcast.broker.wire import Rollout
+
+    order = Rollout(str(plan.absolute()), flow, overlap, least, joins)
+    live.until_interrupted(_rollout(nats, order, prefix, done))
     for facts in done:
         rows = [("", ""), ("plans so far", str(facts["epoch"])), ("listening", f"{facts['listening']:,}")]
         options.show(
@@ -49,9 +72,7 @@ def rollout(
         )
 
 
-async def _rollout(
-    url: str, plan: Path, flow: str | None, overlap: float, prefix: str, done: list[dict[str, Any]]
-) -> None:
+async def _rollout(url: str, order: Rollout, prefix: str, done: list[dict[str, Any]]) -> None:
     """Order a node to take up a plan, and note what it says."""
     from narrowcast.broker import wire
     from narrowcast.broker.asking import PATIENCE, Asking
@@ -61,8 +82,9 @@ async def _rollout(
         asking = Asking(transport, subjects.inbox("rollout"))
         await asking.start()
         try:
-            order = wire.encode(wire.Rollout(str(plan), flow, overlap))
-            said = await asking.ask(subjects.orders, order, patience=overlap + PATIENCE)
+            # How long it takes to join so many channels only the broker knows.
+            patience = order.overlap + PATIENCE + (_LONG if order.joins is not None else 0.0)
+            said = await asking.ask(subjects.orders, wire.encode(order), patience=patience)
         finally:
             await asking.aclose()
     answer = wire.decode_answer(said)

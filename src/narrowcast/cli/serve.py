@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import sys
+import logging
 import tempfile
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow as pa
 import typer
 
-from narrowcast.cli import live
+from narrowcast.cli import live, logs, settings
+from narrowcast.cli.logs import facts
 from narrowcast.errors import NarrowcastError, ParameterError, TableError
 from narrowcast.files import read_table
 from narrowcast.model.schema import Schema
+from narrowcast.routing import ROUTERS
+from narrowcast.routing.choice import router_maker, router_parameters
 from narrowcast.routing.routes import plan_name, read_routes
 
 if TYPE_CHECKING:
     from narrowcast.broker import Desk, Interests, Node, Record, Transport
     from narrowcast.broker.standing import Holding
     from narrowcast.cli.replan import Replan
+    from narrowcast.routing import Router
     from narrowcast.routing.routes import Routes
+
+log = logging.getLogger(__name__)
 
 #: Into how many parts publishers are divided, whatever the number of nodes.
 PARTITIONS = 16
@@ -96,7 +102,19 @@ def serve(
             "--flow", metavar="A", help="For a plan of topics: the attribute that names an event's."
         ),
     ] = None,
+    router: Annotated[
+        str,
+        typer.Option("--router", metavar="R", help=f"What decides an event's way: {', '.join(ROUTERS)}."),
+    ] = "channels",
+    given_settings: settings.Settings = None,
     prefix: live.Prefix = "nc",
+    joins: Annotated[
+        float | None,
+        typer.Option("--joins", metavar="N", help="Channels joined a second for a new plan, at most."),
+    ] = None,
+    style: Annotated[
+        logs.Style, typer.Option("--log", help="How it says what happens: for people, or JSON lines.")
+    ] = logs.Style.TEXT,
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop when a filter of S is bad instead of leaving it out.")
     ] = False,
@@ -109,6 +127,9 @@ def serve(
 
     A plan that is put into the folder PLAN later is taken up while events flow. Several nodes share the
     publishers among them: the first has the subscriptions and the plan, and tells the others.
+
+    Events go as the plan says. With --router exact each goes directly instead where that costs less: sending
+    a message costs 0.35 of delivering one, unless --set send= says otherwise.
 
     Examples:
 
@@ -123,6 +144,10 @@ def serve(
         narrowcast serve --nats nats://one:4222 --node 2/2
 
         narrowcast serve --record seen --replan 3600 --method direct --channels 100
+
+        narrowcast serve --data broker --plan plan --joins 1000 --log json
+
+        narrowcast serve --plan plan --router exact --set send=0.5
     """
     from narrowcast.broker import Interests, NatsServer, Record, Store
     from narrowcast.cli.replan import Replan
@@ -142,25 +167,42 @@ def serve(
         raise ParameterError("several nodes meet at a NATS server; name it by --nats")
     if replan is not None and record is None:
         raise ParameterError("--replan plans from what is recorded; give --record")
-    written = None if record is None else Record(record, share=share)
-    again = None if replan is None or written is None else Replan(replan, method, channels, written)
-    store = None if data is None else Store(data / "subscriptions.db")
-    types = None if schema is None else Schema.read(schema)
-    interests = Interests(types, store=store, record=written)
-    _tell_bad(interests.refused, f"subscriptions in {data}", strict=strict)
-    if subscriptions is not None:
-        _load(interests, subscriptions, strict=strict)
-    given = None if plan is None else _Plan(plan.absolute(), flow)
-    if given is not None:
-        given.read(interests)
+    if joins is not None and not joins > 0:
+        raise ParameterError(f"--joins is {joins}; give a number above 0")
+    way = _router(router, settings.parameters(given_settings or []))
     with ExitStack() as stack:
+        stack.enter_context(logs.logged(style))
+        written = None if record is None else Record(record, share=share)
+        again = None if replan is None or written is None else Replan(replan, method, channels, written)
+        store = None if data is None else Store(data / "subscriptions.db")
+        types = None if schema is None else Schema.read(schema)
+        interests = Interests(types, store=store, record=written)
+        _tell_bad(interests.refused, f"subscriptions in {data}", strict=strict)
+        if subscriptions is not None:
+            _load(interests, subscriptions, strict=strict)
+        given = None if plan is None else _Plan(plan.absolute(), flow)
+        if given is not None:
+            given.read(interests)
         url = nats
         if url is None and not memory:
             folder = data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="narrowcast-")))
             url = stack.enter_context(NatsServer(folder / "nats", port=port)).url
         mine = [part for part in range(PARTITIONS) if part % nodes == number - 1]
         first = interests if number == 1 else None
-        live.until_interrupted(_serve(url, first, _Plans(given, again), prefix, http, mine, written))
+        plans = _Plans(given, again, joins)
+        live.until_interrupted(_serve(url, first, plans, prefix, http, mine, written, way))
+
+
+def _router(name: str, params: dict[str, Any]) -> Router:
+    """Return a router by name, for which messages cost something to send unless told.
+
+    >>> _router("exact", {}).send, _router("exact", {"send": 2}).send
+    (0.35, 2)
+    """
+    from narrowcast.broker.placing import SEND
+
+    takes = "send" in router_parameters(name) and "send" not in params
+    return router_maker(name, params | ({"send": SEND} if takes else {}))(None)
 
 
 def _node(text: str) -> tuple[int, int]:
@@ -201,17 +243,21 @@ class _Plan:
             self.name = name
             try:
                 done = await desk.rollout_from(str(self.folder), self.flow)
-                _say(f"plan {done.plan} is in use, {done.listening:,} listen to its channels")
+                log.info(
+                    "plan %s is in use, %d listen to its channels", done.plan, done.listening,
+                    extra=facts(plan=done.plan, epoch=done.epoch, listening=done.listening),
+                )  # fmt: skip
             except NarrowcastError as error:
-                _say(f"the plan stays as it was: {error}")
+                log.warning("the plan stays as it was: %s", error)
 
 
 @dataclass
 class _Plans:
-    """Where plans come from: a folder, and what is recorded."""
+    """Where plans come from, a folder and what is recorded; and how many channels are joined a second."""
 
     given: _Plan | None
     again: Replan | None
+    joins: float | None
 
 
 async def _serve(
@@ -222,6 +268,7 @@ async def _serve(
     http: str | None,
     mine: list[int],
     record: Record | None,
+    router: Router,
 ) -> None:
     """Serve at a NATS server, or in memory; without interests, beside the first node."""
     from narrowcast.broker import Desk, Follower, MemoryTransport, Node
@@ -231,16 +278,16 @@ async def _serve(
             transport: Transport = MemoryTransport()
         else:
             transport = await stack.enter_async_context(live.connected(url, "narrowcast serve"))
-        desk = None if interests is None else Desk(transport, interests, prefix=prefix)
+        desk = None if interests is None else Desk(transport, interests, prefix=prefix, joins=plans.joins)
         holding: Holding = Follower(transport, prefix=prefix) if desk is None else desk
-        node = Node(transport, holding, mine=mine, partitions=PARTITIONS, record=record)
+        node = Node(transport, holding, mine=mine, partitions=PARTITIONS, record=record, router=router)
         beside: list[asyncio.Task[None]] = []
         if desk is not None and plans.given is not None:
             given = plans.given
             desk.use(given.read(desk.interests), str(given.folder), given.flow)
-            beside.append(asyncio.create_task(given.watch(desk)))
+            beside.append(live.beside(given.watch(desk)))
         if desk is not None and plans.again is not None:
-            beside.append(asyncio.create_task(plans.again.run(node, desk, _say)))
+            beside.append(live.beside(plans.again.run(node, desk)))
         await node.start()
         stack.push_async_callback(_end, node, beside, record)
         places = [] if url is None else [url]
@@ -250,7 +297,10 @@ async def _serve(
 
             places.append(await stack.enter_async_context(serving(make_api(node, transport), http)))
         held = len(node.holding.interests)
-        _say(f"serving at {' and '.join(places)}, {held:,} subscriptions; interrupt to stop")
+        log.info(
+            "serving at %s, %s subscriptions; interrupt to stop", " and ".join(places), f"{held:,}",
+            extra=facts(places=places, subscriptions=held, partitions=mine),
+        )  # fmt: skip
         await node.wait()
 
 
@@ -263,10 +313,13 @@ async def _end(node: Node, beside: list[asyncio.Task[None]], record: Record | No
     if record is not None:
         record.write(node.holding.interests)
     counts = node.counts
-    sent = f"{counts.entries:,} sent in {counts.frames:,} frames"
-    _say(f"{counts.events:,} events, {counts.pairs:,} wanted, {sent}")
+    done = {name: getattr(counts, name) for name in ("events", "pairs", "entries", "frames", "bad")}
+    log.info(
+        "{events:,} events, {pairs:,} wanted, {entries:,} sent in {frames:,} frames".format(**done),
+        extra=facts(**done),
+    )
     for reason, many in counts.reasons.most_common(_SHOWN):
-        _say(f"{many:,} left out: {reason}")
+        log.info("%s left out: %s", f"{many:,}", reason, extra=facts(many=many, reason=reason))
 
 
 def _load(interests: Interests, path: Path, *, strict: bool) -> None:
@@ -289,11 +342,5 @@ def _tell_bad(bad: list[str], what: str, *, strict: bool) -> None:
     if bad and strict:
         raise TableError(f"{len(bad):,} {what} cannot be used: {bad[0]}; mend them, or leave --strict out")
     if bad:
-        _say(f"{len(bad):,} {what} are left out:")
-    for reason in bad[:_SHOWN]:
-        _say(f"  {reason}")
-
-
-def _say(text: str) -> None:
-    """Tell the person at the terminal; standard output is for data."""
-    print(text, file=sys.stderr, flush=True)
+        shown = "".join(f"\n  {reason}" for reason in bad[:_SHOWN])
+        log.warning("%s %s are left out:%s", f"{len(bad):,}", what, shown, extra=facts(many=len(bad)))

@@ -127,7 +127,7 @@ def takers_of_routers(names: Iterable[str]) -> dict[str, list[str]]:
     Examples
     --------
     >>> takers_of_routers(["exact"])
-    {"router 'exact'": ['broadcast']}
+    {"router 'exact'": ['broadcast', 'send']}
     """
     return {f"router {name!r}": router_parameters(name) for name in dict.fromkeys(names)}
 

@@ -28,11 +28,14 @@ if TYPE_CHECKING:
 class _Weighing:
     """A router that knows what ways cost."""
 
-    def __init__(self, *, network: Network | None = None, broadcast: bool = False) -> None:
+    def __init__(self, *, network: Network | None = None, broadcast: bool = False, send: float = 0.0) -> None:
         if not isinstance(broadcast, bool | np.bool_):
             raise ParameterError(f"broadcast is {broadcast!r}; give true or false")
+        if isinstance(send, bool) or not isinstance(send, int | float) or not 0 <= send < np.inf:
+            raise ParameterError(f"send is {send!r}; give what a message costs to send, 0 or more")
         self.network = network
         self.broadcast = broadcast
+        self.send = send
 
     def _sent(self, channels: Matches, unicast: Matches, prices: Prices) -> Deliveries:
         """Return deliveries, by broadcast where that may be and costs less."""
@@ -42,7 +45,7 @@ class _Weighing:
         return delivered(channels, unicast, prices.everybody[prices.row] < paid * (1 - partial.EQUAL))
 
     def _prices(self, plan: ChannelPlan, publisher: ArrayLike | None, n_events: int) -> Prices:
-        return Prices(self.network, plan, publisher, n_events)
+        return Prices(self.network, plan, publisher, n_events, self.send)
 
 
 class _Demoting(_Weighing, ABC):
@@ -83,8 +86,8 @@ class ThresholdRouter(_Demoting):
         what one to each of them directly does, on average over publishers. So it follows from the network,
         and needs no tuning.
     network
-        As for `ExactRouter`. Without, and without a threshold, channels are always used.
-    broadcast
+        As for `ExactRouter`. Without, and without a threshold and `send`, channels are always used.
+    broadcast, send
         As for `ExactRouter`.
 
     Examples
@@ -103,8 +106,9 @@ class ThresholdRouter(_Demoting):
         threshold: ArrayLike | None = None,
         network: Network | None = None,
         broadcast: bool = False,
+        send: float = 0.0,
     ) -> None:
-        super().__init__(network=network, broadcast=broadcast)
+        super().__init__(network=network, broadcast=broadcast, send=send)
         if threshold is not None:
             _check_threshold(threshold)
         self.threshold = threshold
@@ -118,10 +122,11 @@ class ThresholdRouter(_Demoting):
                     f"{given.size} thresholds for {plan.n_channels} channels; give one each, or one for all"
                 )
             return np.broadcast_to(given, plan.n_channels).astype(np.float64)
-        if self.network is None:
+        if self.network is None and not self.send:
             return np.zeros(plan.n_channels)
         prices = self._prices(plan, None, 0)
-        direct = prices.members @ prices.node[0]
+        alone = self.network is None  # then not by `members`, which may be large
+        direct = prices.sizes * (1.0 + self.send) if alone else prices.members @ prices.node[0]
         found = np.zeros(plan.n_channels)
         np.divide(prices.channel[0], direct, out=found, where=direct > 0)
         # A channel never costs more than everybody in it directly, but sums may end a last digit above.
@@ -129,7 +134,8 @@ class ThresholdRouter(_Demoting):
 
     def settled(self, plan: ChannelPlan) -> ThresholdRouter:
         """Return the router with the thresholds that it has for a plan, which are then not computed again."""
-        return type(self)(threshold=self.thresholds(plan), network=self.network, broadcast=self.broadcast)
+        found = self.thresholds(plan)
+        return type(self)(threshold=found, network=self.network, broadcast=self.broadcast, send=self.send)
 
     def learn(
         self, events: ArrayLike, matches: Matches, plan: ChannelPlan, publisher: ArrayLike | None = None
@@ -175,6 +181,10 @@ class ExactRouter(_Demoting):
     network
         Where subscribers and publishers are. Without, each message to a subscriber costs 1, over a channel
         or not.
+    send
+        Without a network, what it costs to send a message, whoever gets it, in what it costs to deliver one:
+        a channel is then worth it from some share of its members on, not only when all want the event. With
+        NATS it is about 0.35.
     broadcast
         Whether an event may go to everybody, in one message and over no channel of the plan: on a network,
         to every node. It does where that costs less.
@@ -203,7 +213,7 @@ class PartialRouter(_Weighing):
 
     Parameters
     ----------
-    network, broadcast
+    network, broadcast, send
         As for `ExactRouter`.
 
     Examples

@@ -53,7 +53,7 @@ def router_parameters(name: str) -> list[str]:
     Examples
     --------
     >>> router_parameters("threshold"), router_parameters("channels")
-    (['threshold', 'broadcast'], [])
+    (['threshold', 'broadcast', 'send'], [])
     """
     return [each for each in inspect.signature(ROUTERS[name]).parameters if each != "network"]
 
@@ -74,7 +74,7 @@ def router_maker(name: str, params: Mapping[str, Any] | None = None) -> Callable
     0.15
     >>> router_maker("exact", {"threshold": 0.15})
     Traceback (most recent call last):
-    narrowcast.errors.ParameterError: router 'exact' has no parameter 'threshold'; it has: broadcast
+    narrowcast.errors.ParameterError: router 'exact' has no parameter 'threshold'; it has: broadcast, send
     >>> router_maker("threshold", {"threshold": 2})
     Traceback (most recent call last):
     narrowcast.errors.ParameterError: threshold is 2; give a share from 0 to 1

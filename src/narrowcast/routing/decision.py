@@ -178,7 +178,7 @@ class _Case:
         self.demotes = isinstance(router, ThresholdRouter | ExactRouter)
         self.single = isinstance(router, PartialRouter)
         n = matches.n_events
-        self.prices = Prices(network, plan, publisher, n)
+        self.prices = Prices(network, plan, publisher, n, getattr(router, "send", 0.0))
         self.sent = routed(router, events, matches, plan, publisher)
         self.paid = self._cost(self.sent)
         #: What the plan itself says, and whom its channels then reach.

@@ -35,12 +35,19 @@ class Prices:
         The node that each event comes from; costs are averages over publishers where left out.
     n_events
         How many events there are.
+    send
+        Without a network, what it costs to send a message, whoever gets it, in what it costs to deliver one.
     """
 
     def __init__(
-        self, network: Network | None, plan: ChannelPlan, publisher: ArrayLike | None, n_events: int
+        self,
+        network: Network | None,
+        plan: ChannelPlan,
+        publisher: ArrayLike | None,
+        n_events: int,
+        send: float = 0.0,
     ) -> None:
-        self.network, self._plan = network, plan
+        self.network, self._plan, self._send = network, plan, send
         if network is None:
             self.node_of, self._n_nodes = np.arange(plan.n_subscribers, dtype=np.int32), plan.n_subscribers
         else:
@@ -81,7 +88,7 @@ class Prices:
     def channel(self) -> Doubles:
         """What a message to each channel costs, a row for each publisher."""
         if self.network is None:
-            return np.asarray(self.sizes[None], np.float64)
+            return np.asarray(self.sizes[None] + self._send, np.float64)
         n_channels = len(self.members)
         channel, node = np.nonzero(self.members)
         sets = Matches.from_pairs(channel, node, n_channels)
@@ -96,7 +103,7 @@ class Prices:
         """What a message to each node costs, a row for each publisher."""
         n_nodes = self._n_nodes
         if self.network is None:
-            return np.ones((1, n_nodes))
+            return np.full((1, n_nodes), 1.0 + self._send)
         if self.roots is None:
             alone = Matches.trusted(np.arange(n_nodes + 1), np.arange(n_nodes, dtype=np.int32))
             return self.network.mean_unicast(alone)[None]
@@ -106,7 +113,7 @@ class Prices:
     def everybody(self) -> Doubles:
         """What a message to everybody costs, a row for each publisher: on a network, to every node."""
         if self.network is None:
-            return np.array([self._n_nodes], np.float64)
+            return np.array([self._n_nodes + self._send])
         if self.roots is None:
             return np.array([self.network.mean_broadcast()])
         return self.network.broadcast(self.roots)

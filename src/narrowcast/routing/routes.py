@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from narrowcast.model.events import EventBatch
     from narrowcast.model.matches import Matches
     from narrowcast.model.schema import Schema
-    from narrowcast.routing import Deliveries
+    from narrowcast.routing import Deliveries, Router
 
     Ints = NDArray[np.int64]
 
@@ -94,6 +94,8 @@ class Routes:
     channel
         The channel of each subscription, by position, once it is fitted to subscriptions: an event then goes
         to the channels of those that it matches. None where every channel of a subscriber's will do.
+    router
+        What decides which way an event goes.
     """
 
     name: str
@@ -101,6 +103,7 @@ class Routes:
     flows: Flows | None
     known: pa.Array | None = None
     channel: Ints | None = None
+    router: Router = field(default_factory=ChannelRouter)
 
     def over(
         self, subscribers: pa.Array, subscription_id: Ints | None = None, owner: NDArray[Any] | None = None
@@ -127,7 +130,7 @@ class Routes:
         channel = None
         if plan.subscriptions is not None and subscription_id is not None and owner is not None:
             channel = channel_of(plan, subscription_id, known[owner])
-        return Routes(self.name, fitted, self.flows, plan.flows, channel)
+        return Routes(self.name, fitted, self.flows, plan.flows, channel, self.router)
 
     def route(self, events: EventBatch, interested: Matches, matched: Matches | None = None) -> Deliveries:
         """Return the way of each event to those who are interested, as positions among those fitted to.
@@ -147,7 +150,7 @@ class Routes:
         elif self.flows is not None:
             assert self.known is not None
             flow = positions_of(self.flows.of(events), self.known)
-        return ChannelRouter().route(flow, interested, plan)
+        return self.router.route(flow, interested, plan)
 
 
 def positions_of(wanted: pa.Array, known: pa.Array) -> Ints:

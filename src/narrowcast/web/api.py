@@ -69,6 +69,8 @@ class Rollout(BaseModel):
     overlap: float = Field(
         5.0, ge=0, le=600, description="Seconds that subscribers have to join its channels."
     )
+    least: float = Field(0.0, ge=0, le=1, description="The share who have to, or the old plan stays.")
+    joins: float | None = Field(None, gt=0, description="Channels joined a second, at most.")
 
 
 class RolledOut(BaseModel):
@@ -190,7 +192,9 @@ def make_api(node: Node, transport: Transport) -> FastAPI:
     @api.post("/rollout")
     async def rollout(wanted: Rollout) -> RolledOut:
         """Take up a plan while events flow: nobody misses any."""
-        done = await _desk(node).rollout_from(wanted.plan, wanted.flow, overlap=wanted.overlap)
+        done = await _desk(node).rollout_from(
+            wanted.plan, wanted.flow, overlap=wanted.overlap, least=wanted.least, joins=wanted.joins
+        )
         return RolledOut(epoch=done.epoch, plan=done.plan, listening=done.listening)
 
     return api

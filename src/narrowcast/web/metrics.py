@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from narrowcast.broker import Desk
 from narrowcast.broker.counts import SECONDS
 from narrowcast.errors import MissingError
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from narrowcast.broker import Node
-    from narrowcast.broker.counts import Times
+    from narrowcast.broker.counts import Got, Times
 
 #: Numbers that only grow, by the name of the count.
 _COUNTERS = {
@@ -31,6 +32,13 @@ _COUNTERS = {
     "wasted": "Deliveries over channels that nobody wanted there, or that came again",
     "entries": "Events as they were sent, one for each channel and direct receiver",
     "frames": "Messages that they were sent in",
+}
+
+#: The same of what subscribers say that they got.
+_GOT = {
+    "filtered": "Events that subscribers got over a channel and did not want",
+    "repeated": "Events that subscribers got again, and passed over",
+    "dropped": "Events that subscribers dropped, because nobody read them",
 }
 
 
@@ -98,6 +106,18 @@ class NodeMetrics(Collector):
         yield _histogram("narrowcast_match_seconds", "Seconds to match and route a batch", counts.matching)
         yield _histogram(
             "narrowcast_taking_seconds", "Seconds from the publisher until an event is sent", counts.taking
+        )
+        if isinstance(node.holding, Desk):  # subscribers tell the first node
+            yield from self._got(node.holding.got)
+
+    def _got(self, got: Got) -> Iterable[Metric]:
+        """Yield what subscribers say that they got."""
+        for name, text in _GOT.items():
+            yield CounterMetricFamily(f"narrowcast_{name}", text, value=getattr(got, name))
+        yield _histogram(
+            "narrowcast_arriving_seconds",
+            "Seconds from the publisher until a subscriber has an event, as subscribers say",
+            got.arriving,
         )
 
 
