@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from narrowcast.broker import Desk, Interests, MemoryTransport, Node, Publisher, Subscriber, wire
+from narrowcast.broker.arrivals import Arrivals
 from narrowcast.broker.decode import LARGEST
 from narrowcast.errors import InputError, ParameterError, TransportError
 
@@ -109,7 +110,7 @@ def test_garbage_does_not_fill_the_memory() -> None:
     async def run() -> None:
         transport = MemoryTransport()
         node = Node(transport, Desk(transport, Interests()), largest=10)
-        await node.deliver([("p", i, b"x" * (11 + i)) for i in range(1500)])
+        await node.deliver(Arrivals.of([wire.Batch("p", 0, [b"x" * (11 + i) for i in range(1500)])]))
         assert (node.counts.bad, len(node.counts.reasons)) == (1500, 1001)
         assert node.counts.reasons["other reasons"] == 500
 

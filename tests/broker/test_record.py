@@ -10,11 +10,16 @@ import pytest
 
 import narrowcast as nc
 from narrowcast.broker import Desk, Interests, MemoryTransport, Node, Record, wire
+from narrowcast.broker.arrivals import Arrivals
 from narrowcast.errors import ParameterError
 from narrowcast.files import read_table
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def arrived(first: int, payloads: list[bytes]) -> Arrivals:
+    return Arrivals.of([wire.Batch("p", first, payloads)])
 
 
 def test_events_routes_and_changes(tmp_path: Path) -> None:
@@ -34,10 +39,10 @@ def test_events_routes_and_changes(tmp_path: Path) -> None:
             b'{"price": 1}',
             b'{"price": 2}',
         ]
-        await node.deliver([("p", i, payload) for i, payload in enumerate(payloads[:3])])
+        await node.deliver(arrived(0, payloads[:3]))
         assert not (tmp_path / "events").exists()
-        await node.deliver([("p", 3, payloads[3])])  # now it is full
-        await node.deliver([("p", 4, payloads[4])])
+        await node.deliver(arrived(3, payloads[3:4]))  # now it is full
+        await node.deliver(arrived(4, payloads[4:]))
         record.write(interests)
 
     asyncio.run(run())
@@ -69,7 +74,7 @@ def test_a_share(tmp_path: Path) -> None:
         transport = MemoryTransport()
         record = Record(tmp_path / str(seed), share=0.25, seed=seed)
         node = Node(transport, Desk(transport, Interests(nc.Schema.of({"price": "double"}))), record=record)
-        await node.deliver([("p", i, b'{"price": %d}' % i) for i in range(1000)])
+        await node.deliver(arrived(0, [b'{"price": %d}' % i for i in range(1000)]))
         record.write(node.holding.interests)
         found: list[float] = read_table(tmp_path / str(seed) / "events")["price"].to_pylist()
         return found

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from narrowcast.broker import wire
+from narrowcast.broker.arrivals import Arrivals
 from narrowcast.broker.counts import Counts
 from narrowcast.broker.decode import LARGEST, Decoder
 from narrowcast.broker.standing import Snapshot
@@ -22,8 +23,6 @@ from narrowcast.routing import ChannelRouter, Method
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
     from narrowcast.broker.record import Record
     from narrowcast.broker.standing import Holding, Routed
     from narrowcast.broker.transport import Inbox, Message, Transport
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Bytes of the payloads in a frame, at most: half of what a server takes unless told.
-FRAME = 1 << 19
 #: Reasons that are told apart: whoever sends garbage does not fill the memory.
 _REASONS = 1000
 #: How a batch of a publisher's begins: as an array of MessagePack, which no JSON does.
@@ -138,40 +135,35 @@ class Node:
     async def _take(self, inbox: Inbox) -> None:
         """Send on what comes from publishers."""
         while messages := await inbox.take(self._batch):
-            entries: list[wire.Entry] = []
-            sent: list[tuple[float, int]] = []
-            for message in messages:
-                when, some = self._entries(message)
-                entries += some
-                if when:
-                    sent.append((when, len(some)))
+            batches = [batch for batch in map(self._events_of, messages) if batch is not None]
             self.waiting = len(inbox)
+            since = min((batch.sent for batch in batches if batch.sent), default=time.time())
+            arrived = Arrivals.of(batches)
             try:
-                await self.deliver(entries, min((when for when, _ in sent), default=time.time()))
+                await self.deliver(arrived, since)
             except TransportError:
                 raise
             except Exception:  # some events end no node
-                log.exception("%d events could not be sent", len(entries))
-                self._set_aside(len(entries), "the node failed to send it; its log says why")
+                log.exception("%d events could not be sent", len(arrived))
+                self._set_aside(len(arrived), "the node failed to send it; its log says why")
             now = time.time()
-            for when, many in sent:
-                self.counts.taking.add(max(0.0, now - when), many)
+            for batch in batches:
+                if batch.sent:
+                    self.counts.taking.add(max(0.0, now - batch.sent), len(batch.payloads))
             for reply in [message.reply for message in messages if message.reply]:
                 await self._transport.publish(reply, b"")
 
-    def _entries(self, message: Message) -> tuple[float, list[wire.Entry]]:
-        """Return when a message was sent, and its events: a publisher's many, or one as it is."""
+    def _events_of(self, message: Message) -> wire.Batch | None:
+        """Return the events of a message: a publisher's many, or one as it is; None where it is neither."""
         payload = message.payload
         if payload[:1] in _BATCH:
             try:
-                batch = wire.decode_batch(payload)
+                return wire.decode_batch(payload)
             except (msgspec.MsgspecError, UnicodeError) as error:
                 self._set_aside(1, f"message is no batch of events: {first_line(error)}")
-                return 0.0, []
-            numbers = range(batch.first, batch.first + len(batch.payloads))
-            return batch.sent, [(batch.publisher, n, p) for n, p in zip(numbers, batch.payloads, strict=True)]
+                return None
         self._plain += 1
-        return 0.0, [(self._name, self._plain, payload)]
+        return wire.Batch(self._name, self._plain, [payload])
 
     def _set_aside(self, many: int, reason: str) -> None:
         """Count events that cannot be used."""
@@ -182,18 +174,18 @@ class Node:
         self.counts.bad += many
         known[why] += many
 
-    async def deliver(self, entries: list[wire.Entry], since: float = 0.0) -> None:
+    async def deliver(self, arrived: Arrivals, since: float = 0.0) -> None:
         """Match events and send them, in their order; `since` is when the oldest was published."""
-        if not entries:
+        if not len(arrived):
             return
         async with self._sending:
-            await self._deliver(entries, since)
+            await self._deliver(arrived, since)
 
-    async def _deliver(self, entries: list[wire.Entry], since: float) -> None:
+    async def _deliver(self, arrived: Arrivals, since: float) -> None:
         """Match events and send them by what holds now."""
         begun = time.perf_counter()
         snapshot, decoder = self._snapshot()
-        decoded = decoder.decode([payload for _, _, payload in entries])
+        decoded = decoder.decode(arrived.payloads)
         for bad in decoded.bad:
             self._set_aside(1, bad.reason)
         for events, position in decoded.good:
@@ -204,14 +196,14 @@ class Node:
             if self._record is not None:
                 self._record.add(events, sent.deliveries, snapshot.names)
             self.counts.matching.add(time.perf_counter() - begun)
-            some = entries if len(events) == len(entries) else [entries[i] for i in position.tolist()]
-            for subject, exact, part in self._frames(snapshot, sent.deliveries, some):
+            some = arrived if len(events) == len(arrived) else arrived.take(position)
+            for subject, frame in self._frames(snapshot, sent.deliveries, some, since):
                 self.counts.frames += 1
-                self.counts.entries += len(part)
+                self.counts.entries += len(frame.payloads)
                 try:
-                    await self._transport.publish(subject, wire.encode(wire.Frame(exact, part, since)))
+                    await self._transport.publish(subject, wire.encode(frame))
                 except ParameterError as error:  # a server that takes less than others
-                    self._set_aside(len(part), str(error))
+                    self._set_aside(len(frame.payloads), str(error))
             begun = time.perf_counter()
         if self._record is not None and self._record.full:
             self._record.write(self.holding.interests)
@@ -234,19 +226,17 @@ class Node:
             counts.channels[channel] += int(used[channel])
 
     def _frames(
-        self, snapshot: Snapshot, sent: Deliveries, entries: list[wire.Entry]
-    ) -> Iterator[tuple[str, int, list[wire.Entry]]]:
-        """Yield what goes to each channel and subscriber, all of a batch together, and for which version."""
+        self, snapshot: Snapshot, sent: Deliveries, arrived: Arrivals, since: float
+    ) -> Iterator[tuple[str, wire.Frame]]:
+        """Yield what goes to each channel and subscriber, all of a batch together."""
         of = self.subjects
-        size = np.fromiter((len(payload) for _, _, payload in entries), np.int64, len(entries))
-        for channel, some in _grouped(sent.channels.index, sent.channels.rows(), entries, size):
-            yield of.channel(snapshot.epoch, channel), -1, some
-        for person, some in _grouped(sent.unicast.index, sent.unicast.rows(), entries, size):
-            yield of.to(snapshot.names[person]), snapshot.versions[person], some
+        for channel, part in arrived.parts(sent.channels.index, sent.channels.rows()):
+            yield of.channel(snapshot.epoch, channel), wire.Frame(-1, since, *part)
+        for person, part in arrived.parts(sent.unicast.index, sent.unicast.rows()):
+            yield of.to(snapshot.names[person]), wire.Frame(snapshot.versions[person], since, *part)
         everybody = np.flatnonzero(sent.method == Method.BROADCAST)
-        nowhere = np.zeros(len(everybody), np.int32)
-        for _, some in _grouped(nowhere, everybody, entries, size):
-            yield of.everybody, -1, some
+        for _, part in arrived.parts(np.zeros(len(everybody), np.int64), everybody):
+            yield of.everybody, wire.Frame(-1, since, *part)
 
     def _snapshot(self) -> tuple[Snapshot, Decoder]:
         """Return what holds now; made anew when something has changed."""
@@ -290,32 +280,3 @@ class Node:
             ],
             "directly": sorted(snapshot.names[i] for i in ways.unicast[0].tolist()),
         }
-
-
-def _grouped(
-    place: NDArray[np.int32], event: NDArray[np.int64], entries: list[wire.Entry], size: NDArray[np.int64]
-) -> Iterator[tuple[int, list[wire.Entry]]]:
-    """Yield each place with its events, in their order; again and again where they are many bytes."""
-    if not len(place):
-        return
-    order = np.argsort(place, kind="stable")
-    events = event[order].tolist()
-    where, first = np.unique(place[order], return_index=True)
-    large = np.add.reduceat(size[event[order]], first) > FRAME
-    ends = np.append(first[1:], len(order))
-    columns = (where.tolist(), first.tolist(), ends.tolist(), large.tolist())
-    for at, start, end, cut in zip(*columns, strict=True):
-        some = [entries[i] for i in events[start:end]]
-        for part in _cut(some) if cut else (some,):
-            yield at, part
-
-
-def _cut(entries: list[wire.Entry]) -> Iterator[list[wire.Entry]]:
-    """Yield entries such that no frame is too large; one that is larger by itself goes alone."""
-    size, start = 0, 0
-    for i, entry in enumerate(entries):
-        size += len(entry[2])
-        if size > FRAME and i > start:
-            yield entries[start:i]
-            size, start = len(entry[2]), i
-    yield entries[start:]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
 import time
+from array import array
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
+from itertools import chain, compress, islice, repeat
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
+import numpy as np
 
 from narrowcast.broker import wire
 from narrowcast.broker.asking import PATIENCE, Asking
@@ -17,6 +21,7 @@ from narrowcast.broker.counts import Times
 from narrowcast.broker.decode import Decoder
 from narrowcast.broker.seen import Seen
 from narrowcast.errors import InputError, ParameterError, TransportError
+from narrowcast.files import first_line
 from narrowcast.filters.subscriptions import compile_filters
 from narrowcast.matching import Scan
 from narrowcast.model.schema import Schema
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
 
     from narrowcast.broker.transport import Inbox, Transport
 
+log = logging.getLogger(__name__)
+
 #: Frames that are looked at in one go, and events that wait for their reader.
 _FRAMES, LIMIT = 256, 1 << 18
 #: Seconds from one account of what came to the next.
@@ -34,8 +41,7 @@ REPORT = 10.0
 _json = msgspec.json.Decoder().decode
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True, gc=False):
     """An event that somebody wants.
 
     Parameters
@@ -251,38 +257,56 @@ class Subscriber:
     async def _receive(self, inbox: Inbox) -> None:
         """Take in what comes over a subject."""
         while messages := await inbox.take(_FRAMES):
-            loose: list[wire.Entry] = []
-            now = time.time()
+            subject, now = messages[0].subject, time.time()
+            loose: list[wire.Frame] = []
             for message in messages:
-                frame = wire.decode_frame(message.payload)
-                self.arriving.add(max(0.0, now - frame.since), len(frame.entries))
+                try:
+                    frame = wire.decode_frame(message.payload)
+                    frame.check()
+                except (msgspec.MsgspecError, UnicodeError, InputError) as error:
+                    log.warning("a message at %s is passed over: %s", subject, first_line(error))
+                    continue
+                self.arriving.add(max(0.0, now - frame.since), len(frame.payloads))
                 standing = self._standing
                 if standing is not None and frame.exact == standing.version:
-                    loose = self._flush(loose, message.subject)  # in order
-                    self._put(frame.entries, message.subject)
+                    loose = self._flush(loose, subject)  # in order
+                    self._put(frame, subject)
                 else:
-                    loose += frame.entries
-            self._flush(loose, messages[0].subject)
+                    loose.append(frame)
+            self._flush(loose, subject)
 
-    def _flush(self, loose: list[wire.Entry], subject: str) -> list[wire.Entry]:
+    def _flush(self, loose: list[wire.Frame], subject: str) -> list[wire.Frame]:
         """Keep what the filters let through."""
         if loose and self._standing is not None:
-            wanted: list[int] = []
-            for events, position in self._decoder.decode([payload for _, _, payload in loose]).good:
-                wanted += position[self._filter.match(events).counts() > 0].tolist()
-            self.filtered += len(loose) - len(wanted)
-            self._put([loose[i] for i in wanted], subject)
+            payloads = list(chain.from_iterable(frame.payloads for frame in loose))
+            wanted = np.zeros(len(payloads), np.bool_)
+            for events, position in self._decoder.decode(payloads).good:
+                wanted[position[self._filter.match(events).counts() > 0]] = True
+            self.filtered += len(payloads) - int(wanted.sum())
+            flags, start = wanted.tolist(), 0
+            for frame in loose:
+                self._put(frame, subject, flags[start : start + len(frame.payloads)])
+                start += len(frame.payloads)
         return []
 
-    def _put(self, entries: Sequence[wire.Entry], subject: str) -> None:
-        """Hand over events that were not there before."""
-        for publisher, number, payload in entries:
-            if not self._seen.first(publisher, number):
-                self.repeated += 1
-            elif len(self._events) < self._limit:
-                self._events.append(Event(publisher, number, payload, subject))
-            else:
-                self.dropped += 1
+    def _put(self, frame: wire.Frame, subject: str, wanted: list[bool] | None = None) -> None:
+        """Hand over events that were not there before; of some frames only those wanted."""
+        numbers = array("q", frame.numbers)
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        start = 0
+        for publisher, many in frame.runs:
+            own, payloads = numbers[start : start + many].tolist(), frame.payloads[start : start + many]
+            if wanted is not None:
+                own, payloads = _of(wanted[start : start + many], own, payloads)
+            start += many
+            fresh = self._seen.fresh(publisher, own)
+            if fresh is not None:
+                self.repeated += fresh.count(False)
+                own, payloads = _of(fresh, own, payloads)
+            room = self._limit - len(self._events)
+            self.dropped += max(0, len(own) - room)
+            self._events.extend(islice(map(Event, repeat(publisher), own, payloads, repeat(subject)), room))
         if self._events:
             self._arrived.set()
 
@@ -303,7 +327,11 @@ class Subscriber:
                 return []
             self._arrived.clear()
             await self._arrived.wait()
-        return [self._events.popleft() for _ in range(min(most, len(self._events)))]
+        if len(self._events) <= most:
+            found = list(self._events)
+            self._events.clear()
+            return found
+        return [self._events.popleft() for _ in range(most)]
 
     async def aclose(self) -> None:
         """Stop listening; its subscriptions stay, and what has come can still be read."""
@@ -330,3 +358,8 @@ class Subscriber:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+def _of(flags: list[bool], numbers: list[int], payloads: list[bytes]) -> tuple[list[int], list[bytes]]:
+    """Return the numbers and payloads of those events for which a flag is set."""
+    return list(compress(numbers, flags)), list(compress(payloads, flags))

@@ -1,0 +1,127 @@
+"""Events in columns are the events: whatever goes where, and whatever comes again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from narrowcast.broker import Desk, Interests, MemoryTransport, Node, Subscriber, arrivals, wire
+from narrowcast.broker.arrivals import Arrivals
+from narrowcast.broker.seen import Seen
+from narrowcast.errors import InputError
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import DrawFn
+
+Entry = tuple[str, int, bytes]
+
+
+@st.composite
+def batches(draw: DrawFn) -> list[wire.Batch]:
+    payloads = st.lists(st.binary(max_size=6), max_size=5)
+    one = st.builds(wire.Batch, st.sampled_from("pqr"), st.integers(0, 1 << 62), payloads)
+    return draw(st.lists(one, max_size=6))
+
+
+def entries_of(some: list[wire.Batch]) -> list[Entry]:
+    return [(b.publisher, b.first + i, payload) for b in some for i, payload in enumerate(b.payloads)]
+
+
+def read(frame: wire.Frame) -> list[Entry]:
+    frame.check()
+    who = [publisher for publisher, many in frame.runs for _ in range(many)]
+    numbers = np.frombuffer(frame.numbers, "<i8").tolist()
+    return list(zip(who, numbers, frame.payloads, strict=True))
+
+
+@given(batches(), st.data())
+def test_every_place_gets_its_events_in_their_order(some: list[wire.Batch], data: st.DataObject) -> None:
+    entries, arrived = entries_of(some), Arrivals.of(some)
+    assert len(arrived) == len(entries)
+    pair = st.tuples(st.integers(0, 4), st.integers(0, max(0, len(entries) - 1)))
+    pairs = sorted(data.draw(st.sets(pair)) if entries else [], key=lambda each: each[1])
+    most = data.draw(st.integers(1, 30))
+    place, row = (np.array([each[i] for each in pairs], np.int64) for i in range(2))
+    expected: defaultdict[int, list[Entry]] = defaultdict(list)
+    for at, i in pairs:
+        expected[at].append(entries[i])
+    found: defaultdict[int, list[Entry]] = defaultdict(list)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(arrivals, "FRAME", most)
+        for at, part in arrived.parts(place, row):
+            frame = wire.decode_frame(wire.encode(wire.Frame(7, 1.5, *part)))
+            size = sum(map(len, frame.payloads))
+            assert size <= most or len(frame.payloads) == 1
+            found[at] += read(frame)
+    assert found == expected
+    rows = np.array(data.draw(st.lists(st.integers(0, len(entries) - 1))) if entries else [], np.int64)
+    again = arrived.take(rows)
+    [*parts] = again.parts(np.zeros(len(rows), np.int64), np.arange(len(rows)))
+    assert [one for _, part in parts for one in read(wire.Frame(0, 0.0, *part))] == [
+        entries[i] for i in rows.tolist()
+    ]
+
+
+@given(st.lists(st.tuples(st.sampled_from("pq"), st.lists(st.integers(0, 12), max_size=4)), max_size=30))
+def test_what_was_there_lately_is_known(arrive: list[tuple[str, list[int]]]) -> None:
+    """It is fresh if it was never there, and is not if it is among the last so many of its publisher."""
+    seen, never = Seen(events=5), defaultdict[str, set[int]](set)
+    lately: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=5))
+    for publisher, numbers in arrive:
+        found = seen.fresh(publisher, numbers)
+        flags = [True] * len(numbers) if found is None else found
+        assert len(flags) == len(numbers)
+        for number, fresh in zip(numbers, flags, strict=True):
+            if number not in never[publisher]:
+                assert fresh
+            if number in lately[publisher]:
+                assert not fresh
+            never[publisher].add(number)
+            if fresh:
+                lately[publisher].append(number)
+
+
+def test_publishers_of_long_ago_are_forgotten() -> None:
+    seen = Seen(publishers=2)
+    for publisher in ("a", "b", "a", "c"):
+        seen.fresh(publisher, [1])
+    assert [seen.fresh(publisher, [1]) for publisher in ("a", "c")] == [[False], [False]]
+    assert seen.fresh("b", [1]) is None
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        wire.Frame(-1, 0.0, [("p", 2)], bytes(8), [b"x"]),
+        wire.Frame(-1, 0.0, [("p", 1)], bytes(9), [b"x"]),
+        wire.Frame(-1, 0.0, [("p", 2), ("q", -1)], bytes(8), [b"x"]),
+    ],
+)
+def test_columns_that_do_not_go_together(frame: wire.Frame) -> None:
+    with pytest.raises(InputError, match="columns of different lengths"):
+        frame.check()
+
+
+def test_a_subscriber_passes_over_what_is_no_frame(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        transport = MemoryTransport()
+        node = Node(transport, Desk(transport, Interests()))
+        await node.start()
+        async with Subscriber(transport, "ann") as ann:
+            await ann.subscribe("price > 1")
+            subject = node.subjects.to("ann")
+            broken = wire.encode(wire.Frame(-1, 0.0, [("p", 2)], bytes(8), [b"x"]))
+            for payload in (b"", b"garbage", b"\x93", broken):
+                await transport.publish(subject, payload)
+            await node.deliver(Arrivals.of([wire.Batch("p", 0, [b'{"price": 5}', b'{"price": 0}'])]))
+            assert (await anext(ann)).data == {"price": 5}
+        await node.stop()
+
+    asyncio.run(run())
+    assert caplog.text.count("is passed over") == 4
