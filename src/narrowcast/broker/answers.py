@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,7 +28,6 @@ class Answers:
         self._transport, self._hear = transport, hear
         self._subject = f"{subject}.{secrets.token_hex(8)}"
         self._inbox: Inbox | None = None
-        self._reading: asyncio.Task[None] | None = None
 
     def subject(self, number: int) -> str:
         """Return where answers to a question go."""
@@ -38,19 +35,9 @@ class Answers:
 
     async def start(self) -> None:
         """Begin to listen."""
-        self._inbox = await self._transport.subscribe(f"{self._subject}.*")
-        self._reading = asyncio.create_task(self._read(self._inbox))
-
-    async def _read(self, inbox: Inbox) -> None:
-        """Hear answers as they come."""
-        async for message in inbox:
-            self._hear(message)
+        self._inbox = await self._transport.subscribe(f"{self._subject}.*", self._hear)
 
     async def aclose(self) -> None:
         """Stop listening."""
-        if self._reading is not None:
-            self._reading.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._reading
         if self._inbox is not None:
             await self._inbox.aclose()

@@ -47,15 +47,17 @@ class MemoryTransport:
         check_subject(subject)
         self._check_open()
         message = Message(subject, bytes(payload), reply)
-        for subscription in self._subscriptions:
+        for subscription in list(self._subscriptions):
             if subscription.fits(subject):
                 subscription.put(message)
 
-    async def subscribe(self, subject: str) -> MemorySubscription:
+    async def subscribe(
+        self, subject: str, hear: Callable[[Message], None] | None = None
+    ) -> MemorySubscription:
         """Receive what is published under a subject, or under all that fit a pattern."""
         check_subject(subject, pattern=True)
         self._check_open()
-        subscription = MemorySubscription(subject, self._limit, self._subscriptions.remove)
+        subscription = MemorySubscription(subject, self._limit, self._subscriptions.remove, hear)
         self._subscriptions.append(subscription)
         return subscription
 
@@ -77,8 +79,14 @@ class MemoryTransport:
 class MemorySubscription(Waiting):
     """The receiving end of a `MemoryTransport`."""
 
-    def __init__(self, pattern: str, limit: int, forget: Callable[[MemorySubscription], None]) -> None:
-        super().__init__(limit)
+    def __init__(
+        self,
+        pattern: str,
+        limit: int,
+        forget: Callable[[MemorySubscription], None],
+        hear: Callable[[Message], None] | None,
+    ) -> None:
+        super().__init__(limit, hear)
         words = {"*": r"[^.]+", ">": r".+"}
         self.fits = re.compile(r"\.".join(words.get(w, re.escape(w)) for w in pattern.split("."))).fullmatch
         self._forget = forget

@@ -123,11 +123,13 @@ class NatsTransport:
         except nats.errors.Error as error:
             raise TransportError(f"cannot publish to {subject}: {first_line(error)}") from error
 
-    async def subscribe(self, subject: str) -> NatsSubscription:
+    async def subscribe(
+        self, subject: str, hear: Callable[[Message], None] | None = None
+    ) -> NatsSubscription:
         """Receive what is published under a subject, or under all that fit a pattern."""
         check_subject(subject, pattern=True)
         self._check_open()
-        made = NatsSubscription(self._limit, self._subscriptions.remove)
+        made = NatsSubscription(self._limit, self._subscriptions.remove, hear)
         try:
             made.feed = await self._client.subscribe(subject, cb=made.arrive)
             await self._client.flush(PATIENCE)  # the server has it, whoever publishes next
@@ -166,8 +168,13 @@ class NatsSubscription(Waiting):
 
     feed: Subscription
 
-    def __init__(self, limit: int, forget: Callable[[NatsSubscription], None]) -> None:
-        super().__init__(limit)
+    def __init__(
+        self,
+        limit: int,
+        forget: Callable[[NatsSubscription], None],
+        hear: Callable[[Message], None] | None,
+    ) -> None:
+        super().__init__(limit, hear)
         self._forget, self._closing = forget, False
 
     async def arrive(self, message: Msg) -> None:

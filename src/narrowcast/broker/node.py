@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Seconds to wait for more events, at most.
+LINGER = 0.03
+#: Frames after which others have their turn.
+_TOGETHER = 64
 #: Reasons that are told apart: whoever sends garbage does not fill the memory.
 _REASONS = 1000
 #: How a batch of a publisher's begins: as an array of MessagePack, which no JSON does.
@@ -51,6 +55,10 @@ class Node:
         Which of them this node takes; all where left out.
     batch
         Messages from publishers that are looked at in one go, at most.
+    linger
+        Seconds that it waits for more events when it has taken all there were, at most: as long as the last
+        ones took it to send. So with few events none waits for long, and with many they go together, which
+        takes everybody less time.
     largest
         Bytes of the largest event that is taken.
     record
@@ -67,12 +75,15 @@ class Node:
         partitions: int = 16,
         mine: list[int] | None = None,
         batch: int = 256,
+        linger: float = LINGER,
         largest: int = LARGEST,
         record: Record | None = None,
         router: Router | None = None,
     ) -> None:
         if partitions < 1 or batch < 1:
             raise ParameterError(f"partitions is {partitions} and batch {batch}; give at least 1 of each")
+        if not 0 <= linger <= 60:
+            raise ParameterError(f"linger is {linger}; give seconds from 0 to 60")
         own = list(range(partitions)) if mine is None else mine
         if odd := [part for part in own if not 0 <= part < partitions]:
             raise ParameterError(f"partition {odd[0]} is not there; they are 0 to {partitions - 1}")
@@ -82,7 +93,7 @@ class Node:
         #: What holds.
         self.holding = holding
         holding.settle = self._settled
-        self._batch, self._largest = batch, largest
+        self._batch, self._linger, self._largest = batch, linger, largest
         self._record = record
         self._router = ChannelRouter() if router is None else router
         self.counts = Counts()
@@ -135,6 +146,7 @@ class Node:
     async def _take(self, inbox: Inbox) -> None:
         """Send on what comes from publishers."""
         while messages := await inbox.take(self._batch):
+            begun = time.perf_counter()
             batches = [batch for batch in map(self._events_of, messages) if batch is not None]
             self.waiting = len(inbox)
             since = min((batch.sent for batch in batches if batch.sent), default=time.time())
@@ -152,6 +164,8 @@ class Node:
                     self.counts.taking.add(max(0.0, now - batch.sent), len(batch.payloads))
             for reply in [message.reply for message in messages if message.reply]:
                 await self._transport.publish(reply, b"")
+            if len(messages) < self._batch:
+                await asyncio.sleep(min(self._linger, time.perf_counter() - begun))
 
     def _events_of(self, message: Message) -> wire.Batch | None:
         """Return the events of a message: a publisher's many, or one as it is; None where it is neither."""
@@ -200,6 +214,8 @@ class Node:
             for subject, frame in self._frames(snapshot, sent.deliveries, some, since):
                 self.counts.frames += 1
                 self.counts.entries += len(frame.payloads)
+                if self.counts.frames % _TOGETHER == 0:
+                    await asyncio.sleep(0)  # those before leave meanwhile
                 try:
                     await self._transport.publish(subject, wire.encode(frame))
                 except ParameterError as error:  # a server that takes less than others

@@ -9,7 +9,7 @@ import time
 from array import array
 from collections import deque
 from contextlib import suppress
-from itertools import chain, compress, islice, repeat
+from itertools import chain, compress, repeat
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from narrowcast.broker.transport import Inbox, Transport
+    from narrowcast.broker.transport import Inbox, Message, Transport
 
 log = logging.getLogger(__name__)
 
-#: Frames that are looked at in one go, and events that wait for their reader.
-_FRAMES, LIMIT = 256, 1 << 18
+#: Events that wait for their reader.
+LIMIT = 1 << 18
 #: Seconds from one account of what came to the next.
 REPORT = 10.0
 _json = msgspec.json.Decoder().decode
@@ -120,9 +120,14 @@ class Subscriber:
         self._asking = Asking(transport, self._subjects.inbox(name))
         self._patience, self._limit = patience, limit
         self._standing: wire.Standing | None = None
-        self._channels: dict[tuple[int, int], tuple[Inbox, asyncio.Task[None]]] = {}
-        self._fixed: list[tuple[Inbox, asyncio.Task[None]]] = []
+        self._channels: dict[tuple[int, int], Inbox] = {}
+        self._fixed: list[Inbox] = []
+        self._obeying: asyncio.Task[None] | None = None
+        #: Frames that are to be looked through for what is wanted, and whether somebody will.
+        self._loose: list[tuple[str, wire.Frame]] = []
+        self._soon = False
         self._changing = asyncio.Lock()
+        self._sieve: tuple[Decoder, Scan] | None = None
         self._seen = Seen()
         self._events: deque[Event] = deque()
         self._arrived = asyncio.Event()
@@ -141,9 +146,10 @@ class Subscriber:
         await self._asking.start()
         of = self._subjects
         for subject in (of.to(self.name), of.everybody):
-            self._fixed.append(await self._listen(subject))
+            self._fixed.append(await self._transport.subscribe(subject, self._hear))
         control = await self._transport.subscribe(of.control(self.name))
-        self._fixed.append((control, asyncio.create_task(self._obey(control))))
+        self._fixed.append(control)
+        self._obeying = asyncio.create_task(self._obey(control))
         await self._take_up(await self._ask(wire.Hello(self.name)))
         self._telling = asyncio.create_task(self._tell())
         return self
@@ -187,11 +193,6 @@ class Subscriber:
 
     # ---- what it listens to
 
-    async def _listen(self, subject: str) -> tuple[Inbox, asyncio.Task[None]]:
-        """Listen to a subject of events."""
-        inbox = await self._transport.subscribe(subject)
-        return inbox, asyncio.create_task(self._receive(inbox))
-
     async def _obey(self, control: Inbox) -> None:
         """Do what nodes say about channels."""
         async for message in control:
@@ -212,26 +213,22 @@ class Subscriber:
                 return  # it was overtaken
             self._standing = standing
             if now is None or (now.schema, now.filters) != (standing.schema, standing.filters):
-                schema = Schema.of(standing.schema)
-                self._decoder = Decoder(schema)
-                self._filter = Scan().fit(
-                    compile_filters(schema, list(standing.filters.values())).subscriptions
-                )
+                self._sieve = None
             kept = {(standing.epoch, channel) for channel in standing.channels}
             gone = [key for key in self._channels if key not in kept and key[0] != standing.prepared]
         if kept - set(self._channels):
             await self._join(standing.epoch, standing.channels)
         for key in gone:
-            inbox, task = self._channels.pop(key, (None, None))
-            if inbox is not None and task is not None:
+            inbox = self._channels.pop(key, None)
+            if inbox is not None:
                 await inbox.aclose()  # what has come is still read
-                await task
 
     async def _join(self, epoch: int, channels: Sequence[int]) -> None:
         """Listen to channels, and say so."""
         for channel in channels:
             if (epoch, channel) not in self._channels:
-                self._channels[epoch, channel] = await self._listen(self._subjects.channel(epoch, channel))
+                subject = self._subjects.channel(epoch, channel)
+                self._channels[epoch, channel] = await self._transport.subscribe(subject, self._hear)
         said = wire.encode(wire.Listening(self.name, epoch, list(channels)))
         await self._asking.send(self._subjects.ask, said)
 
@@ -254,49 +251,62 @@ class Subscriber:
         said = wire.Report(self.name, arriving.classes, arriving.total, *more)
         await self._transport.publish(self._subjects.ask, wire.encode(said))
 
-    async def _receive(self, inbox: Inbox) -> None:
-        """Take in what comes over a subject."""
-        while messages := await inbox.take(_FRAMES):
-            subject, now = messages[0].subject, time.time()
-            loose: list[wire.Frame] = []
-            for message in messages:
-                try:
-                    frame = wire.decode_frame(message.payload)
-                    frame.check()
-                except (msgspec.MsgspecError, UnicodeError, InputError) as error:
-                    log.warning("a message at %s is passed over: %s", subject, first_line(error))
-                    continue
-                self.arriving.add(max(0.0, now - frame.since), len(frame.payloads))
-                standing = self._standing
-                if standing is not None and frame.exact == standing.version:
-                    loose = self._flush(loose, subject)  # in order
-                    self._put(frame, subject)
-                else:
-                    loose.append(frame)
-            self._flush(loose, subject)
+    def _hear(self, message: Message) -> None:
+        """Take in a frame as it comes."""
+        try:
+            frame = wire.decode_frame(message.payload)
+            frame.check()
+        except (msgspec.MsgspecError, UnicodeError, InputError) as error:
+            log.warning("a message at %s is passed over: %s", message.subject, first_line(error))
+            return
+        self.arriving.add(max(0.0, time.time() - frame.since), len(frame.payloads))
+        standing = self._standing
+        if standing is not None and frame.exact == standing.version:
+            self._flush()  # in order
+            self._put(frame, message.subject)
+            return
+        self._loose.append((message.subject, frame))
+        if not self._soon:  # with all that has come until then
+            self._soon = True
+            asyncio.get_running_loop().call_soon(self._flush)
 
-    def _flush(self, loose: list[wire.Frame], subject: str) -> list[wire.Frame]:
+    def _flush(self) -> None:
         """Keep what the filters let through."""
-        if loose and self._standing is not None:
-            payloads = list(chain.from_iterable(frame.payloads for frame in loose))
-            wanted = np.zeros(len(payloads), np.bool_)
-            for events, position in self._decoder.decode(payloads).good:
-                wanted[position[self._filter.match(events).counts() > 0]] = True
-            self.filtered += len(payloads) - int(wanted.sum())
-            flags, start = wanted.tolist(), 0
-            for frame in loose:
-                self._put(frame, subject, flags[start : start + len(frame.payloads)])
-                start += len(frame.payloads)
-        return []
+        self._soon = False
+        if not self._loose:
+            return
+        loose, self._loose = self._loose, []
+        if self._standing is None:
+            return
+        payloads = list(chain.from_iterable(frame.payloads for _, frame in loose))
+        wanted = np.zeros(len(payloads), np.bool_)
+        decoder, filters = self._sieved(self._standing)
+        for events, position in decoder.decode(payloads).good:
+            wanted[position[filters.match(events).counts() > 0]] = True
+        self.filtered += len(payloads) - int(wanted.sum())
+        flags, start = wanted.tolist(), 0
+        for subject, frame in loose:
+            self._put(frame, subject, flags[start : start + len(frame.payloads)])
+            start += len(frame.payloads)
+
+    def _sieved(self, standing: wire.Standing) -> tuple[Decoder, Scan]:
+        """Return what reads events and filters them; made when it is needed, which with no plan is never."""
+        if self._sieve is None:
+            schema = Schema.of(standing.schema)
+            made = compile_filters(schema, list(standing.filters.values())).subscriptions
+            self._sieve = Decoder(schema), Scan().fit(made)
+        return self._sieve
 
     def _put(self, frame: wire.Frame, subject: str, wanted: list[bool] | None = None) -> None:
         """Hand over events that were not there before; of some frames only those wanted."""
         numbers = array("q", frame.numbers)
         if sys.byteorder == "big":
             numbers.byteswap()
-        start = 0
+        every, start = numbers.tolist(), 0
         for publisher, many in frame.runs:
-            own, payloads = numbers[start : start + many].tolist(), frame.payloads[start : start + many]
+            own, payloads = every, frame.payloads
+            if many < len(every):
+                own, payloads = own[start : start + many], payloads[start : start + many]
             if wanted is not None:
                 own, payloads = _of(wanted[start : start + many], own, payloads)
             start += many
@@ -305,8 +315,10 @@ class Subscriber:
                 self.repeated += fresh.count(False)
                 own, payloads = _of(fresh, own, payloads)
             room = self._limit - len(self._events)
-            self.dropped += max(0, len(own) - room)
-            self._events.extend(islice(map(Event, repeat(publisher), own, payloads, repeat(subject)), room))
+            if len(own) > room:
+                self.dropped += len(own) - room
+                own = own[:room]
+            self._events.extend(map(Event, repeat(publisher), own, payloads, repeat(subject)))
         if self._events:
             self._arrived.set()
 
@@ -343,10 +355,12 @@ class Subscriber:
             with suppress(TransportError):
                 await self._report()
                 await self._asking.send(self._subjects.ask, wire.encode(wire.Bye(self.name)))
-        for inbox, task in [*self._fixed, *self._channels.values()]:
+        for inbox in [*self._fixed, *self._channels.values()]:
             await inbox.aclose()
-            await task
+        if self._obeying is not None:
+            await self._obeying
         self._channels.clear()
+        self._flush()
         await self._asking.aclose()
         self._closed = True
         self._arrived.set()

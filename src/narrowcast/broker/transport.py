@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
+
+import msgspec
 
 from narrowcast.errors import ParameterError
 from narrowcast.model.subjects import fault_of
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-@dataclass(frozen=True, slots=True)
-class Message:
+
+class Message(msgspec.Struct, frozen=True, gc=False):
     """Some bytes, the subject that they were published under, and the one for an answer, if any."""
 
     subject: str
@@ -62,11 +65,12 @@ class Transport(Protocol):
         """
         ...
 
-    async def subscribe(self, subject: str) -> Inbox:
+    async def subscribe(self, subject: str, hear: Callable[[Message], None] | None = None) -> Inbox:
         """Receive what is published under a subject, or under all that fit a pattern.
 
         As in NATS, a subject is words joined by dots; in a pattern `*` stands for any one word and `>`,
-        in the last place, for one word or more.
+        in the last place, for one word or more. With `hear` messages do not wait for a reader: it is called
+        with each as it comes, and has to be quick.
         """
         ...
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Self
 from narrowcast.errors import ParameterError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from narrowcast.broker.transport import Message
 
 
@@ -19,12 +21,14 @@ class Waiting:
     ----------
     limit
         How many messages may wait.
+    hear
+        Called with each message as it comes, instead of letting it wait.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, hear: Callable[[Message], None] | None = None) -> None:
         if limit < 1:
             raise ParameterError(f"limit is {limit}; let at least 1 message wait in each subscription")
-        self._limit = limit
+        self._limit, self._hear = limit, hear
         self._messages: deque[Message] = deque()
         self._changed = asyncio.Event()
         #: Whether no more will come.
@@ -37,6 +41,9 @@ class Waiting:
 
     def put(self, message: Message) -> None:
         """Take up a message, or drop it where there is no room."""
+        if self._hear is not None:
+            self._hear(message)
+            return
         if len(self._messages) >= self._limit:
             self.dropped += 1
             return

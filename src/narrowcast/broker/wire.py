@@ -57,12 +57,11 @@ class Frame(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     def check(self) -> None:
         """Refuse columns that do not go together."""
-        many = len(self.payloads)
-        if (
-            len(self.numbers) != 8 * many
-            or sum(n for _, n in self.runs) != many
-            or any(n < 1 for _, n in self.runs)
-        ):
+        many, runs = len(self.payloads), self.runs
+        right = len(runs) == 1 and runs[0][1] == many  # mostly
+        if not right:
+            right = sum(n for _, n in runs) == many and all(n > 0 for _, n in runs)
+        if not right or len(self.numbers) != 8 * many:
             raise InputError("frame has columns of different lengths")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import tempfile
 from contextlib import AsyncExitStack, ExitStack
@@ -289,6 +290,8 @@ async def _serve(
         if desk is not None and plans.again is not None:
             beside.append(live.beside(plans.again.run(node, desk)))
         await node.start()
+        gc.collect()
+        gc.freeze()  # subscriptions stay: no need to look through them again and again
         stack.push_async_callback(_end, node, beside, record)
         places = [] if url is None else [url]
         if http is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from urllib.parse import quote, unquote
 
 from narrowcast.errors import ParameterError
@@ -11,10 +12,13 @@ from narrowcast.errors import ParameterError
 LONGEST = 2048
 
 _BAD = re.compile(r"[\s\0-\x1f\x7f]")
+#: Subjects that are remembered: a broker sends to the same again and again.
+_KEPT = 1 << 17
 #: How an empty name is written: an escape that is not finished, so no other name is.
 _EMPTY = "%"
 
 
+@lru_cache(_KEPT)
 def fault_of(subject: str | None, *, pattern: bool = False) -> str | None:
     """Return why NATS would not take a subject, or None when it would.
 
@@ -52,6 +56,7 @@ def fault_of(subject: str | None, *, pattern: bool = False) -> str | None:
     return None
 
 
+@lru_cache(_KEPT)
 def subject_of(prefix: str, name: str) -> str:
     """Return the subject below a prefix that stands for a name, whatever the name holds.
 
