@@ -95,6 +95,25 @@ def test_publishers_of_long_ago_are_forgotten() -> None:
     assert seen.fresh("b", [1]) is None
 
 
+def test_no_more_is_kept_than_lately_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("narrowcast.broker.seen.time.monotonic", lambda: now)
+    seen = Seen(seconds=10)
+    most = 0
+    for step in range(1000):
+        now = step / 10
+        assert seen.fresh(f"p{step % 3}", [step, step + 1]) is None
+        most = max(most, len(seen))
+        if step >= 30:  # three seconds ago
+            assert seen.fresh(f"p{step % 3}", [step - 30]) == [False]
+    assert most <= 20 * 2 * 10 + 20  # twenty a second, for twice ten of them
+    now += 25
+    assert seen.fresh("q", [1]) is None
+    assert seen.fresh("r", [1]) is None
+    assert len(seen) <= 2 + most / 3  # publishers that are silent are forgotten one after another
+    assert seen.fresh("q", [1]) == [False]
+
+
 @pytest.mark.parametrize(
     "frame",
     [

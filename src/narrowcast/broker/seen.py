@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
+from dataclasses import dataclass, field
 
-#: Events of each publisher that are remembered, and publishers.
-EVENTS, PUBLISHERS = 65_536, 4_096
+#: Events of each publisher that are remembered, seconds for which they are, and publishers, at most.
+EVENTS, SECONDS, PUBLISHERS = 65_536, 30.0, 4_096
+
+
+@dataclass(slots=True)
+class _Known:
+    """Events of a publisher since some moment, and those of a while before."""
+
+    since: float
+    late: set[int] = field(default_factory=set)
+    early: set[int] = field(default_factory=set)
 
 
 class Seen:
     """Tells events that come for the first time from others, and forgets those of long ago.
 
     An event may come over two channels, and again while plans change. Copies are close to one another, so
-    that the last events of each publisher are enough.
+    that what came lately is enough; and no more is kept, however many events there are.
 
     Parameters
     ----------
-    events
-        Of each publisher, how many are remembered at least.
+    events, seconds
+        Of each publisher so many events are remembered at least, unless they came longer ago than so many
+        seconds; none that came more than twice as long ago, and no more than twice as many.
     publishers
         How many publishers are, those heard of last.
 
@@ -28,40 +40,53 @@ class Seen:
     [None, [False, True], None, [False, False], None]
     """
 
-    def __init__(self, *, events: int = EVENTS, publishers: int = PUBLISHERS) -> None:
-        self._events, self._publishers = events, publishers
-        #: Of each publisher the events since some moment, and those of a while before.
-        self._known: OrderedDict[str, tuple[set[int], set[int]]] = OrderedDict()
+    def __init__(
+        self, *, events: int = EVENTS, seconds: float = SECONDS, publishers: int = PUBLISHERS
+    ) -> None:
+        self._events, self._seconds, self._publishers = events, seconds, publishers
+        self._known: OrderedDict[str, _Known] = OrderedDict()
 
     def fresh(self, publisher: str, numbers: list[int]) -> list[bool] | None:
         """Return which events are here for the first time, None for all of them; and remember them."""
-        late, early = self._of(publisher)
+        known = self._of(publisher)
+        late, early = known.late, known.early
         before = len(late)
         found: list[bool] | None = None
         if late.isdisjoint(numbers) and early.isdisjoint(numbers):
             late.update(numbers)
         if len(late) != before + len(numbers):  # some were there, or come twice here
             late.difference_update(numbers if len(late) > before else ())
-            found = [self._first(late, early, number) for number in numbers]
+            found = [_first(known, number) for number in numbers]
         if len(late) >= self._events:
-            self._known[publisher] = (set(), late)
+            known.late, known.early = set(), late
         return found
 
-    @staticmethod
-    def _first(late: set[int], early: set[int], number: int) -> bool:
-        """Return whether an event is here for the first time, and remember it."""
-        if number in late or number in early:
-            return False
-        late.add(number)
-        return True
+    def __len__(self) -> int:
+        return sum(len(known.late) + len(known.early) for known in self._known.values())
 
-    def _of(self, publisher: str) -> tuple[set[int], set[int]]:
-        """Return what is known of a publisher."""
+    def _of(self, publisher: str) -> _Known:
+        """Return what is known of a publisher, without what is too old, whoever published it."""
+        now = time.monotonic()
         known = self._known.get(publisher)
         if known is None:
-            known = self._known[publisher] = (set(), set())
+            known = self._known[publisher] = _Known(now)
             if len(self._known) > self._publishers:
                 self._known.popitem(last=False)
         else:
             self._known.move_to_end(publisher)
+            if now - known.since > self._seconds:
+                gone = now - known.since > 2 * self._seconds
+                known.early = set() if gone else known.late
+                known.late, known.since = set(), now
+        oldest = next(iter(self._known))
+        if now - self._known[oldest].since > 2 * self._seconds:
+            del self._known[oldest]
         return known
+
+
+def _first(known: _Known, number: int) -> bool:
+    """Return whether an event is here for the first time, and remember it."""
+    if number in known.late or number in known.early:
+        return False
+    known.late.add(number)
+    return True
