@@ -18,7 +18,8 @@ NARROWCAST = Path(sys.executable).with_name("narrowcast")
 def running(*words: str | Path) -> Iterator[subprocess.Popen[str]]:
     """Give a command that runs for the length of a block."""
     pipe = subprocess.PIPE
-    process = subprocess.Popen([NARROWCAST, *map(str, words)], stdout=pipe, stderr=pipe, text=True)
+    command: list[str | Path] = [NARROWCAST, *map(str, words)]
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
     try:
         yield process
     finally:

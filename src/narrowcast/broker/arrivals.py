@@ -66,6 +66,10 @@ class Arrivals:
     def __len__(self) -> int:
         return len(self.payloads)
 
+    def letter(self, row: int, reason: str) -> tuple[str, int, str, bytes]:
+        """Return an event that cannot be used, and why: publisher, number, reason and payload."""
+        return self.publishers[int(self.who[row])], int(self.numbers[row]), reason, self.payloads[row]
+
     def take(self, rows: Ints) -> Arrivals:
         """Return some of them."""
         payloads = [self.payloads[i] for i in rows.tolist()]

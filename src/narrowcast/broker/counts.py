@@ -76,6 +76,8 @@ class Counts:
     direct, shared, wasted
         Messages that reach a subscriber directly, and over a channel or everybody's subject, as far as
         subscribers have said that they listen; and those of the latter that are not wanted, or come again.
+    unsent
+        Events, one for each channel and direct receiver, that the server did not take.
     entries, frames
         Events as they are sent, one for each channel and direct receiver; and messages of the transport,
         which have several.
@@ -95,6 +97,7 @@ class Counts:
     direct: int = 0
     shared: int = 0
     wasted: int = 0
+    unsent: int = 0
     entries: int = 0
     frames: int = 0
     channels: Counter[int] = field(default_factory=Counter)

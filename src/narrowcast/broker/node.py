@@ -23,6 +23,7 @@ from narrowcast.routing import ChannelRouter, Method
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from narrowcast.broker.quarantine import Quarantine
     from narrowcast.broker.record import Record
     from narrowcast.broker.standing import Holding, Routed
     from narrowcast.broker.transport import Inbox, Message, Transport
@@ -36,6 +37,7 @@ LINGER = 0.03
 _TOGETHER = 64
 #: Reasons that are told apart: whoever sends garbage does not fill the memory.
 _REASONS = 1000
+_FAILED = "the node failed to send it; its log says why"
 #: How a batch of a publisher's begins: as an array of MessagePack, which no JSON does.
 _BATCH = (b"\x93", b"\x94", b"\xdc")
 
@@ -65,6 +67,8 @@ class Node:
         Where events and their routes are written down, if anywhere.
     router
         What decides which way an event goes; what the plan says where left out.
+    quarantine
+        Where events are kept that cannot be used, if anywhere.
     """
 
     def __init__(
@@ -79,6 +83,7 @@ class Node:
         largest: int = LARGEST,
         record: Record | None = None,
         router: Router | None = None,
+        quarantine: Quarantine | None = None,
     ) -> None:
         if partitions < 1 or batch < 1:
             raise ParameterError(f"partitions is {partitions} and batch {batch}; give at least 1 of each")
@@ -96,6 +101,8 @@ class Node:
         self._batch, self._linger, self._largest = batch, linger, largest
         self._record = record
         self._router = ChannelRouter() if router is None else router
+        #: Events that could not be used.
+        self.quarantine = quarantine
         self.counts = Counts()
         #: Messages of publishers that wait.
         self.waiting = 0
@@ -157,7 +164,7 @@ class Node:
                 raise
             except Exception:  # some events end no node
                 log.exception("%d events could not be sent", len(arrived))
-                self._set_aside(len(arrived), "the node failed to send it; its log says why")
+                self._set_aside([arrived.letter(row, _FAILED) for row in range(len(arrived))])
             now = time.time()
             for batch in batches:
                 if batch.sent:
@@ -174,19 +181,26 @@ class Node:
             try:
                 return wire.decode_batch(payload)
             except (msgspec.MsgspecError, UnicodeError) as error:
-                self._set_aside(1, f"message is no batch of events: {first_line(error)}")
+                why = f"message is no batch of events: {first_line(error)}"
+                self._set_aside([(self._name, 0, why, payload)])
                 return None
         self._plain += 1
         return wire.Batch(self._name, self._plain, [payload])
 
-    def _set_aside(self, many: int, reason: str) -> None:
-        """Count events that cannot be used."""
+    def _set_aside(self, letters: list[tuple[str, int, str, bytes]]) -> None:
+        """Count events that cannot be used, and keep them with the reason."""
         known = self.counts.reasons
-        why = reason[:200] if len(known) < _REASONS or reason[:200] in known else "other reasons"
-        if why not in known:  # once each: garbage does not fill the log
-            log.warning("events are left out: %s", why)
-        self.counts.bad += many
-        known[why] += many
+        self.counts.bad += len(letters)
+        for _, _, reason, _ in letters:
+            why = reason[:200] if len(known) < _REASONS or reason[:200] in known else "other reasons"
+            if why not in known:  # once each: garbage does not fill the log
+                log.warning("events are left out: %s", why)
+            known[why] += 1
+        if self.quarantine is not None and letters:
+            try:
+                self.quarantine.keep(letters)
+            except InputError as error:  # a disk that is full holds up no event
+                log.error("%d events are left out and not kept: %s", len(letters), error)
 
     async def deliver(self, arrived: Arrivals, since: float = 0.0) -> None:
         """Match events and send them, in their order; `since` is when the oldest was published."""
@@ -200,8 +214,7 @@ class Node:
         begun = time.perf_counter()
         snapshot, decoder = self._snapshot()
         decoded = decoder.decode(arrived.payloads)
-        for bad in decoded.bad:
-            self._set_aside(1, bad.reason)
+        self._set_aside([arrived.letter(bad.position, bad.reason) for bad in decoded.bad])
         for events, position in decoded.good:
             sent = snapshot.route(events)
             self._count(snapshot, sent)
@@ -219,7 +232,8 @@ class Node:
                 try:
                     await self._transport.publish(subject, wire.encode(frame))
                 except ParameterError as error:  # a server that takes less than others
-                    self._set_aside(len(frame.payloads), str(error))
+                    log.warning("%d events cannot be sent to %s: %s", len(frame.payloads), subject, error)
+                    self.counts.unsent += len(frame.payloads)
             begun = time.perf_counter()
         if self._record is not None and self._record.full:
             self._record.write(self.holding.interests)

@@ -45,6 +45,8 @@ class Seen:
     ) -> None:
         self._events, self._seconds, self._publishers = events, seconds, publishers
         self._known: OrderedDict[str, _Known] = OrderedDict()
+        #: When it was last looked for publishers that are silent.
+        self._looked = 0.0
 
     def fresh(self, publisher: str, numbers: list[int]) -> list[bool] | None:
         """Return which events are here for the first time, None for all of them; and remember them."""
@@ -78,9 +80,10 @@ class Seen:
                 gone = now - known.since > 2 * self._seconds
                 known.early = set() if gone else known.late
                 known.late, known.since = set(), now
-        oldest = next(iter(self._known))
-        if now - self._known[oldest].since > 2 * self._seconds:
-            del self._known[oldest]
+        if now - self._looked > self._seconds:
+            self._looked = now
+            for name in [one for one, each in self._known.items() if now - each.since > 2 * self._seconds]:
+                del self._known[name]
         return known
 
 

@@ -262,7 +262,8 @@ class Subscriber:
         self.arriving.add(max(0.0, time.time() - frame.since), len(frame.payloads))
         standing = self._standing
         if standing is not None and frame.exact == standing.version:
-            self._flush()  # in order
+            if self._loose:
+                self._flush()  # in order
             self._put(frame, message.subject)
             return
         self._loose.append((message.subject, frame))

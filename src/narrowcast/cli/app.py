@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from narrowcast import __version__
+from narrowcast.cli import dead_letters
 from narrowcast.cli.bench import bench
 from narrowcast.cli.calibrate import calibrate
 from narrowcast.cli.check import check
@@ -60,6 +61,7 @@ for command in (
     doctor,
 ):
     app.command()(command)
+app.add_typer(dead_letters.app, name="dead-letters")
 
 
 def _version(wanted: bool) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sys
-from contextlib import ExitStack
+import threading
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,8 +17,11 @@ from narrowcast.cli import live, options
 from narrowcast.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from typing import BinaryIO
 
+#: Bytes that are read in one go.
+_CHUNK = 1 << 18
 _check = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -64,7 +70,9 @@ async def _publish(
     async with live.connected(url, "narrowcast publish") as transport:
         publisher = await Publisher(transport, name, prefix=prefix).start()
         try:
-            for number, line in enumerate(lines, 1):
+            number = 0
+            async for line in _read(lines):
+                number += 1
                 event = line.strip()
                 if not event:
                     continue
@@ -78,3 +86,27 @@ async def _publish(
         finally:
             await publisher.aclose()
         published.append(publisher.published)
+
+
+async def _read(stream: BinaryIO) -> AsyncIterator[bytes]:
+    """Yield lines as they come; while none does, what came before is sent.
+
+    A thread waits for them that nobody waits for: it may do so for ever.
+    """
+    loop, chunks = asyncio.get_running_loop(), asyncio.Queue[bytes](1)
+
+    def pump() -> None:
+        chunk = b"more"
+        while chunk:
+            chunk = os.read(stream.fileno(), _CHUNK)
+            with suppress(RuntimeError):  # the loop has ended, and so has the command
+                asyncio.run_coroutine_threadsafe(chunks.put(chunk), loop).result()
+
+    threading.Thread(target=pump, daemon=True).start()
+    rest = b""
+    while chunk := await chunks.get():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line
+    if rest:
+        yield rest

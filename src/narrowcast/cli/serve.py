@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pyarrow as pa
 import typer
 
-from narrowcast.cli import live, logs, settings
+from narrowcast.cli import dead_letters, live, logs, settings
 from narrowcast.cli.logs import facts
 from narrowcast.errors import NarrowcastError, ParameterError, TableError
 from narrowcast.files import read_table
@@ -25,6 +25,7 @@ from narrowcast.routing.routes import plan_name, read_routes
 
 if TYPE_CHECKING:
     from narrowcast.broker import Desk, Interests, Node, Record, Transport
+    from narrowcast.broker.quarantine import Quarantine
     from narrowcast.broker.standing import Holding
     from narrowcast.cli.replan import Replan
     from narrowcast.routing import Router
@@ -151,6 +152,7 @@ def serve(
         narrowcast serve --plan plan --router exact --set send=0.5
     """
     from narrowcast.broker import Interests, NatsServer, Record, Store
+    from narrowcast.broker.quarantine import Quarantine
     from narrowcast.cli.replan import Replan
 
     number, nodes = _node(node)
@@ -188,10 +190,11 @@ def serve(
         if url is None and not memory:
             folder = data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="narrowcast-")))
             url = stack.enter_context(NatsServer(folder / "nats", port=port)).url
+        letters = None if data is None else Quarantine(data / dead_letters.FILE)
         mine = [part for part in range(PARTITIONS) if part % nodes == number - 1]
         first = interests if number == 1 else None
         plans = _Plans(given, again, joins)
-        live.until_interrupted(_serve(url, first, plans, prefix, http, mine, written, way))
+        live.until_interrupted(_serve(url, first, plans, prefix, http, mine, written, way, letters))
 
 
 def _router(name: str, params: dict[str, Any]) -> Router:
@@ -270,6 +273,7 @@ async def _serve(
     mine: list[int],
     record: Record | None,
     router: Router,
+    letters: Quarantine | None,
 ) -> None:
     """Serve at a NATS server, or in memory; without interests, beside the first node."""
     from narrowcast.broker import Desk, Follower, MemoryTransport, Node
@@ -281,7 +285,15 @@ async def _serve(
             transport = await stack.enter_async_context(live.connected(url, "narrowcast serve"))
         desk = None if interests is None else Desk(transport, interests, prefix=prefix, joins=plans.joins)
         holding: Holding = Follower(transport, prefix=prefix) if desk is None else desk
-        node = Node(transport, holding, mine=mine, partitions=PARTITIONS, record=record, router=router)
+        node = Node(
+            transport,
+            holding,
+            mine=mine,
+            partitions=PARTITIONS,
+            record=record,
+            router=router,
+            quarantine=letters,
+        )
         beside: list[asyncio.Task[None]] = []
         if desk is not None and plans.given is not None:
             given = plans.given

@@ -32,6 +32,7 @@ _COUNTERS = {
     "wasted": "Deliveries over channels that nobody wanted there, or that came again",
     "entries": "Events as they were sent, one for each channel and direct receiver",
     "frames": "Messages that they were sent in",
+    "unsent": "Events, one for each channel and direct receiver, that the server did not take",
 }
 
 #: The same of what subscribers say that they got.

@@ -1,0 +1,191 @@
+"""Events that could not be used, kept with the reason, in SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from narrowcast.errors import InputError, ParameterError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+#: Events that are kept at most, and their bytes: the oldest go first.
+MOST, BYTES = 100_000, 1 << 28
+#: Events that are kept in a second at most: who sends nothing but garbage does not hold up others.
+RATE = 2_000
+#: Events that are taken out in one go to make room.
+_STEP = 1_000
+_TABLES = """
+CREATE TABLE IF NOT EXISTS letters (
+    letter INTEGER PRIMARY KEY AUTOINCREMENT,
+    time REAL NOT NULL,
+    publisher TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    reason TEXT NOT NULL,
+    payload BLOB NOT NULL
+);
+"""
+
+
+class Letter(NamedTuple):
+    """An event that could not be used.
+
+    Parameters
+    ----------
+    letter
+        Counts them.
+    time
+        When it came.
+    publisher, number
+        Who published it, and the how many-th of theirs it is.
+    reason
+        Why it could not be used.
+    payload
+        As it came.
+    """
+
+    letter: int
+    time: datetime
+    publisher: str
+    number: int
+    reason: str
+    payload: bytes
+
+
+class Quarantine:
+    """Keeps events that could not be used, so many at most, for somebody to look at and to send again.
+
+    Parameters
+    ----------
+    path
+        The file, made where there is none; ``:memory:`` for none at all.
+    most, bytes_
+        How many are kept, and how many bytes of payloads, at most; the oldest go first.
+    rate
+        How many are kept in a second, at most; others are counted in `passed`.
+
+    Examples
+    --------
+    >>> kept = Quarantine(":memory:", most=2)
+    >>> kept.keep([("p", 1, "no JSON", b"{"), ("p", 2, "no JSON", b"}"), ("q", 1, "too large", b"x")])
+    >>> [(letter.publisher, letter.reason, letter.payload) for letter in kept.read()]
+    [('p', 'no JSON', b'}'), ('q', 'too large', b'x')]
+    >>> kept.forget([letter.letter for letter in kept.read(reason="large")])
+    >>> len(kept), kept.reasons()
+    (1, {'no JSON': 1})
+    """
+
+    def __init__(self, path: str | Path, *, most: int = MOST, bytes_: int = BYTES, rate: int = RATE) -> None:
+        if most < 1 or bytes_ < 1 or rate < 1:
+            raise ParameterError(f"most is {most}, bytes_ {bytes_} and rate {rate}; keep at least 1 of each")
+        self._path, self._most, self._bytes, self._rate = path, most, bytes_, rate
+        #: Events that came too fast to be kept.
+        self.passed = 0
+        self._second, self._kept = 0, 0
+        with self._plainly("open"):
+            if str(path) != ":memory:":
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=5.0)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            self._db.executescript(_TABLES)
+            held = self._db.execute("SELECT count(*), coalesce(sum(length(payload)), 0) FROM letters")
+            self._held, self._size = held.fetchone()
+
+    def keep(self, letters: Sequence[tuple[str, int, str, bytes]]) -> None:
+        """Keep events: publisher, number, reason and payload of each."""
+        now = time.time()
+        if int(now) != self._second:
+            self._second, self._kept = int(now), 0
+        some = letters[: self._rate - self._kept]
+        self._kept += len(some)
+        self.passed += len(letters) - len(some)
+        if not some:
+            return
+        with self._whole("write"):
+            self._db.executemany(
+                "INSERT INTO letters (time, publisher, number, reason, payload) VALUES (?, ?, ?, ?, ?)",
+                ((now, *letter) for letter in some),
+            )
+            self._held += len(some)
+            self._size += sum(len(payload) for *_, payload in some)
+            while self._held > self._most or self._size > self._bytes:
+                self._shed()
+
+    def _shed(self) -> None:
+        """Take out the oldest, as many as are too many."""
+        rows = self._db.execute(
+            "SELECT letter, length(payload) FROM letters ORDER BY letter LIMIT ?", (_STEP,)
+        ).fetchall()
+        gone = []
+        for letter, size in rows:
+            if self._held <= self._most and self._size <= self._bytes:
+                break
+            gone.append((letter,))
+            self._held, self._size = self._held - 1, self._size - size
+        self._db.executemany("DELETE FROM letters WHERE letter = ?", gone)
+        if not rows:  # somebody else has taken them out
+            self._held = self._size = 0
+
+    def read(self, after: int = 0, most: int = 1000, reason: str = "") -> list[Letter]:
+        """Return so many of them, the oldest first, behind one, and with some text in the reason."""
+        with self._plainly("read"):
+            rows = self._db.execute(
+                "SELECT letter, time, publisher, number, reason, payload FROM letters "
+                "WHERE letter > ? AND instr(reason, ?) > 0 ORDER BY letter LIMIT ?",
+                (after, reason, most),
+            ).fetchall()
+        return [Letter(row[0], datetime.fromtimestamp(row[1], UTC), *row[2:]) for row in rows]
+
+    @property
+    def last(self) -> int:
+        """The newest of them; 0 where there is none."""
+        with self._plainly("read"):
+            return int(self._db.execute("SELECT coalesce(max(letter), 0) FROM letters").fetchone()[0])
+
+    def reasons(self, reason: str = "") -> dict[str, int]:
+        """Return how many there are by reason, the most frequent first."""
+        with self._plainly("read"):
+            return dict(
+                self._db.execute(
+                    "SELECT reason, count(*) FROM letters WHERE instr(reason, ?) > 0 GROUP BY reason "
+                    "ORDER BY count(*) DESC, reason",
+                    (reason,),
+                )
+            )
+
+    def forget(self, letters: Sequence[int]) -> None:
+        """Forget some of them."""
+        with self._whole("write"):
+            self._db.executemany("DELETE FROM letters WHERE letter = ?", ((each,) for each in letters))
+
+    def __len__(self) -> int:
+        with self._plainly("read"):
+            return int(self._db.execute("SELECT count(*) FROM letters").fetchone()[0])
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    @contextmanager
+    def _whole(self, doing: str) -> Iterator[None]:
+        """Do all of a block or nothing of it."""
+        with self._plainly(doing):
+            self._db.execute("BEGIN IMMEDIATE")
+            yield
+            self._db.execute("COMMIT")
+
+    @contextmanager
+    def _plainly(self, doing: str) -> Iterator[None]:
+        """Say in one line what SQLite cannot do, and leave nothing half done."""
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            with suppress(sqlite3.Error, AttributeError):  # there may be nothing to roll back
+                self._db.execute("ROLLBACK")
+            raise InputError(f"cannot {doing} the dead letters in {self._path}: {error}") from error

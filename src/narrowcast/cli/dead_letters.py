@@ -1,0 +1,140 @@
+"""`narrowcast dead-letters`: events that a live broker could not use, to look at and to send again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from narrowcast.cli import live, options
+from narrowcast.errors import InputError, ParameterError
+
+if TYPE_CHECKING:
+    from narrowcast.broker.quarantine import Letter, Quarantine
+
+#: The file in the folder of a broker's data.
+FILE = "dead-letters.db"
+#: Letters that are sent again between two looks at the file.
+_STEP = 1000
+#: Characters of a payload that a table shows.
+_SHOWN = 60
+
+app = typer.Typer(no_args_is_help=True, help="Events that a live broker could not use: list, or send again.")
+
+Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="The folder that serve has as --data.")]
+Reason = Annotated[
+    str, typer.Option("--reason", metavar="TEXT", help="Only those whose reason has this text.")
+]
+
+
+@app.command("list")
+def list_(
+    data: Data,
+    reason: Reason = "",
+    limit: Annotated[int, typer.Option("--limit", metavar="N", help="How many are shown, at most.")] = 20,
+    as_json: options.Json = False,
+) -> None:
+    """Tell why events could not be used, and show the first of them.
+
+    Examples:
+
+        narrowcast dead-letters list --data broker
+
+        narrowcast dead-letters list --data broker --reason "no JSON" --limit 1000 --json
+    """
+    if limit < 0:
+        raise ParameterError(f"--limit is {limit}; give 0 or more")
+    kept = _open(data)
+    reasons, letters = kept.reasons(reason), kept.read(0, limit, reason)
+    facts = {
+        "command": "dead-letters list",
+        "letters": sum(reasons.values()),
+        "reasons": reasons,
+        "first": [_row(letter) for letter in letters],
+    }
+    tables = {f"{sum(reasons.values()):,} dead letters": [("why", "number")]}
+    tables[next(iter(tables))] += [(why, f"{many:,}") for why, many in reasons.items()]
+    if letters:
+        head = ("letter", "came", "publisher", "payload")
+        rows = [
+            (str(letter.letter), f"{letter.time:%Y-%m-%d %H:%M:%S}", letter.publisher, _short(letter.payload))
+            for letter in letters
+        ]
+        tables[f"The first {len(letters):,}"] = [head, *rows]  # type: ignore[list-item]
+    options.show(facts, tables, as_json=as_json)
+
+
+@app.command()
+def replay(
+    data: Data,
+    reason: Reason = "",
+    nats: live.Nats = live.HERE,
+    prefix: live.Prefix = "nc",
+    as_json: options.Json = False,
+) -> None:
+    """Publish dead letters again, and forget them once nodes have taken them.
+
+    One that still cannot be used comes back as a new letter.
+
+    Examples:
+
+        narrowcast dead-letters replay --data broker
+
+        narrowcast dead-letters replay --data broker --reason "attribute 'price'"
+    """
+    kept = _open(data)
+    done: list[int] = []
+    live.until_interrupted(_replay(kept, reason, nats, prefix, done))
+    many = sum(done)
+    rows = [("", "number"), ("letters", f"{many:,}")]
+    options.show(
+        {"command": "dead-letters replay", "letters": many}, {"Published again": rows}, as_json=as_json
+    )
+
+
+async def _replay(kept: Quarantine, reason: str, url: str, prefix: str, done: list[int]) -> None:
+    """Publish letters, those that are there now."""
+    from narrowcast.broker import Publisher
+
+    last = kept.last
+    async with live.connected(url, "narrowcast dead-letters") as transport:
+        publisher = await Publisher(transport, prefix=prefix).start()
+        try:
+            after = 0
+            while some := [each for each in kept.read(after, _STEP, reason) if each.letter <= last]:
+                for letter in some:
+                    await publisher.publish(letter.payload)
+                await publisher.flush()
+                kept.forget([letter.letter for letter in some])
+                done.append(len(some))
+                after = some[-1].letter
+        finally:
+            await publisher.aclose()
+
+
+def _open(data: Path) -> Quarantine:
+    """Return the letters of a broker."""
+    from narrowcast.broker.quarantine import Quarantine
+
+    if not (data / FILE).exists():
+        raise InputError(f"{data} has no {FILE}; name the folder that narrowcast serve has as --data")
+    return Quarantine(data / FILE)
+
+
+def _row(letter: Letter) -> dict[str, Any]:
+    """Return a letter as JSON has it."""
+    return {
+        "letter": letter.letter,
+        "time": letter.time.isoformat(),
+        "publisher": letter.publisher,
+        "number": letter.number,
+        "reason": letter.reason,
+        "payload": letter.payload.decode(errors="backslashreplace"),
+    }
+
+
+def _short(payload: bytes) -> str:
+    """Return the beginning of a payload."""
+    text = payload[: 4 * _SHOWN].decode(errors="backslashreplace")
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
