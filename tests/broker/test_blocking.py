@@ -61,3 +61,15 @@ def test_publish_and_receive(broker: str) -> None:
 def test_nobody_there() -> None:
     with pytest.raises(TransportError, match="no NATS server answers"):
         Connection("nats://127.0.0.1:1", patience=0.2).open()
+
+
+def test_a_connection_that_is_not_open(nats_url: str) -> None:
+    connection = Connection(nats_url)
+    with pytest.raises(TransportError, match="the connection is not open"):
+        connection.publisher()
+    with connection:
+        pass
+    with pytest.raises(TransportError, match="the connection is not open"):
+        connection.subscriber("ann")
+    with pytest.raises(TransportError, match="a connection is opened once"):
+        connection.open()

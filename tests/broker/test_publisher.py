@@ -138,3 +138,40 @@ def test_back_pressure() -> None:
             Publisher(transport, window=0)
 
     asyncio.run(run())
+
+
+def test_a_publisher_that_found_no_node_finds_one_later() -> None:
+    async def run() -> None:
+        transport = MemoryTransport()
+        publisher = await Publisher(transport, "p", patience=0.1).start()
+        await publisher.publish({"price": 1})
+        with pytest.raises(TransportError, match="no node takes events"):
+            await publisher.flush()
+        node = Node(transport, Desk(transport, Interests()))
+        await node.start()
+        for price in (2, 3):
+            await publisher.publish({"price": price})
+            await publisher.flush()
+        assert node.counts.events == 2
+        await publisher.aclose()
+        await node.stop()
+
+    asyncio.run(run())
+
+
+def test_what_is_no_event_and_what_is_not_started() -> None:
+    async def run() -> None:
+        transport = MemoryTransport()
+        publisher, ann = Publisher(transport), Subscriber(transport, "ann")
+        for call in (publisher.publish({"a": 1}), ann.subscribe("a > 1"), ann.take(1)):
+            with pytest.raises(TransportError, match="it is not started, or was closed"):
+                await call
+        await publisher.start()
+        for odd in (5, None, [1], "text", '{"a": 1}'):
+            with pytest.raises(InputError, match="is no mapping; publish one, or JSON as bytes"):
+                await publisher.publish(odd)  # type: ignore[arg-type]
+        await publisher.aclose()
+        with pytest.raises(TransportError, match="it is not started, or was closed"):
+            await publisher.publish({"a": 1})
+
+    asyncio.run(run())

@@ -223,3 +223,28 @@ def test_what_a_server_does_not_take(nats_url: str) -> None:
             await transport.aclose()
 
     asyncio.run(run())
+
+
+@pytest.mark.nats
+def test_who_gives_up_waiting_harms_nobody(nats_url: str) -> None:
+    """A flush that nobody waits for any more: the connection goes on."""
+
+    async def run() -> None:
+        transport = await NatsTransport.connect(nats_url)
+        inbox = await transport.subscribe("still.there")
+        for work in (transport.flush, lambda: transport.subscribe("x.y"), inbox.aclose):
+            task = asyncio.ensure_future(work())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        again = await transport.subscribe("still.there")
+        async with asyncio.timeout(20):
+            await transport.publish("still.there", b"1")
+            assert (await anext(again)).payload == b"1"
+            await transport.flush()
+        assert transport.connected
+        await transport.aclose()
+        assert not transport.connected
+
+    asyncio.run(run())

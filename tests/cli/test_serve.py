@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -78,8 +80,10 @@ def test_three_terminals(tmp_path: Path) -> None:
             capture_output=True,
             check=True,
         )
+        epoch = httpx.get(f"{api}/health").json()["epoch"]
+        assert epoch > 1_000_000_000  # no plan of an earlier start has it
         assert json.loads(moved.stdout) | {"plan": ""} == {
-            "command": "rollout", "epoch": 2, "plan": "", "listening": 0
+            "command": "rollout", "epoch": epoch, "plan": "", "listening": 0
         }  # fmt: skip
         odd = subprocess.run(
             [NARROWCAST, "rollout", tmp_path / "strange", "--nats", url],
@@ -96,6 +100,72 @@ def test_three_terminals(tmp_path: Path) -> None:
         _, err = broker.communicate(timeout=30)
         assert broker.returncode == 0
         assert "5 events, " in err
+        assert "is in use, 0 listen to its channels" in err
+        assert "warning: the plan stays as it was: " in err
+
+
+def test_a_reader_that_leaves_and_a_server_that_dies(tmp_path: Path) -> None:
+    with running("serve", "--port", "0", "--http", "127.0.0.1:0", "--data", tmp_path) as broker:
+        api = re.findall(r"http://\S+?:\d+", line_with(broker, "serving at"))[0]
+        wanted = {"subscriber": "ann", "filter": "price > 1"}
+        assert httpx.post(f"{api}/subscriptions", json=wanted, timeout=30).status_code == 201
+        for _ in range(3):
+            with httpx.stream("GET", f"{api}/subscribers/ann/events", timeout=30) as stream:
+                body = b'{"price":  2.50}'
+                assert httpx.post(f"{api}/events", content=body, timeout=30).status_code == 202
+                assert next(stream.iter_lines()) == body.decode()  # as it was written
+        assert httpx.get(f"{api}/health").json()["status"] == "ok"
+        server = subprocess.run(
+            ["pgrep", "-P", str(broker.pid)], capture_output=True, text=True, check=True
+        ).stdout.split()
+        os.kill(int(server[0]), signal.SIGKILL)
+        _, err = broker.communicate(timeout=30)
+        assert broker.returncode == 2
+        assert err.splitlines()[-1].startswith("narrowcast: the NATS server at nats://127.0.0.1:")
+
+
+def test_a_broker_that_comes_again(tmp_path: Path) -> None:
+    """Its subscribers listen to the channels of its plan again, and the other node hears of what changes."""
+    from narrowcast.broker import Connection, NatsServer
+
+    interest = nc.Interest([[1, 0, 1], [0, 1, 1]], subscribers=["ann", "bob"])
+    nc.write_plan(
+        nc.Broadcast().fit(interest).plan_, tmp_path / "plan", method="broadcast", flow_space="events"
+    )
+    with ExitStack() as stack:
+        url = stack.enter_context(NatsServer(tmp_path / "nats")).url
+        words = ["serve", "--nats", url, "--http", "127.0.0.1:0", "--node"]
+        own: list[str | Path] = [*words, "1/2", "--plan", tmp_path / "plan"]
+        first = stack.enter_context(running(*own))
+        line_with(first, "serving at")
+        other = stack.enter_context(running(*words, "2/2"))
+        line_with(other, "serving at")
+        broker = stack.enter_context(Connection(url))
+        people = {name: broker.subscriber(name) for name in ("ann", "bob")}
+        people["ann"].subscribe("price >= 100")
+        people["bob"].subscribe("price < 150")
+        first.kill()
+        first.wait()
+        again = stack.enter_context(running(*own))
+        api = re.findall(r"http://\S+?:\d+", line_with(again, "serving at"))[0]
+        late = broker.subscriber("late")
+        late.subscribe("price > 0")
+        for _ in range(100):  # until both have heard that it is another
+            held = httpx.get(f"{api}/health").json()["subscriptions"]
+            seen = httpx.post(f"{api}/explain", json={"price": 120}).json()
+            if held == 3 and seen["channels"] == [{"channel": 0, "listeners": 2}]:
+                break
+            time.sleep(0.1)
+        assert (held, seen["channels"]) == (3, [{"channel": 0, "listeners": 2}])
+        for i in range(6):  # some of them each node's
+            broker.publisher(f"p{i}").publish({"price": 120})
+        for one in (*people.values(), late):
+            found: list[str] = []
+            while len(found) < 6:
+                some = one.take(10, timeout=10)
+                assert some
+                found += [event.publisher for event in some]
+            assert sorted(found) == [f"p{i}" for i in range(6)]
 
 
 def test_refusals(tmp_path: Path) -> None:

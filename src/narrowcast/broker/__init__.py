@@ -1,7 +1,8 @@
-"""The live side: carrying messages to those who want them.
+"""The live side: carrying messages to those who want them."""
 
-`NatsTransport` is in `narrowcast.broker.nats`, which needs nats-py.
-"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from narrowcast.broker.blocking import BlockingPublisher, BlockingSubscriber, Connection
 from narrowcast.broker.desk import Desk
@@ -16,6 +17,9 @@ from narrowcast.broker.store import Store
 from narrowcast.broker.subscriber import Event, Subscriber
 from narrowcast.broker.transport import Inbox, Message, Transport
 
+if TYPE_CHECKING:
+    from narrowcast.broker.nats import NatsTransport
+
 __all__ = [
     "BlockingPublisher",
     "BlockingSubscriber",
@@ -28,6 +32,7 @@ __all__ = [
     "MemoryTransport",
     "Message",
     "NatsServer",
+    "NatsTransport",
     "Node",
     "Publisher",
     "Record",
@@ -35,3 +40,12 @@ __all__ = [
     "Subscriber",
     "Transport",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs nats-py when it is asked for."""
+    if name == "NatsTransport":
+        from narrowcast.broker.nats import NatsTransport
+
+        return NatsTransport
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

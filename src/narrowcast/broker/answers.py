@@ -37,7 +37,13 @@ class Answers:
         """Begin to listen."""
         self._inbox = await self._transport.subscribe(f"{self._subject}.*", self._hear)
 
+    @property
+    def there(self) -> bool:
+        """Whether it listens."""
+        return self._inbox is not None
+
     async def aclose(self) -> None:
         """Stop listening."""
-        if self._inbox is not None:
-            await self._inbox.aclose()
+        inbox, self._inbox = self._inbox, None
+        if inbox is not None:
+            await inbox.aclose()

@@ -42,8 +42,16 @@ class Asking:
         if found is not None and not found.done():
             found.set_result(message.payload)
 
+    def check(self) -> None:
+        """Refuse to go on before the start, or after the end."""
+        if not self._answers.there:
+            raise TransportError(
+                "it is not started, or was closed; start it, or use it in an async with block"
+            )
+
     async def send(self, subject: str, payload: bytes) -> asyncio.Future[bytes]:
         """Publish a question, and return what will have its answer."""
+        self.check()
         self._number += 1
         reply = self._answers.subject(self._number)
         found: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

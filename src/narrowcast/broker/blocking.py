@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from narrowcast.broker.publisher import Publisher
 from narrowcast.broker.subscriber import Subscriber
+from narrowcast.errors import TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator, Mapping
@@ -53,6 +54,8 @@ class Connection:
         """Connect."""
         from narrowcast.broker.nats import NatsTransport
 
+        if self._thread.ident is not None:
+            raise TransportError("a connection is opened once; make another")
         self._thread.start()
         try:
             self._transport = self.run(NatsTransport.connect(self._servers, patience=self._patience))
@@ -63,6 +66,9 @@ class Connection:
 
     def run(self, work: Coroutine[Any, Any, Found]) -> Found:
         """Do something in the event loop, and wait for it."""
+        if not self._thread.is_alive():
+            work.close()
+            raise TransportError("the connection is not open; use it in a with block, or open it")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def publisher(self, name: str | None = None) -> BlockingPublisher:

@@ -17,7 +17,7 @@ from narrowcast.broker.counts import SECONDS, Got
 from narrowcast.broker.gathering import Gathering
 from narrowcast.broker.placing import Recent
 from narrowcast.broker.standing import Epoch, no_routes, nothing_on_its_way
-from narrowcast.errors import InputError, NarrowcastError, ParameterError, PlanError
+from narrowcast.errors import InputError, NarrowcastError, ParameterError, PlanError, TransportError
 from narrowcast.files import first_line
 from narrowcast.filters.subscriptions import compile_filters
 from narrowcast.matching import Scan
@@ -27,13 +27,16 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from narrowcast.broker.interests import Interests
-    from narrowcast.broker.transport import Inbox, Transport
+    from narrowcast.broker.transport import Inbox, Message, Transport
     from narrowcast.routing.routes import Routes
 
 log = logging.getLogger(__name__)
 
 #: Seconds that subscribers have to listen to the channels of a new plan.
 OVERLAP = 5.0
+#: Seconds from one sign of life to the next, those after which a subscriber without one counts as gone, and
+#: those in which other nodes ask for all that holds when the first one starts.
+BEAT, SILENT, _GATHER = 2.0, 90.0, 0.5
 #: Subscriptions that another node is told of in one message.
 _ROWS = 2000
 
@@ -51,6 +54,11 @@ class Desk:
         How subjects begin.
     joins
         How many channels may be joined a second for a new plan, at most; any number where left out.
+    others
+        Whether there are other nodes, which are waited for in the beginning.
+    plans
+        The number behind which plans are numbered: one that no plan of an earlier start has, since some may
+        still listen to its channels.
     """
 
     def __init__(
@@ -60,7 +68,10 @@ class Desk:
         *,
         prefix: str = "nc",
         joins: float | None = None,
+        others: bool = False,
+        plans: int = 0,
     ) -> None:
+        self._waits = others
         self._joins = joins
         self._transport, self.interests, self.subjects = transport, interests, wire.Subjects(prefix)
         #: What events went over lately: a node says.
@@ -72,11 +83,12 @@ class Desk:
         #: The plan in use.
         self.epoch = Epoch(0, no_routes())
         self._next: Epoch | None = None
-        self._plans = 0
-        self._present: set[str] = set()
+        self._plans = plans
+        #: Those who are there, and when they were heard last.
+        self._present: dict[str, float] = {}
         self._arrived = asyncio.Event()
         # From the clock, so that changes of a node that is started again are later than those before.
-        self._number = time.time_ns()
+        self._since = self._number = time.time_ns()
         self._others = Gathering(transport, self.subjects)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -85,11 +97,39 @@ class Desk:
         asked = await self._transport.subscribe(self.subjects.ask)
         orders = await self._transport.subscribe(self.subjects.orders)
         await self._others.start()
-        self._tasks = [
+        self._tasks = [asyncio.create_task(self._answer(orders, self._ordered, together=True))]
+        await self._beat()
+        if self._waits:  # they ask for all that holds, and are told from then on
+            await asyncio.sleep(_GATHER)
+        self._tasks += [
             asyncio.create_task(self._answer(asked, self._asked)),
-            asyncio.create_task(self._answer(orders, self._ordered)),
+            asyncio.create_task(self._beats()),
         ]
         return self._tasks
+
+    async def _beats(self) -> None:
+        """Say again and again that this node is there, and forget those who are silent."""
+        while True:
+            await asyncio.sleep(BEAT)
+            with suppress(TransportError):
+                await self._beat()
+            silent = [name for name, heard in self._present.items() if time.monotonic() - heard > SILENT]
+            for name in silent:
+                log.info("%s is silent, and counts as gone", name)
+                await self._left(name)
+
+    async def _beat(self) -> None:
+        """Say that this node is there."""
+        said = wire.Beat(self._since, self._number)
+        await self._transport.publish(self.subjects.beats, wire.encode(said))
+
+    async def _left(self, who: str) -> None:
+        """Note that somebody listens to nothing any more."""
+        self._present.pop(who, None)
+        self._arrived.set()
+        for each in filter(None, (self.epoch, self._next)):
+            each.leave(who)
+        await self._tell(left=[who])
 
     async def stop(self) -> None:
         """End its work."""
@@ -98,19 +138,32 @@ class Desk:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._others.aclose()
 
-    async def _answer(self, asked: Inbox, do: Callable[[bytes], Awaitable[wire.Answer]]) -> None:
-        """Answer questions, one after another."""
+    async def _answer(
+        self, asked: Inbox, do: Callable[[bytes], Awaitable[wire.Answer]], *, together: bool = False
+    ) -> None:
+        """Answer questions, one after another, or all that come together."""
+        running: set[asyncio.Task[None]] = set()
         async for message in asked:
-            try:
-                answer = await do(message.payload)
-            except (msgspec.MsgspecError, UnicodeError) as error:
-                answer = wire.Refused(f"request cannot be read: {first_line(error)}")
-            except NarrowcastError as error:
-                answer = wire.Refused(str(error))
-            except Exception:  # one question ends no node
-                log.exception("a question could not be answered")
-                answer = wire.Refused("the node failed to answer; its log says why")
-            if message.reply:
+            if together:
+                task = asyncio.create_task(self._answered(message, do))
+                running.add(task)
+                task.add_done_callback(running.discard)
+            else:
+                await self._answered(message, do)
+
+    async def _answered(self, message: Message, do: Callable[[bytes], Awaitable[wire.Answer]]) -> None:
+        """Answer a question."""
+        try:
+            answer = await do(message.payload)
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            answer = wire.Refused(f"request cannot be read: {first_line(error)}")
+        except NarrowcastError as error:
+            answer = wire.Refused(str(error))
+        except Exception:  # one question ends no node
+            log.exception("a question could not be answered")
+            answer = wire.Refused("the node failed to answer; its log says why")
+        if message.reply:
+            with suppress(TransportError):  # who asked asks again
                 await self._transport.publish(message.reply, wire.encode(answer))
 
     async def _asked(self, payload: bytes) -> wire.Answer:
@@ -137,6 +190,8 @@ class Desk:
             When it cannot be done: then nothing is.
         """
         who = request.subscriber
+        if who in self._present:
+            self._present[who] = time.monotonic()
         added: list[int] = []
         if isinstance(request, wire.Report):
             self._note(request)
@@ -147,11 +202,9 @@ class Desk:
                 self._arrived.set()
         elif isinstance(request, wire.Hello | wire.Bye):
             # It listens to nothing, yet or any more, whatever it did before.
-            (self._present.add if isinstance(request, wire.Hello) else self._present.discard)(who)
-            self._arrived.set()
-            for each in filter(None, (self.epoch, self._next)):
-                each.leave(who)
-            await self._tell(left=[who])
+            await self._left(who)
+            if isinstance(request, wire.Hello):
+                self._present[who] = time.monotonic()
         elif isinstance(request, wire.Remove):
             self.interests.remove(who, request.subscription_ids)
             await self._tell(removed=request.subscription_ids)
@@ -184,6 +237,7 @@ class Desk:
         channels = self.recent.channels(wants, members, spreads=spreads) if texts else []
         if self.epoch.place(who, channels):
             await self._tell(placed=[(self.epoch.number, who, channels)])
+            await self.settle()  # nothing is on its way over channels that it may give up now
 
     async def change(self, request: wire.Add | wire.Remove) -> wire.Standing:
         """Change the subscriptions of somebody who may be elsewhere, and tell them."""
@@ -201,6 +255,8 @@ class Desk:
             epoch=self.epoch.number,
             channels=self.epoch.channels(subscriber),
             prepared=None if self._next is None else self._next.number,
+            kept=self.interests.kept,
+            since=self._since,
         )
 
     # ---- other nodes
@@ -249,6 +305,11 @@ class Desk:
 
     # ---- plans
 
+    @property
+    def busy(self) -> bool:
+        """Whether a plan is being taken up."""
+        return self._next is not None
+
     def use(self, routes: Routes, folder: str = "", flow: str | None = None) -> None:
         """Take up a plan at once, before anybody is there."""
         self.epoch = self._numbered(routes, folder, flow)
@@ -274,6 +335,18 @@ class Desk:
         PlanError
             When there is no plan that can be used: then the old one stays.
         """
+        try:
+            routes = self._routes(folder, flow)
+        except NarrowcastError as error:
+            log.warning("the plan stays as it was: %s", error)
+            raise
+        listening = await self.rollout(
+            routes, overlap=overlap, folder=folder, flow=flow, least=least, joins=joins
+        )
+        return wire.RolledOut(self.epoch.number, routes.name, listening)
+
+    def _routes(self, folder: str, flow: str | None) -> Routes:
+        """Return the plan of a folder, if it is one for those who subscribe here."""
         routes = read_routes(folder, self.interests.schema, flow)
         known, planned = self.interests.subscribers, routes.plan.subscribers.cast(pa.string()).to_pylist()
         if known and planned and not known & set(planned):
@@ -281,10 +354,7 @@ class Desk:
                 f"{folder} is a plan for others: none of its {len(planned):,} subscribers subscribes here; "
                 "make one from the subscriptions of this broker"
             )
-        listening = await self.rollout(
-            routes, overlap=overlap, folder=folder, flow=flow, least=least, joins=joins
-        )
-        return wire.RolledOut(self.epoch.number, routes.name, listening)
+        return routes
 
     async def rollout(
         self,
@@ -332,10 +402,10 @@ class Desk:
             waited = await self._prepare(then, self._joins if joins is None else joins)
             with suppress(TimeoutError):
                 async with asyncio.timeout(overlap):
-                    while waited & self._present - then.joined:
+                    while waited & self._present.keys() - then.joined:
                         self._arrived.clear()
                         await self._arrived.wait()
-            late = len(waited & self._present - then.joined)
+            late = len(waited & self._present.keys() - then.joined)
             if late > (1 - least) * len(waited):
                 raise PlanError(
                     f"{late:,} of {len(waited):,} subscribers do not listen to the new plan within "
@@ -345,6 +415,13 @@ class Desk:
                 log.warning("%d subscribers do not listen to the new plan yet", late)
             self.epoch = then
             self.recent.clear()
+            log.info(
+                "plan %s is in use, %d listen to its channels", routes.name, len(then.joined),
+                extra={"facts": {"plan": routes.name, "epoch": then.number, "listening": len(then.joined)}},
+            )  # fmt: skip
+        except NarrowcastError as error:
+            log.warning("the plan stays as it was: %s", error)
+            raise
         finally:
             self._next = None
             await self._tell(used=self.epoch.number)

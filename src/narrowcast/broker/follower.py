@@ -56,21 +56,47 @@ class Follower:
         self.epoch = Epoch(0, no_routes())
         self._next: Epoch | None = None
         self._number = -1
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._taking = asyncio.Lock()
 
     async def start(self) -> list[asyncio.Task[None]]:
         """Take up what holds, and begin to follow; return the task that does."""
         await self._asking.start()
         changes = await self._transport.subscribe(self.subjects.changes)
+        beats = await self._transport.subscribe(self.subjects.beats)
         await self._catch_up()
-        self._task = asyncio.create_task(self._follow(changes))
-        return [self._task]
+        self._tasks = [asyncio.create_task(self._follow(changes)), asyncio.create_task(self._watch(beats))]
+        return self._tasks
+
+    async def _watch(self, beats: Inbox) -> None:
+        """Ask for all that holds when the first node is another, or says that something was missed."""
+        async for message in beats:
+            try:
+                beat = wire.decode_beat(message.payload)
+            except (msgspec.MsgspecError, UnicodeError):
+                continue  # somebody else's
+            if beat.number > self._number:
+                await asyncio.sleep(_PAUSE)  # the change may be on its way
+            async with self._taking:
+                if beat.number > self._number:
+                    await self._ask_again()
+
+    async def _ask_again(self) -> None:
+        """Ask for all that holds, until it is said."""
+        log.warning("changes were missed; asking for all that holds")
+        while True:
+            try:
+                await self._catch_up()
+                return
+            except NarrowcastError as error:
+                log.warning("%s", error)
+                await asyncio.sleep(_PAUSE)
 
     async def stop(self) -> None:
         """End its work."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._asking.aclose()
 
     async def _catch_up(self) -> None:
@@ -141,20 +167,11 @@ class Follower:
                 change = wire.decode_change(message.payload)
             except (msgspec.MsgspecError, UnicodeError):
                 continue  # somebody else's
-            if change.number <= self._number:  # it was in what holds already
-                await self._transport.publish(message.reply, self._name.encode())
-                continue
-            if change.number != self._number + 1:
-                log.warning("changes were missed; asking for all that holds")
-                while True:
-                    try:
-                        await self._catch_up()
-                        break
-                    except NarrowcastError as error:
-                        log.warning("%s", error)
-                        await asyncio.sleep(_PAUSE)
-            if change.number > self._number:
-                await self._take_up(change)
+            async with self._taking:
+                if change.number > self._number + 1:
+                    await self._ask_again()
+                if change.number > self._number:
+                    await self._take_up(change)
             await self._transport.publish(message.reply, self._name.encode())
 
     async def _take_up(self, change: wire.Change) -> None:
@@ -163,7 +180,7 @@ class Follower:
         rows = change.added
         if rows:
             if unknown := self._unknown(rows):
-                log.warning("attributes are new: %s; asking for all that holds", unknown)
+                log.info("attributes are new: %s; asking for all that holds", unknown)
                 await self._catch_up()
                 return
             self.interests.load(
@@ -178,6 +195,8 @@ class Follower:
         if change.prepared is not None:
             self._next = self._read(change.prepared, self.interests.schema)
         self._place(change.placed)
+        if change.placed:
+            await self.settle()
         for number, name in change.joined:
             self._join(number, name)
         if change.used is not None:

@@ -202,6 +202,11 @@ class Interests:
             self.remove(subscriber, some)
 
     @property
+    def kept(self) -> bool:
+        """Whether subscriptions are on disk."""
+        return self._store is not None
+
+    @property
     def subscribers(self) -> set[str]:
         """Everybody who has a subscription."""
         return {name for name, held in self._owned.items() if held}

@@ -42,6 +42,11 @@ class MemoryTransport:
         self._closed = False
         self._subscriptions: list[MemorySubscription] = []
 
+    @property
+    def connected(self) -> bool:
+        """Whether it is open."""
+        return not self._closed
+
     async def publish(self, subject: str, payload: bytes, *, reply: str = "") -> None:
         """Put a message into every queue that fits."""
         check_subject(subject)

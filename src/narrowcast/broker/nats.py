@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from narrowcast.broker.transport import Message, check_subject
 from narrowcast.broker.waiting import Waiting
@@ -19,7 +19,7 @@ except ImportError as error:
     raise MissingError("nats-py is not installed; run: pip install 'narrowcast[broker]'") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 LIMIT = 65_536
 #: Seconds to wait for a server in the beginning, and for its answer later.
 PATIENCE = 10
+#: Seconds after which an answer no longer comes.
+_LONG = 3600
 
 
 class NatsTransport:
@@ -120,7 +122,7 @@ class NatsTransport:
                 f"payload of {len(payload):,} bytes exceeds the server's max_payload of "
                 f"{self._client.max_payload:,}; send less at once"
             ) from error
-        except nats.errors.Error as error:
+        except (nats.errors.Error, OSError) as error:
             raise TransportError(f"cannot publish to {subject}: {first_line(error)}") from error
 
     async def subscribe(
@@ -132,8 +134,8 @@ class NatsTransport:
         made = NatsSubscription(self._limit, self._subscriptions.remove, hear)
         try:
             made.feed = await self._client.subscribe(subject, cb=made.arrive)
-            await self._client.flush(PATIENCE)  # the server has it, whoever publishes next
-        except (nats.errors.Error, TimeoutError) as error:
+            await self._flushed()  # the server has it, whoever publishes next
+        except (nats.errors.Error, TimeoutError, OSError) as error:
             raise TransportError(f"cannot subscribe to {subject}: {first_line(error)}") from error
         self._subscriptions.append(made)
         return made
@@ -142,9 +144,21 @@ class NatsTransport:
         """Wait until the server has all that was published."""
         self._check_open()
         try:
-            await self._client.flush(PATIENCE)
-        except (nats.errors.Error, TimeoutError) as error:
+            await self._flushed()
+        except (nats.errors.Error, TimeoutError, OSError) as error:
             raise TransportError(f"the NATS server does not answer: {first_line(error)}") from error
+
+    async def _flushed(self) -> None:
+        """Wait until the server has answered, and let it answer even when nobody waits any more.
+
+        A client of nats-py reads nothing any more once an answer comes to a flush that was given up.
+        """
+        await asyncio.wait_for(unbroken(self._client.flush(_LONG)), PATIENCE)
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a server at the moment."""
+        return self._client.is_connected
 
     async def aclose(self) -> None:
         """End all subscriptions; what waits in them is still handed out."""
@@ -153,10 +167,11 @@ class NatsTransport:
         self._closed = True
         for subscription in list(self._subscriptions):
             await subscription.aclose()
-        with suppress(nats.errors.Error, TimeoutError):
-            await self._client.flush(PATIENCE)
-        with suppress(nats.errors.Error):
-            await self._client.close()
+        if self._client.is_connected:  # else it would wait in vain
+            with suppress(nats.errors.Error, TimeoutError, OSError):
+                await self._flushed()
+        with suppress(nats.errors.Error, OSError):
+            await unbroken(self._client.close())
 
     def _check_open(self) -> None:
         if self._closed:
@@ -189,9 +204,16 @@ class NatsSubscription(Waiting):
             return
         self._closing = True
         self._forget(self)
-        with suppress(nats.errors.Error, TimeoutError):
-            await self.feed.drain()  # type: ignore[no-untyped-call]
+        with suppress(nats.errors.Error, TimeoutError, OSError):
+            await asyncio.wait_for(unbroken(self.feed.drain()), PATIENCE)  # type: ignore[no-untyped-call]
         self.close()
+
+
+async def unbroken(work: Coroutine[Any, Any, Any]) -> None:
+    """Wait for something that goes on to its end, whatever becomes of who waits."""
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    await asyncio.shield(task)
 
 
 async def _ignore(_: Exception) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import logging
 import secrets
 import time
+from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,7 +17,8 @@ from narrowcast.broker import wire
 from narrowcast.broker.arrivals import Arrivals
 from narrowcast.broker.counts import Counts
 from narrowcast.broker.decode import LARGEST, Decoder
-from narrowcast.broker.standing import Snapshot
+from narrowcast.broker.interests import Interests
+from narrowcast.broker.standing import Epoch, Snapshot, no_routes
 from narrowcast.errors import InputError, ParameterError, TransportError
 from narrowcast.files import first_line
 from narrowcast.routing import ChannelRouter, Method
@@ -33,6 +36,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds to wait for more events, at most.
 LINGER = 0.03
+#: Seconds to wait before the next try when the server is gone.
+_PAUSE = 0.2
 #: Frames after which others have their turn.
 _TOGETHER = 64
 #: Reasons that are told apart: whoever sends garbage does not fill the memory.
@@ -125,6 +130,7 @@ class Node:
 
     def _warm(self) -> None:
         """Match an event that is none, so that the first ones do not wait until kernels are loaded."""
+        _load_kernels()
         snapshot, decoder = self._snapshot()
         for events, _ in decoder.decode([b"{}"]).good:
             snapshot.route(events)
@@ -160,8 +166,10 @@ class Node:
             arrived = Arrivals.of(batches)
             try:
                 await self.deliver(arrived, since)
-            except TransportError:
-                raise
+            except TransportError as error:  # the server is gone, and more waits for it than may
+                log.warning("%d events are lost: %s", len(arrived), error)
+                self.counts.unsent += len(arrived)
+                await asyncio.sleep(_PAUSE)
             except Exception:  # some events end no node
                 log.exception("%d events could not be sent", len(arrived))
                 self._set_aside([arrived.letter(row, _FAILED) for row in range(len(arrived))])
@@ -169,8 +177,9 @@ class Node:
             for batch in batches:
                 if batch.sent:
                     self.counts.taking.add(max(0.0, now - batch.sent), len(batch.payloads))
-            for reply in [message.reply for message in messages if message.reply]:
-                await self._transport.publish(reply, b"")
+            with suppress(TransportError):
+                for reply in [message.reply for message in messages if message.reply]:
+                    await self._transport.publish(reply, b"")
             if len(messages) < self._batch:
                 await asyncio.sleep(min(self._linger, time.perf_counter() - begun))
 
@@ -310,3 +319,15 @@ class Node:
             ],
             "directly": sorted(snapshot.names[i] for i in ways.unicast[0].tolist()),
         }
+
+
+@cache
+def _load_kernels() -> None:
+    """Match some events with some filters of each kind, once in a process."""
+    interests = Interests()
+    for number in range(3):
+        interests.add(f"s{number}", [f"n > {number} AND n < 9", f"s = '{number}'", "s LIKE 'a%' OR b"])
+    decoder = Decoder(interests.schema)
+    payloads = [b'{"n": 2, "s": "ab", "b": true}', b'{"n": 0, "s": "1"}'] * 2
+    for events, _ in decoder.decode(payloads).good:
+        Snapshot.of(interests, Epoch(0, no_routes()), ChannelRouter()).route(events)

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import time
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,7 +18,6 @@ from narrowcast.broker.decode import LARGEST
 from narrowcast.errors import InputError, ParameterError, TransportError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from types import TracebackType
 
     from narrowcast.broker.transport import Transport
@@ -95,6 +95,9 @@ class Publisher:
         TransportError
             When no node takes events.
         """
+        self._asking.check()
+        if not isinstance(event, bytes | Mapping):
+            raise InputError(f"event {event!r:.100} is no mapping; publish one, or JSON as bytes")
         try:
             payload = event if isinstance(event, bytes) else _encode(event)
         except (TypeError, msgspec.MsgspecError) as error:
@@ -131,11 +134,13 @@ class Publisher:
         try:
             await asyncio.wait_for(asyncio.shield(self._taken[0]), self._patience)
         except TimeoutError as error:
+            self._taken.clear()  # what is on its way is lost, or was taken by somebody who cannot say so
             raise TransportError(
                 f"no node takes events at {self._subject} within {self._patience:g} s; start one with "
                 "narrowcast serve"
             ) from error
-        self._taken.popleft()
+        if self._taken:
+            self._taken.popleft()
 
     async def flush(self) -> None:
         """Wait until nodes have taken all events."""

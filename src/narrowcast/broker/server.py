@@ -123,6 +123,21 @@ class NatsServer:
                 return None
         return None
 
+    def check(self) -> None:
+        """Refuse to go on when it has ended by itself.
+
+        Raises
+        ------
+        TransportError
+            When it has.
+        """
+        code = None if self._process is None else self._process.poll()
+        if code is not None:
+            raise TransportError(
+                f"the NATS server at {self.url} has ended with {code}; see {self._folder / 'nats.log'}, "
+                "and start again"
+            )
+
     def stop(self) -> None:
         """End it, with all that it was told to keep on disk."""
         if self._process is None:

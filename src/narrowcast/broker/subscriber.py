@@ -20,7 +20,7 @@ from narrowcast.broker.asking import PATIENCE, Asking
 from narrowcast.broker.counts import Times
 from narrowcast.broker.decode import Decoder
 from narrowcast.broker.seen import Seen
-from narrowcast.errors import InputError, ParameterError, TransportError
+from narrowcast.errors import InputError, NarrowcastError, ParameterError, TransportError
 from narrowcast.files import first_line
 from narrowcast.filters.subscriptions import compile_filters
 from narrowcast.matching import Scan
@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 
 #: Events that wait for their reader.
 LIMIT = 1 << 18
-#: Seconds from one account of what came to the next.
-REPORT = 10.0
+#: Seconds from one account of what came to the next, and where nothing came, to a sign of life.
+REPORT, ALIVE = 10.0, 30.0
 _json = msgspec.json.Decoder().decode
 
 
@@ -123,6 +123,7 @@ class Subscriber:
         self._channels: dict[tuple[int, int], Inbox] = {}
         self._fixed: list[Inbox] = []
         self._obeying: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         #: Frames that are to be looked through for what is wanted, and whether somebody will.
         self._loose: list[tuple[str, wire.Frame]] = []
         self._soon = False
@@ -150,6 +151,9 @@ class Subscriber:
         control = await self._transport.subscribe(of.control(self.name))
         self._fixed.append(control)
         self._obeying = asyncio.create_task(self._obey(control))
+        beats = await self._transport.subscribe(of.beats)
+        self._fixed.append(beats)
+        self._watching = asyncio.create_task(self._watch(beats))
         await self._take_up(await self._ask(wire.Hello(self.name)))
         self._telling = asyncio.create_task(self._tell())
         return self
@@ -205,6 +209,30 @@ class Subscriber:
             elif isinstance(order, wire.Prepare):
                 await self._join(order.epoch, order.channels)
 
+    async def _watch(self, beats: Inbox) -> None:
+        """Say hello again when the first node is another: it does not know who listens to what.
+
+        Where it keeps no subscriptions, it is told of them again.
+        """
+        async for message in beats:
+            try:
+                beat = wire.decode_beat(message.payload)
+            except (msgspec.MsgspecError, UnicodeError):
+                continue  # somebody else's
+            had = self._standing
+            if had is None or had.since == beat.since:
+                continue
+            try:
+                now = await self._ask(wire.Hello(self.name))
+                lost = [] if now.kept else [had.filters[n] for n in had.filters if n not in now.filters]
+                if lost:
+                    now = await self._ask(wire.Add(self.name, lost))
+                log.info("the broker is another: %s subscribes anew to %d filters", self.name, len(lost))
+                await self._take_up(now)
+                await self._join(now.epoch, now.channels)
+            except NarrowcastError as error:  # again at the next beat
+                log.warning("%s cannot say hello to the broker: %s", self.name, error)
+
     async def _take_up(self, standing: wire.Standing) -> None:
         """Take up what holds now: filters, and channels of the plan in use."""
         async with self._changing:
@@ -235,21 +263,25 @@ class Subscriber:
     # ---- what it gets
 
     async def _tell(self) -> None:
-        """Tell nodes every so often what came."""
+        """Tell nodes every so often what came, and that this subscriber is there."""
+        quiet = 0.0
         while True:
             await asyncio.sleep(REPORT)
+            quiet += REPORT
             with suppress(TransportError):
-                await self._report()
+                if await self._report(always=quiet >= ALIVE):
+                    quiet = 0.0
 
-    async def _report(self) -> None:
-        """Tell nodes what came since they were told last, if anything did."""
+    async def _report(self, *, always: bool = False) -> bool:
+        """Tell nodes what came since they were told last, if anything did; return whether they were told."""
         now, arriving = (self.filtered, self.repeated, self.dropped), self.arriving
         more = [after - before for before, after in zip(self._told, now, strict=True)]
-        if not arriving.many and not any(more):
-            return
+        if not always and not arriving.many and not any(more):
+            return False
         self._told, self.arriving = now, Times()
         said = wire.Report(self.name, arriving.classes, arriving.total, *more)
         await self._transport.publish(self._subjects.ask, wire.encode(said))
+        return True
 
     def _hear(self, message: Message) -> None:
         """Take in a frame as it comes."""
@@ -338,6 +370,7 @@ class Subscriber:
         while not self._events:
             if self._closed:
                 return []
+            self._asking.check()
             self._arrived.clear()
             await self._arrived.wait()
         if len(self._events) <= most:
@@ -358,6 +391,8 @@ class Subscriber:
                 await self._asking.send(self._subjects.ask, wire.encode(wire.Bye(self.name)))
         for inbox in [*self._fixed, *self._channels.values()]:
             await inbox.aclose()
+        if self._watching is not None:
+            self._watching.cancel()
         if self._obeying is not None:
             await self._obeying
         self._channels.clear()

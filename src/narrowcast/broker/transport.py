@@ -58,6 +58,11 @@ class Transport(Protocol):
     no message published later is missed.
     """
 
+    @property
+    def connected(self) -> bool:
+        """Whether messages can be moved at the moment."""
+        ...
+
     async def publish(self, subject: str, payload: bytes, *, reply: str = "") -> None:
         """Send bytes to every subscription whose pattern fits the subject.
 

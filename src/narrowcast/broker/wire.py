@@ -165,6 +165,10 @@ class Standing(msgspec.Struct, tag="standing", frozen=True):
         Of `Add`, the ids of the filters, in their order.
     prepared
         The plan that will be used soon, if any: channels of all others are given up.
+    kept
+        Whether subscriptions are on disk, and so there after a restart.
+    since
+        When the first node started: after a restart it is another.
     """
 
     change: int
@@ -175,6 +179,15 @@ class Standing(msgspec.Struct, tag="standing", frozen=True):
     channels: list[int]
     added: list[int] = []
     prepared: int | None = None
+    kept: bool = False
+    since: int = 0
+
+
+class Beat(msgspec.Struct, tag="beat", frozen=True):
+    """The first node is there: since when, and which change was the last. Others and subscribers hear it."""
+
+    since: int
+    number: int
 
 
 class Row(msgspec.Struct, array_like=True, frozen=True):
@@ -261,6 +274,7 @@ decode_batch = msgspec.msgpack.Decoder(Batch).decode
 decode_frame = msgspec.msgpack.Decoder(Frame).decode
 decode_request = msgspec.msgpack.Decoder(Request).decode
 decode_order = msgspec.msgpack.Decoder(Rollout | Join).decode
+decode_beat = msgspec.msgpack.Decoder(Beat).decode
 decode_change = msgspec.msgpack.Decoder(Change).decode
 decode_answer = msgspec.msgpack.Decoder(Answer).decode
 
@@ -317,6 +331,11 @@ class Subjects:
     def changes(self) -> str:
         """Where the first node tells the others what has changed."""
         return f"{self.prefix}.changes"
+
+    @property
+    def beats(self) -> str:
+        """Where the first node says that it is there."""
+        return f"{self.prefix}.beats"
 
     @property
     def everybody(self) -> str:

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from narrowcast.errors import NarrowcastError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -58,17 +60,22 @@ class JsonLines(logging.Formatter):
 
 @contextmanager
 def logged(style: Style) -> Iterator[None]:
-    """Write what this package logs to standard error for the length of a block."""
-    logger = logging.getLogger("narrowcast")
+    """Write what this package logs, and warnings of others, to standard error for the length of a block."""
+    logger, root = logging.getLogger("narrowcast"), logging.getLogger()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if style is Style.JSON else Text())
     level = logger.level
-    logger.addHandler(handler)
+    root.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
         yield
+    except NarrowcastError as error:
+        if style is not Style.JSON:
+            raise
+        logger.error("%s", error)
+        raise SystemExit(2) from error
     finally:
-        logger.removeHandler(handler)
+        root.removeHandler(handler)
         logger.setLevel(level)
 
 

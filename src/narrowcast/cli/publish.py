@@ -78,7 +78,7 @@ async def _publish(
                     continue
                 try:
                     _check(event)
-                except (msgspec.MsgspecError, UnicodeError) as error:
+                except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
                     raise InputError(
                         f"line {number} of {file} is no JSON object: {error}; mend it"
                     ) from error

@@ -66,7 +66,7 @@ def rollout(
     order = Rollout(str(plan.absolute()), flow, overlap, least, joins)
     live.until_interrupted(_rollout(nats, order, prefix, done))
     for facts in done:
-        rows = [("", ""), ("plans so far", str(facts["epoch"])), ("listening", f"{facts['listening']:,}")]
+        rows = [("", "number"), ("listening to its channels", f"{facts['listening']:,}")]
         options.show(
             {"command": "rollout", **facts}, {f"Plan {facts['plan']} is in use": rows}, as_json=as_json
         )

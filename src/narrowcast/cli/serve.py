@@ -6,7 +6,8 @@ import asyncio
 import gc
 import logging
 import tempfile
-from contextlib import AsyncExitStack, ExitStack
+import time
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +25,7 @@ from narrowcast.routing.choice import router_maker, router_parameters
 from narrowcast.routing.routes import plan_name, read_routes
 
 if TYPE_CHECKING:
-    from narrowcast.broker import Desk, Interests, Node, Record, Transport
+    from narrowcast.broker import Desk, Interests, NatsServer, Node, Record, Transport
     from narrowcast.broker.quarantine import Quarantine
     from narrowcast.broker.standing import Holding
     from narrowcast.cli.replan import Replan
@@ -186,15 +187,16 @@ def serve(
         given = None if plan is None else _Plan(plan.absolute(), flow)
         if given is not None:
             given.read(interests)
-        url = nats
+        url, server = nats, None
         if url is None and not memory:
             folder = data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="narrowcast-")))
-            url = stack.enter_context(NatsServer(folder / "nats", port=port)).url
+            server = stack.enter_context(NatsServer(folder / "nats", port=port))
+            url = server.url
         letters = None if data is None else Quarantine(data / dead_letters.FILE)
         mine = [part for part in range(PARTITIONS) if part % nodes == number - 1]
         first = interests if number == 1 else None
         plans = _Plans(given, again, joins)
-        live.until_interrupted(_serve(url, first, plans, prefix, http, mine, written, way, letters))
+        live.until_interrupted(_serve(url, server, first, plans, prefix, http, mine, written, way, letters))
 
 
 def _router(name: str, params: dict[str, Any]) -> Router:
@@ -244,15 +246,11 @@ class _Plan:
             name = plan_name(self.folder)
             if name is None or name == self.name:
                 continue
+            if desk.busy:
+                continue
             self.name = name
-            try:
-                done = await desk.rollout_from(str(self.folder), self.flow)
-                log.info(
-                    "plan %s is in use, %d listen to its channels", done.plan, done.listening,
-                    extra=facts(plan=done.plan, epoch=done.epoch, listening=done.listening),
-                )  # fmt: skip
-            except NarrowcastError as error:
-                log.warning("the plan stays as it was: %s", error)
+            with suppress(NarrowcastError):  # the desk has said so
+                await desk.rollout_from(str(self.folder), self.flow)
 
 
 @dataclass
@@ -266,6 +264,7 @@ class _Plans:
 
 async def _serve(
     url: str | None,
+    server: NatsServer | None,
     interests: Interests | None,
     plans: _Plans,
     prefix: str,
@@ -283,7 +282,18 @@ async def _serve(
             transport: Transport = MemoryTransport()
         else:
             transport = await stack.enter_async_context(live.connected(url, "narrowcast serve"))
-        desk = None if interests is None else Desk(transport, interests, prefix=prefix, joins=plans.joins)
+        desk = (
+            None
+            if interests is None
+            else Desk(
+                transport,
+                interests,
+                prefix=prefix,
+                joins=plans.joins,
+                others=len(mine) < PARTITIONS,
+                plans=int(time.time()),
+            )
+        )
         holding: Holding = Follower(transport, prefix=prefix) if desk is None else desk
         node = Node(
             transport,
@@ -316,7 +326,11 @@ async def _serve(
             "serving at %s, %s subscriptions; interrupt to stop", " and ".join(places), f"{held:,}",
             extra=facts(places=places, subscriptions=held, partitions=mine),
         )  # fmt: skip
-        await node.wait()
+        working = asyncio.create_task(node.wait())
+        while not (await asyncio.wait({working}, timeout=_LOOK))[0]:
+            if server is not None:
+                server.check()
+        await working
 
 
 async def _end(node: Node, beside: list[asyncio.Task[None]], record: Record | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,7 @@ from narrowcast.errors import InputError, MissingError, NarrowcastError, PlanErr
 from narrowcast.web.metrics import NodeMetrics
 
 try:
-    from fastapi import Body, FastAPI, HTTPException, Query, Request, Response
+    from fastapi import FastAPI, HTTPException, Query, Request, Response
     from fastapi.responses import JSONResponse, StreamingResponse
     from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
     from pydantic import BaseModel, Field
@@ -26,6 +27,19 @@ if TYPE_CHECKING:
 
     from narrowcast.broker import Node, Transport
 
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+#: What `POST /events` takes, for the description of the API.
+_EVENTS = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {"anyOf": [{"type": "object"}, {"type": "array", "items": {"type": "object"}}]},
+                "example": {"price": 80, "name": "IBM"},
+            }
+        },
+    }
+}
 #: Subscriptions that are listed at once, at most.
 _LISTED = 1000
 
@@ -106,17 +120,20 @@ def make_api(node: Node, transport: Transport) -> FastAPI:
         description="Subscribe, publish, and see how a live broker fares.",
     )  # fmt: skip
     registry = NodeMetrics(node).registry()
+    closing: set[asyncio.Future[None]] = set()
 
     @api.exception_handler(NarrowcastError)
     async def refused(_: Request, error: NarrowcastError) -> JSONResponse:
         code = 422 if isinstance(error, InputError | PlanError) else 503
         return JSONResponse({"detail": str(error)}, code)
 
-    @api.get("/health")
-    async def health() -> Health:
-        """Tell how the node is."""
+    @api.get("/health", responses={503: {"model": Health, "description": "There is no NATS server."}})
+    async def health(response: Response) -> Health:
+        """Tell how the node is: `ok`, or with 503 `disconnected` while its NATS server does not answer."""
+        if not transport.connected:
+            response.status_code = 503
         return Health(
-            status="ok",
+            status="ok" if transport.connected else "disconnected",
             version=__version__,
             seconds=time.monotonic() - begun,
             epoch=node.holding.epoch.number,
@@ -157,14 +174,14 @@ def make_api(node: Node, transport: Transport) -> FastAPI:
             raise HTTPException(404, f"subscription_id {subscription_id} is none of {subscriber!r}")
         await _desk(node).change(wire.Remove(subscriber, [subscription_id]))
 
-    @api.post("/events", status_code=202)
-    async def publish(
-        events: Annotated[
-            dict[str, Any] | list[dict[str, Any]], Body(examples=[{"price": 80, "name": "IBM"}])
-        ],
-    ) -> Published:
-        """Publish an event, or several in their order; done when the node has taken them."""
-        some = events if isinstance(events, list) else [events]
+    @api.post("/events", status_code=202, openapi_extra=_EVENTS)
+    async def publish(request: Request) -> Published:
+        """Publish an event, or a list of events in their order, as they are written.
+
+        It is done when a node has taken them. Those that do not fit what filters take an attribute for are
+        left out there, counted and kept as dead letters.
+        """
+        some = _events_of(await request.body())
         for event in some:
             await publisher.publish(event)
         await publisher.flush()
@@ -179,8 +196,10 @@ def make_api(node: Node, transport: Transport) -> FastAPI:
             try:
                 while some := await reader.take(_LISTED):
                     yield b"".join(event.payload + b"\n" for event in some)
-            finally:
-                await reader.aclose()
+            finally:  # by itself: this is cancelled when who reads has gone
+                task = asyncio.ensure_future(reader.aclose())
+                closing.add(task)
+                task.add_done_callback(closing.discard)
 
         return StreamingResponse(lines(), media_type="application/x-ndjson")
 
@@ -198,6 +217,20 @@ def make_api(node: Node, transport: Transport) -> FastAPI:
         return RolledOut(epoch=done.epoch, plan=done.plan, listening=done.listening)
 
     return api
+
+
+def _events_of(body: bytes) -> list[bytes]:
+    """Return the events of a request as they are written, but each on one line."""
+    try:
+        if body.lstrip()[:1] == b"[":
+            some = [bytes(each) for each in msgspec.json.decode(body, type=list[msgspec.Raw])]
+        else:
+            some = [body.strip()]
+        for each in some:
+            _object(each)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise HTTPException(422, f"the body is no JSON object, nor a list of them: {error}") from error
+    return [msgspec.json.format(each, indent=-1) if b"\n" in each else each for each in some]
 
 
 def _desk(node: Node) -> Desk:

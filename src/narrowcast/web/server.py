@@ -64,7 +64,9 @@ async def serving(api: FastAPI, place: str) -> AsyncIterator[str]:
             at.bind((host, port))
         except OSError as error:
             raise TransportError(f"cannot listen at {place}: {error.strerror}; name another") from error
-        config = uvicorn.Config(api, log_level="warning", access_log=False, timeout_graceful_shutdown=2)
+        config = uvicorn.Config(
+            api, log_config=None, log_level="warning", access_log=False, timeout_graceful_shutdown=2
+        )
         server = _Server(config)
         running = asyncio.create_task(server.serve([at]))
         while not server.started and not running.done():
