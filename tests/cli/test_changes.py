@@ -46,6 +46,7 @@ def at(until: str) -> nc.Interest:
     return changed(FEEDS.interest(), counted)
 
 
+@pytest.mark.slow
 def test_plan_evaluate_and_keep(data: Path, tmp_path: Path) -> None:
     words = inputs(data, "interests", "rates", "changes")
     out = tmp_path / "plan"

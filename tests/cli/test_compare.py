@@ -282,6 +282,7 @@ def test_methods_by_boxes(flows: str, spark: SparkSession, tmp_path: Path) -> No
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_plan_and_evaluate_on_a_network(given: list[str], spark: SparkSession, tmp_path: Path) -> None:
     out = tmp_path / "plan"
     facts, _ = document("plan", *given, "--method", "partial", "--channels", "2", "--out", out)

@@ -194,6 +194,7 @@ def test_events(content: list[str], tmp_path: Path) -> None:
     assert "wanted pairs are not served" in said
 
 
+@pytest.mark.slow
 def test_by_subscription(content: list[str], tmp_path: Path) -> None:
     """Who has several subscriptions is in the clusters of all, and events go to those that they match."""
     out = tmp_path / "plan"
@@ -314,6 +315,7 @@ def test_state(spark: SparkSession, tmp_path: Path) -> None:
     assert said == "these are not the inputs that the plan was made from\n"
 
 
+@pytest.mark.slow
 def test_state_of_cells(spark: SparkSession, tmp_path: Path) -> None:
     schema, edges = nc.Schema.of({"price": "int"}), {"price": [10, 20]}
     for name, types in (("typed", schema), ("plain", None)):

@@ -304,6 +304,7 @@ def test_own_tables_and_rejected_rows(spark: SparkSession, tmp_path: Path) -> No
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_own_network(own: Callable[..., list[str | Path]], spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,b,cost\nann,hub,2\nbob,hub,3\nfar,hub,9\n")
     (tmp_path / "p.csv").write_text("event_id,node\n5,far\n6,hub\n8,far\n")

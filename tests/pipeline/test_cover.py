@@ -160,6 +160,7 @@ def test_the_path_is_said(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
     tables, words = Feeds(n_subscribers=80, n_flows=30, groups=5, wanted=8).tables(), []
     for name in ("interests", "rates"):

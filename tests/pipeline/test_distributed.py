@@ -282,6 +282,7 @@ def test_parts_that_fit_are_moved_at_random(
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_same_plan_whatever_the_partitions(spark: SparkSession) -> None:
     interest = small(n_flows=200, n_subscribers=15)
     planner, plans = Joint(channels=4, sessions=9, sweeps=2, seed=3), []
@@ -307,6 +308,7 @@ def test_seconds_that_are_over(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_path_is_said(spark: SparkSession) -> None:
     # Three flows for each set of users: packed there is a third of it.
     each = small(n_flows=100, n_subscribers=12)

@@ -113,6 +113,7 @@ def test_every_message_once_in_steps_and_across_restarts(
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_available_now_ends_by_itself_and_can_be_resumed(
     spark: SparkSession, server: NatsServer, tmp_path: Path
 ) -> None:

@@ -264,6 +264,7 @@ def test_only_those_who_want_something_are_known(spark: SparkSession, method: st
     assert planned.plan.n_subscribers == np.count_nonzero(wants.any(axis=1)) < 60
 
 
+@pytest.mark.slow
 def test_the_command_says_what_it_does_instead(tmp_path: Path) -> None:
     workload = Hotspots(n_subscriptions=80, n_events=40, matched=0.02, seed=1)
     for name, table in workload.tables().items():

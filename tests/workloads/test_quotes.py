@@ -264,6 +264,7 @@ def test_generate_says_what_was_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_whole_job(spark: SparkSession, path: str, tmp_path: Path) -> None:
     words: list[str | Path] = [
         "run",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,7 @@ from narrowcast.errors import ParameterError, PlanError, TransportError
 if TYPE_CHECKING:
     from narrowcast.broker.wire import Rollout
 
-#: Seconds that a rollout may take where channels are joined slowly.
+#: Seconds that a rollout may take: channels may be joined slowly.
 _LONG = 86_400.0
 
 
@@ -75,17 +76,30 @@ def rollout(
 async def _rollout(url: str, order: Rollout, prefix: str, done: list[dict[str, Any]]) -> None:
     """Order a node to take up a plan, and note what it says."""
     from narrowcast.broker import wire
-    from narrowcast.broker.asking import PATIENCE, Asking
+    from narrowcast.broker.asking import Asking
+    from narrowcast.broker.desk import BEAT
 
     async with live.connected(url, "narrowcast rollout") as transport:
         subjects = wire.Subjects(prefix)
+        beats = await transport.subscribe(subjects.beats)
         asking = Asking(transport, subjects.inbox("rollout"))
         await asking.start()
+        # How long it takes to join so many channels only the broker knows; that it is there it says.
+        asked = asyncio.ensure_future(asking.ask(subjects.orders, wire.encode(order), patience=_LONG))
+        beat = asyncio.ensure_future(anext(beats))
         try:
-            # How long it takes to join so many channels only the broker knows.
-            patience = order.overlap + PATIENCE + (_LONG if order.joins is not None else 0.0)
-            said = await asking.ask(subjects.orders, wire.encode(order), patience=patience)
+            done_first, _ = await asyncio.wait(
+                {asked, beat}, timeout=2 * BEAT + 1, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done_first:
+                raise TransportError(
+                    f"no broker is there at {url} with prefix {prefix!r}; start narrowcast serve"
+                )
+            said = await asked
         finally:
+            asked.cancel()
+            beat.cancel()
+            await asyncio.gather(asked, beat, return_exceptions=True)
             await asking.aclose()
     answer = wire.decode_answer(said)
     if isinstance(answer, wire.Refused):

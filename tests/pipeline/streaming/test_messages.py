@@ -75,6 +75,7 @@ def run(
     return heard
 
 
+@pytest.mark.slow
 def test_everybody_directly_without_a_plan(
     spark: SparkSession, server: NatsServer, subscriptions: str, tmp_path: Path
 ) -> None:
@@ -97,6 +98,7 @@ def test_everybody_directly_without_a_plan(
     assert {row.row for row in rejected} == {"not json", '{"price": "x"}'}
 
 
+@pytest.mark.slow
 def test_sent_again_it_is_there_once(
     spark: SparkSession, server: NatsServer, subscriptions: str, tmp_path: Path
 ) -> None:
