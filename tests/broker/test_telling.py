@@ -80,6 +80,31 @@ def test_a_subscriber_that_ends_says_what_it_dropped() -> None:
     asyncio.run(run())
 
 
+def test_who_was_silent_for_long_listens_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("narrowcast.broker.desk.BEAT", 0.01)
+
+    async def run() -> None:
+        filters = {name: ["price >= 0"] for name in ("ann", "bob")}
+        setting = Setting(MemoryTransport(), filters)
+        await setting.start(plan_of(filters, "broadcast", 1, 1))
+        assert setting.desk.epoch.joined == {"ann", "bob"}
+        with monkeypatch.context() as patched:
+            patched.setattr("narrowcast.broker.desk.SILENT", -1.0)
+            while setting.desk.epoch.joined:
+                await asyncio.sleep(0.01)
+        await setting.publish([{"price": 1}])  # directly
+        assert setting.node.counts.direct == 2
+        for subscriber in setting.subscribers.values():
+            await subscriber._report(always=True)
+        while setting.desk.epoch.joined != {"ann", "bob"}:
+            await asyncio.sleep(0.01)
+        await setting.publish([{"price": 2}], name="q")
+        assert setting.node.counts.shared == 2
+        await setting.end({"ann": 2, "bob": 2})
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
 def test_a_report_of_another_shape_is_refused() -> None:
     async def run() -> None:
         desk = Desk(MemoryTransport(), Interests())

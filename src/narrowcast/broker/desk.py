@@ -195,6 +195,10 @@ class Desk:
         added: list[int] = []
         if isinstance(request, wire.Report):
             self._note(request)
+            if who not in self._present:  # it was silent for long, and is there after all
+                self._present[who] = time.monotonic()
+                order = wire.Prepare(self.epoch.number, self.epoch.channels(who))
+                await self._transport.publish(self.subjects.control(who), wire.encode(order))
         elif isinstance(request, wire.Listening):
             epochs = [each for each in (self.epoch, self._next) if each and each.number == request.epoch]
             if any(each.join(who, request.channels) for each in epochs):
