@@ -191,3 +191,18 @@ def test_the_readme_tells_what_planning_measured() -> None:
     assert f"100 channels bring {many['auto']['waste_per_wanted']:.1f} messages in vain" in readme
     assert f"onto as many channels it is {many['hash']['waste_per_wanted']:.1f}" in readme
     assert f"That plan takes {many['auto']['seconds']:.1f} s" in readme
+
+
+def test_the_readme_tells_what_the_broker_measured() -> None:
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    found = json.loads((ROOT / "benchmarks" / "results" / "live.json").read_text())
+    many, half = found["many"], found["half"]
+    times = many["broker"]["deliveries_per_s"] / many["plain"]["deliveries_per_s"]
+    assert f"{found['few']['node']['events_per_s']:,} events a second" in readme
+    assert f"{many['broker']['deliveries_per_s']:,} deliveries a second, {times:.1f} times nats-py" in readme
+    assert (
+        f"({half['broker']['p50_ms']:.0f} ms at half of its load against {half['plain']['p50_ms']:.0f})"
+        in readme
+    )
+    assert all(abs(row["off_learned_pct"]) <= 5 and row["off_sent_pct"] == 0 for row in found["plans"])
+    assert not any(row["lost"] for row in (many["broker"], half["broker"], found["soak"], *found["plans"]))
