@@ -81,4 +81,6 @@ async def _subscribe(
                         break
         finally:
             if not keep:
-                await subscriber.unsubscribe(*ids)
+                held = subscriber.filters  # a broker that came again gave them other ids
+                own = [n for n in ids if n in held] or [n for n, text in held.items() if text in wanted]
+                await subscriber.unsubscribe(*own)
