@@ -115,10 +115,8 @@ def test_a_reader_that_leaves_and_a_server_that_dies(tmp_path: Path) -> None:
                 assert httpx.post(f"{api}/events", content=body, timeout=30).status_code == 202
                 assert next(stream.iter_lines()) == body.decode()  # as it was written
         assert httpx.get(f"{api}/health").json()["status"] == "ok"
-        server = subprocess.run(
-            ["pgrep", "-P", str(broker.pid)], capture_output=True, text=True, check=True
-        ).stdout.split()
-        os.kill(int(server[0]), signal.SIGKILL)
+        [ports] = (tmp_path / "nats").rglob("*.ports")  # its name ends with the number of the process
+        os.kill(int(ports.stem.rpartition("_")[2]), signal.SIGKILL)
         _, err = broker.communicate(timeout=30)
         assert broker.returncode == 2
         assert err.splitlines()[-1].startswith("narrowcast: the NATS server at nats://127.0.0.1:")
