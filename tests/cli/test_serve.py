@@ -148,7 +148,7 @@ def test_a_broker_that_comes_again(tmp_path: Path) -> None:
         api = re.findall(r"http://\S+?:\d+", line_with(again, "serving at"))[0]
         late = broker.subscriber("late")
         late.subscribe("price > 0")
-        for _ in range(100):  # until both have heard that it is another
+        for _ in range(400):  # until both have heard that it is another
             held = httpx.get(f"{api}/health").json()["subscriptions"]
             seen = httpx.post(f"{api}/explain", json={"price": 120}).json()
             if held == 3 and seen["channels"] == [{"channel": 0, "listeners": 2}]:
@@ -160,7 +160,7 @@ def test_a_broker_that_comes_again(tmp_path: Path) -> None:
         for one in (*people.values(), late):
             found: list[str] = []
             while len(found) < 6:
-                some = one.take(10, timeout=10)
+                some = one.take(10, timeout=30)
                 assert some
                 found += [event.publisher for event in some]
             assert sorted(found) == [f"p{i}" for i in range(6)]
