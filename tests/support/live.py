@@ -24,8 +24,12 @@ def running(*words: str | Path) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         if process.poll() is None:
+            process.terminate()  # so that it ends the server that it has started
+        try:
+            process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
             process.kill()
-        process.communicate()
+            process.communicate()
 
 
 def line_with(process: subprocess.Popen[str], text: str) -> str:
