@@ -33,7 +33,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import nats
@@ -74,6 +74,8 @@ METHODS = {
     "pairwise": "cells",
 }
 CLUSTERED, CHANNELS, SEEN = 300, 16, 4_000
+#: When, how much was done until then, and the memory held, in MB.
+Mark: TypeAlias = tuple[float, int, float]
 COMMAND = [sys.executable, "-c", "from narrowcast.cli.main import main; main()"]
 
 
@@ -153,14 +155,8 @@ async def node(url: str, kind: str, n: int) -> None:
     await made.start()
     gc.freeze()
     say({"ready": True})
-    marks = []
-
-    async def watch() -> None:
-        while True:
-            marks.append((time.time(), made.counts.events, _memory()))
-            await asyncio.sleep(0.1)
-
-    watching = asyncio.create_task(watch())
+    marks: list[Mark] = []
+    watching = asyncio.create_task(watch(lambda: made.counts.events, marks))
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     watching.cancel()
     counts = made.counts
@@ -176,19 +172,26 @@ async def node(url: str, kind: str, n: int) -> None:
             "entries": counts.entries,
             "events_per_s": round(rate),
             "match_ms": round(1000 * counts.matching.total / max(1, counts.matching.many), 2),
-            "memory_mb": fifths([(done, memory) for _, done, memory in marks]),
+            "memory_mb": fifths(marks),
         }
     )
     await made.stop()
     await transport.aclose()
 
 
-def fifths(marks: list[tuple[int, float]]) -> list[float]:
+async def watch(count: Callable[[], int], marks: list[Mark]) -> None:
+    """Note again and again when how much was done, and the memory that this process held."""
+    while True:
+        marks.append((time.time(), count(), _memory()))
+        await asyncio.sleep(0.1)
+
+
+def fifths(marks: list[Mark]) -> list[float]:
     """Return the memory when each fifth of what was done was over."""
-    most = max((done for done, _ in marks), default=0)
-    return (
-        [next(memory for done, memory in marks if done >= most * i / 5) for i in range(1, 6)] if most else []
-    )
+    most = max((done for _, done, _ in marks), default=0)
+    if not most:
+        return []
+    return [next(memory for _, done, memory in marks if done >= most * i / 5) for i in range(1, 6)]
 
 
 def _memory() -> float:
@@ -214,14 +217,8 @@ async def receive(url: str, kind: str, n: int) -> None:
     reading = [asyncio.create_task(read(one)) for one in people]
     gc.freeze()
     say({"ready": True})
-    marks: list[tuple[int, float]] = []
-
-    async def watch() -> None:
-        while True:
-            marks.append((got, _memory()))
-            await asyncio.sleep(0.1)
-
-    watching = asyncio.create_task(watch())
+    marks: list[Mark] = []
+    watching = asyncio.create_task(watch(lambda: got, marks))
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     await quiet(lambda: got)
     counted = {
@@ -331,8 +328,8 @@ TASKS: dict[str, Callable[..., Any]] = {
 class Process:
     """A task in a process of its own."""
 
-    def __init__(self, *words: object) -> None:
-        command = [sys.executable, "-m", "benchmarks.live", *map(str, words)]
+    def __init__(self, *words: object, module: str = "benchmarks.live") -> None:
+        command = [sys.executable, "-m", module, *map(str, words)]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, cwd=HERE.parent, stdin=pipe, stdout=pipe, text=True)
 

@@ -136,6 +136,8 @@ class NatsTransport:
             made.feed = await self._client.subscribe(subject, cb=made.arrive)
             await self._flushed()  # the server has it, whoever publishes next
         except (nats.errors.Error, TimeoutError, OSError) as error:
+            with suppress(nats.errors.Error, OSError, AttributeError):  # so that none comes of it later
+                await made.feed.unsubscribe()
             raise TransportError(f"cannot subscribe to {subject}: {first_line(error)}") from error
         self._subscriptions.append(made)
         return made

@@ -204,10 +204,13 @@ class Subscriber:
                 order = wire.decode_answer(message.payload)
             except (msgspec.MsgspecError, UnicodeError):
                 continue  # somebody else's; nodes write what can be read
-            if isinstance(order, wire.Standing):
-                await self._take_up(order)
-            elif isinstance(order, wire.Prepare):
-                await self._join(order.epoch, order.channels)
+            try:
+                if isinstance(order, wire.Standing):
+                    await self._take_up(order)
+                elif isinstance(order, wire.Prepare):
+                    await self._join(order.epoch, order.channels)
+            except TransportError as error:  # nodes send directly to who does not say that it listens
+                log.warning("%s does not listen to its channels: %s", self.name, error)
 
     async def _watch(self, beats: Inbox) -> None:
         """Say hello again when the first node is another: it does not know who listens to what.
