@@ -24,6 +24,15 @@ def held(interests: Interests) -> dict[int, tuple[str, str]]:
     return interests.rows(-1, 10**9)
 
 
+async def subscribed(transport: MemoryTransport, filters: dict[str, list[str]]) -> Desk:
+    """Start a desk where some subscribe."""
+    desk = Desk(transport, Interests(SCHEMA))
+    await desk.start()
+    for name, texts in filters.items():
+        await desk.ask(wire.Add(name, texts))
+    return desk
+
+
 @pytest.mark.parametrize("learned", [False, True])
 def test_a_node_that_comes_later_holds_the_same(tmp_path: Path, learned: bool) -> None:
     async def run() -> None:
@@ -93,10 +102,8 @@ def test_a_plan_that_too_few_listen_to_is_given_up(tmp_path: Path) -> None:
     async def run() -> None:
         transport = MemoryTransport()
         filters = {"ann": ["price > 1"], "bob": ["price < 9"]}
-        desk = Desk(transport, Interests(SCHEMA))
-        await desk.start()
-        for name, texts in filters.items():
-            await desk.ask(wire.Add(name, texts))
+        desk = await subscribed(transport, filters)
+        for name in filters:
             await desk.ask(wire.Hello(name))  # and then they say nothing
         control = await transport.subscribe(desk.subjects.control("ann"))
         from support.broker import plan_of
@@ -121,10 +128,8 @@ def test_channels_are_joined_no_faster_than_allowed() -> None:
 
         transport = MemoryTransport()
         filters = {f"s{i}": ["price > 1"] for i in range(10)}
-        desk = Desk(transport, Interests(SCHEMA))
-        await desk.start()
-        for name, texts in filters.items():
-            await desk.ask(wire.Add(name, texts))
+        desk = await subscribed(transport, filters)
+        for name in filters:
             await desk.ask(wire.Hello(name))
         begun = asyncio.get_running_loop().time()
         await desk.rollout(plan_of(filters, "broadcast", 1, 0), overlap=0, joins=50)
@@ -142,10 +147,7 @@ def test_a_node_that_has_another_plan_sends_directly(
     async def run() -> None:
         rng, transport = np.random.default_rng(2), MemoryTransport()
         filters = {f"s{i}": some_filters(rng, 2) for i in range(5)}
-        desk = Desk(transport, Interests(SCHEMA))
-        await desk.start()
-        for name, texts in filters.items():
-            await desk.ask(wire.Add(name, texts))
+        desk = await subscribed(transport, filters)
         folder = write_plan_of(tmp_path / "plan", filters, "hash", 3, 1)
         await desk.rollout_from(folder)
         shutil.rmtree(folder)
@@ -175,10 +177,7 @@ def test_a_plan_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
     async def run() -> None:
         transport = MemoryTransport()
         filters = {"ann": ["price > 1"], "bob": ["price < 9"]}
-        desk = Desk(transport, Interests(SCHEMA))
-        await desk.start()
-        for name, texts in filters.items():
-            await desk.ask(wire.Add(name, texts))
+        desk = await subscribed(transport, filters)
         good = write_plan_of(tmp_path / "good", filters, "broadcast", 1, 0)
         await desk.rollout_from(good)
         bad = write_plan_of(tmp_path / "bad", filters, "broadcast", 1, 1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from narrowcast.broker import Desk, Interests, MemoryTransport, Node, Publisher, Subscriber
 from narrowcast.broker.quarantine import Quarantine
-from narrowcast.errors import InputError, ParameterError
+from narrowcast.errors import ParameterError, TransportError
 from support.broker import SCHEMA
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="most is 0, bytes_ 1 and rate 1; keep at least 1 of each"):
         Quarantine(":memory:", most=0, bytes_=1, rate=1)
     (tmp_path / "letters.db").write_text("this is no database, however long it may be")
-    with pytest.raises(InputError, match=r"cannot open the dead letters in .*letters\.db: file is not a"):
+    with pytest.raises(TransportError, match=r"cannot open the dead letters in .*letters\.db: file is not a"):
         Quarantine(tmp_path / "letters.db")
 
 
@@ -78,7 +78,7 @@ def test_a_node_keeps_what_it_cannot_use(tmp_path: Path, caplog: pytest.LogCaptu
             assert [letter.number - first for letter in own] == [0, 2, 3, 4, 5]
             assert own[2].reason == "attribute 'price' is double, not a text"
             assert node.counts.bad == 7
-            kept._db.close()  # as if the disk were gone: events go on
+            kept.close()  # as if the disk were gone: events go on
             for event in (b"{", b'{"price": 4}'):
                 await publisher.publish(event)
             assert (await anext(ann)).data == {"price": 4}

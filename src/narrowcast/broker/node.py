@@ -208,7 +208,7 @@ class Node:
         if self.quarantine is not None and letters:
             try:
                 self.quarantine.keep(letters)
-            except InputError as error:  # a disk that is full holds up no event
+            except TransportError as error:  # a disk that is full holds up no event
                 log.error("%d events are left out and not kept: %s", len(letters), error)
 
     async def deliver(self, arrived: Arrivals, since: float = 0.0) -> None:

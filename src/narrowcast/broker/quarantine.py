@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
-from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from narrowcast.errors import InputError, ParameterError
+from narrowcast.broker.database import Database
+from narrowcast.errors import ParameterError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+    from pathlib import Path
 
 #: Events that are kept at most, and their bytes: the oldest go first.
 MOST, BYTES = 100_000, 1 << 28
@@ -83,18 +82,13 @@ class Quarantine:
     def __init__(self, path: str | Path, *, most: int = MOST, bytes_: int = BYTES, rate: int = RATE) -> None:
         if most < 1 or bytes_ < 1 or rate < 1:
             raise ParameterError(f"most is {most}, bytes_ {bytes_} and rate {rate}; keep at least 1 of each")
-        self._path, self._most, self._bytes, self._rate = path, most, bytes_, rate
+        self._most, self._bytes, self._rate = most, bytes_, rate
         #: Events that came too fast to be kept.
         self.passed = 0
         self._second, self._kept = 0, 0
-        with self._plainly("open"):
-            if str(path) != ":memory:":
-                Path(path).parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, isolation_level=None, timeout=5.0)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = NORMAL")
-            self._db.executescript(_TABLES)
-            held = self._db.execute("SELECT count(*), coalesce(sum(length(payload)), 0) FROM letters")
+        self._file = Database(path, _TABLES, "the dead letters", "NORMAL")
+        with self._file.plainly("read"):
+            held = self._file.db.execute("SELECT count(*), coalesce(sum(length(payload)), 0) FROM letters")
             self._held, self._size = held.fetchone()
 
     def keep(self, letters: Sequence[tuple[str, int, str, bytes]]) -> None:
@@ -107,8 +101,8 @@ class Quarantine:
         self.passed += len(letters) - len(some)
         if not some:
             return
-        with self._whole("write"):
-            self._db.executemany(
+        with self._file.whole():
+            self._file.db.executemany(
                 "INSERT INTO letters (time, publisher, number, reason, payload) VALUES (?, ?, ?, ?, ?)",
                 ((now, *letter) for letter in some),
             )
@@ -119,7 +113,7 @@ class Quarantine:
 
     def _shed(self) -> None:
         """Take out the oldest, as many as are too many."""
-        rows = self._db.execute(
+        rows = self._file.db.execute(
             "SELECT letter, length(payload) FROM letters ORDER BY letter LIMIT ?", (_STEP,)
         ).fetchall()
         gone = []
@@ -128,14 +122,14 @@ class Quarantine:
                 break
             gone.append((letter,))
             self._held, self._size = self._held - 1, self._size - size
-        self._db.executemany("DELETE FROM letters WHERE letter = ?", gone)
+        self._file.db.executemany("DELETE FROM letters WHERE letter = ?", gone)
         if not rows:  # somebody else has taken them out
             self._held = self._size = 0
 
     def read(self, after: int = 0, most: int = 1000, reason: str = "") -> list[Letter]:
         """Return so many of them, the oldest first, behind one, and with some text in the reason."""
-        with self._plainly("read"):
-            rows = self._db.execute(
+        with self._file.plainly("read"):
+            rows = self._file.db.execute(
                 "SELECT letter, time, publisher, number, reason, payload FROM letters "
                 "WHERE letter > ? AND instr(reason, ?) > 0 ORDER BY letter LIMIT ?",
                 (after, reason, most),
@@ -145,14 +139,14 @@ class Quarantine:
     @property
     def last(self) -> int:
         """The newest of them; 0 where there is none."""
-        with self._plainly("read"):
-            return int(self._db.execute("SELECT coalesce(max(letter), 0) FROM letters").fetchone()[0])
+        with self._file.plainly("read"):
+            return int(self._file.db.execute("SELECT coalesce(max(letter), 0) FROM letters").fetchone()[0])
 
     def reasons(self, reason: str = "") -> dict[str, int]:
         """Return how many there are by reason, the most frequent first."""
-        with self._plainly("read"):
+        with self._file.plainly("read"):
             return dict(
-                self._db.execute(
+                self._file.db.execute(
                     "SELECT reason, count(*) FROM letters WHERE instr(reason, ?) > 0 GROUP BY reason "
                     "ORDER BY count(*) DESC, reason",
                     (reason,),
@@ -161,31 +155,13 @@ class Quarantine:
 
     def forget(self, letters: Sequence[int]) -> None:
         """Forget some of them."""
-        with self._whole("write"):
-            self._db.executemany("DELETE FROM letters WHERE letter = ?", ((each,) for each in letters))
+        with self._file.whole():
+            self._file.db.executemany("DELETE FROM letters WHERE letter = ?", ((each,) for each in letters))
 
     def __len__(self) -> int:
-        with self._plainly("read"):
-            return int(self._db.execute("SELECT count(*) FROM letters").fetchone()[0])
+        with self._file.plainly("read"):
+            return int(self._file.db.execute("SELECT count(*) FROM letters").fetchone()[0])
 
     def close(self) -> None:
         """Close the file."""
-        self._db.close()
-
-    @contextmanager
-    def _whole(self, doing: str) -> Iterator[None]:
-        """Do all of a block or nothing of it."""
-        with self._plainly(doing):
-            self._db.execute("BEGIN IMMEDIATE")
-            yield
-            self._db.execute("COMMIT")
-
-    @contextmanager
-    def _plainly(self, doing: str) -> Iterator[None]:
-        """Say in one line what SQLite cannot do, and leave nothing half done."""
-        try:
-            yield
-        except (sqlite3.Error, OSError) as error:
-            with suppress(sqlite3.Error, AttributeError):  # there may be nothing to roll back
-                self._db.execute("ROLLBACK")
-            raise InputError(f"cannot {doing} the dead letters in {self._path}: {error}") from error
+        self._file.close()
