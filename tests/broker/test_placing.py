@@ -102,8 +102,8 @@ def test_somebody_new_joins_those_who_want_the_same(opened: Open, nodes: int, tm
             assert (len(placed["like"]), placed.get("unlike", [])) == (1, [])
             for node in setting.all_nodes:
                 assert node.holding.epoch.placed == placed
-        assert {event.subject.split(".")[1] for event in setting.got["like"]} == {"channel"}
-        assert {event.subject.split(".")[1] for event in setting.got["unlike"]} == {"to"}
+        assert {event.subject.split(".")[2] for event in setting.got["like"]} == {"channel"}
+        assert {event.subject.split(".")[2] for event in setting.got["unlike"]} == {"to"}
         for name, numbers in second.items():
             found = sorted((event.publisher, event.number) for event in setting.got[name])
             assert found == sorted([ids[i] for i in first.get(name, [])] + [again[i] for i in numbers])

@@ -46,7 +46,7 @@ def test_plain_messages_of_anybody(opened: Open) -> None:
         async with opened() as transport, Subscriber(transport, "ann", patience=0.1) as _:
             pass
 
-    with pytest.raises(TransportError, match=r"no node answers at nc\.ask within 0\.1 s; start one"):
+    with pytest.raises(TransportError, match=r"no node answers at nc\.ask\.ann within 0\.1 s; start one"):
         asyncio.run(run())
 
     async def plain() -> None:

@@ -78,6 +78,9 @@ class Desk:
         self.recent = Recent()
         #: Waits until no event is on its way that was routed before: a node says how.
         self.settle: Callable[[], Awaitable[None]] = nothing_on_its_way
+        #: Lets subscribers listen to their channels of the plan in use and of the one to come, and to no
+        #: others: returns when servers hold to that. Whoever runs the broker says how.
+        self.permit: Callable[[], Awaitable[None]] = nothing_on_its_way
         #: What subscribers say that they got.
         self.got = Got()
         #: The plan in use.
@@ -94,7 +97,7 @@ class Desk:
 
     async def start(self) -> list[asyncio.Task[None]]:
         """Begin to answer; once this returns no question is missed. Return the tasks that do it."""
-        asked = await self._transport.subscribe(self.subjects.ask)
+        asked = await self._transport.subscribe(self.subjects.asks)
         orders = await self._transport.subscribe(self.subjects.orders)
         await self._others.start()
         self._tasks = [asyncio.create_task(self._answer(orders, self._ordered, together=True))]
@@ -139,7 +142,7 @@ class Desk:
         await self._others.aclose()
 
     async def _answer(
-        self, asked: Inbox, do: Callable[[bytes], Awaitable[wire.Answer]], *, together: bool = False
+        self, asked: Inbox, do: Callable[[Message], Awaitable[wire.Answer]], *, together: bool = False
     ) -> None:
         """Answer questions, one after another, or all that come together."""
         running: set[asyncio.Task[None]] = set()
@@ -151,10 +154,10 @@ class Desk:
             else:
                 await self._answered(message, do)
 
-    async def _answered(self, message: Message, do: Callable[[bytes], Awaitable[wire.Answer]]) -> None:
+    async def _answered(self, message: Message, do: Callable[[Message], Awaitable[wire.Answer]]) -> None:
         """Answer a question."""
         try:
-            answer = await do(message.payload)
+            answer = await do(message)
         except (msgspec.MsgspecError, UnicodeError) as error:
             answer = wire.Refused(f"request cannot be read: {first_line(error)}")
         except NarrowcastError as error:
@@ -162,17 +165,23 @@ class Desk:
         except Exception:  # one question ends no node
             log.exception("a question could not be answered")
             answer = wire.Refused("the node failed to answer; its log says why")
-        if message.reply:
+        if message.reply.startswith(self.subjects.answers):  # nobody lets a node publish elsewhere
             with suppress(TransportError):  # who asked asks again
                 await self._transport.publish(message.reply, wire.encode(answer))
 
-    async def _asked(self, payload: bytes) -> wire.Answer:
-        """Answer a subscriber."""
-        return await self.ask(wire.decode_request(payload))
+    async def _asked(self, message: Message) -> wire.Answer:
+        """Answer a subscriber, who asks for itself."""
+        request = wire.decode_request(message.payload)
+        if message.subject != self.subjects.ask(request.subscriber):
+            raise InputError(
+                f"{request.subscriber!r} asks at {self.subjects.ask(request.subscriber)}, not at "
+                f"{message.subject}"
+            )
+        return await self.ask(request)
 
-    async def _ordered(self, payload: bytes) -> wire.Answer:
+    async def _ordered(self, message: Message) -> wire.Answer:
         """Do what those want who run the broker, or tell another node what holds."""
-        order = wire.decode_order(payload)
+        order = wire.decode_order(message.payload)
         if isinstance(order, wire.Join):
             return self._state(order)
         return await self.rollout_from(
@@ -241,6 +250,7 @@ class Desk:
         channels = self.recent.channels(wants, members, spreads=spreads) if texts else []
         if self.epoch.place(who, channels):
             await self._tell(placed=[(self.epoch.number, who, channels)])
+            await self.permit()
             await self.settle()  # nothing is on its way over channels that it may give up now
 
     async def change(self, request: wire.Add | wire.Remove) -> wire.Standing:
@@ -403,6 +413,7 @@ class Desk:
         then = self._next = self._numbered(routes, folder, flow)
         try:
             await self._tell(prepared=then.said())
+            await self.permit()
             waited = await self._prepare(then, self._joins if joins is None else joins)
             with suppress(TimeoutError):
                 async with asyncio.timeout(overlap):
@@ -432,7 +443,13 @@ class Desk:
             await self.settle()
             for name in sorted(self._present):
                 await self._transport.publish(self.subjects.control(name), wire.encode(self.standing(name)))
+            await self.permit()
         return len(then.joined)
+
+    def channels(self, subscriber: str) -> list[tuple[int, int]]:
+        """Return plan and number of the channels that a subscriber may listen to now."""
+        epochs = [each for each in (self.epoch, self._next) if each is not None]
+        return [(each.number, channel) for each in epochs for channel in each.channels(subscriber)]
 
     async def _prepare(self, then: Epoch, joins: float | None) -> set[str]:
         """Ask all who are there to listen to their channels of a plan; return whom."""

@@ -47,7 +47,12 @@ class MemoryTransport:
         """Whether it is open."""
         return not self._closed
 
-    async def publish(self, subject: str, payload: bytes, *, reply: str = "") -> None:
+    @property
+    def connections(self) -> int:
+        """Always 1: it cannot be lost."""
+        return 1
+
+    async def publish(self, subject: str, payload: bytes, *, reply: str = "", key: str = "") -> None:
         """Put a message into every queue that fits."""
         check_subject(subject)
         self._check_open()

@@ -32,6 +32,11 @@ LIMIT = 65_536
 PATIENCE = 10
 #: Seconds after which an answer no longer comes.
 _LONG = 3600
+#: Seconds from one try to connect again to the next, from one look whether the server is there to the next,
+#: and how many looks may stay unanswered.
+_AGAIN, _PING, _PINGS = 0.2, 3, 2
+#: What a server says of a message that it has stored, and what it is told so that it stores one only once.
+_NUMBER, _BEFORE, _KEY = "Nats-Sequence", "Nats-Last-Sequence", "Nats-Msg-Id"
 
 
 class NatsTransport:
@@ -52,6 +57,8 @@ class NatsTransport:
         Waiting(limit)  # one that is too small is told at once
         self._client, self._limit = client, limit
         self._closed = False
+        #: How often it was connected.
+        self.connections = 1
         self._subscriptions: list[NatsSubscription] = []
 
     @classmethod
@@ -91,15 +98,20 @@ class NatsTransport:
             if not client.is_closed:  # nobody wanted that
                 log.warning("the connection to NATS is lost")
 
+        made: list[Self] = []
+
         async def again() -> None:
             log.warning("the connection to NATS is there again")
+            for each in made:
+                each.connections += 1
 
         try:
             # It is tried again and again, now and whenever it is lost.
             await asyncio.wait_for(
                 client.connect(where, name=name, error_cb=_ignore, disconnected_cb=lost,
                                reconnected_cb=again, max_reconnect_attempts=-1,
-                               allow_reconnect=True, connect_timeout=2),
+                               allow_reconnect=True, connect_timeout=2, reconnect_time_wait=_AGAIN,  # type: ignore[arg-type]
+                               ping_interval=_PING, max_outstanding_pings=_PINGS),
                 patience,
             )  # fmt: skip
         except (OSError, TimeoutError, nats.errors.Error) as error:
@@ -109,14 +121,15 @@ class NatsTransport:
                 f"no NATS server answers at {', '.join(where)} within {patience:g} s; start one, "
                 "or name another"
             ) from error
-        return cls(client, limit=limit)
+        made.append(cls(client, limit=limit))
+        return made[0]
 
-    async def publish(self, subject: str, payload: bytes, *, reply: str = "") -> None:
+    async def publish(self, subject: str, payload: bytes, *, reply: str = "", key: str = "") -> None:
         """Send bytes; waits only while more is on its way than the connection takes."""
         check_subject(subject)
         self._check_open()
         try:
-            await self._client.publish(subject, payload, reply)
+            await self._client.publish(subject, payload, reply, {_KEY: key} if key else None)
         except nats.errors.MaxPayloadError as error:
             raise ParameterError(
                 f"payload of {len(payload):,} bytes exceeds the server's max_payload of "
@@ -198,7 +211,12 @@ class NatsSubscription(Waiting):
         """Take up a message as NATS brings it."""
         if not message.data and message.headers and "Status" in message.headers:
             return  # the server itself, that nobody listens: that is no answer
-        self.put(Message(message.subject, message.data, message.reply))
+        about = message.headers
+        if about is None:
+            self.put(Message(message.subject, message.data, message.reply))
+            return
+        number, before = (_whole(about.get(name)) for name in (_NUMBER, _BEFORE))
+        self.put(Message(message.subject, message.data, message.reply, number, before))
 
     async def aclose(self) -> None:
         """Stop receiving; what has arrived is still handed out."""
@@ -216,6 +234,11 @@ async def unbroken(work: Coroutine[Any, Any, Any]) -> None:
     task = asyncio.ensure_future(work)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     await asyncio.shield(task)
+
+
+def _whole(text: str | None) -> int:
+    """Return a number of a server's, 0 where there is none."""
+    return int(text) if text is not None and text.isdecimal() else 0
 
 
 async def _ignore(_: Exception) -> None:

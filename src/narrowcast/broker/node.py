@@ -178,8 +178,9 @@ class Node:
                 if batch.sent:
                     self.counts.taking.add(max(0.0, now - batch.sent), len(batch.payloads))
             with suppress(TransportError):
-                for reply in [message.reply for message in messages if message.reply]:
-                    await self._transport.publish(reply, b"")
+                for reply in (message.reply for message in messages):
+                    if reply.startswith((self.subjects.answers, "_INBOX.")):  # nowhere else as a node
+                        await self._transport.publish(reply, b"")
             if len(messages) < self._batch:
                 await asyncio.sleep(min(self._linger, time.perf_counter() - begun))
 
@@ -188,11 +189,14 @@ class Node:
         payload = message.payload
         if payload[:1] in _BATCH:
             try:
-                return wire.decode_batch(payload)
+                batch = wire.decode_batch(payload)
+                if self.subjects.comes_from(message.subject, batch.publisher):
+                    return batch
+                why = f"batch of {batch.publisher!r:.100} came at {message.subject:.100}"
             except (msgspec.MsgspecError, UnicodeError) as error:
                 why = f"message is no batch of events: {first_line(error)}"
-                self._set_aside([(self._name, 0, why, payload)])
-                return None
+            self._set_aside([(self._name, 0, why, payload)])
+            return None
         self._plain += 1
         return wire.Batch(self._name, self._plain, [payload])
 

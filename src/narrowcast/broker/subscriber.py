@@ -185,13 +185,13 @@ class Subscriber:
 
     async def _ask(self, request: wire.Request) -> wire.Standing:
         """Ask a node, and return what holds then."""
-        said = await self._asking.ask(self._subjects.ask, wire.encode(request), patience=self._patience)
+        said = await self._asking.ask(self._subjects.ask(self.name), wire.encode(request), patience=self._patience)
         answer = wire.decode_answer(said)
         if isinstance(answer, wire.Refused):
             raise InputError(answer.reason)
         if not isinstance(answer, wire.Standing):
             raise TransportError(
-                f"a node answers {self._subjects.ask} with something else; is it of another version?"
+                f"a node answers {self._subjects.ask(self.name)} with something else; is it of another version?"
             )
         return answer
 
@@ -261,7 +261,7 @@ class Subscriber:
                 subject = self._subjects.channel(epoch, channel)
                 self._channels[epoch, channel] = await self._transport.subscribe(subject, self._hear)
         said = wire.encode(wire.Listening(self.name, epoch, list(channels)))
-        await self._asking.send(self._subjects.ask, said)
+        await self._asking.send(self._subjects.ask(self.name), said)
 
     # ---- what it gets
 
@@ -283,7 +283,7 @@ class Subscriber:
             return False
         self._told, self.arriving = now, Times()
         said = wire.Report(self.name, arriving.classes, arriving.total, *more)
-        await self._transport.publish(self._subjects.ask, wire.encode(said))
+        await self._transport.publish(self._subjects.ask(self.name), wire.encode(said))
         return True
 
     def _hear(self, message: Message) -> None:
@@ -391,7 +391,8 @@ class Subscriber:
         if self._standing is not None:
             with suppress(TransportError):
                 await self._report()
-                await self._asking.send(self._subjects.ask, wire.encode(wire.Bye(self.name)))
+                bye = wire.encode(wire.Bye(self.name))
+                await self._asking.send(self._subjects.ask(self.name), bye)
         for inbox in [*self._fixed, *self._channels.values()]:
             await inbox.aclose()
         if self._watching is not None:

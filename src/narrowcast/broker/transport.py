@@ -14,11 +14,17 @@ if TYPE_CHECKING:
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """Some bytes, the subject that they were published under, and the one for an answer, if any."""
+    """Some bytes, the subject that they were published under, and the one for an answer, if any.
+
+    Of a message that was stored before it came, `number` is its place in what is stored, and `before` that of
+    the one before it under the same subject, if that is still there.
+    """
 
     subject: str
     payload: bytes
     reply: str = ""
+    number: int = 0
+    before: int = 0
 
 
 class Inbox(Protocol):
@@ -63,10 +69,16 @@ class Transport(Protocol):
         """Whether messages can be moved at the moment."""
         ...
 
-    async def publish(self, subject: str, payload: bytes, *, reply: str = "") -> None:
+    @property
+    def connections(self) -> int:
+        """How often it was connected: when it goes up, messages may have been missed."""
+        ...
+
+    async def publish(self, subject: str, payload: bytes, *, reply: str = "", key: str = "") -> None:
         """Send bytes to every subscription whose pattern fits the subject.
 
-        `reply` is a subject that an answer may be published to.
+        `reply` is a subject that an answer may be published to. Of messages with the same `key` the first is
+        stored, where messages are stored at all.
         """
         ...
 

@@ -291,8 +291,10 @@ class Subjects:
     Examples
     --------
     >>> of = Subjects("nc")
-    >>> of.channel(3, 7), of.to("anna b."), of.ingress("p1", 4)
-    ('nc.channel.3.7', 'nc.to.anna%20b%2E', 'nc.in.3.p1')
+    >>> of.channel(3, 7), of.to("anna b."), of.ingress("p1", 4), of.ask("bob")
+    ('nc.out.channel.3.7', 'nc.out.to.anna%20b%2E', 'nc.in.3.p1', 'nc.ask.bob')
+    >>> of.stored(of.channel(3, 7))
+    'nc.keep.channel.3.7'
     """
 
     prefix: str = "nc"
@@ -312,15 +314,23 @@ class Subjects:
         """Return the pattern of all ingress of a partition, or of all of them."""
         return f"{self.prefix}.in.>" if number is None else f"{self.prefix}.in.{number}.>"
 
+    def comes_from(self, subject: str, publisher: str) -> bool:
+        """Return whether events at a subject are a publisher's own: others may not publish there."""
+        return subject.startswith(f"{self.plain}.") and subject.endswith(subject_of("in", publisher)[2:])
+
     @property
     def plain(self) -> str:
         """Where anybody publishes events as they are, without a client of ours."""
         return f"{self.prefix}.in"
 
+    def ask(self, subscriber: str) -> str:
+        """Return where a subscriber asks nodes: nobody else may."""
+        return subject_of(f"{self.prefix}.ask", subscriber)
+
     @property
-    def ask(self) -> str:
-        """Where subscribers ask nodes."""
-        return f"{self.prefix}.ask"
+    def asks(self) -> str:
+        """The pattern of all that subscribers ask."""
+        return f"{self.prefix}.ask.*"
 
     @property
     def orders(self) -> str:
@@ -340,19 +350,40 @@ class Subjects:
     @property
     def everybody(self) -> str:
         """What all subscribers listen to."""
-        return f"{self.prefix}.all"
+        return f"{self.prefix}.out.all"
 
     def channel(self, epoch: int, number: int) -> str:
         """Return a channel of a plan; another plan has others."""
-        return f"{self.prefix}.channel.{epoch}.{number}"
+        return f"{self.prefix}.out.channel.{epoch}.{number}"
 
     def to(self, subscriber: str) -> str:
         """Return what one subscriber alone listens to."""
-        return subject_of(f"{self.prefix}.to", subscriber)
+        return subject_of(f"{self.prefix}.out.to", subscriber)
+
+    def stored(self, subject: str) -> str:
+        """Return where a message is stored before the server sends it on under a subject."""
+        return f"{self.prefix}.keep.{subject.removeprefix(f'{self.prefix}.out.')}"
+
+    def position(self, subscriber: str) -> str:
+        """Return where a subscriber writes down how far it has read what is stored."""
+        return subject_of(f"{self.prefix}.at.position", subscriber)
+
+    def joined(self, subscriber: str) -> str:
+        """Return where the first node writes down which channels hold what is for a subscriber."""
+        return subject_of(f"{self.prefix}.at.joined", subscriber)
+
+    def replay(self, subscriber: str) -> str:
+        """Return what a subscriber gets below that was stored and that it missed."""
+        return subject_of(f"{self.prefix}.replay", subscriber)
 
     def control(self, subscriber: str) -> str:
         """Return where nodes tell a subscriber what holds."""
         return subject_of(f"{self.prefix}.control", subscriber)
+
+    @property
+    def answers(self) -> str:
+        """How all subjects begin that answers go to."""
+        return f"{self.prefix}.answer."
 
     def inbox(self, name: str) -> str:
         """Return where answers to somebody go."""
