@@ -124,6 +124,9 @@ def test_back_pressure() -> None:
         publisher = await Publisher(transport, "p", window=2, patience=0.2).start()
         many = b'{"text": "%s"}' % (b"x" * 70_000)
         await publisher.publish(many)
+        for message in await taken.take(5):
+            await transport.publish(message.reply, b"")
+        await publisher.publish(many)  # somebody answers: from now on two are on their way at once
         await publisher.publish(many)
         with pytest.raises(TransportError, match=r"no node takes events at nc\.in\.\d+\.p within 0\.2 s"):
             await publisher.publish(many)

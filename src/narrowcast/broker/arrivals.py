@@ -76,7 +76,7 @@ class Arrivals:
         return Arrivals(self.publishers, self.who[rows], self.numbers[rows], payloads)
 
     def parts(
-        self, place: NDArray[Any], row: Ints
+        self, place: NDArray[Any], row: Ints, most: int | None = None
     ) -> Iterator[tuple[int, tuple[list[Run], bytes, list[bytes]]]]:
         """Yield each place with what goes there: publishers, numbers and payloads, in their order.
 
@@ -85,6 +85,8 @@ class Arrivals:
         place, row
             Where each event goes, and which it is. A place comes again and again where its events are more
             bytes than a frame may have.
+        most
+            Events of a frame, at most.
         """
         if not len(place):
             return
@@ -94,7 +96,7 @@ class Arrivals:
         payloads = [self.payloads[i] for i in row.tolist()]
         size = np.fromiter(map(len, payloads), np.int64, len(payloads))
         begins = np.append(True, place[1:] != place[:-1])
-        starts = self._cut(np.flatnonzero(begins), size)
+        starts = self._cut(np.flatnonzero(begins), size, len(size) if most is None else most)
         ends = np.append(starts[1:], len(place))
         runs = self._runs(self.who[row], starts)
         columns = (place[starts].tolist(), starts.tolist(), ends.tolist(), runs)
@@ -119,23 +121,23 @@ class Arrivals:
             yield list(zip(names[begin:end], many[begin:end], strict=True))
 
     @staticmethod
-    def _cut(starts: Ints, size: Ints) -> Ints:
-        """Return where stretches of events start, such that none has too many bytes.
+    def _cut(starts: Ints, size: Ints, most: int) -> Ints:
+        """Return where stretches of events start, such that none has too many bytes or events.
 
         One event that is larger by itself goes alone.
         """
-        held = np.add.reduceat(size, starts)
-        if not (held > FRAME).any():
+        ends = np.append(starts[1:], len(size))
+        over = (np.add.reduceat(size, starts) > FRAME) | (ends - starts > most)
+        if not over.any():
             return starts
         found: list[int] = []
-        ends = np.append(starts[1:], len(size))
-        for start, end, large in zip(starts.tolist(), ends.tolist(), (held > FRAME).tolist(), strict=True):
+        for start, end, large in zip(starts.tolist(), ends.tolist(), over.tolist(), strict=True):
             found.append(start)
             if large:
                 room = 0
                 for i, each in enumerate(size[start:end].tolist(), start):
                     room += each
-                    if room > FRAME and i > found[-1]:
+                    if (room > FRAME and i > found[-1]) or i - found[-1] == most:
                         found.append(i)
                         room = each
         return np.array(found, np.int64)

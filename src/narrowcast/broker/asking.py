@@ -49,15 +49,19 @@ class Asking:
                 "it is not started, or was closed; start it, or use it in an async with block"
             )
 
-    async def send(self, subject: str, payload: bytes) -> asyncio.Future[bytes]:
-        """Publish a question, and return what will have its answer."""
+    async def send(self, subject: str, payload: bytes, *, key: str = "") -> asyncio.Future[bytes]:
+        """Publish a question, and return what will have its answer; of those with one key one is stored."""
+        return (await self._sent(subject, payload, key))[1]
+
+    async def _sent(self, subject: str, payload: bytes, key: str) -> tuple[str, asyncio.Future[bytes]]:
+        """Publish a question; return where its answer goes, and what will have it."""
         self.check()
         self._number += 1
         reply = self._answers.subject(self._number)
         found: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiting[reply] = found
-        await self._transport.publish(subject, payload, reply=reply)
-        return found
+        await self._transport.publish(subject, payload, reply=reply, key=key)
+        return reply, found
 
     async def ask(self, subject: str, payload: bytes, *, patience: float = PATIENCE) -> bytes:
         """Publish a question and return its answer.
@@ -67,13 +71,15 @@ class Asking:
         TransportError
             When there is none in so many seconds.
         """
-        found = await self.send(subject, payload)
+        reply, found = await self._sent(subject, payload, "")
         try:
             return await asyncio.wait_for(found, patience)
         except TimeoutError as error:
             raise TransportError(
                 f"no node answers at {subject} within {patience:g} s; start one with narrowcast serve"
             ) from error
+        finally:
+            self._waiting.pop(reply, None)
 
     async def aclose(self) -> None:
         """Stop listening."""

@@ -27,8 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from narrowcast.broker.interests import Interests
+    from narrowcast.broker.positions import Positions
     from narrowcast.broker.transport import Inbox, Message, Transport
     from narrowcast.routing.routes import Routes
+
+    Asked = wire.Hello | wire.Bye | wire.Add | wire.Remove | wire.Listening | wire.Report
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +40,8 @@ OVERLAP = 5.0
 #: Seconds from one sign of life to the next, those after which a subscriber without one counts as gone, and
 #: those in which other nodes ask for all that holds when the first one starts.
 BEAT, SILENT, _GATHER = 2.0, 90.0, 0.5
+#: Seconds from one look at what everybody has read to the next.
+SWEEP = 10.0
 #: Subscriptions that another node is told of in one message.
 _ROWS = 2000
 
@@ -59,6 +64,8 @@ class Desk:
     plans
         The number behind which plans are numbered: one that no plan of an earlier start has, since some may
         still listen to its channels.
+    positions
+        How far subscribers are in what is stored for them; None where nothing is stored.
     """
 
     def __init__(
@@ -70,7 +77,9 @@ class Desk:
         joins: float | None = None,
         others: bool = False,
         plans: int = 0,
+        positions: Positions | None = None,
     ) -> None:
+        self._positions = positions
         self._waits = others
         self._joins = joins
         self._transport, self.interests, self.subjects = transport, interests, wire.Subjects(prefix)
@@ -97,6 +106,8 @@ class Desk:
 
     async def start(self) -> list[asyncio.Task[None]]:
         """Begin to answer; once this returns no question is missed. Return the tasks that do it."""
+        if self._positions is not None:
+            await self._positions.start()
         asked = await self._transport.subscribe(self.subjects.asks)
         orders = await self._transport.subscribe(self.subjects.orders)
         await self._others.start()
@@ -108,7 +119,15 @@ class Desk:
             asyncio.create_task(self._answer(asked, self._asked)),
             asyncio.create_task(self._beats()),
         ]
+        if self._positions is not None:
+            self._tasks.append(asyncio.create_task(self._sweeps(self._positions)))
         return self._tasks
+
+    async def _sweeps(self, positions: Positions) -> None:
+        """Forget again and again what everybody has read."""
+        while True:
+            await asyncio.sleep(SWEEP)
+            await positions.safe_sweep()
 
     async def _beats(self) -> None:
         """Say again and again that this node is there, and forget those who are silent."""
@@ -177,7 +196,12 @@ class Desk:
                 f"{request.subscriber!r} asks at {self.subjects.ask(request.subscriber)}, not at "
                 f"{message.subject}"
             )
-        return await self.ask(request)
+        if not isinstance(request, wire.Replay):
+            return await self.ask(request)
+        if self._positions is None:
+            raise InputError("nothing is stored here: this broker delivers at most once")
+        many = await self._positions.replay(request.subscriber, request.after, request.token)
+        return wire.Replaying(many)
 
     async def _ordered(self, message: Message) -> wire.Answer:
         """Do what those want who run the broker, or tell another node what holds."""
@@ -190,7 +214,7 @@ class Desk:
 
     # ---- subscribers
 
-    async def ask(self, request: wire.Request) -> wire.Standing:
+    async def ask(self, request: Asked) -> wire.Standing:
         """Do what somebody asks for; when this returns it holds on every node.
 
         Raises
@@ -202,6 +226,9 @@ class Desk:
         if who in self._present:
             self._present[who] = time.monotonic()
         added: list[int] = []
+        after: int | None = None
+        if self._positions is not None and isinstance(request, wire.Hello | wire.Add):
+            after = await self._positions.of(who)  # from now on what it wants is stored for it
         if isinstance(request, wire.Report):
             self._note(request)
             if who not in self._present:  # it was silent for long, and is there after all
@@ -210,6 +237,9 @@ class Desk:
                 await self._transport.publish(self.subjects.control(who), wire.encode(order))
         elif isinstance(request, wire.Listening):
             epochs = [each for each in (self.epoch, self._next) if each and each.number == request.epoch]
+            if self._positions is not None:
+                for each in epochs:
+                    await self._positions.join(who, each.number, each.channels(who))
             if any(each.join(who, request.channels) for each in epochs):
                 await self._tell(joined=[(request.epoch, who)])
                 self._arrived.set()
@@ -218,16 +248,21 @@ class Desk:
             await self._left(who)
             if isinstance(request, wire.Hello):
                 self._present[who] = time.monotonic()
+                if self._positions is not None:
+                    said = wire.encode(wire.Taken(request.life))
+                    await self._transport.publish(self.subjects.control(who), said)
         elif isinstance(request, wire.Remove):
             self.interests.remove(who, request.subscription_ids)
             await self._tell(removed=request.subscription_ids)
             await self._place(who)
+            if self._positions is not None and not self.interests.of(who):
+                await self._positions.forget(who)
         else:
             added = self.interests.add(who, request.filters)
             rows = [wire.Row(n, who, text) for n, text in zip(added, request.filters, strict=True)]
             await self._tell(added=rows)
             await self._place(who)
-        return msgspec.structs.replace(self.standing(who), added=added)
+        return msgspec.structs.replace(self.standing(who), added=added, after=after)
 
     def _note(self, said: wire.Report) -> None:
         """Count what a subscriber says that it got."""
@@ -315,6 +350,7 @@ class Desk:
             prepared=plans[1] if len(plans) > 1 else None,
             placed=[(each.number, *one) for each in epochs for one in each.placed.items()],
             joined=[(each.number, name) for each in epochs for name in sorted(each.joined)],
+            stored=self._positions is not None,
         )
 
     # ---- plans
@@ -441,6 +477,8 @@ class Desk:
             self._next = None
             await self._tell(used=self.epoch.number)
             await self.settle()
+            if self._positions is not None:
+                await self._positions.switch(self.epoch.number)
             for name in sorted(self._present):
                 await self._transport.publish(self.subjects.control(name), wire.encode(self.standing(name)))
             await self.permit()

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import secrets
 import time
-from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +16,11 @@ from narrowcast.broker import wire
 from narrowcast.broker.arrivals import Arrivals
 from narrowcast.broker.counts import Counts
 from narrowcast.broker.decode import LARGEST, Decoder
+from narrowcast.broker.ingress import Arriving, Stored
 from narrowcast.broker.interests import Interests
+from narrowcast.broker.outlet import Sending, Storing
 from narrowcast.broker.standing import Epoch, Snapshot, no_routes
+from narrowcast.broker.streams import place_of
 from narrowcast.errors import InputError, ParameterError, TransportError
 from narrowcast.files import first_line
 from narrowcast.routing import ChannelRouter, Method
@@ -26,10 +28,12 @@ from narrowcast.routing import ChannelRouter, Method
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from narrowcast.broker.ingress import Ingress
     from narrowcast.broker.quarantine import Quarantine
     from narrowcast.broker.record import Record
     from narrowcast.broker.standing import Holding, Routed
-    from narrowcast.broker.transport import Inbox, Message, Transport
+    from narrowcast.broker.streams import Streams
+    from narrowcast.broker.transport import Message, Transport
     from narrowcast.routing import Deliveries, Router
 
 log = logging.getLogger(__name__)
@@ -38,8 +42,8 @@ log = logging.getLogger(__name__)
 LINGER = 0.03
 #: Seconds to wait before the next try when the server is gone.
 _PAUSE = 0.2
-#: Frames after which others have their turn.
-_TOGETHER = 64
+#: Events of a frame that is stored, at most: a subscriber acknowledges frames.
+STORED = 256
 #: Reasons that are told apart: whoever sends garbage does not fill the memory.
 _REASONS = 1000
 _FAILED = "the node failed to send it; its log says why"
@@ -74,6 +78,9 @@ class Node:
         What decides which way an event goes; what the plan says where left out.
     quarantine
         Where events are kept that cannot be used, if anywhere.
+    streams
+        Where events are stored until subscribers have them: at least once. Without, what is on its way when
+        a process dies is lost: at most once.
     """
 
     def __init__(
@@ -89,6 +96,7 @@ class Node:
         record: Record | None = None,
         router: Router | None = None,
         quarantine: Quarantine | None = None,
+        streams: Streams | None = None,
     ) -> None:
         if partitions < 1 or batch < 1:
             raise ParameterError(f"partitions is {partitions} and batch {batch}; give at least 1 of each")
@@ -114,6 +122,11 @@ class Node:
         # Events that come without a publisher's name have this node's, and numbers that no other start has.
         self._name, self._plain = f"node-{secrets.token_hex(8)}", 0
         self._tasks: list[asyncio.Task[None]] = []
+        self._streams = streams
+        self.storing = None if streams is None else Storing(transport, self.subjects)
+        self._outlet = Sending(transport) if self.storing is None else self.storing
+        #: Events that cannot be used and are not kept yet.
+        self._unkept: list[tuple[str, int, str, bytes]] = []
         self._known: tuple[tuple[int, ...], Snapshot, Decoder] | None = None
 
     async def start(self) -> None:
@@ -122,11 +135,30 @@ class Node:
         patterns = [self.subjects.partition(part) for part in ([None] if whole else self._mine)]
         if 0 in self._mine:  # what comes without a publisher's name has to be one node's
             patterns.append(self.subjects.plain)
+        if self._streams is not None:
+            await self._streams.start()
         self._tasks = await self.holding.start()
         self._warm()
+        if self._streams is not None and self.storing is not None:
+            await self.storing.start()
+            name = await self._own(self._streams)
+            stored = Stored(self._transport, self.subjects, self._streams, name, [] if whole else patterns)
+            self._tasks.append(asyncio.create_task(self._take(stored)))
+            return
         for pattern in patterns:
             inbox = await self._transport.subscribe(pattern)
-            self._tasks.append(asyncio.create_task(self._take(inbox)))
+            arriving = Arriving(self._transport, self.subjects, inbox)
+            self._tasks.append(asyncio.create_task(self._take(arriving)))
+
+    async def _own(self, streams: Streams) -> str:
+        """Return what this node is called in what is stored; nobody else takes its partitions any more."""
+        own = set(self._mine)
+        name = f"parts-{'-'.join(map(str, sorted(own)))}"
+        for other in await streams.consumers(streams.ingress):
+            parts = {int(part) for part in other.removeprefix("parts-").split("-") if part.isdecimal()}
+            if other != name and parts & own:
+                await streams.drop(streams.ingress, other)
+        return name
 
     def _warm(self) -> None:
         """Match an event that is none, so that the first ones do not wait until kernels are loaded."""
@@ -142,6 +174,9 @@ class Node:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
         await self.holding.stop()
+        if self._streams is not None and self.storing is not None:
+            await self.storing.aclose()
+            await self._streams.aclose()
 
     async def _settled(self) -> None:
         """Wait until no event is on its way that was routed before."""
@@ -156,12 +191,13 @@ class Node:
 
     # ---- events
 
-    async def _take(self, inbox: Inbox) -> None:
+    async def _take(self, ingress: Ingress) -> None:
         """Send on what comes from publishers."""
-        while messages := await inbox.take(self._batch):
+        while messages := await ingress.take(self._batch):
             begun = time.perf_counter()
+            refused: dict[int, bytes] = {}
             batches = [batch for batch in map(self._events_of, messages) if batch is not None]
-            self.waiting = len(inbox)
+            self.waiting = len(ingress)
             since = min((batch.sent for batch in batches if batch.sent), default=time.time())
             arrived = Arrivals.of(batches)
             try:
@@ -177,10 +213,8 @@ class Node:
             for batch in batches:
                 if batch.sent:
                     self.counts.taking.add(max(0.0, now - batch.sent), len(batch.payloads))
-            with suppress(TransportError):
-                for reply in (message.reply for message in messages):
-                    if reply.startswith((self.subjects.answers, "_INBOX.")):  # nowhere else as a node
-                        await self._transport.publish(reply, b"")
+            await self._kept()
+            await ingress.done(messages, refused)
             if len(messages) < self._batch:
                 await asyncio.sleep(min(self._linger, time.perf_counter() - begun))
 
@@ -197,6 +231,8 @@ class Node:
                 why = f"message is no batch of events: {first_line(error)}"
             self._set_aside([(self._name, 0, why, payload)])
             return None
+        if self._streams is not None:  # the same number when it comes again
+            return wire.Batch(self.subjects.plain, place_of(message.reply).stream, [payload])
         self._plain += 1
         return wire.Batch(self._name, self._plain, [payload])
 
@@ -214,6 +250,18 @@ class Node:
                 self.quarantine.keep(letters)
             except TransportError as error:  # a disk that is full holds up no event
                 log.error("%d events are left out and not kept: %s", len(letters), error)
+                if self._streams is not None:
+                    self._unkept += letters
+
+    async def _kept(self) -> None:
+        """Wait until events that cannot be used are kept: before that they are not done with."""
+        while self._unkept and self.quarantine is not None:
+            await asyncio.sleep(_PAUSE)
+            try:
+                self.quarantine.keep(self._unkept)
+                self._unkept = []
+            except TransportError as error:
+                log.error("no event is taken until those that cannot be used are kept: %s", error)
 
     async def deliver(self, arrived: Arrivals, since: float = 0.0) -> None:
         """Match events and send them, in their order; `since` is when the oldest was published."""
@@ -237,16 +285,8 @@ class Node:
                 self._record.add(events, sent.deliveries, snapshot.names)
             self.counts.matching.add(time.perf_counter() - begun)
             some = arrived if len(events) == len(arrived) else arrived.take(position)
-            for subject, frame in self._frames(snapshot, sent.deliveries, some, since):
-                self.counts.frames += 1
-                self.counts.entries += len(frame.payloads)
-                if self.counts.frames % _TOGETHER == 0:
-                    await asyncio.sleep(0)  # those before leave meanwhile
-                try:
-                    await self._transport.publish(subject, wire.encode(frame))
-                except ParameterError as error:  # a server that takes less than others
-                    log.warning("%d events cannot be sent to %s: %s", len(frame.payloads), subject, error)
-                    self.counts.unsent += len(frame.payloads)
+            frames = self._frames(snapshot, sent.deliveries, some, since)
+            await self._outlet.send(frames, self.counts)
             begun = time.perf_counter()
         if self._record is not None and self._record.full:
             self._record.write(self.holding.interests)
@@ -272,13 +312,13 @@ class Node:
         self, snapshot: Snapshot, sent: Deliveries, arrived: Arrivals, since: float
     ) -> Iterator[tuple[str, wire.Frame]]:
         """Yield what goes to each channel and subscriber, all of a batch together."""
-        of = self.subjects
-        for channel, part in arrived.parts(sent.channels.index, sent.channels.rows()):
+        of, most = self.subjects, None if self._streams is None else STORED
+        for channel, part in arrived.parts(sent.channels.index, sent.channels.rows(), most):
             yield of.channel(snapshot.epoch, channel), wire.Frame(-1, since, *part)
-        for person, part in arrived.parts(sent.unicast.index, sent.unicast.rows()):
+        for person, part in arrived.parts(sent.unicast.index, sent.unicast.rows(), most):
             yield of.to(snapshot.names[person]), wire.Frame(snapshot.versions[person], since, *part)
         everybody = np.flatnonzero(sent.method == Method.BROADCAST)
-        for _, part in arrived.parts(np.zeros(len(everybody), np.int64), everybody):
+        for _, part in arrived.parts(np.zeros(len(everybody), np.int64), everybody, most):
             yield of.everybody, wire.Frame(-1, since, *part)
 
     def _snapshot(self) -> tuple[Snapshot, Decoder]:

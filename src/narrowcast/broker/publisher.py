@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -15,6 +17,7 @@ import msgspec
 from narrowcast.broker import wire
 from narrowcast.broker.asking import PATIENCE, Asking
 from narrowcast.broker.decode import LARGEST
+from narrowcast.broker.streams import error_of
 from narrowcast.errors import InputError, ParameterError, TransportError
 
 if TYPE_CHECKING:
@@ -26,7 +29,27 @@ if TYPE_CHECKING:
 BATCH = 1 << 16
 #: Messages on their way that no node has taken yet.
 WINDOW = 64
+#: Seconds without an answer after which messages are sent again, where they are stored.
+_AGAIN = 1.0
 _encode = msgspec.json.Encoder().encode
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Sent:
+    """A message on its way: its first event, how many it has, what it is, and who was answered for it."""
+
+    first: int
+    many: int
+    payload: bytes
+    answer: asyncio.Future[bytes] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def hear(self, answer: asyncio.Future[bytes]) -> None:
+        """Take the first answer."""
+        if not answer.cancelled() and not self.answer.done():
+            self.answer.set_result(answer.result())
 
 
 class Publisher:
@@ -34,6 +57,10 @@ class Publisher:
 
     Events are put together while others are on their way. When no node keeps up, `publish` waits. Events are
     numbered on from the time of the start, so that a publisher that is started again has others.
+
+    Where the broker stores events, what was flushed is stored, and comes to all who want it. A message that
+    is not answered for is sent again, also over another connection; the server stores it once. One that the
+    server refuses is an error of the next call, which tells which events it held.
 
     Parameters
     ----------
@@ -44,7 +71,7 @@ class Publisher:
     prefix, partitions
         As nodes have them.
     window
-        How many messages may be on their way before `publish` waits.
+        How many messages may be on their way before `publish` waits; one where they are stored.
     patience
         Seconds to wait for a node.
 
@@ -65,7 +92,12 @@ class Publisher:
     ) -> None:
         if window < 1 or partitions < 1:
             raise ParameterError(f"window is {window} and partitions {partitions}; give at least 1 of each")
+        if name == "":
+            raise ParameterError("name is empty; give the publisher one, or none at all")
         self.name = secrets.token_hex(8) if name is None else name
+        self._transport, self._connections = transport, 0
+        #: Whether messages are stored: None until the first answer tells.
+        self.stored: bool | None = None
         subjects = wire.Subjects(prefix)
         self._subject = subjects.ingress(self.name, partitions)
         self._asking = Asking(transport, subjects.inbox(self.name))
@@ -74,7 +106,8 @@ class Publisher:
         self._bytes = 0
         #: The number of its next event.
         self.number = time.time_ns()
-        self._taken: deque[asyncio.Future[bytes]] = deque()
+        self._sent: deque[_Sent] = deque()
+        self._refused: list[tuple[int, int, str]] = []
         self._soon: asyncio.Task[None] | None = None
         self._sending = asyncio.Lock()
         #: How many events it has been given.
@@ -93,9 +126,10 @@ class Publisher:
         InputError
             When a mapping cannot be JSON.
         TransportError
-            When no node takes events.
+            When no node takes events, or those published before were refused.
         """
         self._asking.check()
+        self._tell_refused()
         if not isinstance(event, bytes | Mapping):
             raise InputError(f"event {event!r:.100} is no mapping; publish one, or JSON as bytes")
         try:
@@ -120,34 +154,87 @@ class Publisher:
         async with self._sending:  # one at a time: in order
             if not self._events:
                 return
-            while self._taken and self._taken[0].done():
-                self._taken.popleft()
-            if len(self._taken) >= self._window:
+            self._clear()
+            # Where they are stored one at a time: none overtakes one that was lost and is sent again.
+            while len(self._sent) >= (self._window if self.stored is False else 1):
                 await self._oldest()
             events, first = self._events, self.number - len(self._events)
             self._events, self._bytes = [], 0
             payload = wire.encode(wire.Batch(self.name, first, events, time.time()))
-            self._taken.append(await self._asking.send(self._subject, payload))
+            sent = _Sent(first, len(events), payload)
+            self._sent.append(sent)
+            await self._out(sent)
+
+    async def _out(self, sent: _Sent) -> None:
+        """Send a message."""
+        self._connections = self._transport.connections
+        key = f"{self.name}/{sent.first}"
+        (await self._asking.send(self._subject, sent.payload, key=key)).add_done_callback(sent.hear)
+
+    def _clear(self) -> None:
+        """Forget messages that were answered for, and note those that were refused."""
+        while self._sent and self._sent[0].answer.done():
+            sent = self._sent.popleft()
+            said = sent.answer.result()
+            why = None
+            if said[:1] == b"{":
+                self.stored, why = True, error_of(said)
+            elif said:
+                answer = wire.decode_answer(said)
+                why = answer.reason if isinstance(answer, wire.Refused) else None
+            else:
+                self.stored = False
+            if why is not None:
+                self._refused.append((sent.first, sent.many, why))
+
+    def _tell_refused(self) -> None:
+        """Raise what was refused, once."""
+        if self._refused:
+            refused, self._refused = self._refused, []
+            many = sum(n for _, n, _ in refused)
+            first, _, why = refused[0]
+            raise TransportError(
+                f"{many:,} events of {self.name!r} from number {first} on are refused, and not published: {why}"
+            )
 
     async def _oldest(self) -> None:
-        """Wait until a node has taken the message that is longest on its way."""
-        try:
-            await asyncio.wait_for(asyncio.shield(self._taken[0]), self._patience)
-        except TimeoutError as error:
-            self._taken.clear()  # what is on its way is lost, or was taken by somebody who cannot say so
-            raise TransportError(
-                f"no node takes events at {self._subject} within {self._patience:g} s; start one with "
-                "narrowcast serve"
-            ) from error
-        if self._taken:
-            self._taken.popleft()
+        """Wait until a node has taken the message that is longest on its way, or it is stored."""
+        sent, end = self._sent[0], time.monotonic() + self._patience
+        while not sent.answer.done():
+            left = end - time.monotonic()
+            if left <= 0:
+                self._sent.clear()  # what is on its way is lost, or was taken by somebody who cannot say so
+                raise TransportError(
+                    f"no node takes events at {self._subject} within {self._patience:g} s; start one with "
+                    "narrowcast serve"
+                )
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(sent.answer), min(left, _AGAIN))
+            if not sent.answer.done() and self.stored is not False:
+                await self._again()
+        self._clear()
+
+    async def _again(self) -> None:
+        """Send again what nobody has answered for."""
+        if self._connections != self._transport.connections:
+            log.info("%d messages of %s are sent again", len(self._sent), self.name)
+        for sent in [each for each in self._sent if not each.answer.done()]:
+            with suppress(TransportError):  # again later
+                await self._out(sent)
 
     async def flush(self) -> None:
-        """Wait until nodes have taken all events."""
+        """Wait until nodes have taken all events, or, where they are stored, until they are.
+
+        Raises
+        ------
+        TransportError
+            When some are not; it says which.
+        """
         await self._send()
         async with self._sending:
-            while self._taken:
+            while self._sent:
                 await self._oldest()
+        self._tell_refused()
 
     async def aclose(self) -> None:
         """Flush, and end."""

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 
 #: Events of each publisher that are remembered, seconds for which they are, and publishers, at most.
 EVENTS, SECONDS, PUBLISHERS = 65_536, 30.0, 4_096
+#: Seconds of silence of a publisher that count, at most, where nothing is forgotten for silence alone; and
+#: those after which one that is silent is forgotten all the same.
+_STEP, SILENT = 1.0, 3600.0
 
 
 @dataclass(slots=True)
@@ -15,6 +18,7 @@ class _Known:
     """Events of a publisher since some moment, and those of a while before."""
 
     since: float
+    heard: float
     late: set[int] = field(default_factory=set)
     early: set[int] = field(default_factory=set)
 
@@ -32,6 +36,9 @@ class Seen:
         seconds; none that came more than twice as long ago, and no more than twice as many.
     publishers
         How many publishers are, those heard of last.
+    patient
+        Whether the time counts only while events of a publisher come: then one whose events come again after
+        a node or a server was gone is not forgotten, for up to an hour.
 
     Examples
     --------
@@ -41,9 +48,15 @@ class Seen:
     """
 
     def __init__(
-        self, *, events: int = EVENTS, seconds: float = SECONDS, publishers: int = PUBLISHERS
+        self,
+        *,
+        events: int = EVENTS,
+        seconds: float = SECONDS,
+        publishers: int = PUBLISHERS,
+        patient: bool = False,
     ) -> None:
         self._events, self._seconds, self._publishers = events, seconds, publishers
+        self._patient, self._silent = patient, SILENT if patient else 2 * seconds
         self._known: OrderedDict[str, _Known] = OrderedDict()
         #: When it was last looked for publishers that are silent.
         self._looked = 0.0
@@ -71,18 +84,21 @@ class Seen:
         now = time.monotonic()
         known = self._known.get(publisher)
         if known is None:
-            known = self._known[publisher] = _Known(now)
+            known = self._known[publisher] = _Known(now, now)
             if len(self._known) > self._publishers:
                 self._known.popitem(last=False)
         else:
             self._known.move_to_end(publisher)
+            if self._patient:
+                known.since += max(0.0, now - known.heard - _STEP)
+            known.heard = now
             if now - known.since > self._seconds:
                 gone = now - known.since > 2 * self._seconds
                 known.early = set() if gone else known.late
                 known.late, known.since = set(), now
         if now - self._looked > self._seconds:
             self._looked = now
-            for name in [one for one, each in self._known.items() if now - each.since > 2 * self._seconds]:
+            for name in [one for one, each in self._known.items() if now - each.heard > self._silent]:
                 del self._known[name]
         return known
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import sys
 import time
 from array import array
@@ -19,6 +20,7 @@ from narrowcast.broker import wire
 from narrowcast.broker.asking import PATIENCE, Asking
 from narrowcast.broker.counts import Times
 from narrowcast.broker.decode import Decoder
+from narrowcast.broker.reading import WINDOW, Reading, check_window
 from narrowcast.broker.seen import Seen
 from narrowcast.errors import InputError, NarrowcastError, ParameterError, TransportError
 from narrowcast.files import first_line
@@ -80,7 +82,11 @@ class Subscriber:
     prefix
         As nodes have it.
     limit
-        How many events may wait to be read; what comes then is dropped, and counted in `dropped`.
+        How many events may wait to be read; what comes then is dropped, and counted in `dropped`. Where events
+        are stored none is dropped: it comes when there is room.
+    window
+        Where events are stored: how many may be handed out before those are acknowledged, which they are when
+        more are asked for. After a kill no more than so many come again.
     patience
         Seconds to wait for a node.
 
@@ -110,22 +116,29 @@ class Subscriber:
         *,
         prefix: str = "nc",
         limit: int = LIMIT,
+        window: int = WINDOW,
         patience: float = PATIENCE,
     ) -> None:
+        check_window(window)
         if not name:
             raise ParameterError("name is empty; give the subscriber one")
         if limit < 1:
             raise ParameterError(f"limit is {limit}; let at least 1 event wait")
         self.name, self._transport, self._subjects = name, transport, wire.Subjects(prefix)
         self._asking = Asking(transport, self._subjects.inbox(name))
-        self._patience, self._limit = patience, limit
+        self._patience, self._limit, self._window = patience, limit, window
+        self._life = secrets.token_hex(8)
+        #: What is stored is read, where anything is.
+        self._reading: Reading | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._replaced = False
         self._standing: wire.Standing | None = None
         self._channels: dict[tuple[int, int], Inbox] = {}
         self._fixed: list[Inbox] = []
         self._obeying: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         #: Frames that are to be looked through for what is wanted, and whether somebody will.
-        self._loose: list[tuple[str, wire.Frame]] = []
+        self._loose: list[tuple[str, wire.Frame, int]] = []
         self._soon = False
         self._changing = asyncio.Lock()
         self._sieve: tuple[Decoder, Scan] | None = None
@@ -154,7 +167,14 @@ class Subscriber:
         beats = await self._transport.subscribe(of.beats)
         self._fixed.append(beats)
         self._watching = asyncio.create_task(self._watch(beats))
-        await self._take_up(await self._ask(wire.Hello(self.name)))
+        standing = await self._ask(wire.Hello(self.name, self._life))
+        if standing.after is not None:
+            self._seen = Seen(patient=True)
+            self._reading = Reading(
+                self._transport, of, self._asking, self.name, self, after=standing.after, window=self._window
+            )
+            self._keeping = asyncio.create_task(self._reading.run())
+        await self._take_up(standing)
         self._telling = asyncio.create_task(self._tell())
         return self
 
@@ -185,15 +205,24 @@ class Subscriber:
 
     async def _ask(self, request: wire.Request) -> wire.Standing:
         """Ask a node, and return what holds then."""
-        said = await self._asking.ask(self._subjects.ask(self.name), wire.encode(request), patience=self._patience)
-        answer = wire.decode_answer(said)
+        answer = await self._answer(request)
+        if not isinstance(answer, wire.Standing):
+            raise self._odd()
+        return answer
+
+    async def _answer(self, request: wire.Request) -> wire.Answer:
+        """Ask a node, and return its answer."""
+        subject = self._subjects.ask(self.name)
+        said = await self._asking.ask(subject, wire.encode(request), patience=self._patience)
+        answer: wire.Answer = wire.decode_answer(said)
         if isinstance(answer, wire.Refused):
             raise InputError(answer.reason)
-        if not isinstance(answer, wire.Standing):
-            raise TransportError(
-                f"a node answers {self._subjects.ask(self.name)} with something else; is it of another version?"
-            )
         return answer
+
+    def _odd(self) -> TransportError:
+        """Return what is wrong with an answer of another kind."""
+        where = self._subjects.ask(self.name)
+        return TransportError(f"a node answers {where} with something else; is it of another version?")
 
     # ---- what it listens to
 
@@ -209,6 +238,9 @@ class Subscriber:
                     await self._take_up(order)
                 elif isinstance(order, wire.Prepare):
                     await self._join(order.epoch, order.channels)
+                elif isinstance(order, wire.Taken) and order.life != self._life:
+                    self._replaced = True
+                    self._arrived.set()
             except TransportError as error:  # nodes send directly to who does not say that it listens
                 log.warning("%s does not listen to its channels: %s", self.name, error)
 
@@ -226,7 +258,7 @@ class Subscriber:
             if had is None or had.since == beat.since:
                 continue
             try:
-                now = await self._ask(wire.Hello(self.name))
+                now = await self._ask(wire.Hello(self.name, self._life))
                 lost = [] if now.kept else [had.filters[n] for n in had.filters if n not in now.filters]
                 if lost:
                     now = await self._ask(wire.Add(self.name, lost))
@@ -253,12 +285,16 @@ class Subscriber:
             inbox = self._channels.pop(key, None)
             if inbox is not None:
                 await inbox.aclose()  # what has come is still read
+                if self._reading is not None:
+                    self._reading.cursor.leave(self._subjects.channel(*key))
 
     async def _join(self, epoch: int, channels: Sequence[int]) -> None:
         """Listen to channels, and say so."""
         for channel in channels:
             if (epoch, channel) not in self._channels:
                 subject = self._subjects.channel(epoch, channel)
+                if self._reading is not None:
+                    self._reading.cursor.join(subject)
                 self._channels[epoch, channel] = await self._transport.subscribe(subject, self._hear)
         said = wire.encode(wire.Listening(self.name, epoch, list(channels)))
         await self._asking.send(self._subjects.ask(self.name), said)
@@ -288,20 +324,56 @@ class Subscriber:
 
     def _hear(self, message: Message) -> None:
         """Take in a frame as it comes."""
+        if self._reading is not None:
+            self._reading.hear(message)
+        elif not message.number:  # else it is stored, and comes again when it is known how far this is
+            self.accept(message)
+
+    def room(self) -> bool:
+        """Return whether more events may come."""
+        return len(self._events) < self._limit
+
+    async def replay(self, after: int, token: str) -> int:
+        """Ask for what was stored behind a place; return how many messages come."""
+        answer = await self._answer(wire.Replay(self.name, after, token))
+        if not isinstance(answer, wire.Replaying):
+            raise self._odd()
+        return answer.messages
+
+    def remember(self, message: Message) -> None:
+        """Note that events of a frame were here in an earlier life: they may be stored twice."""
+        frame = self._read(message)
+        if frame is not None:
+            start, numbers = 0, _numbers(frame)
+            for publisher, many in frame.runs:
+                self._seen.fresh(publisher, numbers[start : start + many])
+                start += many
+
+    def _read(self, message: Message) -> wire.Frame | None:
+        """Return the frame of a message, None where it is none."""
         try:
             frame = wire.decode_frame(message.payload)
             frame.check()
         except (msgspec.MsgspecError, UnicodeError, InputError) as error:
             log.warning("a message at %s is passed over: %s", message.subject, first_line(error))
+            return None
+        return frame
+
+    def accept(self, message: Message) -> None:
+        """Take up a frame: all of it, or what the filters let through."""
+        frame = self._read(message)
+        if frame is None:
+            if self._reading is not None:
+                self._reading.added(message.number, 0)
             return
         self.arriving.add(max(0.0, time.time() - frame.since), len(frame.payloads))
         standing = self._standing
         if standing is not None and frame.exact == standing.version:
             if self._loose:
                 self._flush()  # in order
-            self._put(frame, message.subject)
+            self._put(frame, message.subject, message.number)
             return
-        self._loose.append((message.subject, frame))
+        self._loose.append((message.subject, frame, message.number))
         if not self._soon:  # with all that has come until then
             self._soon = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -314,15 +386,15 @@ class Subscriber:
         loose, self._loose = self._loose, []
         if self._standing is None:
             return
-        payloads = list(chain.from_iterable(frame.payloads for _, frame in loose))
+        payloads = list(chain.from_iterable(frame.payloads for _, frame, _ in loose))
         wanted = np.zeros(len(payloads), np.bool_)
         decoder, filters = self._sieved(self._standing)
         for events, position in decoder.decode(payloads).good:
             wanted[position[filters.match(events).counts() > 0]] = True
         self.filtered += len(payloads) - int(wanted.sum())
         flags, start = wanted.tolist(), 0
-        for subject, frame in loose:
-            self._put(frame, subject, flags[start : start + len(frame.payloads)])
+        for subject, frame, number in loose:
+            self._put(frame, subject, number, flags[start : start + len(frame.payloads)])
             start += len(frame.payloads)
 
     def _sieved(self, standing: wire.Standing) -> tuple[Decoder, Scan]:
@@ -333,12 +405,11 @@ class Subscriber:
             self._sieve = Decoder(schema), Scan().fit(made)
         return self._sieve
 
-    def _put(self, frame: wire.Frame, subject: str, wanted: list[bool] | None = None) -> None:
+    def _put(
+        self, frame: wire.Frame, subject: str, number: int, wanted: list[bool] | None = None
+    ) -> None:
         """Hand over events that were not there before; of some frames only those wanted."""
-        numbers = array("q", frame.numbers)
-        if sys.byteorder == "big":
-            numbers.byteswap()
-        every, start = numbers.tolist(), 0
+        every, start, before = _numbers(frame), 0, len(self._events)
         for publisher, many in frame.runs:
             own, payloads = every, frame.payloads
             if many < len(every):
@@ -351,10 +422,12 @@ class Subscriber:
                 self.repeated += fresh.count(False)
                 own, payloads = _of(fresh, own, payloads)
             room = self._limit - len(self._events)
-            if len(own) > room:
+            if len(own) > room and self._reading is None:
                 self.dropped += len(own) - room
                 own = own[:room]
             self._events.extend(map(Event, repeat(publisher), own, payloads, repeat(subject)))
+        if self._reading is not None:
+            self._reading.added(number, len(self._events) - before)
         if self._events:
             self._arrived.set()
 
@@ -369,23 +442,52 @@ class Subscriber:
         return found[0]
 
     async def take(self, most: int) -> list[Event]:
-        """Wait for an event, and return all that are there, so many at most; none when it has ended."""
+        """Wait for an event, and return all that are there, so many at most; none when it has ended.
+
+        Where events are stored, those that were returned before are acknowledged.
+
+        Raises
+        ------
+        TransportError
+            When it was not started; or when another of its name reads what is stored, from now on.
+        """
+        if self._reading is not None and not self._closed:
+            self._reading.processed()
+            await self._reading.stored()
+            most = min(most, self._reading.left())
         while not self._events:
             if self._closed:
                 return []
             self._asking.check()
+            if self._replaced:
+                raise TransportError(
+                    f"another {self.name!r} reads what is stored from now on; give each a name of its own"
+                )
             self._arrived.clear()
             await self._arrived.wait()
         if len(self._events) <= most:
             found = list(self._events)
             self._events.clear()
-            return found
-        return [self._events.popleft() for _ in range(most)]
+        else:
+            found = [self._events.popleft() for _ in range(most)]
+        if self._reading is not None:
+            self._reading.taken(len(found))
+        return found
 
-    async def aclose(self) -> None:
-        """Stop listening; its subscriptions stay, and what has come can still be read."""
+    async def aclose(self, *, processed: bool = True) -> None:
+        """Stop listening; its subscriptions stay, and what has come can still be read.
+
+        Where events are stored, what was handed out is acknowledged if it was `processed`, and what was not
+        comes when a subscriber of this name starts again.
+        """
         if self._closed:
             return
+        if self._keeping is not None and self._reading is not None:
+            self._keeping.cancel()
+            if processed:
+                self._reading.processed()
+            with suppress(TransportError):
+                await self._reading.store()
         if self._telling is not None:
             self._telling.cancel()
         if self._standing is not None:
@@ -403,6 +505,8 @@ class Subscriber:
         self._flush()
         await self._asking.aclose()
         self._closed = True
+        if self._reading is not None:
+            self._events.clear()
         self._arrived.set()
 
     async def __aenter__(self) -> Self:
@@ -411,7 +515,15 @@ class Subscriber:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.aclose()
+        await self.aclose(processed=error is None)
+
+
+def _numbers(frame: wire.Frame) -> list[int]:
+    """Return the numbers of the events of a frame."""
+    numbers = array("q", frame.numbers)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tolist()
 
 
 def _of(flags: list[bool], numbers: list[int], payloads: list[bytes]) -> tuple[list[int], list[bytes]]:

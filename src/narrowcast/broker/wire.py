@@ -66,9 +66,10 @@ class Frame(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True):
-    """A subscriber is there, and listens to what is for it alone."""
+    """A subscriber is there, and listens to what is for it alone; `life` tells it from another of its name."""
 
     subscriber: str
+    life: str = ""
 
 
 class Bye(msgspec.Struct, tag="bye", frozen=True):
@@ -128,6 +129,26 @@ class Report(msgspec.Struct, tag="report", frozen=True):
     dropped: int
 
 
+class Replay(msgspec.Struct, tag="replay", frozen=True):
+    """A subscriber wants what was stored for it behind a place, below its subject for that with a token."""
+
+    subscriber: str
+    after: int
+    token: str
+
+
+class Replaying(msgspec.Struct, tag="replaying", frozen=True):
+    """So many messages are on their way."""
+
+    messages: int
+
+
+class Taken(msgspec.Struct, tag="taken", frozen=True):
+    """What is stored for a subscriber is read by the one that has come last."""
+
+    life: str
+
+
 class Rollout(msgspec.Struct, tag="rollout", frozen=True):
     """A plan is to be used: its folder, as nodes see it, and how; see `Desk.rollout`."""
 
@@ -169,6 +190,8 @@ class Standing(msgspec.Struct, tag="standing", frozen=True):
         Whether subscriptions are on disk, and so there after a restart.
     since
         When the first node started: after a restart it is another.
+    after
+        Of `Hello`, how far the subscriber has read what is stored for it; None where nothing is stored.
     """
 
     change: int
@@ -181,6 +204,7 @@ class Standing(msgspec.Struct, tag="standing", frozen=True):
     prepared: int | None = None
     kept: bool = False
     since: int = 0
+    after: int | None = None
 
 
 class Beat(msgspec.Struct, tag="beat", frozen=True):
@@ -246,7 +270,8 @@ class Join(msgspec.Struct, tag="join", frozen=True):
 class State(msgspec.Struct, tag="state", frozen=True):
     """All that holds, for another node: the change it is of, and some of the subscriptions.
 
-    There are more where `more` says so. A plan that is read from no folder is none.
+    There are more where `more` says so. A plan that is read from no folder is none. `stored` says whether events
+    are stored.
     """
 
     number: int
@@ -257,6 +282,7 @@ class State(msgspec.Struct, tag="state", frozen=True):
     prepared: Plan | None
     placed: list[tuple[int, str, list[int]]]
     joined: list[tuple[int, str]]
+    stored: bool = False
 
 
 class Refused(msgspec.Struct, tag="refused", frozen=True):
@@ -265,8 +291,8 @@ class Refused(msgspec.Struct, tag="refused", frozen=True):
     reason: str
 
 
-Request: TypeAlias = Hello | Bye | Add | Remove | Listening | Report
-Answer: TypeAlias = Standing | Refused | Prepare | RolledOut | State
+Request: TypeAlias = Hello | Bye | Add | Remove | Listening | Report | Replay
+Answer: TypeAlias = Standing | Refused | Prepare | RolledOut | State | Replaying | Taken
 
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode

@@ -1,0 +1,245 @@
+"""How a subscriber reads what is stored for it: live, replayed where something was missed, and acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from narrowcast.broker.cursor import Cursor
+from narrowcast.broker.positions import BEFORE
+from narrowcast.broker.streams import error_of, place_of
+from narrowcast.broker.transport import Message
+from narrowcast.errors import NarrowcastError, ParameterError, TransportError
+
+if TYPE_CHECKING:
+    from narrowcast.broker.asking import Asking
+    from narrowcast.broker.transport import Transport
+    from narrowcast.broker.wire import Subjects
+
+log = logging.getLogger(__name__)
+
+#: Events that may be handed out before those are acknowledged, and the fewest: a frame has as many.
+WINDOW, LEAST = 1024, 256
+#: Seconds from one acknowledgement to the next, from one look at the connection to the next, without a message
+#: after which a replay is asked for anew, and for the server to answer.
+_STORE, _LOOK, _STALLED, _PATIENCE = 0.5, 0.2, 5.0, 2.0
+
+
+class Reader(Protocol):
+    """Who reads."""
+
+    def accept(self, message: Message) -> None:
+        """Take up a message."""
+        ...
+
+    def remember(self, message: Message) -> None:
+        """Note that the events of a message were there in an earlier life."""
+        ...
+
+    def room(self) -> bool:
+        """Return whether more may come."""
+        ...
+
+    async def replay(self, after: int, token: str) -> int:
+        """Ask a node for all that is stored behind a place, and return how many messages there are."""
+        ...
+
+
+class Reading:
+    """Brings each stored message to a reader once, in order, and writes down how far it is.
+
+    Parameters
+    ----------
+    transport, subjects, asking
+        What moves bytes, what subjects there are, and what waits for answers.
+    name
+        Who reads.
+    reader
+        What takes messages up.
+    after
+        The place up to which all was read, in an earlier life.
+    window
+        Events that may be handed out before those are acknowledged: so many may come again after a kill.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        subjects: Subjects,
+        asking: Asking,
+        name: str,
+        reader: Reader,
+        *,
+        after: int,
+        window: int = WINDOW,
+    ) -> None:
+        check_window(window)
+        self._transport, self._subjects, self._asking = transport, subjects, asking
+        self._name, self._reader, self._window = name, reader, window
+        self.cursor = Cursor(after)
+        self._before, self._first = after, True
+        self._connections = transport.connections
+        self._wake = asyncio.Event()
+        self._expected, self._broken, self._ack = 0, False, ""
+        # Where each message ends, in events that were added; how many were handed out; and up to which event
+        # and place all is processed, and is written down.
+        self._ends: deque[tuple[int, int]] = deque()
+        self._added = self._taken = 0
+        self._done = self._stored = (0, after)
+        self._storing = asyncio.Lock()
+
+    # ---- messages
+
+    def hear(self, message: Message) -> None:
+        """Take in a message as it comes."""
+        if not message.number:
+            return  # nobody stored it
+        self._look()
+        if not self._reader.room():
+            self.cursor.lost()
+            return
+        for each in self.cursor.live(message):
+            self._reader.accept(each)
+        if self.cursor.behind:
+            self._wake.set()
+
+    def _look(self) -> None:
+        """Note that messages may have been missed, when the connection is another."""
+        if self._connections != self._transport.connections:
+            self._connections = self._transport.connections
+            self.cursor.lost()
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Have replayed what was missed, and write down how far this is, for as long as it runs."""
+        stored = time.monotonic()
+        while True:
+            self._look()
+            try:
+                if self.cursor.behind and self._reader.room() and self._transport.connected:
+                    await self._replay()
+                if time.monotonic() - stored >= _STORE:
+                    stored = time.monotonic()
+                    await self.store()
+            except NarrowcastError as error:
+                log.warning("%s cannot read what is stored yet: %s", self._name, error)
+            self._wake.clear()
+            if not self.cursor.behind or not self._reader.room() or not self._transport.connected:
+                await self._waited(_LOOK)
+
+    async def _waited(self, seconds: float) -> bool:
+        """Wait until something has happened; return whether it has in time."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _replay(self) -> None:
+        """Have replayed what is behind the last message that was there."""
+        token = secrets.token_hex(8)
+        self._expected, self._broken, self._ack = 0, False, ""
+        # The first time what came shortly before too: it may have been stored twice.
+        after = max(0, self.cursor.after - BEFORE) if self._first else self.cursor.after
+        inbox = await self._transport.subscribe(
+            f"{self._subjects.replay(self._name)}.{token}", self._replayed
+        )
+        try:
+            if not await self._reader.replay(after, token):
+                self._caught_up()
+            while self.cursor.behind and not self._broken:
+                self._wake.clear()
+                if not await self._waited(_STALLED) and self._reader.room():
+                    raise TransportError(f"nothing is replayed for {_STALLED:g} s; asking again")
+                if self._connections != self._transport.connections:
+                    return
+                if self._ack and self._reader.room():
+                    ack, self._ack = self._ack, ""
+                    await self._transport.publish(ack, b"+ACK")
+        finally:
+            await inbox.aclose()
+        self._first = self._first and self.cursor.behind
+
+    def _replayed(self, message: Message) -> None:
+        """Take in a message that is replayed."""
+        if self._broken:
+            return
+        place = place_of(message.reply)
+        if place.consumer != self._expected + 1:
+            self._broken = True
+            self._wake.set()
+            return
+        self._expected, self._ack = place.consumer, message.reply
+        kept, out = self._subjects.stored(""), f"{self._subjects.prefix}.out."
+        again = Message(out + message.subject.removeprefix(kept), message.payload, "", place.stream)
+        if place.stream <= self._before:
+            self._reader.remember(again)
+        for each in self.cursor.replayed(again, pending=place.pending):
+            self._reader.accept(each)
+        self._wake.set()
+
+    def _caught_up(self) -> None:
+        """Go on with what came live."""
+        for each in self.cursor.caught_up():
+            self._reader.accept(each)
+
+    # ---- how far it is
+
+    def added(self, number: int, many: int) -> None:
+        """Note that a message brought so many events."""
+        self._added += many
+        self._ends.append((self._added, number))
+
+    def left(self) -> int:
+        """Return how many events may be handed out now."""
+        return self._window - (self._taken - self._stored[0])
+
+    def taken(self, many: int) -> None:
+        """Note that so many events are handed out."""
+        self._taken += many
+
+    def processed(self) -> None:
+        """Note that all that was handed out is processed: who asks for more is done with what was before."""
+        while self._ends and self._ends[0][0] <= self._taken:
+            self._done = self._ends.popleft()
+
+    async def store(self) -> None:
+        """Write down how far this is, if that is new.
+
+        Raises
+        ------
+        TransportError
+            When it is not stored.
+        """
+        async with self._storing:
+            done = self._done
+            if done[1] == self._stored[1]:
+                self._stored = done
+                return
+            said = b"%d" % done[1]
+            why = error_of(
+                await self._asking.ask(self._subjects.position(self._name), said, patience=_PATIENCE)
+            )
+            if why is not None:
+                raise TransportError(f"the NATS server does not store how far {self._name} is: {why}")
+            self._stored = done
+
+    async def stored(self) -> None:
+        """Wait until something may be handed out."""
+        while self.left() <= 0:
+            try:
+                await self.store()
+            except TransportError as error:
+                log.warning("%s waits: %s", self._name, error)
+                await asyncio.sleep(_LOOK)
+
+
+def check_window(window: int) -> None:
+    """Refuse a window in which no frame fits."""
+    if window < LEAST:
+        raise ParameterError(f"window is {window}; give at least {LEAST} events, as many as come together")

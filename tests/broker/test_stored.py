@@ -1,0 +1,200 @@
+"""At least once, with a real server: what was acknowledged comes, whoever is gone meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from narrowcast.broker import Desk, Interests, Node, Publisher, Store, Subscriber
+from narrowcast.broker.nats import NatsTransport
+from narrowcast.broker.positions import Positions
+from narrowcast.broker.server import NatsServer
+from narrowcast.broker.streams import Streams
+from narrowcast.broker.wire import Subjects
+from support.broker import PATIENCE, SCHEMA, plan_of, some_events, some_filters, wanted
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from narrowcast.broker import Event
+    from narrowcast.routing.routes import Routes
+
+pytestmark = pytest.mark.nats
+
+
+@asynccontextmanager
+async def broker(url: str, folder: Path, prefix: str = "nc", plan: Routes | None = None) -> AsyncIterator[Node]:
+    """Run a node that stores events, with a connection of its own."""
+    transport = await NatsTransport.connect(url)
+    subjects = Subjects(prefix)
+    streams = Streams(transport, subjects, most=64 << 20)
+    positions = Positions(streams, subjects)
+    store = Store(folder / "subscriptions.db")
+    desk = Desk(transport, Interests(SCHEMA, store=store), prefix=prefix, positions=positions)
+    if plan is not None:
+        desk.use(plan)
+    node = Node(transport, desk, streams=streams)
+    await node.start()
+    try:
+        yield node
+    finally:
+        await node.stop()
+        await transport.aclose()
+        store.close()
+
+
+async def read(subscriber: Subscriber, many: int) -> list[Event]:
+    """Read so many events."""
+    found: list[Event] = []
+    async with asyncio.timeout(PATIENCE):
+        while len(found) < many:
+            found += await subscriber.take(many - len(found))
+    return found
+
+
+async def send(url: str, prefix: str, events: list[dict[str, Any]], name: str = "p") -> None:
+    transport = await NatsTransport.connect(url)
+    async with Publisher(transport, name, prefix=prefix) as publisher:
+        for event in events:
+            await publisher.publish(event)
+        await publisher.flush()
+        assert publisher.stored
+    await transport.aclose()
+
+
+@pytest.mark.parametrize("channels", [0, 3])
+def test_a_subscriber_that_was_away_gets_what_it_missed(nats_url: str, tmp_path: Path, channels: int) -> None:
+    async def run() -> None:
+        prefix = f"away{channels}"
+        rng = np.random.default_rng(channels)
+        filters = {f"s{i}": some_filters(rng, 3) for i in range(5)}
+        events = [event | {"n": n} for n, event in enumerate(some_events(rng, 400))]
+        expected = wanted(filters, events)
+        plan = plan_of(filters, "hash", channels, 1) if channels else None
+        async with broker(nats_url, tmp_path, prefix, plan) as node:
+            transports = {name: await NatsTransport.connect(nats_url) for name in filters}
+            living = {n: await Subscriber(t, n, prefix=prefix).start() for n, t in transports.items()}
+            for name, each in living.items():
+                await each.subscribe(*filters[name])
+            async with asyncio.timeout(PATIENCE):
+                while channels and len(node.holding.epoch.joined) < len(filters):
+                    await asyncio.sleep(0.01)
+            await send(nats_url, prefix, events[:200])
+            got: dict[str, list[Any]] = {}
+            for name, each in living.items():
+                first = [i for i in expected[name] if i < 200]
+                got[name] = [event.data for event in await read(each, len(first) // 2)]
+            await living["s0"].aclose()  # properly; others just vanish
+            for transport in transports.values():
+                await transport.aclose()
+        await send(nats_url, prefix, events[200:300])  # nobody is there but the server
+        async with broker(nats_url, tmp_path, prefix, plan):
+            await send(nats_url, prefix, events[300:])
+            for name in filters:
+                transport = await NatsTransport.connect(nats_url)
+                again = await Subscriber(transport, name, prefix=prefix).start()
+                missing = set(expected[name]) - {event["n"] for event in got[name]}
+                more = await read(again, len(missing))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.3):
+                        more += await again.take(1000)
+                numbers = [event.data["n"] for event in more]
+                assert len(set(numbers)) == len(numbers)
+                assert missing <= set(numbers)
+                assert set(numbers) <= set(expected[name])
+                for subject in {event.subject for event in more}:
+                    own = [event.data["n"] for event in more if event.subject == subject]
+                    assert own == sorted(own)
+                await again.aclose()
+                await transport.aclose()
+
+    asyncio.run(run())
+
+
+def test_windows_frames_and_what_came_before(nats_url: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        prefix = "window"
+        async with broker(nats_url, tmp_path, prefix):
+            transport = await NatsTransport.connect(nats_url)
+            ann = await Subscriber(transport, "ann", prefix=prefix, window=256).start()
+            await ann.subscribe("price >= 0")
+            await send(nats_url, prefix, [{"price": i} for i in range(5000)])
+            first = await read(ann, 3000)
+            assert [event.data["price"] for event in first] == list(range(3000))
+            await transport.aclose()  # killed: what is not acknowledged comes again
+            transport = await NatsTransport.connect(nats_url)
+            again = await Subscriber(transport, "ann", prefix=prefix).start()
+            second = [event.data["price"] for event in await read(again, 2000)]
+            assert 3000 - 256 <= second[0] <= 3000
+            rest = await read(again, 5000 - second[-1] - 1) if second[-1] < 4999 else []
+            assert second + [event.data["price"] for event in rest] == list(range(second[0], 5000))
+            await again.aclose()
+            await transport.aclose()
+
+    asyncio.run(run())
+
+
+def test_another_of_the_same_name_takes_over(nats_url: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        from narrowcast.errors import TransportError
+
+        async with broker(nats_url, tmp_path, "twice"):
+            transport = await NatsTransport.connect(nats_url)
+            one = await Subscriber(transport, "ann", prefix="twice").start()
+            await one.subscribe("price > 1")
+            two = await Subscriber(transport, "ann", prefix="twice").start()
+            with pytest.raises(TransportError, match="another 'ann' reads what is stored from now on"):
+                async with asyncio.timeout(PATIENCE):
+                    await one.take(1)
+            await send(nats_url, "twice", [{"price": 2}])
+            assert [event.data for event in await read(two, 1)] == [{"price": 2}]
+            await two.aclose()
+            await transport.aclose()
+
+    asyncio.run(run())
+
+
+def test_the_server_is_killed_and_comes_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        server = NatsServer(tmp_path / "nats")
+        server.start()
+        url = server.url
+        async with broker(url, tmp_path, plan=None):
+            here, there = await NatsTransport.connect(url), await NatsTransport.connect(url)
+            ann = await Subscriber(here, "ann").start()
+            await ann.subscribe("price >= 0")
+            publisher = await Publisher(there, "p").start()
+            got: list[int] = []
+
+            async def collect() -> None:
+                async for event in ann:
+                    got.append(event.data["price"])
+
+            reading = asyncio.create_task(collect())
+            for i in range(3000):
+                await publisher.publish({"price": i})
+                if i % 1000 == 500:
+                    assert server._process is not None
+                    server._process.kill()
+                    server._process.wait()
+                    server.start()
+                if i % 50 == 0:
+                    await asyncio.sleep(0.005)
+            await publisher.aclose()
+            async with asyncio.timeout(PATIENCE):
+                while len(got) < 3000:
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0.3)
+            assert got == list(range(3000))
+            reading.cancel()
+            await ann.aclose()
+            await here.aclose()
+            await there.aclose()
+        server.stop()
+
+    asyncio.run(run())
