@@ -24,7 +24,7 @@ def streams(draw: st.DrawFn, subjects: list[str], fates: list[str]) -> tuple[lis
 
 
 @given(
-    # A transport tells that it may have lost messages, of any subject; and if it did not, the next of a subject does.
+    # A transport tells that it may have lost messages of any subject; if it did not, the next one does.
     streams([*SUBJECTS, "others"], ["comes", "comes", "comes", "cut"])
     | streams(["to", "others"], ["comes", "comes", "lost"]),
     st.integers(0, 8),

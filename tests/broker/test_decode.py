@@ -65,8 +65,9 @@ def test_reasons() -> None:
         reason.startswith("event is no JSON object: ") for reason in (reasons[2], reasons[3], reasons[6])
     )
     assert "price" in reasons[4]
-    assert reasons[5] == "event of 52 bytes is larger than 40"
-    assert reasons[7] == "event of 25,000 bytes is larger than 40"
+    fix = "; send less at once, or raise serve --limit payload="
+    assert reasons[5] == f"event of 52 bytes is larger than 40{fix}"
+    assert reasons[7] == f"event of 25,000 bytes is larger than 40{fix}"
     assert Decoder(SCHEMA).decode([bad[7]]).bad[0].reason.startswith("event is no JSON object")
 
 

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import narrowcast as nc
+from support.cluster import until
 from support.command import outcome, refusal
 from support.live import NARROWCAST, line_with, running
 
@@ -115,8 +116,17 @@ def test_a_reader_that_leaves_and_a_server_that_dies(tmp_path: Path) -> None:
                 assert httpx.post(f"{api}/events", content=body, timeout=30).status_code == 202
                 assert next(stream.iter_lines()) == body.decode()  # as it was written
         assert httpx.get(f"{api}/health").json()["status"] == "ok"
-        [ports] = (tmp_path / "nats").rglob("*.ports")  # its name ends with the number of the process
-        os.kill(int(ports.stem.rpartition("_")[2]), signal.SIGKILL)
+        process = tmp_path / "nats" / "nats.pid"
+        for _ in range(4):
+            killed = process.read_text()
+            os.kill(int(killed), signal.SIGKILL)
+            assert "has ended with -9; see " in line_with(broker, "it is started again")
+            until(lambda: process.exists() and process.read_text() not in ("", killed), "another server")  # noqa: B023
+        until(lambda: httpx.get(f"{api}/health").json()["status"] == "ok", "a connection to it")
+        with httpx.stream("GET", f"{api}/subscribers/ann/events", timeout=30) as stream:
+            assert httpx.post(f"{api}/events", content=body, timeout=30).status_code == 202
+            assert next(stream.iter_lines()) == body.decode()
+        os.kill(int(process.read_text()), signal.SIGKILL)  # too often
         _, err = broker.communicate(timeout=30)
         assert broker.returncode == 2
         assert err.splitlines()[-1].startswith("narrowcast: the NATS server at nats://127.0.0.1:")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from narrowcast.broker.blocking import BlockingPublisher, BlockingSubscriber, Connection
 from narrowcast.broker.desk import Desk
+from narrowcast.broker.event import Event
 from narrowcast.broker.follower import Follower
 from narrowcast.broker.interests import Interests
 from narrowcast.broker.memory import MemoryTransport
@@ -14,7 +15,7 @@ from narrowcast.broker.publisher import Publisher
 from narrowcast.broker.record import Record
 from narrowcast.broker.server import NatsServer
 from narrowcast.broker.store import Store
-from narrowcast.broker.subscriber import Event, Subscriber
+from narrowcast.broker.subscriber import Subscriber
 from narrowcast.broker.transport import Inbox, Message, Transport
 
 if TYPE_CHECKING:

@@ -6,15 +6,18 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from narrowcast.broker.login import Login
 from narrowcast.broker.publisher import Publisher
 from narrowcast.broker.subscriber import Subscriber
+from narrowcast.broker.wire import Subjects
 from narrowcast.errors import TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator, Mapping
     from types import TracebackType
 
-    from narrowcast.broker.subscriber import Event
+    from narrowcast.broker.event import Event
+    from narrowcast.broker.tls import Tls
     from narrowcast.broker.transport import Transport
 
 Found = TypeVar("Found")
@@ -31,6 +34,10 @@ class Connection:
         As nodes have it.
     patience
         Seconds to wait for a server.
+    user, token
+        Who connects, where the broker has users; the URLs may say it too.
+    tls
+        Certificates, where servers want TLS.
 
     Examples
     --------
@@ -43,8 +50,18 @@ class Connection:
             print(next(ann).data)
     """
 
-    def __init__(self, servers: str, *, prefix: str = "nc", patience: float = 10.0) -> None:
+    def __init__(
+        self,
+        servers: str,
+        *,
+        prefix: str = "nc",
+        patience: float = 10.0,
+        user: str | None = None,
+        token: str | None = None,
+        tls: Tls | None = None,
+    ) -> None:
         self._servers, self._prefix, self._patience = servers, prefix, patience
+        self._login = Login.of(servers, user, token, tls.context() if tls is not None and tls.given else None)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="narrowcast", daemon=True)
         self._transport: Transport | None = None
@@ -58,7 +75,17 @@ class Connection:
             raise TransportError("a connection is opened once; make another")
         self._thread.start()
         try:
-            self._transport = self.run(NatsTransport.connect(self._servers, patience=self._patience))
+            login = self._login
+            self._transport = self.run(
+                NatsTransport.connect(
+                    login.servers,
+                    patience=self._patience,
+                    user=login.user or None,
+                    password=login.password or None,
+                    tls=login.tls,
+                    inbox=Subjects(self._prefix).inbox(login.user) if login.user else "",
+                )
+            )
         except BaseException:
             self._end()
             raise
@@ -72,14 +99,14 @@ class Connection:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def publisher(self, name: str | None = None) -> BlockingPublisher:
-        """Return a publisher: see `Publisher`."""
-        made = BlockingPublisher(self, name)
+        """Return a publisher: see `Publisher`. Where there is a user, it has that name unless told."""
+        made = BlockingPublisher(self, name or self._login.user or None)
         self._open.append(made)
         return made
 
-    def subscriber(self, name: str) -> BlockingSubscriber:
-        """Return a subscriber: see `Subscriber`."""
-        made = BlockingSubscriber(self, name)
+    def subscriber(self, name: str | None = None) -> BlockingSubscriber:
+        """Return a subscriber: see `Subscriber`. Where there is a user, it has that name unless told."""
+        made = BlockingSubscriber(self, name or self._login.user)
         self._open.append(made)
         return made
 

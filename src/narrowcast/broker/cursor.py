@@ -73,7 +73,10 @@ class Cursor:
             return []
         if message.number <= self.after:
             return []  # it was replayed
-        if message.before > self._last.get(message.subject, self.after) and message.subject not in self._fresh:
+        if (
+            message.before > self._last.get(message.subject, self.after)
+            and message.subject not in self._fresh
+        ):
             self.behind = True
             self._ahead.clear()
             self._ahead.append(message)
@@ -97,7 +100,7 @@ class Cursor:
         return found
 
     def caught_up(self) -> list[Message]:
-        """Note that there is nothing more to replay; return what came live meanwhile, as far as it follows."""
+        """Note that nothing more is to be replayed; return what came live meanwhile, as far as it follows."""
         self.behind = False
         self._last.clear()
         self._fresh.clear()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
-from narrowcast.errors import InputError, ParameterError, TableError
+from narrowcast.broker.column import Column
+from narrowcast.errors import ParameterError
 from narrowcast.files import first_line
 from narrowcast.model.events import EventBatch
 
@@ -22,29 +25,15 @@ if TYPE_CHECKING:
 #: Bytes of the largest event that is taken, unless told: a message of NATS has 1 MB, and names go along.
 LARGEST = (1 << 20) - (1 << 14)
 _read = msgspec.json.Decoder(dict[str, Any]).decode
+#: Nesting that is always taken, bytes in which none is deep enough to matter, and those that are looked at.
+_DEEPEST, _SHORT, _HEAD = 64, 200, 400
+_DEEP = f"event is no JSON object: it is nested more than {_DEEPEST} deep; flatten it"
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
+#: Characters of a reason that are told, at most.
+_SAID = 200
 #: Attributes of a CloudEvent that are about it, not in its data.
 _CONTEXT = ("id", "source", "type", "subject", "time", "datacontenttype", "dataschema")
-
-
-_NONE = type(None)
-#: What the values of an attribute may be in JSON: each event means the same whatever comes beside it.
-_TYPES: dict[str, set[type]] = {
-    "boolean": {bool, _NONE},
-    "integer": {int, float, _NONE},
-    "float": {int, float, _NONE},
-    "decimal": {int, float, _NONE},
-    "string": {str, _NONE},
-    "date": {str, _NONE},
-    "timestamp": {str, _NONE},
-}
-_WORDS = {
-    bool: "a boolean",
-    int: "a number",
-    float: "a number",
-    str: "a text",
-    list: "a list",
-    dict: "an object",
-}
+_UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError)
 
 
 class Bad(NamedTuple):
@@ -63,11 +52,7 @@ class Good(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The events that can be used, and the others.
-
-    `good` is one batch where there are any, and several in their order where values of unlike types, each of
-    which can be used, do not go into one column.
-    """
+    """The events that can be used, in one batch where there are any, and the others."""
 
     good: list[Good]
     bad: list[Bad]
@@ -102,46 +87,54 @@ class Decoder:
     def __init__(self, schema: Schema, *, largest: int = LARGEST) -> None:
         if largest < 2:
             raise ParameterError(f"largest is {largest}; let events have at least 2 bytes")
-        self._schema, self._largest = schema, largest
+        self._schema, self._largest, self._short = schema, largest, min(largest, _SHORT)
         roots = [name.partition(".")[0] for name in schema.names]
         self._roots = {name.lower(): name for name in reversed(roots)}
         self._spelt = set(self._roots.values())
-        named = zip(schema.names, schema.types, strict=True)
-        self._leaves = [
-            (name, name.split("."), _TYPES[kind.family]) for name, kind in named if kind.family in _TYPES
+        self._paths = [name.split(".") for name in schema.names]
+        self._columns = list(map(Column, schema.names, schema.types))
+        # Of an object only the members that have a name in the schema matter: whatever else it holds.
+        self._members = [
+            [i for i, path in enumerate(self._paths) if kind.family == "opaque" and path[:-1] == own]
+            for own, kind in zip(self._paths, schema.types, strict=True)
         ]
 
     def decode(self, payloads: Sequence[bytes]) -> Decoded:
-        """Return the events among payloads, and why others are none."""
-        rows: list[dict[str, Any]] = []
-        kept: list[int] = []
-        bad: list[Bad] = []
-        try:
-            if max(map(len, payloads), default=0) > self._largest:
-                raise ValueError
-            rows, kept = [self._row(row) for row in map(_read, payloads)], list(range(len(payloads)))
-        except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
-            rows.clear()
-            for position, payload in enumerate(payloads):
-                row = self._one(payload)
-                if isinstance(row, str):
-                    bad.append(Bad(position, row))
-                else:
-                    rows.append(row)
-                    kept.append(position)
-        good = self._batches(rows, kept, bad)
-        return Decoded(good, sorted(bad))
+        """Return the events among payloads, and why others are none.
 
-    def _one(self, payload: bytes) -> dict[str, Any] | str:
-        """Return an event, or why it is none."""
-        if len(payload) > self._largest:
-            return f"event of {len(payload):,} bytes is larger than {self._largest:,}"
-        if not payload.strip():
-            return "event is empty"
-        try:
-            return self._row(_read(payload))
-        except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError) as error:
-            return f"event is no JSON object: {first_line(error)}"
+        One that is bad takes about as long as one that is good, however many of them there are.
+        """
+        rows: list[dict[str, Any]] = []
+        bad: list[Bad] = []
+        some = payloads
+        if max(map(len, payloads), default=0) > self._short:
+            some = [payload if len(payload) <= self._short else self._looked_at(payload) for payload in some]
+        reading = map(_read, some)
+        while len(rows) + len(bad) < len(payloads):
+            try:
+                rows.extend(map(self._row, reading))  # those before an error are kept
+            except _UNREADABLE as error:  # the next one is read after it
+                position = len(rows) + len(bad)
+                payload = payloads[position]
+                looked_at = some[position] is not payload
+                bad.append(Bad(position, self._refused(payload) if looked_at else _reason(payload, error)))
+        at = np.arange(len(payloads))
+        if bad:
+            at = np.delete(at, [each.position for each in bad])
+        return self._events(rows, at, bad) if rows else Decoded([], bad)
+
+    def _looked_at(self, payload: bytes) -> bytes:
+        """Return a payload, or nothing where it is too large or so deep that to read it would take long."""
+        return b"" if len(payload) > self._largest or _is_deep(payload) else payload
+
+    def _refused(self, payload: bytes) -> str:
+        """Return why a payload is not read."""
+        if len(payload) <= self._largest:
+            return _DEEP
+        return (
+            f"event of {len(payload):,} bytes is larger than {self._largest:,}; send less at once, or raise "
+            "serve --limit payload="
+        )
 
     def _row(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return the attributes of an event."""
@@ -155,38 +148,58 @@ class Decoder:
             self._roots[name.lower()]: value for name, value in row.items() if name.lower() in self._roots
         }
 
-    def _check(self, rows: list[dict[str, Any]]) -> None:
-        """Refuse values that are of another kind than their attribute."""
-        for name, (root, *path), allowed in self._leaves:
+    def _events(self, rows: list[dict[str, Any]], at: NDArray[np.int64], bad: list[Bad]) -> Decoded:
+        """Return rows as columns, without those that do not fit."""
+        columns: list[pa.Array] = []
+        wrong: dict[int, str] = {}
+        for (root, *path), column in zip(self._paths, self._columns, strict=True):
             values = [row.get(root) for row in rows]
             for step in path:
-                values = [value.get(step) if isinstance(value, dict) else None for value in values]
-            if odd := set(map(type, values)) - allowed:
-                raise TableError(
-                    f"attribute {name!r} is {self._schema[name]}, not {_WORDS[min(odd, key=str)]}"
+                values = [_member(value, step) for value in values]
+            made, odd = column.read(values)
+            columns.append(made)
+            wrong = odd | wrong  # the first of an event counts
+        for i in sorted(range(len(columns)), key=lambda i: -len(self._paths[i])):  # members come first
+            if members := self._members[i]:
+                columns[i] = pa.StructArray.from_arrays(
+                    [columns[j] for j in members],
+                    [self._paths[j][-1] for j in members],
+                    mask=columns[i].is_null(),
                 )
+        if wrong:
+            bad += [Bad(int(at[row]), reason) for row, reason in wrong.items()]
+            bad.sort()
+            fits = np.delete(np.arange(len(rows)), list(wrong))
+            columns, at = [column.take(pa.array(fits)) for column in columns], at[fits]
+        good = [Good(EventBatch(self._schema, tuple(columns), np.arange(len(at))), at)] if len(at) else []
+        return Decoded(good, bad)
 
-    def _batches(self, rows: list[dict[str, Any]], at: list[int], bad: list[Bad]) -> list[Good]:
-        """Return rows as batches, one if possible; those that do not fit are found by trying halves."""
-        parts: list[tuple[list[dict[str, Any]], list[int], EventBatch]] = []
-        todo = [(rows, at)] if rows else []
-        while todo:
-            some, where = todo.pop()
-            try:
-                self._check(some)
-                parts.append((some, where, EventBatch.from_rows(some, self._schema)))
-            except InputError as error:
-                if len(some) == 1:
-                    bad.append(Bad(where[0], str(error)))
-                    continue
-                half = len(some) // 2
-                todo += [(some[half:], where[half:]), (some[:half], where[:half])]
-        if len(parts) > 1:
-            try:
-                together = [row for some, _, _ in parts for row in some]
-                whole = EventBatch.from_rows(together, self._schema)
-            except InputError:
-                pass
-            else:
-                parts = [(together, [i for _, where, _ in parts for i in where], whole)]
-        return [Good(events, np.array(where, np.int64)) for _, where, events in parts]
+
+def _reason(payload: bytes, error: BaseException) -> str:
+    """Return why a payload is no event."""
+    if not payload.strip():
+        return "event is empty"
+    if isinstance(error, RecursionError):
+        return _DEEP
+    return f"event is no JSON object: {first_line(error)[:_SAID]}"
+
+
+def _is_deep(payload: bytes) -> bool:
+    """Return whether a payload begins with more openings of objects and lists than are ever needed."""
+    head = payload[:_HEAD]
+    return _open(head) > _DEEPEST and _open(_STRING.sub(b"", head)) > _DEEPEST
+
+
+def _open(head: bytes) -> int:
+    """Return how many more objects and lists are opened than closed."""
+    return head.count(b"{") + head.count(b"[") - head.count(b"}") - head.count(b"]")
+
+
+def _member(value: Any, name: str) -> Any:
+    """Return a member of an object, whose name may be spelt otherwise; None where there is none."""
+    if type(value) is not dict:
+        return None
+    if name in value:
+        return value[name]
+    low = name.lower()
+    return next((value[each] for each in value if each.lower() == low), None)

@@ -46,6 +46,10 @@ SWEEP = 10.0
 _ROWS = 2000
 
 
+def _nothing(_: Epoch) -> None:
+    """Do nothing."""
+
+
 class Desk:
     """Answers subscribers, and takes up plans; other nodes follow what it says.
 
@@ -90,6 +94,8 @@ class Desk:
         #: Lets subscribers listen to their channels of the plan in use and of the one to come, and to no
         #: others: returns when servers hold to that. Whoever runs the broker says how.
         self.permit: Callable[[], Awaitable[None]] = nothing_on_its_way
+        #: Hears of a plan when it is in use. Whoever runs the broker says what it does.
+        self.used: Callable[[Epoch], None] = _nothing
         #: What subscribers say that they got.
         self.got = Got()
         #: The plan in use.
@@ -466,6 +472,7 @@ class Desk:
                 log.warning("%d subscribers do not listen to the new plan yet", late)
             self.epoch = then
             self.recent.clear()
+            self.used(then)
             log.info(
                 "plan %s is in use, %d listen to its channels", routes.name, len(then.joined),
                 extra={"facts": {"plan": routes.name, "epoch": then.number, "listening": len(then.joined)}},

@@ -73,7 +73,7 @@ class Arriving:
 
 
 class Stored:
-    """Messages that the server has stored, and answered publishers for: each comes until a node is done with it.
+    """Messages that the server has stored, and answered for: each comes until a node is done with it.
 
     Parameters
     ----------
@@ -146,8 +146,8 @@ class Stored:
             else:
                 return
 
-    async def done(self, messages: list[Message], refused: dict[int, bytes]) -> None:
-        """Let the server forget messages. Publishers were answered when it stored them, whatever comes of them."""
+    async def done(self, messages: list[Message], refused: dict[int, bytes]) -> None:  # noqa: ARG002
+        """Let the server forget messages. Publishers were answered when it stored them."""
         with suppress(TransportError):  # what it does not forget comes again
             for message in messages:
                 await self._transport.publish(message.reply, b"+ACK")

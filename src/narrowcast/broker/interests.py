@@ -19,6 +19,7 @@ from narrowcast.model.schema import Schema
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from narrowcast.broker.indexfile import IndexFile
     from narrowcast.broker.record import Record
     from narrowcast.broker.store import Store
     from narrowcast.model.subscriptions import SubscriptionSet
@@ -42,6 +43,8 @@ class Interests:
         is added and removed is on disk before it holds.
     record
         Where changes are written down, if anywhere.
+    index
+        Where the index of what is kept is, so that it need not be made anew.
 
     Examples
     --------
@@ -65,8 +68,11 @@ class Interests:
         limits: Limits | None = None,
         store: Store | None = None,
         record: Record | None = None,
+        index: IndexFile | None = None,
     ) -> None:
-        self._store, self._record = store, record
+        self._store, self._record, self._index = store, record, index
+        #: Changes since the index was written.
+        self._unwritten = 0
         self._learns = schema is None
         self._limits = limits or Limits()
         self._filters: dict[int, tuple[str, str]] = {}
@@ -77,8 +83,32 @@ class Interests:
         #: Why subscriptions that were kept are left out.
         self.refused: list[str] = []
         if store is not None:
-            self.refused = self._take_up(store.read())
+            held = store.read()
+            known = None if index is None else index.read(schema)
+            rest = held if known is None else self._go_on(known, held)
+            self._unwritten = 0
+            self.refused = self._take_up(rest)
             self._next = store.next_id
+
+    def _go_on(self, known: Auto, held: Mapping[int, tuple[str, str]]) -> dict[int, tuple[str, str]]:
+        """Take up an index, as far as subscriptions are still held; return those that it lacks."""
+        there = known.subscriptions_.subscription_id.tolist()
+        gone = [number for number in there if number not in held]
+        if gone:
+            known.remove(gone)
+        self._matcher, self.schema = known, known.subscriptions_.schema
+        self._compiler = Compiler(self.schema, self._limits)
+        kept = {number: held[number] for number in there if number in held}
+        self._note(kept)
+        return {number: one for number, one in held.items() if number not in kept}
+
+    def write_index(self, *, share: float = 0.1) -> bool:
+        """Write the index, if more than a share of it has changed since; return whether it was."""
+        if self._index is None or self._unwritten <= share * len(self._filters):
+            return False
+        self._unwritten = 0
+        self._index.write(self._matcher)
+        return True
 
     def _use(self, schema: Schema) -> None:
         """Index all there is by a schema."""
@@ -170,6 +200,7 @@ class Interests:
         self._matcher.remove(sorted(set(ids)))
         if self._record is not None:
             self._record.change("unsubscribe", {number: self._filters[number] for number in sorted(set(ids))})
+        self._unwritten += len(set(ids))
         for number in set(ids):
             del own[number], self._filters[number]
         self._touched(subscriber)
@@ -224,6 +255,7 @@ class Interests:
         self._filters |= fresh
         for number, (subscriber, text) in fresh.items():
             self._owned.setdefault(subscriber, {})[number] = text
+        self._unwritten += len(fresh)
         for subscriber in {subscriber for subscriber, _ in fresh.values()}:
             self._touched(subscriber)
 

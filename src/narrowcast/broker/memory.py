@@ -52,7 +52,14 @@ class MemoryTransport:
         """Always 1: it cannot be lost."""
         return 1
 
-    async def publish(self, subject: str, payload: bytes, *, reply: str = "", key: str = "") -> None:
+    async def publish(
+        self,
+        subject: str,
+        payload: bytes,
+        *,
+        reply: str = "",
+        key: str = "",  # noqa: ARG002 - nothing is stored
+    ) -> None:
         """Put a message into every queue that fits."""
         check_subject(subject)
         self._check_open()

@@ -7,6 +7,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
+from narrowcast.broker.login import Login, PlainError
 from narrowcast.broker.transport import Message, check_subject
 from narrowcast.broker.waiting import Waiting
 from narrowcast.errors import MissingError, ParameterError, TransportError
@@ -19,6 +20,7 @@ except ImportError as error:
     raise MissingError("nats-py is not installed; run: pip install 'narrowcast[broker]'") from error
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Coroutine, Sequence
 
     from nats.aio.msg import Msg
@@ -37,6 +39,71 @@ _LONG = 3600
 _AGAIN, _PING, _PINGS = 0.2, 3, 2
 #: What a server says of a message that it has stored, and what it is told so that it stores one only once.
 _NUMBER, _BEFORE, _KEY = "Nats-Sequence", "Nats-Last-Sequence", "Nats-Msg-Id"
+#: How a server begins to say that somebody may not do what they did.
+_DENIED = "permissions violation for "
+
+
+class _Faults:
+    """What servers refuse: it is told once, and to whoever waits for it.
+
+    Parameters
+    ----------
+    login
+        Who comes.
+    tell
+        Called with what ends all hope: that the server refuses this user, or what it publishes.
+    """
+
+    def __init__(self, login: Login, tell: Callable[[str], None] | None) -> None:
+        self._login, self._tell = login, tell
+        #: Why there is no use to try to connect.
+        self.refused: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._denied: set[str] = set()
+        self._told: set[str] = set()
+
+    async def hear(self, error: Exception) -> None:
+        """Take up an error: the connection is made again, and drops are counted, so most say nothing."""
+        said = first_line(error).lower()
+        if _DENIED in said:
+            what = said.partition(_DENIED)[2]
+            self._denied.add(what)
+            if what.startswith("publish"):
+                self._fail(f"the NATS server does not let {self._login.who} {what}")
+        elif (why := self._login.refusal(error)) is not None:
+            if not self.refused.done():
+                self.refused.set_result(why)
+            else:
+                self._fail(why)
+
+    def _fail(self, why: str) -> None:
+        """Say once what went wrong."""
+        if why not in self._told:
+            self._told.add(why)
+            if self._tell is None:
+                log.error("%s", why)
+            else:
+                self._tell(why)
+
+    def denied(self, subject: str) -> bool:
+        """Return whether a subscription was refused, and forget it: another time it may not be."""
+        mine = {what for what in self._denied if what.startswith(f'subscription to "{subject.lower()}"')}
+        self._denied -= mine
+        return bool(mine)
+
+    def check(self, subject: str) -> None:
+        """Refuse a subscription that the server has refused."""
+        if self.denied(subject):
+            raise TransportError(f"the NATS server does not let {self._login.who} listen to {subject}")
+
+
+class _Client(Client):
+    """A client that tells its secrets only over TLS, once it was told to use that."""
+
+    def _connect_command(self) -> bytes:
+        """Return the first command, which holds the password."""
+        if self.options.get("tls") is not None and not self._server_info.get("tls_required"):
+            raise PlainError("give it a certificate, or leave --tls-ca out")
+        return super()._connect_command()
 
 
 class NatsTransport:
@@ -53,8 +120,9 @@ class NatsTransport:
         How many messages may wait in each subscription.
     """
 
-    def __init__(self, client: Client, *, limit: int = LIMIT) -> None:
+    def __init__(self, client: Client, *, limit: int = LIMIT, faults: _Faults | None = None) -> None:
         Waiting(limit)  # one that is too small is told at once
+        self._faults = faults
         self._client, self._limit = client, limit
         self._closed = False
         #: How often it was connected.
@@ -69,6 +137,11 @@ class NatsTransport:
         limit: int = LIMIT,
         name: str = "narrowcast",
         patience: float = PATIENCE,
+        user: str | None = None,
+        password: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        inbox: str = "",
+        refused: Callable[[str], None] | None = None,
     ) -> Self:
         """Connect to NATS.
 
@@ -82,17 +155,24 @@ class NatsTransport:
             What servers call the connection in their logs.
         patience
             Seconds to wait for one of them.
+        user, password
+            Who connects; without, what the URLs say, as ``nats://ann:secret@host``.
+        tls
+            What to connect by: then a server without TLS is refused.
+        inbox
+            What answers to requests come below: with permissions each user has its own.
+        refused
+            Called with what went wrong when servers no longer want this user, or what it publishes; it is
+            logged where left out.
 
         Raises
         ------
         TransportError
-            When none of them answers.
+            When none of them answers, or one refuses the user.
         """
-        given = servers.split(",") if isinstance(servers, str) else list(servers)
-        where = [url.strip() for url in given if url.strip()]
-        if not where:
-            raise ParameterError(f"servers is {servers!r}; name one, as nats://host:4222")
-        client = Client()
+        login = Login.of(servers, user, password, tls)
+        faults = _Faults(login, refused)
+        client = _Client()
 
         async def lost() -> None:
             if not client.is_closed:  # nobody wanted that
@@ -105,23 +185,36 @@ class NatsTransport:
             for each in made:
                 each.connections += 1
 
+        # It is tried again and again, now and whenever it is lost.
+        connecting = asyncio.ensure_future(
+            client.connect(login.servers, name=name, error_cb=faults.hear, disconnected_cb=lost,
+                           reconnected_cb=again, max_reconnect_attempts=-1,
+                           allow_reconnect=True, connect_timeout=2, reconnect_time_wait=_AGAIN,  # type: ignore[arg-type]
+                           ping_interval=_PING, max_outstanding_pings=_PINGS,
+                           user=login.user or None, password=login.password or None, tls=login.tls,
+                           inbox_prefix=inbox or "_INBOX")
+        )  # fmt: skip
         try:
-            # It is tried again and again, now and whenever it is lost.
-            await asyncio.wait_for(
-                client.connect(where, name=name, error_cb=_ignore, disconnected_cb=lost,
-                               reconnected_cb=again, max_reconnect_attempts=-1,
-                               allow_reconnect=True, connect_timeout=2, reconnect_time_wait=_AGAIN,  # type: ignore[arg-type]
-                               ping_interval=_PING, max_outstanding_pings=_PINGS),
-                patience,
-            )  # fmt: skip
-        except (OSError, TimeoutError, nats.errors.Error) as error:
+            either: set[asyncio.Future[Any]] = {connecting, faults.refused}
+            await asyncio.wait(either, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            if faults.refused.done():
+                raise TransportError(faults.refused.result())
+            if not connecting.done():
+                raise TransportError(
+                    f"no NATS server answers at {login.where} within {patience:g} s; start one, "
+                    "or name another"
+                )
+            connecting.result()
+        except BaseException as error:
+            connecting.cancel()
+            await asyncio.gather(connecting, return_exceptions=True)
             with suppress(nats.errors.Error, OSError):
                 await client.close()
-            raise TransportError(
-                f"no NATS server answers at {', '.join(where)} within {patience:g} s; start one, "
-                "or name another"
-            ) from error
-        made.append(cls(client, limit=limit))
+            if isinstance(error, OSError | nats.errors.Error):
+                raise TransportError(f"cannot connect to {login.where}: {first_line(error)}") from error
+            raise
+        faults.refused.set_result("")  # from now on it is told
+        made.append(cls(client, limit=limit, faults=faults))
         return made[0]
 
     async def publish(self, subject: str, payload: bytes, *, reply: str = "", key: str = "") -> None:
@@ -145,12 +238,18 @@ class NatsTransport:
         check_subject(subject, pattern=True)
         self._check_open()
         made = NatsSubscription(self._limit, self._subscriptions.remove, hear)
+        if self._faults is not None:
+            self._faults.denied(subject)  # long ago
         try:
             made.feed = await self._client.subscribe(subject, cb=made.arrive)
             await self._flushed()  # the server has it, whoever publishes next
-        except (nats.errors.Error, TimeoutError, OSError) as error:
+            if self._faults is not None:
+                self._faults.check(subject)
+        except (TransportError, nats.errors.Error, TimeoutError, OSError) as error:
             with suppress(nats.errors.Error, OSError, AttributeError):  # so that none comes of it later
                 await made.feed.unsubscribe()
+            if isinstance(error, TransportError):
+                raise
             raise TransportError(f"cannot subscribe to {subject}: {first_line(error)}") from error
         self._subscriptions.append(made)
         return made
@@ -166,9 +265,15 @@ class NatsTransport:
     async def _flushed(self) -> None:
         """Wait until the server has answered, and let it answer even when nobody waits any more.
 
-        A client of nats-py reads nothing any more once an answer comes to a flush that was given up.
+        A client of nats-py reads nothing any more once an answer comes to a flush that was given up; and its
+        question overtakes what it has not yet written.
         """
-        await asyncio.wait_for(unbroken(self._client.flush(_LONG)), PATIENCE)
+
+        async def all_of_it() -> None:
+            await self._client._flush_pending(force_flush=True)
+            await self._client.flush(_LONG)
+
+        await asyncio.wait_for(unbroken(all_of_it()), PATIENCE)
 
     @property
     def connected(self) -> bool:
@@ -239,7 +344,3 @@ async def unbroken(work: Coroutine[Any, Any, Any]) -> None:
 def _whole(text: str | None) -> int:
     """Return a number of a server's, 0 where there is none."""
     return int(text) if text is not None and text.isdecimal() else 0
-
-
-async def _ignore(_: Exception) -> None:
-    """Say nothing of what goes wrong on the way: the connection is made again, and drops are counted."""

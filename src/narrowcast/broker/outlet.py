@@ -60,7 +60,7 @@ class Sending:
 
 
 class Storing:
-    """Has frames stored by the server, which sends them on; returns when all are stored, however long it takes.
+    """Has frames stored by the server, which sends them on; waits until all are, however long that takes.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class Storing:
             self._answered.set()
 
     async def send(self, frames: Iterable[tuple[str, wire.Frame]], counts: Counts) -> None:
-        """Store frames. A second one for a subject waits until the first is stored, so that none overtakes it."""
+        """Store frames. A second one for a subject waits until the first is stored: none overtakes it."""
         some: dict[str, bytes] = {}
         for subject, frame in frames:
             counts.frames += 1

@@ -71,7 +71,7 @@ class Positions:
             await self._streams.forget(self._streams.at, subject)
 
     async def join(self, subscriber: str, epoch: int, channels: list[int]) -> None:
-        """Note that channels of a plan hold something for somebody from now on; return when that is stored."""
+        """Note that channels of a plan hold something for somebody from now on; return when it is stored."""
         own = self._channels.setdefault(subscriber, {})
         fresh = {(epoch, channel): 0 for channel in channels}
         if any(own.get(key) != 0 for key in fresh):
@@ -95,7 +95,9 @@ class Positions:
         They come below the subject that it has for replays, in their order.
         """
         if not _TOKEN.fullmatch(token) or after < 0:
-            raise InputError(f"a replay behind {after} to {token!r:.40} cannot be; give 16 hexadecimal digits")
+            raise InputError(
+                f"a replay behind {after} to {token!r:.40} cannot be; give 16 hexadecimal digits"
+            )
         of = self._subjects
         channels = [of.channel(*key) for key in self._channels.get(subscriber, {})]
         return await self._streams.feed(

@@ -194,7 +194,7 @@ class Publisher:
             many = sum(n for _, n, _ in refused)
             first, _, why = refused[0]
             raise TransportError(
-                f"{many:,} events of {self.name!r} from number {first} on are refused, and not published: {why}"
+                f"{many:,} events of {self.name!r} from number {first} on are refused, not published: {why}"
             )
 
     async def _oldest(self) -> None:

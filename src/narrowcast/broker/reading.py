@@ -1,4 +1,4 @@
-"""How a subscriber reads what is stored for it: live, replayed where something was missed, and acknowledged."""
+"""How a subscriber reads what is stored for it: live, replayed where it missed something, acknowledged."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 
 #: Events that may be handed out before those are acknowledged, and the fewest: a frame has as many.
 WINDOW, LEAST = 1024, 256
-#: Seconds from one acknowledgement to the next, from one look at the connection to the next, without a message
-#: after which a replay is asked for anew, and for the server to answer.
+#: Seconds from one acknowledgement to the next, and from one look at the connection to the next; those
+#: without a message after which a replay is asked for anew, and those for the server to answer.
 _STORE, _LOOK, _STALLED, _PATIENCE = 0.5, 0.2, 5.0, 2.0
 
 

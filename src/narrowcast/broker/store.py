@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING
 
 from narrowcast.broker.database import Database
@@ -20,6 +21,8 @@ CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL)
 """
 #: The first id that was never given to a subscription.
 _NEXT = "next_id"
+#: A number that no other file has.
+_NAME = "name"
 
 
 class Store:
@@ -47,6 +50,15 @@ class Store:
         with self._file.plainly("read"):
             found = self._file.db.execute("SELECT value FROM facts WHERE name = ?", (_NEXT,)).fetchone()
         return 0 if found is None else int(found[0])
+
+    @property
+    def name(self) -> str:
+        """What tells these subscriptions from those of any other file."""
+        with self._file.whole():
+            made = secrets.randbits(62)
+            self._file.db.execute("INSERT INTO facts VALUES (?, ?) ON CONFLICT DO NOTHING", (_NAME, made))
+            found = self._file.db.execute("SELECT value FROM facts WHERE name = ?", (_NAME,)).fetchone()
+        return f"{int(found[0]):016x}"
 
     def read(self) -> dict[int, tuple[str, str]]:
         """Return the subscriber and the filter of all subscriptions by id."""

@@ -102,8 +102,8 @@ class Streams:
     ) -> None:
         if not keep >= 1 or most < 1 << 20 or not 1 <= replicas <= 5:
             raise ParameterError(
-                f"keep is {keep}, most {most} and replicas {replicas}; give at least 1 second, 1 MiB, and 1 to "
-                "5 replicas"
+                f"keep is {keep}, most {most} and replicas {replicas}; give at least 1 second, 1 MiB, and 1 "
+                "to 5 replicas"
             )
         self._transport, self._subjects = transport, subjects
         self._keep, self._most, self._replicas = keep, most, replicas

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import sys
 import time
-from array import array
 from collections import deque
 from contextlib import suppress
 from itertools import chain, compress, repeat
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 import numpy as np
@@ -20,6 +18,7 @@ from narrowcast.broker import wire
 from narrowcast.broker.asking import PATIENCE, Asking
 from narrowcast.broker.counts import Times
 from narrowcast.broker.decode import Decoder
+from narrowcast.broker.event import Event
 from narrowcast.broker.reading import WINDOW, Reading, check_window
 from narrowcast.broker.seen import Seen
 from narrowcast.errors import InputError, NarrowcastError, ParameterError, TransportError
@@ -40,31 +39,6 @@ log = logging.getLogger(__name__)
 LIMIT = 1 << 18
 #: Seconds from one account of what came to the next, and where nothing came, to a sign of life.
 REPORT, ALIVE = 10.0, 30.0
-_json = msgspec.json.Decoder().decode
-
-
-class Event(msgspec.Struct, frozen=True, gc=False):
-    """An event that somebody wants.
-
-    Parameters
-    ----------
-    publisher, number
-        Who published it, and the how many-th of theirs it is: together its id.
-    payload
-        As it was published.
-    subject
-        What it came over: a channel, or what is for this subscriber alone.
-    """
-
-    publisher: str
-    number: int
-    payload: bytes
-    subject: str = ""
-
-    @property
-    def data(self) -> Any:
-        """The event, read from its JSON."""
-        return _json(self.payload)
 
 
 class Subscriber:
@@ -82,8 +56,8 @@ class Subscriber:
     prefix
         As nodes have it.
     limit
-        How many events may wait to be read; what comes then is dropped, and counted in `dropped`. Where events
-        are stored none is dropped: it comes when there is room.
+        How many events may wait to be read; what comes then is dropped, and counted in `dropped`. Where
+        events are stored none is dropped: it comes when there is room.
     window
         Where events are stored: how many may be handed out before those are acknowledged, which they are when
         more are asked for. After a kill no more than so many come again.
@@ -344,7 +318,7 @@ class Subscriber:
         """Note that events of a frame were here in an earlier life: they may be stored twice."""
         frame = self._read(message)
         if frame is not None:
-            start, numbers = 0, _numbers(frame)
+            start, numbers = 0, frame.ids()
             for publisher, many in frame.runs:
                 self._seen.fresh(publisher, numbers[start : start + many])
                 start += many
@@ -405,11 +379,9 @@ class Subscriber:
             self._sieve = Decoder(schema), Scan().fit(made)
         return self._sieve
 
-    def _put(
-        self, frame: wire.Frame, subject: str, number: int, wanted: list[bool] | None = None
-    ) -> None:
+    def _put(self, frame: wire.Frame, subject: str, number: int, wanted: list[bool] | None = None) -> None:
         """Hand over events that were not there before; of some frames only those wanted."""
-        every, start, before = _numbers(frame), 0, len(self._events)
+        every, start, before = frame.ids(), 0, len(self._events)
         for publisher, many in frame.runs:
             own, payloads = every, frame.payloads
             if many < len(every):
@@ -516,14 +488,6 @@ class Subscriber:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose(processed=error is None)
-
-
-def _numbers(frame: wire.Frame) -> list[int]:
-    """Return the numbers of the events of a frame."""
-    numbers = array("q", frame.numbers)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers.tolist()
 
 
 def _of(flags: list[bool], numbers: list[int], payloads: list[bytes]) -> tuple[list[int], list[bytes]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
+from array import array
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
@@ -55,6 +57,13 @@ class Frame(msgspec.Struct, array_like=True, frozen=True, gc=False):
     numbers: bytes
     payloads: list[bytes]
 
+    def ids(self) -> list[int]:
+        """Return the number of each event."""
+        numbers = array("q", self.numbers)
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        return numbers.tolist()
+
     def check(self) -> None:
         """Refuse columns that do not go together."""
         many, runs = len(self.payloads), self.runs
@@ -66,7 +75,7 @@ class Frame(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True):
-    """A subscriber is there, and listens to what is for it alone; `life` tells it from another of its name."""
+    """A subscriber is there, and listens to what is for it alone; `life` tells it from others of its name."""
 
     subscriber: str
     life: str = ""
@@ -270,8 +279,8 @@ class Join(msgspec.Struct, tag="join", frozen=True):
 class State(msgspec.Struct, tag="state", frozen=True):
     """All that holds, for another node: the change it is of, and some of the subscriptions.
 
-    There are more where `more` says so. A plan that is read from no folder is none. `stored` says whether events
-    are stored.
+    There are more where `more` says so. A plan that is read from no folder is none. `stored` says whether
+    events are stored.
     """
 
     number: int

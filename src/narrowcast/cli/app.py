@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from narrowcast import __version__
-from narrowcast.cli import dead_letters
+from narrowcast.cli import dead_letters, users
+from narrowcast.cli.backup import backup
 from narrowcast.cli.bench import bench
 from narrowcast.cli.calibrate import calibrate
 from narrowcast.cli.check import check
@@ -21,9 +22,11 @@ from narrowcast.cli.follow import follow
 from narrowcast.cli.generate import generate
 from narrowcast.cli.match import match
 from narrowcast.cli.partition import partition
+from narrowcast.cli.permissions import permissions
 from narrowcast.cli.plan import plan
 from narrowcast.cli.publish import publish
 from narrowcast.cli.reproduce import reproduce
+from narrowcast.cli.restore import restore
 from narrowcast.cli.rollout import rollout
 from narrowcast.cli.run import run
 from narrowcast.cli.serve import serve
@@ -51,6 +54,9 @@ for command in (
     publish,
     subscribe,
     rollout,
+    permissions,
+    backup,
+    restore,
     reproduce,
     generate,
     calibrate,
@@ -62,6 +68,7 @@ for command in (
 ):
     app.command()(command)
 app.add_typer(dead_letters.app, name="dead-letters")
+app.add_typer(users.app, name="users")
 
 
 def _version(wanted: bool) -> None:

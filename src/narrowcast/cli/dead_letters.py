@@ -11,6 +11,7 @@ from narrowcast.cli import live, options
 from narrowcast.errors import InputError, ParameterError
 
 if TYPE_CHECKING:
+    from narrowcast.broker.login import Login
     from narrowcast.broker.quarantine import Letter, Quarantine
 
 #: The file in the folder of a broker's data.
@@ -71,6 +72,11 @@ def replay(
     reason: Reason = "",
     nats: live.Nats = live.HERE,
     prefix: live.Prefix = "nc",
+    user: live.User = None,
+    token: live.Token = None,
+    tls_ca: live.TlsCa = None,
+    tls_cert: live.TlsCert = None,
+    tls_key: live.TlsKey = None,
     as_json: options.Json = False,
 ) -> None:
     """Publish dead letters again, and forget them once nodes have taken them.
@@ -82,10 +88,13 @@ def replay(
         narrowcast dead-letters replay --data broker
 
         narrowcast dead-letters replay --data broker --reason "attribute 'price'"
+
+        NARROWCAST_TOKEN=... narrowcast dead-letters replay --data broker --user desk
     """
+    who = live.login(nats, user, token, tls_ca, tls_cert, tls_key)
     kept = _open(data)
     done: list[int] = []
-    live.until_interrupted(_replay(kept, reason, nats, prefix, done))
+    live.until_interrupted(_replay(kept, reason, who, prefix, done))
     many = sum(done)
     rows = [("", "number"), ("letters", f"{many:,}")]
     options.show(
@@ -93,13 +102,13 @@ def replay(
     )
 
 
-async def _replay(kept: Quarantine, reason: str, url: str, prefix: str, done: list[int]) -> None:
+async def _replay(kept: Quarantine, reason: str, who: Login, prefix: str, done: list[int]) -> None:
     """Publish letters, those that are there now."""
     from narrowcast.broker import Publisher
 
     last = kept.last
-    async with live.connected(url, "narrowcast dead-letters") as transport:
-        publisher = await Publisher(transport, prefix=prefix).start()
+    async with live.connected(who, "narrowcast dead-letters", prefix) as transport:
+        publisher = await Publisher(transport, who.user or None, prefix=prefix).start()
         try:
             after = 0
             while some := [each for each in kept.read(after, _STEP, reason) if each.letter <= last]:

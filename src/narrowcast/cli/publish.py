@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from typing import BinaryIO
 
+    from narrowcast.broker.login import Login
+
 #: Bytes that are read in one go.
 _CHUNK = 1 << 18
 _check = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -29,9 +31,15 @@ def publish(
     file: Annotated[str, typer.Argument(metavar="FILE|-", help="JSON lines; - for standard input.")],
     nats: live.Nats = live.HERE,
     name: Annotated[
-        str | None, typer.Option("--name", metavar="P", help="Who publishes; else like no other.")
+        str | None,
+        typer.Option("--name", metavar="P", help="Who publishes; else the user, or like no other."),
     ] = None,
     prefix: live.Prefix = "nc",
+    user: live.User = None,
+    token: live.Token = None,
+    tls_ca: live.TlsCa = None,
+    tls_cert: live.TlsCert = None,
+    tls_key: live.TlsKey = None,
     as_json: options.Json = False,
 ) -> None:
     """Publish JSON objects, plain or CloudEvents, one a line, in their order.
@@ -44,7 +52,10 @@ def publish(
         narrowcast publish events.jsonl
 
         echo '{"price": 80, "name": "IBM"}' | narrowcast publish -
+
+        NARROWCAST_TOKEN=... narrowcast publish events.jsonl --user desk
     """
+    who = live.login(nats, user, token, tls_ca, tls_cert, tls_key)
     with ExitStack() as stack:
         lines: BinaryIO = sys.stdin.buffer
         if file != "-":
@@ -55,19 +66,19 @@ def publish(
                     f"{file} cannot be read: {error.strerror}; give a file of JSON lines"
                 ) from error
         published: list[int] = []
-        live.until_interrupted(_publish(nats, lines, file, name, prefix, published))
+        live.until_interrupted(_publish(who, lines, file, name or who.user or None, prefix, published))
     if published:
         rows = [("", "number"), ("events", f"{published[0]:,}")]
         options.show({"command": "publish", "events": published[0]}, {"Published": rows}, as_json=as_json)
 
 
 async def _publish(
-    url: str, lines: BinaryIO, file: str, name: str | None, prefix: str, published: list[int]
+    who: Login, lines: BinaryIO, file: str, name: str | None, prefix: str, published: list[int]
 ) -> None:
     """Publish lines, and note how many."""
     from narrowcast.broker import Publisher
 
-    async with live.connected(url, "narrowcast publish") as transport:
+    async with live.connected(who, "narrowcast publish", prefix) as transport:
         publisher = await Publisher(transport, name, prefix=prefix).start()
         try:
             number = 0

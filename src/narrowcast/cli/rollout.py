@@ -12,6 +12,7 @@ from narrowcast.cli import live, options
 from narrowcast.errors import ParameterError, PlanError, TransportError
 
 if TYPE_CHECKING:
+    from narrowcast.broker.login import Login
     from narrowcast.broker.wire import Rollout
 
 #: Seconds that a rollout may take: channels may be joined slowly.
@@ -39,6 +40,11 @@ def rollout(
     ] = None,
     nats: live.Nats = live.HERE,
     prefix: live.Prefix = "nc",
+    user: live.User = None,
+    token: live.Token = None,
+    tls_ca: live.TlsCa = None,
+    tls_cert: live.TlsCert = None,
+    tls_key: live.TlsKey = None,
     as_json: options.Json = False,
 ) -> None:
     """Let a live broker take up a plan while events flow.
@@ -54,6 +60,8 @@ def rollout(
         narrowcast rollout plan --nats nats://broker:4222 --overlap 30
 
         narrowcast rollout plan --joins 500 --least 0.9
+
+        NARROWCAST_TOKEN=... narrowcast rollout plan --user boss
     """
     if not 0 <= overlap <= 600:
         raise ParameterError(f"--overlap is {overlap}; give seconds from 0 to 600")
@@ -65,7 +73,8 @@ def rollout(
     from narrowcast.broker.wire import Rollout
 
     order = Rollout(str(plan.absolute()), flow, overlap, least, joins)
-    live.until_interrupted(_rollout(nats, order, prefix, done))
+    who = live.login(nats, user, token, tls_ca, tls_cert, tls_key)
+    live.until_interrupted(_rollout(who, order, prefix, done))
     for facts in done:
         rows = [("", "number"), ("listening to its channels", f"{facts['listening']:,}")]
         options.show(
@@ -73,16 +82,16 @@ def rollout(
         )
 
 
-async def _rollout(url: str, order: Rollout, prefix: str, done: list[dict[str, Any]]) -> None:
+async def _rollout(who: Login, order: Rollout, prefix: str, done: list[dict[str, Any]]) -> None:
     """Order a node to take up a plan, and note what it says."""
     from narrowcast.broker import wire
     from narrowcast.broker.asking import Asking
     from narrowcast.broker.desk import BEAT
 
-    async with live.connected(url, "narrowcast rollout") as transport:
+    async with live.connected(who, "narrowcast rollout", prefix) as transport:
         subjects = wire.Subjects(prefix)
         beats = await transport.subscribe(subjects.beats)
-        asking = Asking(transport, subjects.inbox("rollout"))
+        asking = Asking(transport, subjects.inbox(who.user or "rollout"))
         await asking.start()
         # How long it takes to join so many channels only the broker knows; that it is there it says.
         asked = asyncio.ensure_future(asking.ask(subjects.orders, wire.encode(order), patience=_LONG))
@@ -93,7 +102,7 @@ async def _rollout(url: str, order: Rollout, prefix: str, done: list[dict[str, A
             )
             if not done_first:
                 raise TransportError(
-                    f"no broker is there at {url} with prefix {prefix!r}; start narrowcast serve"
+                    f"no broker is there at {who.where} with prefix {prefix!r}; start narrowcast serve"
                 )
             said = await asked
         finally:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import ipaddress
 import logging
 import tempfile
 import time
-from contextlib import AsyncExitStack, ExitStack, suppress
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,21 +16,22 @@ import pyarrow as pa
 import typer
 
 from narrowcast.cli import dead_letters, live, logs, settings
+from narrowcast.cli.kept import Kept
 from narrowcast.cli.logs import facts
-from narrowcast.errors import NarrowcastError, ParameterError, TableError
+from narrowcast.cli.plans import Plan, Plans
+from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import read_table
 from narrowcast.model.schema import Schema
 from narrowcast.routing import ROUTERS
 from narrowcast.routing.choice import router_maker, router_parameters
-from narrowcast.routing.routes import plan_name, read_routes
 
 if TYPE_CHECKING:
-    from narrowcast.broker import Desk, Interests, NatsServer, Node, Record, Transport
+    from narrowcast.broker import Interests, NatsServer, Node, Record, Transport
+    from narrowcast.broker.login import Login
+    from narrowcast.broker.permissions import Guard
     from narrowcast.broker.quarantine import Quarantine
     from narrowcast.broker.standing import Holding
-    from narrowcast.cli.replan import Replan
     from narrowcast.routing import Router
-    from narrowcast.routing.routes import Routes
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,8 @@ log = logging.getLogger(__name__)
 PARTITIONS = 16
 #: Seconds from one look at the plan's folder to the next.
 _LOOK = 1.0
+#: Seconds from one look at whether the index has changed to the next.
+_INDEX = 30.0
 #: Bad filters that are shown.
 _SHOWN = 5
 
@@ -59,12 +62,38 @@ def serve(
         int,
         typer.Option("--port", metavar="N", help="Where its own NATS server listens; 0 for any free port."),
     ] = live.PORT,
+    host: Annotated[
+        str, typer.Option("--host", metavar="H", help="The address that its own NATS server listens at.")
+    ] = "127.0.0.1",
+    users: Annotated[
+        Path | None,
+        typer.Option("--users", metavar="FILE", help="Who may come, and do what: see narrowcast users."),
+    ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
             "--data", metavar="DIR", help="The folder of its own server; else one that goes with it."
         ),
     ] = None,
+    delivery: Annotated[
+        str | None,
+        typer.Option(
+            "--delivery",
+            metavar="D",
+            help="at-most-once or at-least-once; else as before in --data, at-most-once at first.",
+        ),
+    ] = None,
+    store: Annotated[
+        int | None,
+        typer.Option("--store", metavar="BYTES", help="At least once: how much is stored; else up to 8 GiB."),
+    ] = None,
+    keep: Annotated[
+        float,
+        typer.Option("--keep", metavar="SECONDS", help="At least once: how long it waits for a subscriber."),
+    ] = 86_400.0,
+    replicas: Annotated[
+        int, typer.Option("--replicas", metavar="N", help="At least once: servers of a cluster that have it.")
+    ] = 1,
     schema: Annotated[
         Path | None,
         typer.Option(
@@ -111,6 +140,11 @@ def serve(
     ] = "channels",
     given_settings: settings.Settings = None,
     prefix: live.Prefix = "nc",
+    user: live.User = None,
+    token: live.Token = None,
+    tls_ca: live.TlsCa = None,
+    tls_cert: live.TlsCert = None,
+    tls_key: live.TlsKey = None,
     joins: Annotated[
         float | None,
         typer.Option("--joins", metavar="N", help="Channels joined a second for a new plan, at most."),
@@ -150,10 +184,21 @@ def serve(
 
         narrowcast serve --data broker --plan plan --joins 1000 --log json
 
+        narrowcast serve --data broker --delivery at-least-once
+
         narrowcast serve --plan plan --router exact --set send=0.5
+
+        narrowcast serve --users users.json --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
     """
     from narrowcast.broker import Interests, NatsServer, Record, Store
+    from narrowcast.broker.indexfile import IndexFile
+    from narrowcast.broker.lasting import Lasting
+    from narrowcast.broker.login import Login
+    from narrowcast.broker.permissions import Guard
     from narrowcast.broker.quarantine import Quarantine
+    from narrowcast.broker.tls import Tls
+    from narrowcast.broker.users import UsersFile
+    from narrowcast.broker.wire import Subjects
     from narrowcast.cli.replan import Replan
 
     number, nodes = _node(node)
@@ -161,11 +206,9 @@ def serve(
         raise ParameterError(
             "--memory is one node without NATS: leave --nats and --node out, and give --http"
         )
-    if number > 1 and (
-        subscriptions is not None or data is not None or plan is not None or schema is not None
-    ):
+    if number > 1 and (subscriptions is not None or plan is not None or schema is not None):
         raise ParameterError(
-            "the first node says what holds; leave --subscriptions, --plan, --schema and --data to it"
+            "the first node says what holds; leave --subscriptions, --plan and --schema to it"
         )
     if nodes > 1 and nats is None:
         raise ParameterError("several nodes meet at a NATS server; name it by --nats")
@@ -178,25 +221,57 @@ def serve(
         stack.enter_context(logs.logged(style))
         written = None if record is None else Record(record, share=share)
         again = None if replan is None or written is None else Replan(replan, method, channels, written)
-        store = None if data is None else Store(data / "subscriptions.db")
+        lasting = None if data is None or number > 1 else Lasting(data)
+        kept = Kept.of(
+            delivery,
+            lasting,
+            keep=keep,
+            most=store,
+            replicas=replicas,
+            own=data if nats is None else None,
+            alone=memory,
+        )
+        if kept.stores and data is None and number == 1:
+            raise ParameterError("at-least-once keeps subscriptions too; give --data")
+        if lasting is not None:
+            lasting.write(delivery=kept.delivery, prefix=prefix)
+        held = None if data is None or number > 1 else Store(data / "subscriptions.db")
+        index = None if data is None or held is None else IndexFile(data, held)
         types = None if schema is None else Schema.read(schema)
-        interests = Interests(types, store=store, record=written)
+        interests = Interests(types, store=held, record=written, index=index)
         _tell_bad(interests.refused, f"subscriptions in {data}", strict=strict)
         if subscriptions is not None:
             _load(interests, subscriptions, strict=strict)
-        given = None if plan is None else _Plan(plan.absolute(), flow)
+        given = None if plan is None else Plan(plan.absolute(), flow)
         if given is not None:
             given.read(interests)
-        url, server = nats, None
-        if url is None and not memory:
+        guard = None if users is None else Guard(UsersFile(users), Subjects(prefix))
+        _warn_open(guard, http, host if nats is None and not memory else None)
+        who, server = None, None
+        if nats is not None:
+            who = live.login(nats, user, token, tls_ca, tls_cert, tls_key)
+        elif not memory:
             folder = data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="narrowcast-")))
-            server = stack.enter_context(NatsServer(folder / "nats", port=port))
-            url = server.url
+            server = stack.enter_context(
+                NatsServer(
+                    folder / "nats",
+                    port=port,
+                    host=host,
+                    users=None if guard is None else guard.lines(),
+                    tls=Tls(tls_ca, tls_cert, tls_key),
+                )
+            )
+            own = server.tls.own() if tls_cert is not None else None
+            who = Login([server.url], server.user, server.password, own)
+            if guard is not None:
+                guard.at(server)
         letters = None if data is None else Quarantine(data / dead_letters.FILE)
         mine = [part for part in range(PARTITIONS) if part % nodes == number - 1]
         first = interests if number == 1 else None
-        plans = _Plans(given, again, joins)
-        live.until_interrupted(_serve(url, server, first, plans, prefix, http, mine, written, way, letters))
+        plans = Plans(given, again, joins, lasting)
+        live.until_interrupted(
+            _serve(who, server, guard, first, plans, kept, prefix, http, mine, written, way, letters)
+        )
 
 
 def _router(name: str, params: dict[str, Any]) -> Router:
@@ -209,6 +284,29 @@ def _router(name: str, params: dict[str, Any]) -> Router:
 
     takes = "send" in router_parameters(name) and "send" not in params
     return router_maker(name, params | ({"send": SEND} if takes else {}))(None)
+
+
+def _warn_open(guard: Guard | None, http: str | None, host: str | None) -> None:
+    """Say where everybody on the network may do everything."""
+    if guard is not None:
+        return
+    for what, place in (("--http", http and http.rpartition(":")[0]), ("--host", host)):
+        if place and not _near(place.strip("[]")):
+            log.warning(
+                "%s %s is open to everybody who reaches it; give --users, or listen at 127.0.0.1", what, place
+            )
+
+
+def _near(host: str) -> bool:
+    """Return whether only this machine reaches an address.
+
+    >>> _near("localhost"), _near("127.0.0.1"), _near("::1"), _near("0.0.0.0"), _near("broker")
+    (True, True, True, False, False)
+    """
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _node(text: str) -> tuple[int, int]:
@@ -225,48 +323,13 @@ def _node(text: str) -> tuple[int, int]:
     )
 
 
-@dataclass
-class _Plan:
-    """A plan's folder, and what was in it last."""
-
-    folder: Path
-    flow: str | None
-    name: str | None = None
-
-    def read(self, interests: Interests) -> Routes:
-        """Return the plan that is there."""
-        routes = read_routes(self.folder, interests.schema, self.flow)
-        self.name = routes.name
-        return routes
-
-    async def watch(self, desk: Desk) -> None:
-        """Let plans be used that are put into the folder."""
-        while True:
-            await asyncio.sleep(_LOOK)
-            name = plan_name(self.folder)
-            if name is None or name == self.name:
-                continue
-            if desk.busy:
-                continue
-            self.name = name
-            with suppress(NarrowcastError):  # the desk has said so
-                await desk.rollout_from(str(self.folder), self.flow)
-
-
-@dataclass
-class _Plans:
-    """Where plans come from, a folder and what is recorded; and how many channels are joined a second."""
-
-    given: _Plan | None
-    again: Replan | None
-    joins: float | None
-
-
 async def _serve(
-    url: str | None,
+    who: Login | None,
     server: NatsServer | None,
+    guard: Guard | None,
     interests: Interests | None,
-    plans: _Plans,
+    plans: Plans,
+    kept: Kept,
     prefix: str,
     http: str | None,
     mine: list[int],
@@ -276,12 +339,17 @@ async def _serve(
 ) -> None:
     """Serve at a NATS server, or in memory; without interests, beside the first node."""
     from narrowcast.broker import Desk, Follower, MemoryTransport, Node
+    from narrowcast.broker.positions import Positions
+    from narrowcast.broker.wire import Subjects
 
     async with AsyncExitStack() as stack:
-        if url is None:
+        if who is None:
             transport: Transport = MemoryTransport()
         else:
-            transport = await stack.enter_async_context(live.connected(url, "narrowcast serve"))
+            transport = await stack.enter_async_context(
+                live.connected(who, "narrowcast serve", prefix, strict=False)
+            )
+        streams = kept.streams(transport, prefix)
         desk = (
             None
             if interests is None
@@ -292,6 +360,7 @@ async def _serve(
                 joins=plans.joins,
                 others=len(mine) < PARTITIONS,
                 plans=int(time.time()),
+                positions=None if streams is None else Positions(streams, Subjects(prefix)),
             )
         )
         holding: Holding = Follower(transport, prefix=prefix) if desk is None else desk
@@ -303,34 +372,51 @@ async def _serve(
             record=record,
             router=router,
             quarantine=letters,
+            streams=streams,
         )
         beside: list[asyncio.Task[None]] = []
-        if desk is not None and plans.given is not None:
-            given = plans.given
-            desk.use(given.read(desk.interests), str(given.folder), given.flow)
-            beside.append(live.beside(given.watch(desk)))
+        if desk is not None:
+            plans.begin(desk)
+            if plans.given is not None:
+                beside.append(live.beside(plans.given.watch(desk)))
         if desk is not None and plans.again is not None:
             beside.append(live.beside(plans.again.run(node, desk)))
+        if guard is not None:
+            if desk is not None:
+                guard.channels, desk.permit = desk.channels, guard.permit
+            await guard.permit()
+            beside.append(live.beside(guard.watch()))
         await node.start()
         gc.collect()
         gc.freeze()  # subscriptions stay: no need to look through them again and again
         stack.push_async_callback(_end, node, beside, record)
-        places = [] if url is None else [url]
+        places = [] if who is None else [who.where]
         if http is not None:
             from narrowcast.web.api import make_api
             from narrowcast.web.server import serving
+            from narrowcast.web.tokens import Tokens
 
-            places.append(await stack.enter_async_context(serving(make_api(node, transport), http)))
+            tokens = None if guard is None else Tokens(lambda: guard.users)
+            places.append(await stack.enter_async_context(serving(make_api(node, transport, tokens), http)))
         held = len(node.holding.interests)
         log.info(
             "serving at %s, %s subscriptions; interrupt to stop", " and ".join(places), f"{held:,}",
             extra=facts(places=places, subscriptions=held, partitions=mine),
         )  # fmt: skip
+        if desk is not None:
+            beside.append(live.beside(_write_index(desk.interests)))
         working = asyncio.create_task(node.wait())
         while not (await asyncio.wait({working}, timeout=_LOOK))[0]:
             if server is not None:
-                server.check()
+                await asyncio.to_thread(server.keep)
         await working
+
+
+async def _write_index(interests: Interests) -> None:
+    """Write the index of subscriptions again and again, when much of it has changed."""
+    while True:
+        await asyncio.to_thread(interests.write_index)
+        await asyncio.sleep(_INDEX)
 
 
 async def _end(node: Node, beside: list[asyncio.Task[None]], record: Record | None) -> None:

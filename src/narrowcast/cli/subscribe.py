@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from narrowcast.cli import live
 from narrowcast.errors import ParameterError
 
+if TYPE_CHECKING:
+    from narrowcast.broker.login import Login
+
 #: Events that are written in one go.
 _MANY = 1024
 
 
 def subscribe(
-    subscriber: Annotated[str, typer.Option("--subscriber", metavar="NAME", help="Who subscribes.")],
+    subscriber: Annotated[
+        str | None, typer.Option("--subscriber", metavar="NAME", help="Who subscribes; else the user.")
+    ] = None,
     filters: Annotated[
         list[str] | None,
         typer.Option("--filter", metavar="F", help="What is wanted, as SQL's WHERE; can be repeated."),
@@ -35,6 +40,11 @@ def subscribe(
     ] = False,
     nats: live.Nats = live.HERE,
     prefix: live.Prefix = "nc",
+    user: live.User = None,
+    token: live.Token = None,
+    tls_ca: live.TlsCa = None,
+    tls_cert: live.TlsCert = None,
+    tls_key: live.TlsKey = None,
 ) -> None:
     """Print one JSON line for each event that matches, in order, until interrupted.
 
@@ -43,13 +53,19 @@ def subscribe(
         narrowcast subscribe --subscriber ann --filter "price > 75 AND name = 'IBM'"
 
         narrowcast subscribe --subscriber bob --topic sports --topic weather
+
+        NARROWCAST_TOKEN=... narrowcast subscribe --user ann --filter "price > 75"
     """
     wanted = [*(filters or []), *(_topic(flow, topic) for topic in topics or [])]
     if not wanted:
         raise ParameterError("there is nothing to subscribe to; give --filter or --topic")
     if count is not None and count < 1:
         raise ParameterError(f"--count is {count}; give a whole number of at least 1")
-    live.until_interrupted(_subscribe(nats, subscriber, wanted, prefix, count, keep=keep))
+    who = live.login(nats, user, token, tls_ca, tls_cert, tls_key)
+    name = subscriber or who.user
+    if not name:
+        raise ParameterError("there is nobody who subscribes; give --subscriber, or --user")
+    live.until_interrupted(_subscribe(who, name, wanted, prefix, count, keep=keep))
 
 
 def _topic(attribute: str, topic: str) -> str:
@@ -59,13 +75,13 @@ def _topic(attribute: str, topic: str) -> str:
 
 
 async def _subscribe(
-    url: str, name: str, wanted: list[str], prefix: str, count: int | None, *, keep: bool
+    who: Login, name: str, wanted: list[str], prefix: str, count: int | None, *, keep: bool
 ) -> None:
     """Print what comes."""
     from narrowcast.broker import Subscriber
 
     async with (
-        live.connected(url, "narrowcast subscribe") as transport,
+        live.connected(who, "narrowcast subscribe", prefix) as transport,
         Subscriber(transport, name, prefix=prefix) as subscriber,
     ):
         ids = await subscriber.subscribe(*wanted)

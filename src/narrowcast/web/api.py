@@ -13,6 +13,7 @@ from narrowcast import __version__
 from narrowcast.broker import Desk, Publisher, Subscriber, wire
 from narrowcast.errors import InputError, MissingError, NarrowcastError, PlanError
 from narrowcast.web.metrics import NodeMetrics
+from narrowcast.web.tokens import Open, Tokens
 
 try:
     from fastapi import FastAPI, HTTPException, Query, Request, Response
@@ -95,7 +96,7 @@ class RolledOut(BaseModel):
     listening: int = Field(description="How many listen to its channels.")
 
 
-def make_api(node: Node, transport: Transport) -> FastAPI:
+def make_api(node: Node, transport: Transport, tokens: Tokens | None = None) -> FastAPI:
     """Return the API of a node.
 
     Parameters
@@ -104,7 +105,10 @@ def make_api(node: Node, transport: Transport) -> FastAPI:
         Which; it has been started.
     transport
         What moves its bytes.
+    tokens
+        Who may do what; without, everybody may do everything.
     """
+    access = Open() if tokens is None else tokens
     begun = time.monotonic()
     prefix = node.subjects.prefix
     publisher = Publisher(transport, prefix=prefix, partitions=node.partitions)
@@ -142,39 +146,45 @@ def make_api(node: Node, transport: Transport) -> FastAPI:
             events=node.counts.events,
         )
 
-    @api.get("/metrics", response_class=Response)
+    @api.get("/metrics", response_class=Response, dependencies=access.needs())
     async def metrics() -> Response:
         """Give all metrics to Prometheus."""
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
-    @api.post("/subscriptions", status_code=201)
-    async def subscribe(wanted: NewSubscription) -> Subscription:
+    @api.post("/subscriptions", status_code=201, dependencies=access.needs("subscriber"))
+    async def subscribe(wanted: NewSubscription, request: Request) -> Subscription:
         """Subscribe somebody to what a filter lets through: it holds for all events published from now on."""
+        access.own(request, wanted.subscriber)
         answer = await _desk(node).change(wire.Add(wanted.subscriber, [wanted.filter]))
         return Subscription(
             subscription_id=answer.added[0], subscriber=wanted.subscriber, filter=wanted.filter
         )
 
-    @api.get("/subscriptions")
+    @api.get("/subscriptions", dependencies=access.needs("subscriber"))
     async def subscriptions(
+        request: Request,
         subscriber: Annotated[str, Query(min_length=1)],
         after: int = -1,
         limit: Annotated[int, Query(ge=1, le=_LISTED)] = _LISTED,
     ) -> list[Subscription]:
         """List the subscriptions of somebody, by id; `after` goes on behind the last one seen."""
+        access.own(request, subscriber)
         held = sorted((n, text) for n, text in node.holding.interests.of(subscriber).items() if n > after)
         return [
             Subscription(subscription_id=n, subscriber=subscriber, filter=text) for n, text in held[:limit]
         ]
 
-    @api.delete("/subscriptions/{subscription_id}", status_code=204)
-    async def unsubscribe(subscription_id: int, subscriber: Annotated[str, Query(min_length=1)]) -> None:
+    @api.delete("/subscriptions/{subscription_id}", status_code=204, dependencies=access.needs("subscriber"))
+    async def unsubscribe(
+        subscription_id: int, request: Request, subscriber: Annotated[str, Query(min_length=1)]
+    ) -> None:
         """Give up a subscription of somebody."""
+        access.own(request, subscriber)
         if subscription_id not in node.holding.interests.of(subscriber):
             raise HTTPException(404, f"subscription_id {subscription_id} is none of {subscriber!r}")
         await _desk(node).change(wire.Remove(subscriber, [subscription_id]))
 
-    @api.post("/events", status_code=202, openapi_extra=_EVENTS)
+    @api.post("/events", status_code=202, openapi_extra=_EVENTS, dependencies=access.needs("publisher"))
     async def publish(request: Request) -> Published:
         """Publish an event, or a list of events in their order, as they are written.
 
@@ -187,14 +197,19 @@ def make_api(node: Node, transport: Transport) -> FastAPI:
         await publisher.flush()
         return Published(events=len(some))
 
-    @api.get("/subscribers/{subscriber}/events", response_class=StreamingResponse)
-    async def receive(subscriber: str) -> StreamingResponse:
+    @api.get(
+        "/subscribers/{subscriber}/events",
+        response_class=StreamingResponse,
+        dependencies=access.needs("subscriber"),
+    )
+    async def receive(subscriber: str, request: Request) -> StreamingResponse:
         """Receive what a subscriber wants, a JSON line each, for as long as the connection lasts."""
+        access.own(request, subscriber)
         reader = await Subscriber(transport, subscriber, prefix=prefix).start()
 
         async def lines() -> AsyncIterator[bytes]:
             try:
-                while some := await reader.take(_LISTED):
+                while (some := await reader.take(_LISTED)) and access.still(request):
                     yield b"".join(event.payload + b"\n" for event in some)
             finally:  # by itself: this is cancelled when who reads has gone
                 task = asyncio.ensure_future(reader.aclose())
@@ -203,12 +218,12 @@ def make_api(node: Node, transport: Transport) -> FastAPI:
 
         return StreamingResponse(lines(), media_type="application/x-ndjson")
 
-    @api.post("/explain")
+    @api.post("/explain", dependencies=access.needs())
     async def explain(event: dict[str, Any]) -> dict[str, Any]:
         """Tell who would get an event right now, and which way; it is not sent."""
         return node.explain(msgspec.json.encode(event))
 
-    @api.post("/rollout")
+    @api.post("/rollout", dependencies=access.needs())
     async def rollout(wanted: Rollout) -> RolledOut:
         """Take up a plan while events flow: nobody misses any."""
         done = await _desk(node).rollout_from(

@@ -1,0 +1,181 @@
+"""What events have of one attribute, from JSON to a column; values that do not fit apart, with the reason."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from narrowcast.errors import TableError
+from narrowcast.model import keys
+
+if TYPE_CHECKING:
+    from narrowcast.model.types import DataType
+
+_NONE = type(None)
+_NUMBER: set[type] = {int, float, _NONE}
+_TEXT: set[type] = {str, _NONE}
+#: What the values of an attribute may be in JSON: each event means the same whatever comes beside it.
+_TYPES: dict[str, set[type]] = {
+    "boolean": {bool, _NONE},
+    "integer": _NUMBER,
+    "float": _NUMBER,
+    "decimal": _NUMBER,
+    "string": _TEXT,
+    "date": _TEXT,
+    "timestamp": _TEXT,
+    "void": {_NONE},
+}
+_WORDS: dict[type, str] = {
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    str: "a text",
+    list: "a list",
+    dict: "an object",
+}
+#: The least number that is none as a `float`, which has 32 bits.
+_TOO_MUCH = 2.0**128 - 2.0**103
+#: The largest double.
+_MOST = int(1.7976931348623157e308)
+#: Characters of a value that are told.
+_SHOWN = 40
+#: A day that the calendar has, and what a timestamp has beside it.
+_DAY = (
+    r"(?:\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)"
+    r"|02-(?:0[1-9]|1\d|2[0-8]))|(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
+)
+_HOUR, _MINUTE = r"(?:[01]\d|2[0-3])", r"[0-5]\d"
+_CLOCK = rf"[ T]{_HOUR}(?::{_MINUTE}(?::{_MINUTE}(?:\.\d{{1,9}})?)?)?"
+_ZONE = rf"(?:Z|[+-]{_HOUR}(?::?{_MINUTE})?)"
+_TEXTS = {
+    "date": _DAY,
+    "timestamp": rf"{_DAY}(?:{_CLOCK}{_ZONE}?)?",
+    "timestamp_ntz": rf"{_DAY}(?:{_CLOCK})?",
+}
+_ERRORS = (pa.ArrowException, TableError, OverflowError, UnicodeError, ArithmeticError)
+
+
+class Column:
+    """Reads what events have of one attribute.
+
+    A number is taken for what a filter compares it with: as a double the nearest there is, as an integer or a
+    decimal only what is exactly one. Fractions of a microsecond are dropped. Of what can only be tested for
+    null, a list or an object, the column says whether it is there.
+
+    Parameters
+    ----------
+    name
+        Of the attribute.
+    dtype
+        Its type.
+
+    Examples
+    --------
+    >>> from narrowcast.model.types import DataType
+    >>> Column("price", DataType.parse("double")).read([1, 2.5, None])[0].to_pylist()
+    [1.0, 2.5, None]
+    >>> column, wrong = Column("day", DataType.parse("date")).read(["2024-02-29", "2023-02-29", 7])
+    >>> column.null_count, wrong[1], wrong[2]
+    (2, "attribute 'day' is date, not '2023-02-29'", "attribute 'day' is date, not a number")
+    """
+
+    def __init__(self, name: str, dtype: DataType) -> None:
+        self._name, self._dtype, self._family = name, dtype, dtype.family
+        self._allowed = _TYPES.get(dtype.family, set())
+        # A fraction would be cut, and Arrow has other decimals in mind than the text of a number.
+        self._plain = {"integer": {int, _NONE}, "decimal": {_NONE}}.get(dtype.family, self._allowed)
+
+    def read(self, values: list[Any]) -> tuple[pa.Array, dict[int, str]]:
+        """Return values as a column, and why some do not fit, by position: those are null."""
+        if not self._allowed:
+            return pa.array([None if value is None else True for value in values], pa.bool_()), {}
+        types = list(map(type, values))
+        wrong: dict[int, str] = {}
+        if odd := set(types) - self._allowed:
+            wrong = {i: self._unlike(kind) for i, kind in enumerate(types) if kind in odd}
+            values = values.copy()
+            for i in wrong:
+                values[i] = None
+        if self._plain.issuperset(set(types) - odd):
+            try:
+                return self._column(values), wrong
+            except _ERRORS:
+                pass
+        column, others = self._texts(values) if self._dtype.name in _TEXTS else self._numbers(values)
+        return column, wrong | others
+
+    def _unlike(self, kind: type) -> str:
+        """Return why a value of another kind does not fit."""
+        return f"attribute {self._name!r} is {self._dtype}, not {_WORDS[kind]}"
+
+    def _texts(self, values: list[str | None]) -> tuple[pa.Array, dict[int, str]]:
+        """Read dates or timestamps of which some are none."""
+        texts = pa.array(values, pa.string())
+        fits = pc.match_substring_regex(texts, rf"\A(?:{_TEXTS[self._dtype.name]})\z")
+        others = np.flatnonzero(~np.asarray(fits.fill_null(True), bool)).tolist()
+        wrong = {i: self._reason(values[i]) for i in others}
+        texts = pc.if_else(fits, texts, None)
+        try:
+            return keys.conform(texts, self._dtype, self._name), wrong
+        except TableError:  # more digits than Arrow takes, or some with a zone and some without, in UTC
+            texts = pc.replace_substring_regex(texts, r"(\.\d{6})\d+", r"\1")
+            if self._dtype.name == "timestamp":
+                texts = pc.replace_substring_regex(texts, r"\A(.{10})\z", r"\1T00")
+                texts = pc.replace_substring_regex(texts, r"\A(.{11}[\d:.]+)\z", r"\1Z")
+            return keys.conform(texts, self._dtype, self._name), wrong
+
+    def _numbers(self, values: list[Any]) -> tuple[pa.Array, dict[int, str]]:
+        """Read numbers of which some are none of the type, or have to be made ones."""
+        found = [None if value is None else self._exact(value) for value in values]
+        pairs = enumerate(zip(values, found, strict=True))
+        wrong = {i: self._reason(value) for i, (value, fits) in pairs if fits is None and value is not None}
+        return self._column(found), wrong
+
+    def _column(self, values: list[Any]) -> pa.Array:
+        """Return values that fit as a column; an error where one does not."""
+        target = self._dtype.to_arrow()
+        if self._family in ("date", "timestamp"):
+            return keys.conform(pa.array(values, pa.string()), self._dtype, self._name)
+        if self._dtype.name == "float":
+            return keys.conform(pa.array(values, pa.float64()), self._dtype, self._name)
+        return pa.array(values, target)
+
+    def _reason(self, value: Any) -> str:
+        """Return why a value does not fit."""
+        return f"attribute {self._name!r} is {self._dtype}, not {_shown(value)}"
+
+    def _exact(self, value: float) -> float | Decimal | None:
+        """Return a number as its type has it; None where it does not fit."""
+        match self._family:
+            case "integer":
+                edge = 1 << (self._dtype.bits - 1)
+                whole = type(value) is int or value.is_integer()
+                return int(value) if whole and -edge <= value < edge else None
+            case "decimal":
+                return self._decimal(value)
+            case _:
+                fits = abs(value) <= _MOST if self._dtype.name == "double" else abs(value) < _TOO_MUCH
+                return float(value) if fits else None
+
+    def _decimal(self, value: float) -> Decimal | None:
+        """Return a number as it is written, where it has no more digits than the type."""
+        dtype = self._dtype
+        if abs(value) >= 10 ** (dtype.precision - dtype.scale):
+            return None
+        if type(value) is int:
+            return Decimal(value)
+        found = Decimal(repr(value)).normalize()
+        return found if -int(found.as_tuple().exponent) <= dtype.scale else None
+
+
+def _shown(value: Any) -> str:
+    """Return a value as an error shows it, briefly."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= _SHOWN else f"{value[:_SHOWN]}...")
+    if isinstance(value, int) and value.bit_length() > 128:  # one of very many digits takes long to write
+        return f"a number of {value.bit_length():,} bits"
+    return repr(value)

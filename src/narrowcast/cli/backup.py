@@ -1,0 +1,149 @@
+"""`narrowcast backup`: all that a live broker holds, in one file."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from narrowcast.cli import dead_letters, live, options
+from narrowcast.errors import InputError
+from narrowcast.files import writing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from narrowcast.broker.backup import Manifest
+    from narrowcast.broker.draft import Draft
+    from narrowcast.broker.login import Login
+    from narrowcast.broker.tls import Tls
+
+    #: Called with what is done now.
+    Tell = Callable[[str], None]
+
+
+def backup(
+    data: dead_letters.Data,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="The file to write; .tar.gz is compressed.")
+    ],
+    nats: Annotated[
+        str | None,
+        typer.Option("--nats", metavar="URL", help="The server that serve has as --nats, if it has one."),
+    ] = None,
+    prefix: Annotated[
+        str | None,
+        typer.Option("--prefix", metavar="P", help="How subjects of the broker begin, unless DIR says it."),
+    ] = None,
+    user: live.User = None,
+    token: live.Token = None,
+    tls_ca: live.TlsCa = None,
+    tls_cert: live.TlsCert = None,
+    tls_key: live.TlsKey = None,
+    as_json: options.Json = False,
+) -> None:
+    """Write all that a broker holds to one file, while it runs or when it is stopped.
+
+    That is its subscriptions, dead letters and plan; and if it delivers at least once, the events that wait,
+    and how far each subscriber has read. Its own NATS server is found by DIR; where it does not run, it is
+    started for this and ended. For servers of your own, give --nats as serve has it.
+
+    Only you may read FILE: it holds events, and the tokens of users if DIR has a users.json.
+
+    Examples:
+
+        narrowcast backup --data broker --out broker.tar
+
+        narrowcast backup --data broker --out broker.tar.gz --nats nats://one:4222,nats://two:4222
+    """
+    from narrowcast.broker.draft import draft, facts_of
+    from narrowcast.broker.lasting import Delivery
+    from narrowcast.broker.tls import Tls
+    from narrowcast.broker.wire import Subjects
+
+    with options.bars() as progress, draft(data, out) as made:
+        at = progress.add_task("begin", total=None)
+
+        def tell(text: str) -> None:
+            progress.update(at, description=text)
+
+        said = facts_of(data)
+        begins = Subjects(prefix or ("nc" if said is None else said.prefix)).prefix
+        promised = None if said is None else said.delivery
+        stored = False
+        if promised is not Delivery.AT_MOST_ONCE:
+            who = None if nats is None else live.login(nats, user, token, tls_ca, tls_cert, tls_key)
+            stored = _streams(made, data, who, Tls(tls_ca, tls_cert, tls_key), begins, tell)
+            if not stored and promised is not None:
+                raise InputError(
+                    f"the broker of {data} delivers at least once, and {nats or 'its own NATS server'} has "
+                    f"nothing stored with prefix {begins!r}; give --nats, and --prefix, as serve has them"
+                )
+        tell("copy subscriptions, dead letters and plan")
+        made.copy()
+        tell("write the file")
+        found = made.pack(
+            out, delivery=Delivery.AT_LEAST_ONCE if stored else Delivery.AT_MOST_ONCE, prefix=begins
+        )
+    show("backup", out, out.stat().st_size, found, as_json=as_json)
+
+
+def _streams(made: Draft, data: Path, who: Login | None, tls: Tls, prefix: str, tell: Tell) -> bool:
+    """Take what is stored, from servers that are given or that of the broker; return whether there is any."""
+    from narrowcast.broker.borrowed import Borrowed
+
+    if who is not None:
+        return asyncio.run(_take(made, who, prefix, tell))
+    if not (data / "nats" / "key").exists():  # it has no server of its own
+        return False
+    with Borrowed(data / "nats", tls=tls) as server:
+        return asyncio.run(_take(made, server.login, prefix, tell))
+
+
+async def _take(made: Draft, who: Login, prefix: str, tell: Tell) -> bool:
+    """Take the streams of a broker; return whether it has any."""
+    from narrowcast.broker.backup import member_of
+    from narrowcast.broker.snapshot import Snapshots
+    from narrowcast.broker.wire import Subjects
+
+    async with (
+        live.connected(who, "narrowcast backup", prefix) as transport,
+        Snapshots(transport, Subjects(prefix)) as snapshots,
+    ):
+        there = await snapshots.there()
+        if not there:
+            return False
+        for name in snapshots.names:
+            if name not in there:
+                raise InputError(
+                    f"the NATS server at {who.where} has {there[0]}, and no {name}; start the broker"
+                )
+            tell(f"take {name}")
+            if name == snapshots.streams.at:
+                made.stored(*await snapshots.records(name))
+                continue
+            path = made.file(member_of(name))
+            with writing(path), path.open("wb") as file:
+                made.stored(await snapshots.take(name, file.write))
+    return True
+
+
+def show(command: str, file: Path, size: int, found: Manifest, *, as_json: bool, **more: Any) -> None:
+    """Print what a backup holds."""
+    facts = {"command": command, "file": str(file), "bytes": size, **found.facts(), **more}
+    rows = [
+        ("", "number"),
+        ("subscriptions", f"{found.subscriptions:,}"),
+        ("subscribers", f"{found.subscribers:,}"),
+        ("dead letters", f"{found.letters:,}"),
+        ("plan", found.plan or "none"),
+        *(
+            (f"stream {each.name}", f"{each.messages:,} messages, {each.bytes:,} bytes")
+            for each in found.streams
+        ),
+        ("positions of subscribers", f"{found.positions:,}"),
+    ]
+    title = f"{file}, {size:,} bytes, made {found.created}: delivers {found.delivery}"
+    options.show(facts, {title: rows}, as_json=as_json)

@@ -1,0 +1,84 @@
+"""What a live broker promises, and how it stores events for that."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from narrowcast.errors import ParameterError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from narrowcast.broker import Transport
+    from narrowcast.broker.lasting import Delivery, Lasting
+    from narrowcast.broker.streams import Streams
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is promised, and how events are stored: for so long, so many bytes, on so many servers."""
+
+    delivery: Delivery
+    keep: float
+    most: int
+    replicas: int
+
+    @classmethod
+    def of(
+        cls,
+        asked: str | None,
+        lasting: Lasting | None,
+        *,
+        keep: float,
+        most: int | None,
+        replicas: int,
+        own: Path | None,
+        alone: bool,
+    ) -> Kept:
+        """Return what is asked for, or what was promised before.
+
+        Parameters
+        ----------
+        asked
+            What is to be promised; None for what was before.
+        lasting
+            What was promised before, of the first node.
+        keep, most, replicas
+            As of `Streams`; without bytes, half of what is free, and 8 GiB at most.
+        own
+            The folder of its own server.
+        alone
+            Whether there is no server at all.
+        """
+        from narrowcast.broker.lasting import Delivery
+        from narrowcast.broker.streams import MOST
+
+        try:
+            wanted = None if asked is None else Delivery(asked)
+        except ValueError as error:
+            raise ParameterError(f"--delivery is {asked!r}; give {' or '.join(Delivery)}") from error
+        found = (wanted or Delivery.AT_MOST_ONCE) if lasting is None else lasting.delivery(wanted)
+        if found is Delivery.AT_LEAST_ONCE and alone:
+            raise ParameterError("--memory stores nothing; leave it out, or serve at-most-once")
+        if most is None:
+            most = MOST
+            if own is not None:
+                own.mkdir(parents=True, exist_ok=True)
+                most = max(1 << 20, min(MOST, shutil.disk_usage(own).free // 2))
+        return cls(found, keep, most, replicas)
+
+    @property
+    def stores(self) -> bool:
+        """Whether events are stored."""
+        return self.delivery == "at-least-once"
+
+    def streams(self, transport: Transport, prefix: str) -> Streams | None:
+        """Return where events are stored, if they are."""
+        if not self.stores:
+            return None
+        from narrowcast.broker.streams import Streams
+        from narrowcast.broker.wire import Subjects
+
+        return Streams(transport, Subjects(prefix), keep=self.keep, most=self.most, replicas=self.replicas)

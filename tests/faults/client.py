@@ -1,0 +1,128 @@
+"""Clients as processes of their own, which write down what happens to them until standard input ends.
+
+python -m faults.client receive URL FOLDER LIFE LOAD NAME...
+python -m faults.client publish URL FOLDER LIFE LOAD NAME
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import sys
+import time
+from pathlib import Path
+
+from faults.journal import Handed, Journal, path_of
+from faults.load import Load
+
+from narrowcast.broker import Event, Publisher, Subscriber
+from narrowcast.broker.nats import NatsTransport
+from narrowcast.errors import NarrowcastError, TransportError
+
+log = logging.getLogger("faults")
+
+#: Seconds to try to come in while nobody answers, and from one try to the next.
+PATIENCE, PAUSE = 60.0, 0.3
+#: The most events that are published between two flushes.
+TOGETHER = 40
+
+
+def over() -> asyncio.Future[str]:
+    """Return what is done when this process is to end."""
+    return asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+def ready() -> None:
+    """Tell whoever started this process that it is at work."""
+    print("ready", flush=True)
+
+
+async def entered(url: str, name: str, load: Load) -> Subscriber:
+    """Return a subscriber that has its filters, as soon as a broker is there."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        transport = await NatsTransport.connect(url, patience=PATIENCE)
+        made = Subscriber(transport, name, window=load.window, patience=3.0)
+        try:
+            await made.start()
+            if not made.filters:
+                await made.subscribe(*load.filters[name])
+        except TransportError as error:
+            log.warning("%s is not in yet: %s", name, error)
+            await made.aclose(processed=False)
+            await transport.aclose()
+            if time.monotonic() > end:
+                raise
+            await asyncio.sleep(PAUSE)
+        else:
+            return made
+
+
+def handed(event: Event, now: float) -> Handed:
+    """Return what is written down of an event; its number is in it a second time."""
+    data = event.data
+    number = event.number if data["n"] == event.number else -1
+    return Handed(event.publisher, number, event.subject, now, data["t"])
+
+
+async def receive(url: str, folder: Path, life: int, load: Load, *names: str) -> None:
+    """Be some subscribers."""
+
+    async def read(one: Subscriber) -> None:
+        journal = Journal(path_of(folder, "receive", one.name, life))
+        rng = random.Random(f"{load.seed} {life} {one.name}")
+        while some := await one.take(rng.randint(1, 2 * load.window)):
+            now = time.time()
+            journal.handed([handed(event, now) for event in some])
+
+    people = await asyncio.gather(*(entered(url, name, load) for name in names))
+    reading = [asyncio.create_task(read(one)) for one in people]
+    ready()
+    done, _ = await asyncio.wait({over(), *reading}, return_when=asyncio.FIRST_COMPLETED)
+    for each in done & set(reading):
+        each.result()
+    for one in people:
+        await one.aclose()
+    await asyncio.gather(*reading)
+
+
+async def publish(url: str, folder: Path, life: int, load: Load, name: str) -> None:
+    """Be a publisher, which flushes now and then; what was refused is not published again."""
+    transport = await NatsTransport.connect(url, patience=PATIENCE)
+    publisher = await Publisher(transport, name).start()
+    journal = Journal(path_of(folder, "publish", name, life))
+    rng = random.Random(f"{load.seed} {life} {name}")
+    ending = over()
+    ready()
+    begun, many = time.monotonic(), 0
+    while not ending.done():
+        first = publisher.number
+        try:
+            for _ in range(rng.randint(1, TOGETHER)):
+                await publisher.publish(load.event(publisher.number, time.time()))
+                if rng.random() < 0.2:
+                    await asyncio.sleep(0)
+            await publisher.flush()
+            journal.flushed(first, publisher.number - first, time.time())
+        except NarrowcastError as error:
+            journal.refused(first, publisher.number - first, time.time(), str(error))
+            log.warning("%s: %s", name, error)
+            await asyncio.sleep(PAUSE)
+            begun, many = time.monotonic(), 0  # what was not published then is not made up for
+        many += publisher.number - first
+        await asyncio.sleep(max(0.0, begun + many / load.rate - time.monotonic()))
+    await transport.aclose()
+
+
+def main() -> None:
+    """Do what the arguments say."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(message)s", datefmt="%H:%M:%S")
+    task, url, folder, life, load, *names = sys.argv[1:]
+    work = {"receive": receive, "publish": publish}[task]
+    asyncio.run(work(url, Path(folder), int(life), Load(**json.loads(load)), *names))
+
+
+if __name__ == "__main__":
+    main()

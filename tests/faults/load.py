@@ -1,0 +1,86 @@
+"""What is published and who wants it, all by a seed; and plans for it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from support.broker import SCHEMA, some_events, some_filters, wanted, write_plan_of
+
+#: Different events; each is published again and again.
+POOL = 1_009
+#: Ways to plan that need nothing but who wants what, the two ends among them.
+METHODS = ("direct", "hash", "broadcast", "ncut", "unicast")
+
+
+@dataclass(frozen=True)
+class Load:
+    """Subscribers with filters that overlap, and events of which each wants a part.
+
+    An event is told by its number alone, so that what somebody should get follows from what was acknowledged.
+
+    Parameters
+    ----------
+    seed
+        Of everything.
+    people, publishers
+        How many subscribers and publishers there are.
+    rate
+        Events a second of each publisher.
+    window
+        Events that a subscriber may be handed out before it acknowledges some.
+    channels
+        Of each plan.
+    """
+
+    seed: int = 1
+    people: int = 8
+    publishers: int = 2
+    rate: float = 200.0
+    window: int = 256
+    channels: int = 4
+
+    @cached_property
+    def filters(self) -> dict[str, list[str]]:
+        """Who wants what."""
+        rng = np.random.default_rng([self.seed, 1])
+        return {f"s{i}": some_filters(rng, 1 + i % 3) for i in range(self.people)}
+
+    @cached_property
+    def events(self) -> list[dict[str, Any]]:
+        """What is published."""
+        return some_events(np.random.default_rng([self.seed, 2]), POOL)
+
+    @cached_property
+    def _wanted(self) -> dict[str, frozenset[int]]:
+        return {who: frozenset(rows) for who, rows in wanted(self.filters, self.events).items()}
+
+    def event(self, number: int, now: float) -> dict[str, Any]:
+        """Return the event of a number."""
+        return self.events[number % POOL] | {"n": number, "t": now}
+
+    def wants(self, who: str, number: int) -> bool:
+        """Return whether somebody wants the event of a number."""
+        return number % POOL in self._wanted[who]
+
+    @property
+    def names(self) -> list[str]:
+        """All publishers."""
+        return [f"p{i}" for i in range(self.publishers)]
+
+    def write_schema(self, path: Path) -> Path:
+        """Write the types of attributes."""
+        path.write_text(json.dumps(SCHEMA.to_dict()))
+        return path
+
+    def write_plans(self, folder: Path) -> list[Path]:
+        """Write a plan by each method."""
+        folder.mkdir(parents=True, exist_ok=True)
+        return [
+            Path(write_plan_of(folder / method, self.filters, method, self.channels, self.seed))
+            for method in METHODS
+        ]

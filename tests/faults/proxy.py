@@ -1,0 +1,125 @@
+"""A network that can be cut: connections go through here."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Self, TypeVar
+
+Found = TypeVar("Found")
+_CHUNK = 1 << 16
+
+
+class Proxy:
+    """Passes bytes on to a port of this machine and back, in a thread of its own, until it is told otherwise.
+
+    Parameters
+    ----------
+    port
+        Where connections go on to.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._open: asyncio.Event
+        self._pairs: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: Where it listens, once it has started.
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        """Its address for clients."""
+        return f"nats://127.0.0.1:{self.port}"
+
+    def _run(self, work: Coroutine[Any, Any, Found]) -> Found:
+        """Do something in its loop, and wait for that."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._run(self._start())
+        return self
+
+    async def _start(self) -> None:
+        self._open = asyncio.Event()
+        self._open.set()
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = int(self._server.sockets[0].getsockname()[1])
+
+    def __exit__(self, *_: object) -> None:
+        self._run(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        self._server.close()
+        await self._reset()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ---- connections
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        await self._open.wait()
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self._to)
+        except OSError:
+            _break(writer)
+            return
+        pair = writer, back
+        self._pairs.add(pair)
+        try:
+            await asyncio.gather(self._pass(reader, back), self._pass(there, writer))
+        finally:
+            self._pairs.discard(pair)
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass bytes on, in one direction; while the network is cut they stay where they are."""
+        with suppress(OSError):
+            while some := await reader.read(_CHUNK):
+                await self._open.wait()
+                writer.write(some)
+                await writer.drain()
+        with suppress(OSError):
+            writer.close()
+
+    # ---- cuts
+
+    def cut(self) -> None:
+        """Let nothing through any more, and close nothing; who connects anew hears nothing."""
+        self._loop.call_soon_threadsafe(self._open.clear)
+
+    def heal(self) -> None:
+        """Let everything through again, and what has waited."""
+        self._loop.call_soon_threadsafe(self._open.set)
+
+    def reset(self) -> None:
+        """Break all connections at once, with all that is on its way."""
+        self._run(self._reset())
+
+    async def _reset(self) -> None:
+        for pair in list(self._pairs):
+            for writer in pair:
+                _break(writer)
+
+
+def _break(writer: asyncio.StreamWriter) -> None:
+    """Close a connection without a word, so that the other side sees a reset."""
+    at = writer.get_extra_info("socket")
+    if at is not None:
+        with suppress(OSError):
+            at.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
