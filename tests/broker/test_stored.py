@@ -15,6 +15,7 @@ from narrowcast.broker.positions import Positions
 from narrowcast.broker.server import NatsServer
 from narrowcast.broker.streams import Streams
 from narrowcast.broker.wire import Subjects
+from narrowcast.errors import TransportError
 from support.broker import PATIENCE, SCHEMA, plan_of, some_events, some_filters, wanted
 
 if TYPE_CHECKING:
@@ -29,12 +30,12 @@ pytestmark = pytest.mark.nats
 
 @asynccontextmanager
 async def broker(
-    url: str, folder: Path, prefix: str = "nc", plan: Routes | None = None
+    url: str, folder: Path, prefix: str = "nc", plan: Routes | None = None, most: int = 64 << 20
 ) -> AsyncIterator[Node]:
     """Run a node that stores events, with a connection of its own."""
     transport = await NatsTransport.connect(url)
     subjects = Subjects(prefix)
-    streams = Streams(transport, subjects, most=64 << 20)
+    streams = Streams(transport, subjects, most=most)
     positions = Positions(streams, subjects)
     store = Store(folder / "subscriptions.db")
     desk = Desk(transport, Interests(SCHEMA, store=store), prefix=prefix, positions=positions)
@@ -59,11 +60,13 @@ async def read(subscriber: Subscriber, many: int) -> list[Event]:
     return found
 
 
-async def send(url: str, prefix: str, events: list[dict[str, Any]], name: str = "p") -> None:
+async def send(url: str, prefix: str, events: list[dict[str, Any]], pause: float = 0.0) -> None:
     transport = await NatsTransport.connect(url)
-    async with Publisher(transport, name, prefix=prefix) as publisher:
+    async with Publisher(transport, "p", prefix=prefix) as publisher:
         for event in events:
             await publisher.publish(event)
+            if pause:
+                await asyncio.sleep(pause)
         await publisher.flush()
         assert publisher.stored
     await transport.aclose()
@@ -143,8 +146,6 @@ def test_windows_frames_and_what_came_before(nats_url: str, tmp_path: Path) -> N
 
 def test_another_of_the_same_name_takes_over(nats_url: str, tmp_path: Path) -> None:
     async def run() -> None:
-        from narrowcast.errors import TransportError
-
         async with broker(nats_url, tmp_path, "twice"):
             transport = await NatsTransport.connect(nats_url)
             one = await Subscriber(transport, "ann", prefix="twice").start()
@@ -198,5 +199,112 @@ def test_the_server_is_killed_and_comes_again(tmp_path: Path) -> None:
             await here.aclose()
             await there.aclose()
         server.stop()
+
+    asyncio.run(run())
+
+
+async def too_much(publisher: Publisher, sent: list[int]) -> None:
+    """Publish until that fails."""
+    while True:
+        await publisher.publish({"price": len(sent), "text": "x" * 20_000})
+        await publisher.flush()
+        sent.append(len(sent))
+
+
+def test_a_full_store_refuses_publishers_and_goes_on_when_it_is_read(tmp_path: Path) -> None:
+    async def run() -> None:
+        with NatsServer(tmp_path / "nats") as server:
+            async with broker(server.url, tmp_path, most=2 << 20) as node:
+                transport = await NatsTransport.connect(server.url)
+                ann = await Subscriber(transport, "ann").start()
+                await ann.subscribe("price >= 0")
+                publisher = await Publisher(transport, "p").start()
+                sent: list[int] = []
+                refused = True
+                async with asyncio.timeout(PATIENCE):
+                    with pytest.raises(TransportError, match=r"1 events of 'p' .* maximum bytes exceeded"):
+                        await too_much(publisher, sent)
+                    taken = len(sent)
+                    got = [event.data["price"] for event in await read(ann, taken)]
+                    while refused:  # until what was read is forgotten
+                        try:
+                            await publisher.publish({"price": taken})
+                            await publisher.flush()
+                            refused = False
+                        except TransportError:
+                            await node.holding._positions.sweep()  # type: ignore[attr-defined]
+                            await asyncio.sleep(0.05)
+                            await ann.take(0)
+                got += [event.data["price"] for event in await read(ann, 1)]
+                assert got == list(range(taken + 1))
+                await ann.aclose()
+                await transport.aclose()
+
+    asyncio.run(run())
+
+
+def test_plans_change_and_nobody_misses_anything(nats_url: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        prefix = "plans"
+        rng = np.random.default_rng(7)
+        filters = {f"s{i}": some_filters(rng, 3) for i in range(6)}
+        events = [event | {"n": n} for n, event in enumerate(some_events(rng, 1200))]
+        expected = wanted(filters, events)
+        got: dict[str, list[Event]] = {name: [] for name in filters}
+        async with broker(nats_url, tmp_path, prefix) as node:
+            transports = [await NatsTransport.connect(nats_url) for _ in filters]
+            living = {}
+            for name, transport in zip(filters, transports, strict=True):
+                living[name] = await Subscriber(transport, name, prefix=prefix).start()
+                await living[name].subscribe(*filters[name])
+
+            async def collect(name: str) -> None:
+                while some := await living[name].take(50):
+                    got[name] += some
+
+            reading = [asyncio.create_task(collect(name)) for name in filters]
+            sending = asyncio.create_task(send(nats_url, prefix, events, 0.001))
+            desk = node.holding
+            assert isinstance(desk, Desk)
+            for seed in range(5):
+                await desk.rollout(plan_of(filters, "hash", 3, seed), overlap=5)
+                await asyncio.sleep(0.05)
+            await sending
+            async with asyncio.timeout(PATIENCE):
+                while any(len(got[name]) < len(expected[name]) for name in filters):
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0.3)
+            for name in filters:
+                assert sorted(event.data["n"] for event in got[name]) == expected[name]
+                for subject in {event.subject for event in got[name]}:
+                    own = [event.data["n"] for event in got[name] if event.subject == subject]
+                    assert own == sorted(own)
+            assert {len(each.subject.split(".")) for own in got.values() for each in own} == {4, 5}
+            for each in living.values():
+                await each.aclose()
+            await asyncio.gather(*reading)
+            for transport in transports:
+                await transport.aclose()
+
+    asyncio.run(run())
+
+
+def test_many_frames_are_replayed_at_once(nats_url: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        prefix = "many"
+        async with broker(nats_url, tmp_path, prefix):
+            transport = await NatsTransport.connect(nats_url)
+            async with Subscriber(transport, "ann", prefix=prefix) as ann:
+                await ann.subscribe("price >= 0")
+            async with Publisher(transport, "p", prefix=prefix) as publisher:
+                for price in range(1500):
+                    await publisher.publish({"price": price})
+                    await publisher.flush()  # so that nearly each has a frame of its own
+            begun = asyncio.get_running_loop().time()
+            again = await Subscriber(transport, "ann", prefix=prefix, limit=100).start()
+            assert [event.data["price"] for event in await read(again, 1500)] == list(range(1500))
+            assert asyncio.get_running_loop().time() - begun < 5  # a replay that stalls takes that long
+            await again.aclose()
+            await transport.aclose()
 
     asyncio.run(run())

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
-import os
 import re
+import resource
 import shutil
 import stat
 import subprocess
+import tarfile
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import narrowcast as nc
 from narrowcast.broker import Connection, Store
-from narrowcast.broker.borrowed import Borrowed
-from narrowcast.broker.quarantine import Quarantine
 from narrowcast.broker.server import NatsServer
 from support.command import outcome, refusal
 from support.live import NARROWCAST, line_with, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 STORED = ("--delivery", "at-least-once")
 
@@ -59,6 +60,16 @@ def heard(url: str, name: str, many: int, *, patience: float = 20.0) -> list[int
     return found
 
 
+def heard_some(url: str, name: str, many: int) -> list[int]:
+    """Return the first events that somebody reads, who then goes."""
+    found: list[int] = []
+    with Connection(url) as broker:
+        reader = broker.subscriber(name)
+        while len(found) < many:
+            found += [event.data["n"] for event in reader.take(1, timeout=20)]
+    return found
+
+
 def told(*words: str | Path) -> dict[str, Any]:
     """Run a command that goes well, and return what it tells."""
     done = outcome(*words, "--json")
@@ -71,7 +82,9 @@ def told(*words: str | Path) -> dict[str, Any]:
 def test_a_broker_is_lost_and_goes_on_elsewhere(tmp_path: Path) -> None:
     data, elsewhere, file = tmp_path / "data", tmp_path / "elsewhere", tmp_path / "b.tar"
     interest = nc.Interest([[1], [1]], subscribers=["ann", "bob"])
-    nc.write_plan(nc.Broadcast().fit(interest).plan_, tmp_path / "plan", method="broadcast", flow_space="events")
+    nc.write_plan(
+        nc.Broadcast().fit(interest).plan_, tmp_path / "plan", method="broadcast", flow_space="events"
+    )
     with serving(data, *STORED, "--plan", tmp_path / "plan") as url:
         with Connection(url) as broker:
             broker.subscriber("ann").subscribe("n >= 0")
@@ -96,11 +109,231 @@ def test_a_broker_is_lost_and_goes_on_elsewhere(tmp_path: Path) -> None:
         assert heard(url, "bob", 1) == [101]
 
 
-def heard_some(url: str, name: str, many: int) -> list[int]:
-    """Return the first events that somebody reads, who then goes."""
-    found: list[int] = []
-    with Connection(url) as broker:
-        reader = broker.subscriber(name)
-        while len(found) < many:
-            found += [event.data["n"] for event in reader.take(1, timeout=20)]
-    return found
+@pytest.mark.nats
+def test_while_events_flow_nothing_is_lost(tmp_path: Path) -> None:
+    data, many = tmp_path / "data", 2
+    sent, read, done = [0], list[int](), threading.Event()
+
+    def send(url: str) -> None:
+        with Connection(url) as broker:
+            publisher = broker.publisher("p")
+            while not done.is_set():
+                publisher.publish(*({"n": n} for n in range(sent[0], sent[0] + 20)))
+                publisher.flush()
+                sent[0] += 20
+                time.sleep(0.002)
+
+    def hear(url: str) -> None:
+        with Connection(url) as broker:
+            reader = broker.subscriber("ann")
+            while not done.is_set():
+                read.extend(event.data["n"] for event in reader.take(200, timeout=0.2))
+
+    with serving(data, *STORED) as url:
+        with Connection(url) as broker:
+            for name in ("ann", "bob"):
+                broker.subscriber(name).subscribe("n >= 0")
+        threads = [threading.Thread(target=work, args=(url,)) for work in (send, hear)]
+        for thread in threads:
+            thread.start()
+        try:
+            before = []
+            for i in range(many):
+                time.sleep(0.7)
+                before.append(sent[0])
+                told("backup", "--data", data, "--out", tmp_path / f"b{i}.tar.gz")
+        finally:
+            done.set()
+            for thread in threads:
+                thread.join()
+    assert before[0] > 100
+    for i in range(many):
+        told("restore", tmp_path / f"b{i}.tar.gz", "--data", tmp_path / f"again{i}")
+        with serving(tmp_path / f"again{i}") as url:  # it remembers what it promises
+            publish(url, -1, 10**6)
+            for name, had in (("bob", set[int]()), ("ann", set(read))):
+                found = heard(url, name, before[i] - len(had) + 1)
+                while found[-1] != 10**6:
+                    found += heard(url, name, 1)
+                assert set(range(before[i])) <= had | set(found)
+                assert len(found) == len(set(found))
+                assert found == sorted(found)
+
+
+@pytest.mark.nats
+@pytest.mark.parametrize("runs", [True, False])
+def test_at_most_once_has_no_streams(tmp_path: Path, runs: bool) -> None:
+    data = tmp_path / "data"
+    (tmp_path / "types.json").write_text('{"n": "double"}')
+    with ExitStack() as stack:
+        url = stack.enter_context(serving(data, "--schema", tmp_path / "types.json"))
+        with Connection(url) as broker:
+            broker.subscriber("ann").subscribe("n > 0", "n < -5")
+            publisher = broker.publisher("p")
+            publisher.publish({"n": "x"}, {"n": 1})
+            publisher.flush()
+        if not runs:
+            stack.close()
+        made = told("backup", "--data", data, "--out", tmp_path / "b.tgz")
+    assert (made["delivery"], made["streams"], made["positions"]) == ("at-most-once", [], 0)
+    assert (made["subscriptions"], made["letters"]) == (2, 1)
+    shown = outcome("restore", tmp_path / "b.tgz", "--data", tmp_path / "again").stdout
+    assert "delivers at-most-once" in shown
+    assert (
+        json.loads(outcome("dead-letters", "list", "--data", tmp_path / "again", "--json").stdout)["letters"]
+        == 1
+    )
+    with running("serve", "--port", "0", "--data", tmp_path / "again") as broker_again:
+        assert "2 subscriptions" in line_with(broker_again, "serving at")
+
+
+@pytest.mark.nats
+def test_a_broker_that_is_stopped_and_a_server_of_ones_own(tmp_path: Path) -> None:
+    data, file = tmp_path / "data", tmp_path / "b.tar"
+    words: list[str | Path]
+    with (
+        serving(data, *STORED, "--prefix", "market.eu") as url,
+        Connection(url, prefix="market.eu") as broker,
+    ):
+        broker.subscriber("ann").subscribe("n >= 0")
+        publisher = broker.publisher("p")
+        publisher.publish({"n": 1}, {"n": 2})
+        publisher.flush()
+    made = told("backup", "--data", data, "--out", file)
+    assert (made["prefix"], made["positions"]) == ("market.eu", 1)
+    assert [each["name"] for each in made["streams"]] == ["market_eu_in", "market_eu_at", "market_eu_out"]
+    with NatsServer(tmp_path / "own") as server:
+        told("restore", file, "--data", tmp_path / "again", "--nats", server.url)
+        assert not (tmp_path / "again" / "nats").exists()
+        why = refusal("restore", file, "--data", tmp_path / "more", "--nats", server.url)
+        assert f"the NATS server at {server.url} has stream market_eu_in already; remove it" in why
+        assert not (tmp_path / "more").exists()
+        words = ["--nats", server.url, "--data", tmp_path / "again", "--prefix", "market.eu"]
+        with running("serve", *words) as serve:
+            line_with(serve, "serving at")
+            with Connection(server.url, prefix="market.eu") as broker:
+                reader = broker.subscriber("ann")
+                assert [event.data for event in reader.take(2, timeout=20)] == [{"n": 1}, {"n": 2}]
+            # Where its streams are, its folder does not say.
+            why = refusal("backup", "--data", tmp_path / "again", "--out", tmp_path / "c.tar")
+            assert "delivers at least once" in why
+            assert "give --nats" in why
+            again = told(
+                "backup", "--data", tmp_path / "again", "--out", tmp_path / "c.tar", "--nats", server.url
+            )
+            assert again["positions"] == 1
+    # The broker whose backup was taken while it was stopped can be served as before.
+    with serving(data, "--prefix", "market.eu"):
+        pass
+
+
+@pytest.mark.nats
+def test_what_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
+    data, file = tmp_path / "data", tmp_path / "b.tar"
+    with serving(data, *STORED) as url:
+        publish(url, 1)
+        told("backup", "--data", data, "--out", file)
+    members: dict[str, bytes] = {}
+    with tarfile.open(file) as tar:
+        members = {entry.name: tar.extractfile(entry).read() for entry in tar}  # type: ignore[union-attr]
+    # All hashes are right, and the stream that comes last is no stream.
+    members["streams/nc_in.snapshot"] = b"no stream at all"
+    manifest = json.loads(members["manifest.json"])
+    sha = hashlib.sha256(members["streams/nc_in.snapshot"]).hexdigest()
+    manifest["members"]["streams/nc_in.snapshot"] = {"size": 16, "sha256": sha}
+    members["manifest.json"] = json.dumps(manifest).encode()
+    members["manifest.sha256"] = hashlib.sha256(members["manifest.json"]).hexdigest().encode()
+    with tarfile.open(tmp_path / "bad.tar", "w") as tar:
+        for name, content in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    assert "the NATS server does not take stream nc_in" in refusal(
+        "restore", tmp_path / "bad.tar", "--data", tmp_path / "again"
+    )
+    with NatsServer(tmp_path / "own") as server:
+        words: list[str | Path] = ["--data", tmp_path / "again", "--nats", server.url]
+        assert "the NATS server does not take stream nc_in" in refusal(
+            "restore", tmp_path / "bad.tar", *words
+        )
+        told("restore", file, *words)  # there is nothing in the way
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "b.tar", "bad.tar", "data", "own"]
+
+
+@pytest.mark.nats
+def test_another_broker_is_moved_aside(tmp_path: Path) -> None:
+    data, file = tmp_path / "data", tmp_path / "b.tar"
+    with serving(data):
+        told("backup", "--data", data, "--out", file)
+        assert "a broker runs in" in refusal("restore", file, "--data", data, "--force")
+    why = refusal("restore", file, "--data", data)
+    assert re.search(r"data is not empty, it has broker\.json, dead-letters\.db, \S+ and \d more; name", why)
+    done = outcome("restore", file, "--data", data, "--force", "--json")
+    old = json.loads(done.stdout)["old"]
+    assert done.stderr == f"what was in {data} is in {old}\n"
+    assert (Path(old) / "nats" / "key").exists()
+    assert [path.name for path in data.iterdir() if path.suffix == ".db"]
+    assert not (data / "nats").exists()
+    assert (data / "subscriptions.db").exists()
+
+
+def broker_at(data: Path) -> Path:
+    """Make the folder of a broker that has some subscriptions, and return it."""
+    store = Store(data / "subscriptions.db")
+    store.add({n: ("ann", f"n > {n}") for n in range(10_000)})
+    store.close()
+    return data
+
+
+def test_a_folder_that_is_there(tmp_path: Path) -> None:
+    told("backup", "--data", broker_at(tmp_path / "data"), "--out", tmp_path / "deep" / "b.tar")
+    file = tmp_path / "deep" / "b.tar"
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    (tmp_path / "file").touch()
+    told("restore", file, "--data", tmp_path / "link")
+    assert [path.name for path in (tmp_path / "empty").iterdir()] == ["subscriptions.db"]
+    assert "is a file; name a folder" in refusal("restore", file, "--data", tmp_path / "file")
+    assert "not empty, it has subscriptions.db; name" in refusal(
+        "restore", file, "--data", tmp_path / "empty"
+    )
+    assert "there is no --data" in refusal("restore", file)
+    assert "cannot write" in refusal("restore", file, "--data", tmp_path / "file" / "deep")
+
+
+def test_refusals(tmp_path: Path) -> None:
+    out = tmp_path / "b.tar"
+    assert "has no subscriptions.db; name the folder" in refusal("backup", "--data", tmp_path, "--out", out)
+    data = broker_at(tmp_path / "data")
+    (data / "broker.json").write_text('{"delivery": "at-least-once", "prefix": "eu"}')
+    assert "its own NATS server has nothing stored with prefix 'eu'" in refusal(
+        "backup", "--data", data, "--out", out
+    )
+    (data / "broker.json").unlink()
+    assert "is not there; name a file" in refusal("restore", out, "--data", tmp_path / "again")
+    told("backup", "--data", data, "--out", out)
+    assert "exists already" in refusal("backup", "--data", data, "--out", out)
+    out.write_bytes(out.read_bytes()[:100_000])
+    assert "is no backup, or is damaged" in refusal("restore", out, "--data", tmp_path / "again")
+    assert "is no backup, or is damaged" in refusal("restore", out, "--dry-run")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar", "data"]
+
+
+def test_no_space(tmp_path: Path) -> None:
+    data = broker_at(tmp_path / "data")
+    told("backup", "--data", data, "--out", tmp_path / "b.tar")
+
+    def small() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    for words in (
+        ("backup", "--data", data, "--out", tmp_path / "c.tar"),
+        ("restore", tmp_path / "b.tar", "--data", tmp_path / "again"),
+    ):
+        done = subprocess.run(
+            [NARROWCAST, *words], capture_output=True, text=True, check=False, preexec_fn=small, timeout=60
+        )
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("narrowcast: cannot ")
+        assert done.stderr.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar", "data"]

@@ -7,8 +7,9 @@ import os
 import re
 import tarfile
 import zlib
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,12 +18,15 @@ from narrowcast.broker.snapshot import Taken  # noqa: TC001 msgspec reads annota
 from narrowcast.errors import InputError
 from narrowcast.files import first_line, writing
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 #: The format of backups.
 FORMAT = 1
 #: What a broker has in its folder: subscriptions, dead letters, and perhaps users.
 SUBSCRIPTIONS, LETTERS, USERS = "subscriptions.db", "dead-letters.db", "users.json"
-#: What a backup has besides: the manifest, which comes first; positions; and snapshots of streams.
-MANIFEST, POSITIONS, STREAMS = "manifest.json", "streams/positions", "streams"
+#: What a backup has besides: the manifest and its hash, which come first; positions; snapshots of streams.
+MANIFEST, SUM, POSITIONS, STREAMS = "manifest.json", "manifest.sha256", "streams/positions", "streams"
 #: The names that members may have. No other is written anywhere, whatever an archive says.
 NAME = re.compile(
     rf"{SUBSCRIPTIONS}|{LETTERS}|{USERS}|{FILE}|{POSITIONS}"
@@ -107,10 +111,7 @@ def read(path: str | Path, into: Path | None = None) -> Manifest:
     path = Path(path)
     try:
         with tarfile.open(path, "r|*") as tar:
-            first = tar.next()
-            if first is None or first.name != MANIFEST or not _is_plain(first) or first.size > _LARGEST:
-                raise InputError(f"{path} is no backup: it does not begin with a manifest; name one that is")
-            manifest = _manifest(path, _content(tar, first))
+            manifest = _manifest(path, _content(path, tar, MANIFEST), partial(_content, path, tar, SUM))
             left = dict(manifest.members)
             while (entry := tar.next()) is not None:
                 wanted = left.pop(entry.name, None)
@@ -139,20 +140,25 @@ def _is_plain(entry: tarfile.TarInfo) -> bool:
     return entry.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
 
 
-def _content(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
-    """Return what a small member holds."""
+def _content(path: Path, tar: tarfile.TarFile, name: str) -> bytes:
+    """Return what the next member holds, which is small and has a name."""
+    entry = tar.next()
+    if entry is None or entry.name != name or not _is_plain(entry) or entry.size > _LARGEST:
+        raise InputError(f"{path} is no backup: it does not begin with a manifest; name one that is")
     file = tar.extractfile(entry)
     return b"" if file is None else file.read()
 
 
-def _manifest(path: Path, text: bytes) -> Manifest:
-    """Return the manifest of a backup."""
+def _manifest(path: Path, text: bytes, hashed: Callable[[], bytes]) -> Manifest:
+    """Return the manifest of a backup, if it is what it was."""
     try:
         number = msgspec.json.decode(text, type=_Format).format
         if number > FORMAT:
             raise InputError(
                 f"{path} is of format {number}, and this Narrowcast reads {FORMAT}; install a later one"
             )
+        if hashed() != hashlib.sha256(text).hexdigest().encode():
+            raise InputError(f"{path} is damaged: {MANIFEST} is not what it was; take another backup")
         manifest = msgspec.json.decode(text, type=Manifest)
     except msgspec.MsgspecError as error:
         raise InputError(

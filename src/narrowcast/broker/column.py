@@ -29,6 +29,8 @@ _TYPES: dict[str, set[type]] = {
     "timestamp": _TEXT,
     "void": {_NONE},
 }
+#: Those that Arrow reads as they are meant, where not all: of others it cuts fractions, or keeps too many.
+_PLAIN: dict[str, set[type]] = {"integer": {int, _NONE}, "decimal": {_NONE}}
 _WORDS: dict[type, str] = {
     bool: "a boolean",
     int: "a number",
@@ -86,8 +88,7 @@ class Column:
     def __init__(self, name: str, dtype: DataType) -> None:
         self._name, self._dtype, self._family = name, dtype, dtype.family
         self._allowed = _TYPES.get(dtype.family, set())
-        # A fraction would be cut, and Arrow has other decimals in mind than the text of a number.
-        self._plain = {"integer": {int, _NONE}, "decimal": {_NONE}}.get(dtype.family, self._allowed)
+        self._plain = _PLAIN.get(dtype.family, self._allowed)
 
     def read(self, values: list[Any]) -> tuple[pa.Array, dict[int, str]]:
         """Return values as a column, and why some do not fit, by position: those are null."""

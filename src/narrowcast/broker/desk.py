@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -41,7 +41,7 @@ OVERLAP = 5.0
 #: those in which other nodes ask for all that holds when the first one starts.
 BEAT, SILENT, _GATHER = 2.0, 90.0, 0.5
 #: Seconds from one look at what everybody has read to the next.
-SWEEP = 10.0
+SWEEP = 5.0
 #: Subscriptions that another node is told of in one message.
 _ROWS = 2000
 
@@ -316,30 +316,10 @@ class Desk:
 
     # ---- other nodes
 
-    async def _tell(
-        self,
-        *,
-        added: list[wire.Row] | None = None,
-        removed: list[int] | None = None,
-        placed: list[tuple[int, str, list[int]]] | None = None,
-        joined: list[tuple[int, str]] | None = None,
-        left: list[str] | None = None,
-        prepared: wire.Plan | None = None,
-        used: int | None = None,
-    ) -> None:
-        """Count a change, and wait until all nodes have taken it up."""
+    async def _tell(self, **changed: Any) -> None:
+        """Count a change, which is what `wire.Change` takes, and wait until all nodes have taken it up."""
         self._number += 1
-        change = wire.Change(
-            number=self._number,
-            added=added or [],
-            removed=removed or [],
-            placed=placed or [],
-            joined=joined or [],
-            left=left or [],
-            prepared=prepared,
-            used=used,
-        )
-        await self._others.tell(change)
+        await self._others.tell(wire.Change(number=self._number, **changed))
 
     def _state(self, join: wire.Join) -> wire.State:
         """Return what holds, for another node, which hears of all changes from now on."""

@@ -24,6 +24,7 @@ from narrowcast.broker.backup import (
     NAME,
     POSITIONS,
     SUBSCRIPTIONS,
+    SUM,
     USERS,
     Manifest,
     Member,
@@ -151,11 +152,14 @@ class Draft:
             streams=self._streams,
             members={name: _member(path) for name, path in files.items()},
         )
-        (self._folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
+        text = msgspec.json.format(msgspec.json.encode(manifest)) + b"\n"
         aside = out.with_name(f".{out.name}-{os.getpid()}")
         try:
             with writing(out):
-                _write(aside, {MANIFEST: self._folder / MANIFEST, **files}, packed=_is_packed(out))
+                (self._folder / MANIFEST).write_bytes(text)
+                (self._folder / SUM).write_text(hashlib.sha256(text).hexdigest())
+                first = {name: self._folder / name for name in (MANIFEST, SUM)}
+                _write(aside, first | files, packed=_is_packed(out))
                 aside.rename(out)
                 _sync(out.parent)
         finally:

@@ -41,10 +41,12 @@ class Follower:
         What moves bytes.
     prefix
         How subjects begin.
+    stored
+        Whether events are stored: as at the first node.
     """
 
-    def __init__(self, transport: Transport, *, prefix: str = "nc") -> None:
-        self._transport, self.subjects = transport, wire.Subjects(prefix)
+    def __init__(self, transport: Transport, *, prefix: str = "nc", stored: bool = False) -> None:
+        self._transport, self.subjects, self._stored = transport, wire.Subjects(prefix), stored
         #: What events went over lately: a node says; the first one places whoever comes.
         self.recent = Recent()
         #: Waits until no event is on its way that was routed before: a node says how.
@@ -102,6 +104,12 @@ class Follower:
     async def _catch_up(self) -> None:
         """Take up all that holds."""
         state = await self._ask(-1)
+        if state.stored != self._stored:
+            ways = ("at-most-once", "at-least-once")
+            raise TransportError(
+                f"the first node delivers {ways[state.stored]}, and this one {ways[self._stored]}; start it "
+                f"with --delivery {ways[state.stored]}"
+            )
         interests = Interests(Schema.of(state.schema))
         rows = list(state.rows)
         more = state.more

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from narrowcast.broker.limits import BrokerLimits
 from narrowcast.errors import InputError, NarrowcastError, SchemaError
 from narrowcast.filters.compiler import Compiler
 from narrowcast.filters.infer import infer_schema
-from narrowcast.filters.limits import Limits
 from narrowcast.filters.subscriptions import compile_filters
 from narrowcast.matching import Auto
 from narrowcast.model.schema import Schema
@@ -37,7 +37,7 @@ class Interests:
         The types of attributes. Without one, what filters compare an attribute with tells its type, and a
         later filter that takes it for another is refused.
     limits
-        Bounds on one filter.
+        Bounds on filters, and on how many `add` takes up; the usual ones where left out.
     store
         Where subscriptions are kept; those that are there are taken up, as far as they fit the schema. What
         is added and removed is on disk before it holds.
@@ -65,7 +65,7 @@ class Interests:
         self,
         schema: Schema | None = None,
         *,
-        limits: Limits | None = None,
+        limits: BrokerLimits | None = None,
         store: Store | None = None,
         record: Record | None = None,
         index: IndexFile | None = None,
@@ -74,7 +74,8 @@ class Interests:
         #: Changes since the index was written.
         self._unwritten = 0
         self._learns = schema is None
-        self._limits = limits or Limits()
+        self._bounds = limits or BrokerLimits()
+        self._limits = self._bounds.filters
         self._filters: dict[int, tuple[str, str]] = {}
         self._owned: dict[str, dict[int, str]] = {}
         self._versions: dict[str, int] = {}
@@ -117,28 +118,40 @@ class Interests:
         self._matcher = Auto().fit(self._compiled(self._filters))
         self.change = getattr(self, "change", 0) + 1
 
-    def _compiled(self, filters: Mapping[int, tuple[str, str]]) -> SubscriptionSet:
+    def _compiled(
+        self, filters: Mapping[int, tuple[str, str]], compiler: Compiler | None = None
+    ) -> SubscriptionSet:
         """Return filters as subscriptions; a bad one is an error."""
-        table = _table(filters)
-        made = compile_filters(self.schema, table, compiler=self._compiler)
+        compiler = compiler or self._compiler
+        made = compile_filters(compiler.schema, _table(filters), compiler=compiler)
         if made.rejected.num_rows:
             [row] = made.rejected.slice(0, 1).to_pylist()
             raise InputError(f"filter {row['filter']!r:.200} cannot be used: {row['reason']}")
         return made.subscriptions
 
     def add(self, subscriber: str, filters: Sequence[str]) -> list[int]:
-        """Take up filters of a subscriber, all of them or none, and return their ids."""
+        """Take up filters of a subscriber, all of them or none, and return their ids.
+
+        Raises
+        ------
+        InputError
+            When a filter cannot be used, or it would be more than a limit allows.
+        """
+        self._check(subscriber, filters)
         numbers = list(range(self._next, self._next + len(filters)))
         fresh = {number: (subscriber, text) for number, text in zip(numbers, filters, strict=True)}
-        before = self.schema
-        if self._learns:
-            self._learn([text for _, text in fresh.values()])
+        before, schema = self.schema, self._learnt(filters) if self._learns else self.schema
+        if schema is not before:
+            self._bounds.check_attributes(len(before), (name for name in schema.names if name not in before))
+            # Before all others are indexed anew for the sake of it.
+            self._compiled(fresh, Compiler(schema, self._limits))
+            self._use(schema)
         try:
             compiled = self._compiled(fresh)
             if self._store is not None:
                 self._store.add(fresh)
         except NarrowcastError:
-            if self.schema is not before:  # what a filter that is refused would have taught
+            if self.schema is not before:
                 self._use(before)
             raise
         self._matcher.add(compiled)
@@ -147,6 +160,17 @@ class Interests:
         if self._record is not None:
             self._record.change("subscribe", fresh)
         return numbers
+
+    def _check(self, subscriber: str, filters: Sequence[str]) -> None:
+        """Refuse what a limit does not allow, and what is no text."""
+        held = len(self._owned.get(subscriber, ()))
+        self._bounds.check_name(subscriber)
+        self._bounds.check_subscriptions(subscriber, held, len(filters))
+        if not held and self._bounds.subscribers is not None:
+            self._bounds.check_subscribers(subscriber, len(self.subscribers))
+        for text in filters:
+            if not (text.isascii() or _is_text(text)):
+                raise InputError(f"filter {text!r:.200} cannot be used: it is no valid text")
 
     def load(
         self, subscribers: Sequence[str], filters: Sequence[str], ids: Sequence[int] | None = None
@@ -179,7 +203,9 @@ class Interests:
             return []
         filters = [text for _, text in fresh.values()]
         if self._learns:
-            self._learn(filters)
+            schema = self._learnt(filters)
+            if schema is not self.schema:
+                self._use(schema)
         table = _table(fresh)
         made = compile_filters(self.schema, table, compiler=self._compiler)
         if self._filters:
@@ -264,8 +290,8 @@ class Interests:
         self._versions.pop(subscriber, None)
         self.change += 1
 
-    def _learn(self, filters: Sequence[str]) -> None:
-        """Take up the attributes that filters name and the schema lacks."""
+    def _learnt(self, filters: Sequence[str]) -> Schema:
+        """Return the schema, with the attributes that filters name and that it lacks."""
         try:
             named = infer_schema(filters, self._limits).to_dict()
         except SchemaError as error:
@@ -275,8 +301,16 @@ class Interests:
             for name, kind in named.items()
             if name not in self.schema
         }
-        if fresh:
-            self._use(Schema.of(self.schema.to_dict() | fresh))
+        return Schema.of(self.schema.to_dict() | fresh) if fresh else self.schema
+
+
+def _is_text(text: str) -> bool:
+    """Return whether a text can be written: JSON knows halves of characters, too."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _table(filters: Mapping[int, tuple[str, str]]) -> pa.Table:

@@ -56,8 +56,8 @@ class _Faults:
 
     def __init__(self, login: Login, tell: Callable[[str], None] | None) -> None:
         self._login, self._tell = login, tell
-        #: Why there is no use to try to connect.
-        self.refused: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        #: What is told to give up as long as it connects for the first time.
+        self.connecting: Client | None = None
         self._denied: set[str] = set()
         self._told: set[str] = set()
 
@@ -70,8 +70,8 @@ class _Faults:
             if what.startswith("publish"):
                 self._fail(f"the NATS server does not let {self._login.who} {what}")
         elif (why := self._login.refusal(error)) is not None:
-            if not self.refused.done():
-                self.refused.set_result(why)
+            if self.connecting is not None:
+                self.connecting.options["allow_reconnect"] = False
             else:
                 self._fail(why)
 
@@ -185,35 +185,27 @@ class NatsTransport:
             for each in made:
                 each.connections += 1
 
-        # It is tried again and again, now and whenever it is lost.
-        connecting = asyncio.ensure_future(
-            client.connect(login.servers, name=name, error_cb=faults.hear, disconnected_cb=lost,
-                           reconnected_cb=again, max_reconnect_attempts=-1,
-                           allow_reconnect=True, connect_timeout=2, reconnect_time_wait=_AGAIN,  # type: ignore[arg-type]
-                           ping_interval=_PING, max_outstanding_pings=_PINGS,
-                           user=login.user or None, password=login.password or None, tls=login.tls,
-                           inbox_prefix=inbox or "_INBOX")
-        )  # fmt: skip
+        faults.connecting = client
         try:
-            either: set[asyncio.Future[Any]] = {connecting, faults.refused}
-            await asyncio.wait(either, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-            if faults.refused.done():
-                raise TransportError(faults.refused.result())
-            if not connecting.done():
-                raise TransportError(
-                    f"no NATS server answers at {login.where} within {patience:g} s; start one, "
-                    "or name another"
-                )
-            connecting.result()
-        except BaseException as error:
-            connecting.cancel()
-            await asyncio.gather(connecting, return_exceptions=True)
+            # It is tried again and again, now and whenever it is lost, but not where it is refused.
+            await asyncio.wait_for(
+                client.connect(login.servers, name=name, error_cb=faults.hear, disconnected_cb=lost,
+                               reconnected_cb=again, max_reconnect_attempts=-1,
+                               allow_reconnect=True, connect_timeout=2, reconnect_time_wait=_AGAIN,  # type: ignore[arg-type]
+                               ping_interval=_PING, max_outstanding_pings=_PINGS,
+                               user=login.user or None, password=login.password or None, tls=login.tls,
+                               inbox_prefix=inbox or "_INBOX"),
+                patience,
+            )  # fmt: skip
+        except (OSError, TimeoutError, nats.errors.Error) as error:
             with suppress(nats.errors.Error, OSError):
                 await client.close()
-            if isinstance(error, OSError | nats.errors.Error):
-                raise TransportError(f"cannot connect to {login.where}: {first_line(error)}") from error
-            raise
-        faults.refused.set_result("")  # from now on it is told
+            raise TransportError(
+                login.refusal(error)
+                or f"no NATS server answers at {login.where} within {patience:g} s; start one, "
+                "or name another"
+            ) from error
+        faults.connecting = None
         made.append(cls(client, limit=limit, faults=faults))
         return made[0]
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: Messages before the first that somebody has not read that stay, so that one who starts again knows what was
-#: stored twice.
-BEFORE = 16_384
+#: stored twice; and the share of the room that they may take.
+BEFORE, _SHARE = 16_384, 0.1
 _TOKEN = re.compile(r"[0-9a-f]{16}")
 _decode = msgspec.msgpack.Decoder(list[tuple[int, int, int]]).decode
 
@@ -116,8 +116,10 @@ class Positions:
             if message.payload.isdigit():
                 positions[name_of(prefix, message.subject)] = int(message.payload)
         floor = min(positions.values(), default=await self._streams.last())
-        if floor > BEFORE:
-            await self._streams.trim(floor - BEFORE + 1)
+        first, room = await self._streams.room()
+        before = floor - min(BEFORE, int(_SHARE * room)) + 1
+        if before > first:
+            await self._streams.trim(before)
         for name, own in self._channels.items():
             held = {key: until for key, until in own.items() if not until or until > positions.get(name, 0)}
             if len(held) < len(own):

@@ -127,6 +127,7 @@ class Reading:
                     await self.store()
             except NarrowcastError as error:
                 log.warning("%s cannot read what is stored yet: %s", self._name, error)
+                await asyncio.sleep(_LOOK)
             self._wake.clear()
             if not self.cursor.behind or not self._reader.room() or not self._transport.connected:
                 await self._waited(_LOOK)
@@ -153,14 +154,15 @@ class Reading:
             if not await self._reader.replay(after, token):
                 self._caught_up()
             while self.cursor.behind and not self._broken:
-                self._wake.clear()
-                if not await self._waited(_STALLED) and self._reader.room():
-                    raise TransportError(f"nothing is replayed for {_STALLED:g} s; asking again")
                 if self._connections != self._transport.connections:
                     return
                 if self._ack and self._reader.room():
                     ack, self._ack = self._ack, ""
                     await self._transport.publish(ack, b"+ACK")
+                    continue  # more may have come meanwhile
+                self._wake.clear()
+                if not await self._waited(_STALLED) and self._reader.room():
+                    raise TransportError(f"nothing is replayed for {_STALLED:g} s; asking again")
         finally:
             await inbox.aclose()
         self._first = self._first and self.cursor.behind
@@ -202,6 +204,8 @@ class Reading:
     def taken(self, many: int) -> None:
         """Note that so many events are handed out."""
         self._taken += many
+        if self.cursor.behind:
+            self._wake.set()  # there is room for more
 
     def processed(self) -> None:
         """Note that all that was handed out is processed: who asks for more is done with what was before."""

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 _CHUNK, _WINDOW = 1 << 17, 1 << 23
 #: Chunks and records that are on their way to a server.
 _AHEAD = 64
-#: Seconds without a sign of the server's, and for it to look through a stream, or to put one in place.
-_PATIENCE, _LONG = 20.0, 600.0
+#: Seconds without a sign of the server's, for it to look through a stream or to put one in place, and without
+#: a message after which it is asked whether there is any.
+_PATIENCE, _LONG, _STEP = 20.0, 600.0, 2.0
 #: What a server says of a stream that is there already.
 _THERE = 10130
 _ENDED = "$JS.EVENT.ADVISORY.STREAM.SNAPSHOT_COMPLETE"
@@ -143,21 +144,45 @@ class Snapshots:
             raise TransportError(f"the NATS server cannot take a snapshot of stream {stream}: {why}")
 
     async def records(self, stream: str) -> tuple[Taken, list[tuple[str, bytes]]]:
-        """Take the last message of each subject of a stream."""
+        """Take the last message of each subject of a stream that has one for each.
+
+        One that takes the place of another meanwhile comes behind all that were there.
+        """
         info = await self.streams.call(f"STREAM.INFO.{stream}")
         if not info:
             raise TransportError(f"stream {stream} is not there any more; run it again")
-        found: dict[str, bytes] = {}
-        came = 0
-        async for message in self.streams.newest(stream, f"{self._subjects.prefix}.at.>"):
-            came += 1
-            if place_of(message.reply).consumer != came:
-                raise TransportError(
-                    f"messages of stream {stream} come faster than they are read; run it again"
-                )
-            found[message.subject] = message.payload
+        name, found, came = secrets.token_hex(8), dict[str, bytes](), 0
+        to = f"{self._inbox}.{name}"
+        inbox = await self._transport.subscribe(to)
+        try:
+            left = await self.streams.feed(stream, name, to, filters=[], after=0)
+            while left:
+                try:
+                    async with asyncio.timeout(_STEP):
+                        some = await inbox.take(_AHEAD)
+                except TimeoutError:  # what was to come may be gone
+                    left = await self._pending(stream, name, came)
+                    continue
+                if not some:
+                    raise TransportError(f"stream {stream} could not be read to its end; run it again")
+                for message in some:
+                    place, came = place_of(message.reply), came + 1
+                    if place.consumer != came:
+                        raise TransportError(f"a message of stream {stream} was missed; run it again")
+                    found[message.subject], left = message.payload, place.pending
+                await self._transport.publish(some[-1].reply, b"+ACK")
+        finally:
+            await inbox.aclose()
+            await self.streams.drop(stream, name)
         taken = Taken(stream, len(found), int(info["state"]["bytes"]), info["config"], info["state"])
         return taken, list(found.items())
+
+    async def _pending(self, stream: str, name: str, came: int) -> int:
+        """Return how many messages are still to come to a reader that has so many."""
+        found = await self.streams.call(f"CONSUMER.INFO.{stream}.{name}")
+        if not found or found["delivered"]["consumer_seq"] != came:
+            raise TransportError(f"stream {stream} could not be read to its end; run it again")
+        return int(found["num_pending"])
 
     # ---- given
 

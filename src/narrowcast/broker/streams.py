@@ -203,6 +203,14 @@ class Streams:
         found = await self.call(f"STREAM.INFO.{self.out}")
         return int(found["state"]["last_seq"]) if found else 0
 
+    async def room(self) -> tuple[int, float]:
+        """Return the place of the first message that is stored for subscribers, and how many fit in all."""
+        found = await self.call(f"STREAM.INFO.{self.out}")
+        if not found:
+            return 1, 0.0
+        state, most = found["state"], found["config"]["max_bytes"]
+        return int(state["first_seq"]), most / max(1.0, state["bytes"] / max(1, state["messages"]))
+
     async def trim(self, before: int) -> None:
         """Forget what is stored for subscribers before a place."""
         await self.call(f"STREAM.PURGE.{self.out}", {"seq": before})

@@ -363,7 +363,7 @@ async def _serve(
                 positions=None if streams is None else Positions(streams, Subjects(prefix)),
             )
         )
-        holding: Holding = Follower(transport, prefix=prefix) if desk is None else desk
+        holding: Holding = Follower(transport, prefix=prefix, stored=kept.stores) if desk is None else desk
         node = Node(
             transport,
             holding,

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from narrowcast.errors import FilterError
 from narrowcast.filters.compiler import Compiler, Group
-from narrowcast.filters.evaluate import regex
+from narrowcast.filters.evaluate import LONGEST, by_hand, regex
 from narrowcast.filters.limits import DEEPEST, Limits
 from narrowcast.filters.literals import DAY
 from narrowcast.filters.ranges import Literals, Ranges, ranges
@@ -36,7 +36,7 @@ from narrowcast.filters.syntax import (
 from narrowcast.model import keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
@@ -287,6 +287,7 @@ class _Patterns:
     def __init__(self, patterns: list[str], escapes: list[str]) -> None:
         pairs = np.array([e + p for p, e in zip(patterns, escapes, strict=True)], object)
         self._distinct, self._number = np.unique(pairs, return_inverse=True)
+        self._long: dict[int, Callable[[str], bool]] = {}
         # most are beginnings: those of one length are compared at once
         heads = [_head(pair[1:], pair[0]) for pair in self._distinct]
         self._length = np.array([-1 if head is None else len(head) for head in heads], np.int64)
@@ -308,9 +309,16 @@ class _Patterns:
         edges = np.flatnonzero(np.diff(number[order], prepend=-1))
         for begin, end in itertools.pairwise([*edges.tolist(), len(order)]):
             rows = order[begin:end]
-            pair = self._distinct[number[rows[0]]]
+            which = number[rows[0]]
+            pair = self._distinct[which]
+            some = values.take(pa.array(rows))
+            if len(pair) > LONGEST:  # a regular expression would take as many steps for each character
+                if which not in self._long:
+                    self._long[which] = by_hand(pair[1:], pair[0])
+                found[rows] = list(map(self._long[which], some.to_pylist()))
+                continue
             expression = rf"\A(?s:{regex(pair[1:], pair[0])})\z"
-            like = pc.match_substring_regex(values.take(pa.array(rows)), pattern=expression)
+            like = pc.match_substring_regex(some, pattern=expression)
             found[rows] = like.to_numpy(zero_copy_only=False)
         return found
 

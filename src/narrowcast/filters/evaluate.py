@@ -29,9 +29,11 @@ from narrowcast.filters.syntax import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Characters of a pattern that a regular expression decides in time: longer ones take one kind of wildcard.
+LONGEST = 256
 
 
 def evaluate(node: Node, literals: Sequence[str], event: Sequence[Any]) -> bool | None:
@@ -103,20 +105,60 @@ def _at_once(pattern: str, escape: str) -> str:
     return runs[0] + "".join(f"(?>.*?{run})" for run in runs[1:-1] if run) + ".*" + runs[-1]
 
 
+def by_hand(pattern: str, escape: str) -> Callable[[str], bool]:
+    """Return what decides a long pattern, in time that grows with the text alone.
+
+    Examples
+    --------
+    >>> like = by_hand("a%b%c", "!")
+    >>> like("a-b-c"), like("abbc"), like("acb"), like("ac")
+    (True, True, False, False)
+    """
+    runs: list[str] = [""]
+    parts = pieces(pattern, escape)
+    if ("%", False) not in parts:
+        whole = re.compile(_at_once(pattern, escape), re.DOTALL)
+        return lambda text: whole.fullmatch(text) is not None
+    for part, literal in parts:
+        if literal:
+            runs[-1] += part
+        else:
+            runs.append("")
+    head, *middle, tail = runs
+
+    def like(text: str) -> bool:
+        at, end = len(head), len(text) - len(tail)
+        if not (at <= end and text.startswith(head) and text.endswith(tail)):
+            return False
+        for run in middle:
+            at = text.find(run, at, end)
+            if at < 0:
+                return False
+            at += len(run)
+        return True
+
+    return like
+
+
 def pieces(pattern: str, escape: str = "\\") -> list[tuple[str, bool]]:
     """Return a LIKE pattern's characters, each with whether it stands for itself."""
     if len(escape) != 1:
-        raise FilterError(f"ESCAPE {escape!r}: it takes one character")
+        raise FilterError(f"ESCAPE {escape!r:.60}: it takes one character")
     found: list[tuple[str, bool]] = []
     characters = iter(pattern)
     for character in characters:
         if character == escape:
             character = next(characters, "")
             if character not in ("%", "_", escape) or not character:
-                raise FilterError(f"pattern {pattern!r}: {escape!r} must stand before %, _ or itself")
+                raise FilterError(f"pattern {pattern!r:.60}: {escape!r} must stand before %, _ or itself")
             found.append((character, True))
         else:
             found.append((character, character not in "%_"))
+    if len(found) > LONGEST and ("%", False) in found and ("_", False) in found:
+        raise FilterError(
+            f"pattern of {len(pattern):,} characters has both % and _, and then {LONGEST} are the most: "
+            "drop one of the two, or shorten it"
+        )
     return found
 
 

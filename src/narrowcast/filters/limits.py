@@ -45,3 +45,7 @@ class Limits:
         for limit in fields(self):
             if getattr(self, limit.name) < 1:
                 raise ParameterError(f"limit {limit.name}={getattr(self, limit.name)} is below 1")
+
+
+#: For filters that somebody else has let through, and for memory: no text has too many bytes.
+LENIENT = Limits(bytes=1 << 30, depth=DEEPEST, boxes=1 << 16)
