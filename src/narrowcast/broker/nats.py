@@ -58,13 +58,17 @@ class _Faults:
         self._login, self._tell = login, tell
         #: What is told to give up as long as it connects for the first time.
         self.connecting: Client | None = None
+        #: Messages that found no room before anybody was told of them.
+        self.dropped = 0
         self._denied: set[str] = set()
         self._told: set[str] = set()
 
     async def hear(self, error: Exception) -> None:
         """Take up an error: the connection is made again, and drops are counted, so most say nothing."""
         said = first_line(error).lower()
-        if _DENIED in said:
+        if isinstance(error, nats.errors.SlowConsumerError):
+            self.dropped += 1
+        elif _DENIED in said:
             what = said.partition(_DENIED)[2]
             self._denied.add(what)
             if what.startswith("publish"):
@@ -125,8 +129,6 @@ class NatsTransport:
         self._faults = faults
         self._client, self._limit = client, limit
         self._closed = False
-        #: How often it was connected.
-        self.connections = 1
         self._subscriptions: list[NatsSubscription] = []
 
     @classmethod
@@ -178,12 +180,8 @@ class NatsTransport:
             if not client.is_closed:  # nobody wanted that
                 log.warning("the connection to NATS is lost")
 
-        made: list[Self] = []
-
         async def again() -> None:
             log.warning("the connection to NATS is there again")
-            for each in made:
-                each.connections += 1
 
         faults.connecting = client
         try:
@@ -206,8 +204,7 @@ class NatsTransport:
                 "or name another"
             ) from error
         faults.connecting = None
-        made.append(cls(client, limit=limit, faults=faults))
-        return made[0]
+        return cls(client, limit=limit, faults=faults)
 
     async def publish(self, subject: str, payload: bytes, *, reply: str = "", key: str = "") -> None:
         """Send bytes; waits only while more is on its way than the connection takes."""
@@ -266,6 +263,14 @@ class NatsTransport:
             await self._client.flush(_LONG)
 
         await asyncio.wait_for(unbroken(all_of_it()), PATIENCE)
+
+    @property
+    def connections(self) -> int:
+        """How often it was connected, and how often messages were dropped: both mean that some were missed.
+
+        It goes up before any message comes over another connection.
+        """
+        return 1 + self._client.stats["reconnects"] + (0 if self._faults is None else self._faults.dropped)
 
     @property
     def connected(self) -> bool:

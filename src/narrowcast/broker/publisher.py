@@ -18,7 +18,7 @@ from narrowcast.broker import wire
 from narrowcast.broker.asking import PATIENCE, Asking
 from narrowcast.broker.decode import LARGEST
 from narrowcast.broker.streams import error_of
-from narrowcast.errors import InputError, ParameterError, TransportError
+from narrowcast.errors import InputError, NarrowcastError, ParameterError, TransportError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -146,6 +146,7 @@ class Publisher:
         self.number += 1
         if self._bytes >= BATCH:
             await self._send()
+            self._tell_refused()
         elif self._soon is None or self._soon.done():
             self._soon = asyncio.create_task(self._send())  # with all that is published until it runs
 
@@ -163,7 +164,12 @@ class Publisher:
             payload = wire.encode(wire.Batch(self.name, first, events, time.time()))
             sent = _Sent(first, len(events), payload)
             self._sent.append(sent)
-            await self._out(sent)
+            try:
+                await self._out(sent)
+            except NarrowcastError as error:
+                if self.stored is False or isinstance(error, ParameterError):  # else it is sent again
+                    self._sent.remove(sent)
+                    self._refused.append((sent.first, sent.many, str(error)))
 
     async def _out(self, sent: _Sent) -> None:
         """Send a message."""
@@ -202,12 +208,14 @@ class Publisher:
         sent, end = self._sent[0], time.monotonic() + self._patience
         while not sent.answer.done():
             left = end - time.monotonic()
-            if left <= 0:
-                self._sent.clear()  # what is on its way is lost, or was taken by somebody who cannot say so
-                raise TransportError(
+            if left <= 0:  # what is on its way is lost, or was taken by somebody who cannot say so
+                why = (
                     f"no node takes events at {self._subject} within {self._patience:g} s; start one with "
                     "narrowcast serve"
                 )
+                self._refused += [(each.first, each.many, why) for each in self._sent]
+                self._sent.clear()
+                return
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(sent.answer), min(left, _AGAIN))
             if not sent.answer.done() and self.stored is not False:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from narrowcast.broker.database import Database
-from narrowcast.errors import ParameterError
+from narrowcast.errors import ParameterError, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,17 +113,25 @@ class Quarantine:
         self.passed += len(letters) - len(some)
         if not some:
             return
-        with self._file.whole():
-            self._file.db.executemany(
-                "INSERT INTO letters (time, publisher, number, reason, payload) VALUES (?, ?, ?, ?, ?)",
-                [(now, _text(who), number, _text(why), payload) for who, number, why, payload in some],
-            )
-            self._held += len(some)
-            self._size += sum(len(payload) for *_, payload in some)
-            if self._full:
-                self._recount()
-            if self._full:
-                self._shed()
+        rows = [(now, _text(who), number, _text(why), payload) for who, number, why, payload in some]
+        try:
+            with self._file.whole():
+                self._insert(rows)
+        except TransportError:  # nothing of it was written: what was counted does not hold
+            self._version = -1
+            raise
+
+    def _insert(self, rows: list[tuple[float, str, int, str, bytes]]) -> None:
+        """Write events, and take out others where there is no room."""
+        self._file.db.executemany(
+            "INSERT INTO letters (time, publisher, number, reason, payload) VALUES (?, ?, ?, ?, ?)", rows
+        )
+        self._held += len(rows)
+        self._size += sum(len(row[4]) for row in rows)
+        if self._full:
+            self._recount()
+        if self._full:
+            self._shed()
 
     @property
     def _full(self) -> bool:
@@ -134,9 +142,10 @@ class Quarantine:
         """Take out the oldest, as many as are too many."""
         last, before = 0, self._held
         rows = self._file.db.execute("SELECT letter, length(payload) FROM letters ORDER BY letter")
-        while self._full:
-            last, size = next(rows)
+        for last, size in rows:
             self._held, self._size = self._held - 1, self._size - size
+            if not self._full:
+                break
         rows.close()
         self._file.db.execute("DELETE FROM letters WHERE letter <= ?", (last,))
         self.dropped += before - self._held

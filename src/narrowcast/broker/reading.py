@@ -225,10 +225,12 @@ class Reading:
             if done[1] == self._stored[1]:
                 self._stored = done
                 return
-            said = b"%d" % done[1]
-            why = error_of(
-                await self._asking.ask(self._subjects.position(self._name), said, patience=_PATIENCE)
-            )
+            where = self._subjects.position(self._name)
+            try:
+                said = await asyncio.wait_for(await self._asking.send(where, b"%d" % done[1]), _PATIENCE)
+                why = error_of(said)
+            except TimeoutError:
+                why = f"it does not answer within {_PATIENCE:g} s"
             if why is not None:
                 raise TransportError(f"the NATS server does not store how far {self._name} is: {why}")
             self._stored = done

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 FILE = "dead-letters.db"
 #: Letters that are sent again between two looks at the file.
 _STEP = 1000
+#: Reasons that are told, the most frequent.
+_REASONS = 100
 #: Characters of a payload that a table shows.
 _SHOWN = 60
 
@@ -48,14 +50,17 @@ def list_(
         raise ParameterError(f"--limit is {limit}; give 0 or more")
     kept = _open(data)
     reasons, letters = kept.reasons(reason), kept.read(0, limit, reason)
+    many = sum(reasons.values())
+    if len(reasons) > _REASONS:  # each piece of garbage may have its own
+        reasons = dict(list(reasons.items())[:_REASONS])
+        reasons["other reasons"] = many - sum(reasons.values())
     facts = {
         "command": "dead-letters list",
-        "letters": sum(reasons.values()),
+        "letters": many,
         "reasons": reasons,
         "first": [_row(letter) for letter in letters],
     }
-    tables = {f"{sum(reasons.values()):,} dead letters": [("why", "number")]}
-    tables[next(iter(tables))] += [(why, f"{many:,}") for why, many in reasons.items()]
+    tables = {f"{many:,} dead letters": [("why", "number"), *((w, f"{n:,}") for w, n in reasons.items())]}
     if letters:
         head = ("letter", "came", "publisher", "payload")
         rows = [

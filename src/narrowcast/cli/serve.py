@@ -155,6 +155,10 @@ def serve(
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop when a filter of S is bad instead of leaving it out.")
     ] = False,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option("--limit", metavar="NAME=VALUE", help="How much anybody may ask for; can be repeated."),
+    ] = None,
 ) -> None:
     """Take events, find who wants each, and send it to them by the plan, until interrupted.
 
@@ -189,10 +193,13 @@ def serve(
         narrowcast serve --plan plan --router exact --set send=0.5
 
         narrowcast serve --users users.json --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
+
+        narrowcast serve --limit payload=65536 --limit subscriptions=100 --limit rate=1000
     """
     from narrowcast.broker import Interests, NatsServer, Record, Store
     from narrowcast.broker.indexfile import IndexFile
     from narrowcast.broker.lasting import Lasting
+    from narrowcast.broker.limits import BrokerLimits
     from narrowcast.broker.login import Login
     from narrowcast.broker.permissions import Guard
     from narrowcast.broker.quarantine import Quarantine
@@ -217,6 +224,7 @@ def serve(
     if joins is not None and not joins > 0:
         raise ParameterError(f"--joins is {joins}; give a number above 0")
     way = _router(router, settings.parameters(given_settings or []))
+    bounds = BrokerLimits.parse(limit or [])
     with ExitStack() as stack:
         stack.enter_context(logs.logged(style))
         written = None if record is None else Record(record, share=share)
@@ -238,7 +246,7 @@ def serve(
         held = None if data is None or number > 1 else Store(data / "subscriptions.db")
         index = None if data is None or held is None else IndexFile(data, held)
         types = None if schema is None else Schema.read(schema)
-        interests = Interests(types, store=held, record=written, index=index)
+        interests = Interests(types, limits=bounds, store=held, record=written, index=index)
         _tell_bad(interests.refused, f"subscriptions in {data}", strict=strict)
         if subscriptions is not None:
             _load(interests, subscriptions, strict=strict)
@@ -270,7 +278,7 @@ def serve(
         first = interests if number == 1 else None
         plans = Plans(given, again, joins, lasting)
         live.until_interrupted(
-            _serve(who, server, guard, first, plans, kept, prefix, http, mine, written, way, letters)
+            _serve(who, server, guard, first, plans, kept, prefix, http, mine, written, way, letters, bounds)
         )
 
 
@@ -336,6 +344,7 @@ async def _serve(
     record: Record | None,
     router: Router,
     letters: Quarantine | None,
+    bounds: BrokerLimits,
 ) -> None:
     """Serve at a NATS server, or in memory; without interests, beside the first node."""
     from narrowcast.broker import Desk, Follower, MemoryTransport, Node
@@ -372,6 +381,7 @@ async def _serve(
             record=record,
             router=router,
             quarantine=letters,
+            largest=bounds.payload,
             streams=streams,
         )
         beside: list[asyncio.Task[None]] = []

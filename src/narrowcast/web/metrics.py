@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from narrowcast.broker import Desk
 from narrowcast.broker.counts import SECONDS
-from narrowcast.errors import MissingError
+from narrowcast.errors import MissingError, TransportError
 
 try:
     from prometheus_client import CollectorRegistry
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from narrowcast.broker import Node
     from narrowcast.broker.counts import Got, Times
+    from narrowcast.broker.quarantine import Quarantine
 
 #: Numbers that only grow, by the name of the count.
 _COUNTERS = {
@@ -108,8 +110,23 @@ class NodeMetrics(Collector):
         yield _histogram(
             "narrowcast_taking_seconds", "Seconds from the publisher until an event is sent", counts.taking
         )
+        if node.quarantine is not None:
+            yield from self._letters(node.quarantine)
         if isinstance(node.holding, Desk):  # subscribers tell the first node
             yield from self._got(node.holding.got)
+
+    def _letters(self, kept: Quarantine) -> Iterable[Metric]:
+        """Yield how many events that could not be used are kept, and how many are not."""
+        with suppress(TransportError):  # a disk that is gone says so in the log
+            yield GaugeMetricFamily(
+                "narrowcast_letters", "Events that could not be used, and are kept", value=len(kept)
+            )
+        lost = CounterMetricFamily(
+            "narrowcast_letters_lost", "Those of them that are not kept, and why", labels=["why"]
+        )
+        lost.add_metric(["room"], kept.dropped)
+        lost.add_metric(["rate"], kept.passed)
+        yield lost
 
     def _got(self, got: Got) -> Iterable[Metric]:
         """Yield what subscribers say that they got."""
