@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @given(st.lists(st.lists(st.integers(0, 9), max_size=6), max_size=8), st.integers(1, 6), st.integers(1, 20))
 def test_the_latest_that_fit_are_kept(batches: list[list[int]], most: int, size: int) -> None:
-    kept = Quarantine(":memory:", most=most, bytes_=size)
+    kept, gone = Quarantine(":memory:", most=most, bytes_=size), 0
     every: list[tuple[str, int, str, bytes]] = []
     for number, batch in enumerate(batches):
         some = [("p", number, "because", bytes(length)) for length in batch]
@@ -28,8 +28,44 @@ def test_the_latest_that_fit_are_kept(batches: list[list[int]], most: int, size:
         every += some
         while len(every) > most or sum(len(payload) for *_, payload in every) > size:
             every.pop(0)
+            gone += 1
         assert [(*letter[2:4], letter.reason, letter.payload) for letter in kept.read()] == every
-        assert len(kept) == len(every)
+        assert (len(kept), kept.dropped) == (len(every), gone)
+    kept.close()
+
+
+def test_what_another_process_forgets_makes_room(tmp_path: Path) -> None:
+    kept = Quarantine(tmp_path / "letters.db", most=10, bytes_=1000)
+    kept.keep([("p", i, "bad", b"x" * 10) for i in range(10)])
+    other = Quarantine(tmp_path / "letters.db")
+    other.forget([letter.letter for letter in other.read(most=6)])
+    assert (len(kept), len(other)) == (4, 4)
+    kept.keep([("p", i, "bad", b"y" * 10) for i in range(10, 16)])
+    assert [letter.number for letter in kept.read()] == [*range(6, 16)]
+    assert (kept.dropped, len(other)) == (0, 10)
+    kept.keep([("p", 16, "bad", b"z" * 10)])
+    assert ([letter.number for letter in other.read()], kept.dropped) == ([*range(7, 17)], 1)
+    other.close()
+    kept.close()
+
+
+def test_what_cannot_be_written_is_not_counted(tmp_path: Path) -> None:
+    kept, other = Quarantine(tmp_path / "letters.db", most=3), Quarantine(tmp_path / "letters.db")
+    other._file.db.execute(
+        "CREATE TRIGGER no BEFORE INSERT ON letters BEGIN SELECT RAISE(ABORT, 'full'); END"
+    )
+    with pytest.raises(TransportError, match="full"):
+        kept.keep([("p", i, "bad", b"x") for i in range(3)])
+    other._file.db.execute("DROP TRIGGER no")
+    kept.keep([("p", 7, "bad", b"x")])
+    assert (len(kept), kept.dropped) == (1, 0)
+
+
+def test_any_reason_can_be_kept() -> None:
+    kept = Quarantine(":memory:")
+    kept.keep([("p\ud800", 1, "\udc00 é" + "x" * 5000, b"")])
+    [letter] = kept.read()
+    assert (letter.publisher, letter.reason[:8], len(letter.reason)) == ("p\\ud800", "\\udc00 é", 1005)
     kept.close()
 
 

@@ -168,9 +168,7 @@ def check(
     return found
 
 
-def recoveries(
-    kills: Sequence[float], lives: Mapping[str, Sequence[Sequence[Handed]]]
-) -> list[float | None]:
+def recoveries(kills: Sequence[float], lives: Mapping[str, Sequence[Sequence[Handed]]]) -> list[float | None]:
     """Return the seconds from each kill until all subscribers have an event that was published after it.
 
     None where somebody never has one.

@@ -88,7 +88,9 @@ def read_handed(folder: Path) -> dict[str, list[list[Handed]]]:
     found: dict[str, list[list[Handed]]] = defaultdict(list)
     for path in sorted(folder.glob("receive-*.log")):
         rows = (line.split(" ") for line in whole_lines(path))
-        found[_name(path)].append([Handed(p, int(n), s, float(at), float(sent)) for p, n, s, at, sent in rows])
+        found[_name(path)].append(
+            [Handed(p, int(n), s, float(at), float(sent)) for p, n, s, at, sent in rows]
+        )
     return dict(found)
 
 

@@ -7,13 +7,11 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
-from faults.checker import Verdict, check, lost, recoveries
-from faults.journal import read_handed, read_published
 from faults.load import Load
-from faults.processes import Broker, Client, await_that
+from faults.processes import Client, await_that
+from faults.setting import Run, Setting
 
 #: Seconds under load before the first kill, and from when all is at work again to the next: at least, at most.
 FIRST, CALM = 2.0, (0.5, 3.0)
@@ -21,107 +19,6 @@ FIRST, CALM = 2.0, (0.5, 3.0)
 APART = 16.0
 #: Seconds from the order to take up a plan until the kill, at most.
 SWITCHING = 0.5
-#: Seconds without anything new after which nothing more comes, and in which what comes too often would.
-SILENT, AFTER = 20.0, 1.5
-
-
-@dataclass
-class Run:
-    """What came of a run with kills.
-
-    Parameters
-    ----------
-    verdict
-        What is wrong with deliveries.
-    recovered
-        Seconds from each kill until everybody had something new; None where somebody never had.
-    refused
-        Events that publishers were told to be not published.
-    """
-
-    verdict: Verdict
-    recovered: list[float | None]
-    refused: int
-
-
-class Setting:
-    """A broker with clients under load.
-
-    Parameters
-    ----------
-    stack
-        What ends them.
-    folder
-        Where all files go.
-    load
-        What is published and wanted.
-    options
-        More words for `narrowcast serve`.
-    """
-
-    def __init__(self, stack: ExitStack, folder: Path, load: Load, *options: object) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.load, self._stack = folder, load, stack
-        self.plans = load.write_plans(folder / "plans")
-        schema = load.write_schema(folder / "schema.json")
-        words = ("--schema", schema, "--plan", self.plans[0], *options)
-        self.broker = Broker(folder, *words)
-        self.subscribers: list[Client] = []
-        self.publishers: list[Client] = []
-
-    def start(self, url: str = "", processes: int = 2) -> None:
-        """Start all of it, subscribers in so many processes."""
-        self._stack.enter_context(self.broker).start()
-        people = list(self.load.filters)
-        self.subscribers = [
-            self._client("receive", url, *people[i::processes]) for i in range(min(processes, len(people)))
-        ]
-        for each in self.subscribers:
-            each.wait_ready()
-        self.publishers = [self._client("publish", url, name) for name in self.load.names]
-        for each in self.publishers:
-            each.wait_ready()
-
-    def _client(self, kind: str, url: str, *names: str) -> Client:
-        made = Client(kind, url or self.broker.url, self.folder, self.load, *names)
-        self._stack.enter_context(made).begin()
-        return made
-
-    def check_alive(self) -> None:
-        """Refuse to go on when something has ended by itself."""
-        for each in (self.broker, *self.subscribers, *self.publishers):
-            each.check()
-
-    def end(self) -> None:
-        """Let publishers end, and wait until subscribers have all, or nothing more comes."""
-        for each in self.publishers:
-            each.end()
-        flushed, _ = read_published(self.folder)
-        size, since = -1, time.monotonic()
-        while time.monotonic() - since < SILENT:
-            now = sum(path.stat().st_size for path in self.folder.glob("receive-*.log"))
-            if now != size:
-                size, since = now, time.monotonic()
-            elif not lost(flushed, read_handed(self.folder), self.load.wants, list(self.load.filters)):
-                break
-            time.sleep(0.5)
-        time.sleep(AFTER)
-        self.check_alive_but_publishers()
-        for each in self.subscribers:
-            each.end()
-
-    def check_alive_but_publishers(self) -> None:
-        """Refuse to go on when a broker or a subscriber has ended by itself."""
-        for each in (self.broker, *self.subscribers):
-            each.check()
-
-    def judge(self, kills: Sequence[float] = ()) -> Run:
-        """Compare what came with what should have."""
-        flushed, refused = read_published(self.folder)
-        lives = read_handed(self.folder)
-        people = list(self.load.filters)
-        verdict = check(flushed, lives, self.load.wants, people, self.load.window)
-        return Run(verdict, recoveries(kills, lives), sum(each.many for each in refused))
 
 
 class Killer:

@@ -30,6 +30,7 @@ class Proxy:
         self._open: asyncio.Event
         self._pairs: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._refusing = False
         #: Where it listens, once it has started.
         self.port = 0
 
@@ -73,6 +74,9 @@ class Proxy:
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        if self._refusing:
+            _break(writer)
+            return
         await self._open.wait()
         try:
             there, back = await asyncio.open_connection("127.0.0.1", self._to)
@@ -104,10 +108,12 @@ class Proxy:
 
     def heal(self) -> None:
         """Let everything through again, and what has waited."""
+        self._refusing = False
         self._loop.call_soon_threadsafe(self._open.set)
 
     def reset(self) -> None:
-        """Break all connections at once, with all that is on its way."""
+        """Break all connections at once, with all that is on its way, and let nobody connect anew."""
+        self._refusing = True
         self._run(self._reset())
 
     async def _reset(self) -> None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from narrowcast import EventBatch, Schema
+from narrowcast.errors import FilterError
 from narrowcast.filters.checks import Checks
+from narrowcast.filters.evaluate import LONGEST, by_hand, pieces, regex
 from support.reference import found, reference
 
 WIDE = Decimal("1234567890123456789.0123456789")
@@ -136,3 +142,37 @@ def test_pairs_without_a_check_are_kept_and_each_pair_is_decided_by_its_own_lite
     kept = checks.keep(events, event, subscription)
     wanted = [(0, 0), (0, 1), (1, 0), (1, 2), (2, 0), (2, 3)]
     assert [pair for pair, keep in zip(pairs, kept, strict=True) if keep] == wanted
+
+
+@given(st.text("ab%!", max_size=8), st.text("ab%!", max_size=10))
+def test_a_long_pattern_is_decided_as_a_short_one(pattern: str, text: str) -> None:
+    """Of one kind of wildcard: both kinds are refused in a long one."""
+    for wild in ("%", "_"):
+        own = pattern.replace("%", wild)
+        try:
+            expression = regex(own, "!")
+        except FilterError:
+            continue
+        assert by_hand(own, "!")(text) == bool(re.fullmatch(expression, text, re.DOTALL))
+
+
+def test_patterns_of_both_wildcards_are_short() -> None:
+    assert len(pieces("%_" * (LONGEST // 2))) == LONGEST
+    with pytest.raises(FilterError) as refused:
+        pieces("%_" * LONGEST)
+    assert str(refused.value) == (
+        "pattern of 512 characters has both % and _, and then 256 are the most: drop one of the two, or shorten it"
+    )
+    assert len(pieces("%!_" * LONGEST, "!")) == 2 * LONGEST  # one that stands for itself is no wildcard
+
+
+@pytest.mark.parametrize("pattern", ["%a" * 500, "_" * 600, "a" * 300 + "%b" + "c" * 300, "%" * 600])
+def test_long_patterns(pattern: str) -> None:
+    schema = Schema.of({"s": "string"})
+    texts = ["a" * 600, "a" * 499, "", "a" * 300 + "xb" + "c" * 300, "a" * 300 + "b" + "c" * 299, None]
+    checks = Checks(schema, pa.array([f"s LIKE '{pattern}'", f"s NOT LIKE '{pattern}'"]))
+    batch = EventBatch.from_rows([{"s": text} for text in texts], schema)
+    event, subscription = np.repeat(np.arange(len(texts)), 2), np.tile([0, 1], len(texts))
+    like = [None if text is None else bool(re.fullmatch(regex(pattern), text)) for text in texts]
+    expected = [each for found in like for each in (found is True, found is False)]
+    assert checks.keep(batch, event, subscription).tolist() == expected

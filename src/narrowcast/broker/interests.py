@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: What numbers are taken for where no schema says: events may have fractions where filters have none.
 _NUMBER = "double"
+#: Characters of a long reason that are told, of its beginning and of its end.
+_SAID = 150
 
 
 class Interests:
@@ -126,7 +128,7 @@ class Interests:
         made = compile_filters(compiler.schema, _table(filters), compiler=compiler)
         if made.rejected.num_rows:
             [row] = made.rejected.slice(0, 1).to_pylist()
-            raise InputError(f"filter {row['filter']!r:.200} cannot be used: {row['reason']}")
+            raise InputError(f"filter {row['filter']!r:.200} cannot be used: {_short(row['reason'])}")
         return made.subscriptions
 
     def add(self, subscriber: str, filters: Sequence[str]) -> list[int]:
@@ -302,6 +304,11 @@ class Interests:
             if name not in self.schema
         }
         return Schema.of(self.schema.to_dict() | fresh) if fresh else self.schema
+
+
+def _short(reason: str) -> str:
+    """Return a reason without the middle of what is long in it."""
+    return reason if len(reason) <= 2 * _SAID else f"{reason[:_SAID]}...{reason[-_SAID:]}"
 
 
 def _is_text(text: str) -> bool:

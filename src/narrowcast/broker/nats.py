@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 LIMIT = 65_536
 #: Seconds to wait for a server in the beginning, and for its answer later.
 PATIENCE = 10
-#: Seconds after which an answer no longer comes.
-_LONG = 3600
+#: Seconds after which an answer no longer comes, and that the end of a connection may take.
+_LONG, _CLOSE = 3600, 0.5
 #: Seconds from one try to connect again to the next, from one look whether the server is there to the next,
 #: and how many looks may stay unanswered.
 _AGAIN, _PING, _PINGS = 0.2, 3, 2
@@ -196,8 +196,9 @@ class NatsTransport:
                 patience,
             )  # fmt: skip
         except (OSError, TimeoutError, nats.errors.Error) as error:
-            with suppress(nats.errors.Error, OSError):
-                await client.close()
+            with suppress(nats.errors.Error, OSError, TimeoutError):
+                # One that could not agree on TLS never says that it is closed.
+                await asyncio.wait_for(client.close(), _CLOSE)
             raise TransportError(
                 login.refusal(error)
                 or f"no NATS server answers at {login.where} within {patience:g} s; start one, "

@@ -140,14 +140,14 @@ class Quarantine:
 
     def _shed(self) -> None:
         """Take out the oldest, as many as are too many."""
-        last, before = 0, self._held
+        before = self._held
         rows = self._file.db.execute("SELECT letter, length(payload) FROM letters ORDER BY letter")
-        for last, size in rows:
+        for letter, size in rows:
             self._held, self._size = self._held - 1, self._size - size
             if not self._full:
+                rows.close()
+                self._file.db.execute("DELETE FROM letters WHERE letter <= ?", (letter,))
                 break
-        rows.close()
-        self._file.db.execute("DELETE FROM letters WHERE letter <= ?", (last,))
         self.dropped += before - self._held
 
     def read(self, after: int = 0, most: int = 1000, reason: str = "") -> list[Letter]:

@@ -41,6 +41,8 @@ _SHOWN = 600
 #: Seconds from one look of the server's at a connection to the next, and how many may stay unanswered: one
 #: that is half dead is noticed after 8 to 12 seconds.
 _PING, _PINGS = 4, 2
+#: Looks at a server that cannot store anything before it is started again, and bytes that are free then.
+_LOOKS, _ROOM = 3, 16 << 20
 #: How often it may die within so many seconds until that is an error.
 _DEATHS, _WITHIN = 5, 60.0
 
@@ -112,6 +114,7 @@ class NatsServer:
         #: The process of one that another broker has started.
         self._found: int | None = None
         self._deaths: deque[float] = deque(maxlen=_DEATHS)
+        self._ill = 0
         self._name = self._secret = ""
         self._held: int | None = None
         #: The configuration that it has, and what lets it change once at a time.
@@ -369,6 +372,21 @@ class NatsServer:
         self._process = self._found = None
         self.start()
 
+    def mend(self) -> str:
+        """Return what keeps it from storing anything, and start it again when that may be over.
+
+        A server that came upon a full disk stores nothing any more, even when there is room again.
+        """
+        with self._changing:
+            why = self._system().trouble()
+            self._ill = self._ill + 1 if why else 0
+            if self._ill >= _LOOKS and shutil.disk_usage(self._folder).free > _ROOM:
+                log.error("the NATS server at %s is started again, because of %s", self.url, why)
+                self._end()
+                self.restart()
+                self._ill = 0
+            return why
+
     def keep(self) -> None:
         """Start it again when it has ended by itself, but not for ever.
 
@@ -390,6 +408,11 @@ class NatsServer:
 
     def stop(self) -> None:
         """End it, with all that it was told to keep on disk."""
+        self._end()
+        self._release()
+
+    def _end(self) -> None:
+        """End its process."""
         if self._found is not None:
             self._end_found(self._found)
             self._found = None
@@ -401,7 +424,6 @@ class NatsServer:
                 self._process.kill()
                 self._process.wait()
             self._process = None
-        self._release()
 
     def _end_found(self, process: int) -> None:
         """End a server that another broker has started, if that is still it."""

@@ -77,6 +77,14 @@ class System:
         fault = answer.get("error")
         return None if fault is None else str(fault.get("description", fault))
 
+    def trouble(self) -> str:
+        """Return what keeps the server from storing anything; nothing where all is well, or it is silent."""
+        try:
+            found = self._ask("HEALTHZ").get("data", {})
+        except (OSError, ValueError):
+            return ""
+        return "" if found.get("status") == "ok" else str(found.get("error", "it is not well"))
+
     def _ask(self, what: str) -> dict[str, Any]:
         """Ask the server something, and return its answer."""
         with socket.create_connection((self._host, self._port), PATIENCE) as plain:

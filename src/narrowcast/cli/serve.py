@@ -27,6 +27,7 @@ from narrowcast.routing.choice import router_maker, router_parameters
 
 if TYPE_CHECKING:
     from narrowcast.broker import Interests, NatsServer, Node, Record, Transport
+    from narrowcast.broker.limits import BrokerLimits
     from narrowcast.broker.login import Login
     from narrowcast.broker.permissions import Guard
     from narrowcast.broker.quarantine import Quarantine
@@ -349,6 +350,7 @@ async def _serve(
     """Serve at a NATS server, or in memory; without interests, beside the first node."""
     from narrowcast.broker import Desk, Follower, MemoryTransport, Node
     from narrowcast.broker.positions import Positions
+    from narrowcast.broker.refusing import Refusing
     from narrowcast.broker.wire import Subjects
 
     async with AsyncExitStack() as stack:
@@ -415,10 +417,13 @@ async def _serve(
         )  # fmt: skip
         if desk is not None:
             beside.append(live.beside(_write_index(desk.interests)))
+        refusing = Refusing(transport, node.subjects)
         working = asyncio.create_task(node.wait())
         while not (await asyncio.wait({working}, timeout=_LOOK))[0]:
             if server is not None:
                 await asyncio.to_thread(server.keep)
+            if server is not None and kept.stores:
+                await refusing.say(await asyncio.to_thread(server.mend))
         await working
 
 
