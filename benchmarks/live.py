@@ -46,6 +46,9 @@ from benchmarks.workloads import make
 import narrowcast as nc
 from narrowcast.broker import Desk, Interests, NatsServer, Node, Publisher, Subscriber
 from narrowcast.broker.nats import NatsTransport
+from narrowcast.broker.positions import Positions
+from narrowcast.broker.streams import Streams
+from narrowcast.broker.wire import Subjects
 from narrowcast.matching import Auto
 from narrowcast.matching.answers import subscribers_of
 from narrowcast.routing.routes import read_routes
@@ -142,16 +145,18 @@ def quantiles(seconds: array[float]) -> dict[str, float]:
 # ---- processes
 
 
-async def node(url: str, kind: str, n: int) -> None:
-    """Be a node, until standard input ends; then tell what was done."""
+async def node(url: str, kind: str, n: int, stored: int = 0) -> None:
+    """Be a node, which stores events where it is told to, until standard input ends; then tell what was done."""
     transport = await NatsTransport.connect(url, limit=1 << 20)
     job = job_of(kind, n, 1)
     interests = Interests(job.schema)
     assert interests.load(job.people, job.filters) == []
-    desk = Desk(transport, interests)
+    streams = Streams(transport, Subjects(), most=4 << 30) if stored else None
+    positions = None if streams is None else Positions(streams, Subjects())
+    desk = Desk(transport, interests, positions=positions)
     if job.plan is not None:
         desk.use(read_routes(job.plan, job.schema), job.plan)
-    made = Node(transport, desk)
+    made = Node(transport, desk, streams=streams)
     await made.start()
     gc.freeze()
     say({"ready": True})
@@ -349,10 +354,10 @@ class Process:
 
 
 def driven(
-    url: str, kind: str, n: int, events: int, rate: float = 0.0, *, heard: bool = True
+    url: str, kind: str, n: int, events: int, rate: float = 0.0, *, heard: bool = True, stored: bool = False
 ) -> dict[str, Any]:
     """Run the broker once."""
-    broker = Process("node", url, kind, n)
+    broker = Process("node", url, kind, n, int(stored))
     broker.next()
     people = Process("receive", url, kind, n) if heard else None
     if people is not None:
