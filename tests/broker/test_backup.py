@@ -6,19 +6,21 @@ import asyncio
 import hashlib
 import io
 import json
+import random
 import sqlite3
 import tarfile
 import tempfile
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import narrowcast as nc
-from narrowcast.broker import Store
+from narrowcast.broker import Store, snapshot
 from narrowcast.broker.backup import Manifest, positions_in, read
 from narrowcast.broker.draft import draft, facts_of
 from narrowcast.broker.lasting import Delivery
@@ -260,7 +262,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
     return (here / "b.tar").read_bytes(), (here / "b.tgz").read_bytes()
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(data=st.data(), packed=st.booleans())
 def test_a_byte_that_is_another(whole: tuple[bytes, bytes], data: st.DataObject, packed: bool) -> None:
     content = bytearray(whole[packed])
@@ -412,3 +414,23 @@ def test_positions_that_change_while_they_are_taken(nats_url: str) -> None:
         await there.aclose()
 
     asyncio.run(run())
+
+
+@pytest.mark.nats
+def test_a_server_that_dies_meanwhile(tmp_path: Path) -> None:
+    async def run(server: NatsServer) -> None:
+        transport = await NatsTransport.connect(server.url)
+        async with Snapshots(transport, Subjects("gone")) as source:
+            await source.streams.make()
+            for n in range(20):
+                await source.streams.put(f"gone.keep.to.s{n}", random.Random(n).randbytes(900_000))
+
+            def dies(_: bytes) -> None:
+                server.stop()
+
+            with pytest.raises(TransportError, match="run it again"):
+                await source.take(source.streams.out, dies)
+        await transport.aclose()
+
+    with NatsServer(tmp_path / "nats") as server, patch.object(snapshot, "_PATIENCE", 2.0):
+        asyncio.run(asyncio.wait_for(run(server), 60))

@@ -28,7 +28,7 @@ def test_limits_that_are_none() -> None:
 def refused(url: str, *filters: str) -> str:
     """Let somebody subscribe, in vain; return the one line that says why."""
     words = [word for text in filters for word in ("--filter", text)]
-    command = [NARROWCAST, "subscribe", "--nats", url, "--subscriber", "ann", *words]
+    command: list[str | Path] = [NARROWCAST, "subscribe", "--nats", url, "--subscriber", "ann", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     [line] = done.stderr.splitlines()
@@ -42,8 +42,8 @@ def test_too_much_is_refused(tmp_path: Path) -> None:
     with running("serve", "--port", "0", "--data", tmp_path / "data", *words) as broker:
         url = re.findall(r"nats://\S+?:\d+", line_with(broker, "serving at"))[0]
         assert refused(url, f"name = '{'x' * 300}'").endswith(
-            "a filter of 309 bytes is over the limit of 200; split it into several subscriptions or raise the "
-            "limit `bytes`"
+            "a filter of 309 bytes is over the limit of 200; split it into several subscriptions or raise "
+            "the limit `bytes`"
         )
         assert "is nested 6 deep; the limit is 5" in refused(url, "((((((a > 1))))))")
         assert "'ann' has 0 subscriptions and asks for 3 more; 2 are the most" in refused(
@@ -62,5 +62,5 @@ def test_too_much_is_refused(tmp_path: Path) -> None:
             assert json.loads(ann.stdout.readline()) == {"a": 3}
         found = json.loads(outcome("dead-letters", "list", "--data", tmp_path / "data", "--json").stdout)
         assert found["reasons"] == {
-            "event of 119 bytes is larger than 100; send less at once, or raise serve --limit payload=": 1
+            "event of 120 bytes is larger than 100; send less at once, or raise serve --limit payload=": 1
         }

@@ -194,7 +194,7 @@ def test_refusals(tmp_path: Path) -> None:
     )
     wrong = refusal("serve", "--replan", "5", "--record", tmp_path, "--method", "none")
     assert "--method is 'none'" in wrong
-    told = refusal("serve", "--nats", "nats://x", "--node", "2/2", "--data", tmp_path)
+    told = refusal("serve", "--nats", "nats://x", "--node", "2/2", "--plan", tmp_path)
     assert "the first node says what holds" in told
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import narrowcast as nc
 from narrowcast.broker import Desk, Interests, MemoryTransport, Node, Subscriber
+from narrowcast.broker.quarantine import Quarantine
 from narrowcast.errors import ParameterError, TransportError
 from narrowcast.web.api import make_api
 from narrowcast.web.server import place_of, serving
@@ -62,6 +63,28 @@ def test_subscribe_publish_receive() -> None:
             assert "narrowcast_events_total 4.0" in metrics
             assert 'narrowcast_routed_total{method="unicast"} 2.0' in metrics
             assert "narrowcast_match_seconds_bucket" in metrics
+
+    asyncio.run(run())
+
+
+def test_dead_letters_are_counted() -> None:
+    async def run() -> None:
+        transport, kept = MemoryTransport(), Quarantine(":memory:", most=2)
+        node = Node(transport, Desk(transport, Interests(nc.Schema.of({"price": "double"}))), quarantine=kept)
+        await node.start()
+        async with (
+            serving(make_api(node, transport), "127.0.0.1:0") as url,
+            httpx.AsyncClient(base_url=url) as client,
+        ):
+            assert "narrowcast_letters 0.0" in await ask(client, "GET", "/metrics")
+            await ask(client, "POST", "/events", 202, json=[{"price": "dear"}] * 3 + [{"price": 1}])
+            metrics = await ask(client, "GET", "/metrics")
+            assert "narrowcast_letters 2.0" in metrics
+            assert 'narrowcast_letters_lost_total{why="room"} 1.0' in metrics
+            assert 'narrowcast_letters_lost_total{why="rate"} 0.0' in metrics
+            kept.close()  # a disk that is gone
+            assert "narrowcast_letters " not in await ask(client, "GET", "/metrics")
+        await node.stop()
 
     asyncio.run(run())
 

@@ -40,8 +40,9 @@ OVERLAP = 5.0
 #: Seconds from one sign of life to the next, those after which a subscriber without one counts as gone, and
 #: those in which other nodes ask for all that holds when the first one starts.
 BEAT, SILENT, _GATHER = 2.0, 90.0, 0.5
-#: Seconds from one look at what everybody has read to the next.
-SWEEP = 5.0
+#: Seconds from one look at what everybody has read to the next, and those in which somebody who was told to
+#: gives up channels.
+SWEEP, _GIVEN_UP = 5.0, 2.0
 #: Subscriptions that another node is told of in one message.
 _ROWS = 2000
 
@@ -94,6 +95,9 @@ class Desk:
         #: Lets subscribers listen to their channels of the plan in use and of the one to come, and to no
         #: others: returns when servers hold to that. Whoever runs the broker says how.
         self.permit: Callable[[], Awaitable[None]] = nothing_on_its_way
+        #: Channels that somebody may still listen to while it is told of others.
+        self._leaving: dict[str, list[tuple[int, int]]] = {}
+        self._permitting: asyncio.Future[None] | None = None
         #: Hears of a plan when it is in use. Whoever runs the broker says what it does.
         self.used: Callable[[Epoch], None] = _nothing
         #: What subscribers say that they got.
@@ -289,10 +293,19 @@ class Desk:
         members = np.bincount(plan.listens.indices, minlength=plan.n_channels)
         spreads = self.epoch.routes.flows is None
         channels = self.recent.channels(wants, members, spreads=spreads) if texts else []
+        before = [(self.epoch.number, channel) for channel in self.epoch.channels(who)]
         if self.epoch.place(who, channels):
+            self._leaving[who] = before
             await self._tell(placed=[(self.epoch.number, who, channels)])
             await self.permit()
             await self.settle()  # nothing is on its way over channels that it may give up now
+            del self._leaving[who]
+            if set(before) - {(self.epoch.number, channel) for channel in channels}:
+                asyncio.get_running_loop().call_later(_GIVEN_UP, self._permit_soon)
+
+    def _permit_soon(self) -> None:
+        """Take from subscribers what they were told to give up."""
+        self._permitting = asyncio.ensure_future(self.permit())
 
     async def change(self, request: wire.Add | wire.Remove) -> wire.Standing:
         """Change the subscriptions of somebody who may be elsewhere, and tell them."""
@@ -474,7 +487,8 @@ class Desk:
     def channels(self, subscriber: str) -> list[tuple[int, int]]:
         """Return plan and number of the channels that a subscriber may listen to now."""
         epochs = [each for each in (self.epoch, self._next) if each is not None]
-        return [(each.number, channel) for each in epochs for channel in each.channels(subscriber)]
+        now = [(each.number, channel) for each in epochs for channel in each.channels(subscriber)]
+        return now + self._leaving.get(subscriber, [])
 
     async def _prepare(self, then: Epoch, joins: float | None) -> set[str]:
         """Ask all who are there to listen to their channels of a plan; return whom."""

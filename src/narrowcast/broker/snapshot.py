@@ -66,10 +66,12 @@ class Snapshots:
         self.streams = Streams(transport, subjects)
         self._inbox = subjects.inbox(f"backup-{secrets.token_hex(4)}")
         self._asking = Asking(transport, self._inbox)
+        self._connections = 0
 
     async def __aenter__(self) -> Snapshots:
         await self.streams.start()
         await self._asking.start()
+        self._connections = self._transport.connections
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -224,25 +226,28 @@ class Snapshots:
 
     async def _acknowledged(self, stream: str, answer: asyncio.Future[bytes], patience: float) -> None:
         """Wait until a server has what it was given."""
-        try:
-            said = await asyncio.wait_for(answer, patience)
-        except TimeoutError as error:
-            raise TransportError(
-                f"the NATS server does not go on with stream {stream} for {patience:g} s; run it again"
-            ) from error
+        said = await self._answered(answer, f"does not go on with stream {stream}", patience)
         if fault := msgspec.json.decode(said).get("error") if said else None:
             raise TransportError(
                 f"the NATS server does not take stream {stream}: {fault.get('description', fault)}"
             )
 
+    async def _answered(self, answer: asyncio.Future[bytes], fault: str, patience: float) -> bytes:
+        """Wait for an answer, as long as the server is there that was asked."""
+        end = time.monotonic() + patience
+        while not answer.done():
+            await asyncio.wait({answer}, timeout=_STEP)
+            if not self._transport.connected or self._transport.connections != self._connections:
+                raise TransportError(f"the NATS server {fault}: the connection is lost; run it again")
+            if time.monotonic() > end:
+                raise TransportError(f"the NATS server {fault} for {patience:g} s; run it again")
+        return answer.result()
+
     async def _asked(self, what: str, body: dict[str, Any]) -> dict[str, Any]:
         """Ask JetStream for something that may take long, once."""
-        stream, began = what.rpartition(".")[2], time.monotonic()
-        try:
-            said = await self._asking.ask(f"$JS.API.{what}", msgspec.json.encode(body), patience=_LONG)
-        except TransportError as error:
-            waited = time.monotonic() - began
-            raise TransportError(f"JetStream does not answer {what} within {waited:.0f} s") from error
+        stream = what.rpartition(".")[2]
+        asked = await self._asking.send(f"$JS.API.{what}", msgspec.json.encode(body))
+        said = await self._answered(asked, f"does not answer {what}", _LONG)
         found: dict[str, Any] = msgspec.json.decode(said)
         fault = found.get("error")
         if fault is None:

@@ -13,7 +13,7 @@ from narrowcast.broker.wire import Plan
 from narrowcast.matching.answers import subscribers_of
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation_of
-from narrowcast.routing.routes import Routes, positions_of
+from narrowcast.routing.routes import Routes
 
 if TYPE_CHECKING:
     import asyncio
@@ -91,6 +91,7 @@ class Epoch:
     placed: dict[str, list[int]] = field(default_factory=dict)
     #: Counts changes of who listens.
     change: int = 0
+    _rows: dict[str, int] | None = None
 
     def said(self) -> Plan:
         """Return it as other nodes hear of it."""
@@ -98,7 +99,14 @@ class Epoch:
 
     def knows(self, subscriber: str) -> bool:
         """Return whether the plan says what somebody should listen to."""
-        return bool(positions_of(pa.array([subscriber], pa.string()), self.routes.plan.subscribers)[0] >= 0)
+        return self._row(subscriber) is not None
+
+    def _row(self, subscriber: str) -> int | None:
+        """Return which row of the plan is somebody's; None for who is not in it."""
+        if self._rows is None:
+            names = self.routes.plan.subscribers.cast(pa.string()).to_pylist()
+            self._rows = {name: row for row, name in enumerate(names)}
+        return self._rows.get(subscriber)
 
     def place(self, subscriber: str, channels: list[int]) -> bool:
         """Let somebody whom the plan does not know listen to channels; return whether that is new."""
@@ -113,12 +121,11 @@ class Epoch:
         """Return the channels that somebody should listen to."""
         if subscriber in self.placed:
             return self.placed[subscriber]
-        plan = self.routes.plan
-        [position] = positions_of(pa.array([subscriber], pa.string()), plan.subscribers)
-        if position < 0:
+        row = self._row(subscriber)
+        if row is None:
             return []
-        listens = plan.listens
-        found: list[int] = listens.indices[listens.indptr[position] : listens.indptr[position + 1]].tolist()
+        listens = self.routes.plan.listens
+        found: list[int] = listens.indices[listens.indptr[row] : listens.indptr[row + 1]].tolist()
         return found
 
     def join(self, subscriber: str, channels: list[int]) -> bool:
