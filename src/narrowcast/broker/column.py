@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,10 +98,10 @@ class Column:
         types = list(map(type, values))
         wrong: dict[int, str] = {}
         if odd := set(types) - self._allowed:
-            wrong = {i: self._unlike(kind) for i, kind in enumerate(types) if kind in odd}
+            why = {kind: f"attribute {self._name!r} is {self._dtype}, not {_WORDS[kind]}" for kind in odd}
             values = values.copy()
-            for i in wrong:
-                values[i] = None
+            for i in compress(range(len(types)), map(odd.__contains__, types)):
+                values[i], wrong[i] = None, why[types[i]]
         if self._plain.issuperset(set(types) - odd):
             try:
                 return self._column(values), wrong
@@ -108,10 +109,6 @@ class Column:
                 pass
         column, others = self._texts(values) if self._dtype.name in _TEXTS else self._numbers(values)
         return column, wrong | others
-
-    def _unlike(self, kind: type) -> str:
-        """Return why a value of another kind does not fit."""
-        return f"attribute {self._name!r} is {self._dtype}, not {_WORDS[kind]}"
 
     def _texts(self, values: list[str | None]) -> tuple[pa.Array, dict[int, str]]:
         """Read dates or timestamps of which some are none."""

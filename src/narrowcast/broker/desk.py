@@ -47,10 +47,6 @@ SWEEP, _GIVEN_UP = 5.0, 2.0
 _ROWS = 2000
 
 
-def _nothing(_: Epoch) -> None:
-    """Do nothing."""
-
-
 class Desk:
     """Answers subscribers, and takes up plans; other nodes follow what it says.
 
@@ -99,7 +95,7 @@ class Desk:
         self._leaving: dict[str, list[tuple[int, int]]] = {}
         self._permitting: asyncio.Future[None] | None = None
         #: Hears of a plan when it is in use. Whoever runs the broker says what it does.
-        self.used: Callable[[Epoch], None] = _nothing
+        self.used: Callable[[Epoch], None] = lambda _: None
         #: What subscribers say that they got.
         self.got = Got()
         #: The plan in use.
