@@ -143,17 +143,18 @@ class Interests:
         numbers = list(range(self._next, self._next + len(filters)))
         fresh = {number: (subscriber, text) for number, text in zip(numbers, filters, strict=True)}
         before, schema = self.schema, self._learnt(filters) if self._learns else self.schema
+        compiler = self._compiler
         if schema is not before:
             self._bounds.check_attributes(len(before), (name for name in schema.names if name not in before))
-            # Before all others are indexed anew for the sake of it.
-            self._compiled(fresh, Compiler(schema, self._limits))
+            compiler = Compiler(schema, self._limits)
+        compiled = self._compiled(fresh, compiler)
+        if schema is not before:  # all others are indexed anew, but not for the sake of one that is bad
             self._use(schema)
         try:
-            compiled = self._compiled(fresh)
             if self._store is not None:
                 self._store.add(fresh)
         except NarrowcastError:
-            if self.schema is not before:
+            if schema is not before:
                 self._use(before)
             raise
         self._matcher.add(compiled)

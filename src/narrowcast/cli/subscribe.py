@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from narrowcast.cli import live
 from narrowcast.errors import ParameterError
 
 if TYPE_CHECKING:
+    from narrowcast.broker import Event
     from narrowcast.broker.login import Login
 
 #: Events that are written in one go.
@@ -38,6 +40,9 @@ def subscribe(
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave the subscriptions there at the end, for another time.")
     ] = False,
+    with_ids: Annotated[
+        bool, typer.Option("--ids", help="Print who published each event, and its number, beside it.")
+    ] = False,
     nats: live.Nats = live.HERE,
     prefix: live.Prefix = "nc",
     user: live.User = None,
@@ -48,11 +53,16 @@ def subscribe(
 ) -> None:
     """Print one JSON line for each event that matches, in order, until interrupted.
 
+    Where the broker delivers at least once, and subscriptions are left there with --keep, the next start goes
+    on where this one ended; an event counts as read when the one behind it is printed.
+
     Examples:
 
         narrowcast subscribe --subscriber ann --filter "price > 75 AND name = 'IBM'"
 
         narrowcast subscribe --subscriber bob --topic sports --topic weather
+
+        narrowcast subscribe --subscriber bob --topic sports --keep --ids
 
         NARROWCAST_TOKEN=... narrowcast subscribe --user ann --filter "price > 75"
     """
@@ -65,7 +75,7 @@ def subscribe(
     name = subscriber or who.user
     if not name:
         raise ParameterError("there is nobody who subscribes; give --subscriber, or --user")
-    live.until_interrupted(_subscribe(who, name, wanted, prefix, count, keep=keep))
+    live.until_interrupted(_subscribe(who, name, wanted, prefix, count, keep=keep, with_ids=with_ids))
 
 
 def _topic(attribute: str, topic: str) -> str:
@@ -74,8 +84,26 @@ def _topic(attribute: str, topic: str) -> str:
     return f"{attribute} = '{escaped}'"
 
 
+def _plain(event: Event) -> bytes:
+    """Return an event as it was published, as a line."""
+    return event.payload + b"\n"
+
+
+def _with_id(event: Event) -> bytes:
+    """Return an event with its id, as a line."""
+    head = msgspec.json.encode({"publisher": event.publisher, "number": event.number})
+    return b'%s,"event":%s}\n' % (head[:-1], event.payload)
+
+
 async def _subscribe(
-    who: Login, name: str, wanted: list[str], prefix: str, count: int | None, *, keep: bool
+    who: Login,
+    name: str,
+    wanted: list[str],
+    prefix: str,
+    count: int | None,
+    *,
+    keep: bool,
+    with_ids: bool,
 ) -> None:
     """Print what comes."""
     from narrowcast.broker import Subscriber
@@ -84,19 +112,22 @@ async def _subscribe(
         live.connected(who, "narrowcast subscribe", prefix) as transport,
         Subscriber(transport, name, prefix=prefix) as subscriber,
     ):
-        ids = await subscriber.subscribe(*wanted)
+        there = set(subscriber.filters.values())  # of another time
+        fresh = [text for text in wanted if text not in there]
+        ids = await subscriber.subscribe(*fresh) if fresh else []
+        line = _with_id if with_ids else _plain
         print(f"subscribed as {name!r}; interrupt to stop", file=sys.stderr, flush=True)
         left = count
         try:
             while events := await subscriber.take(_MANY if left is None else min(_MANY, left)):
-                sys.stdout.buffer.write(b"".join(event.payload + b"\n" for event in events))
+                sys.stdout.buffer.write(b"".join(map(line, events)))
                 sys.stdout.buffer.flush()
                 if left is not None:
                     left -= len(events)
                     if not left:
                         break
         finally:
-            if not keep:
+            if fresh and not keep:
                 held = subscriber.filters  # a broker that came again gave them other ids
-                own = [n for n in ids if n in held] or [n for n, text in held.items() if text in wanted]
+                own = [n for n in ids if n in held] or [n for n, text in held.items() if text in fresh]
                 await subscriber.unsubscribe(*own)

@@ -1,0 +1,58 @@
+"""At least once through the commands: nothing is lost when the broker is killed and a subscriber is away."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.command import refusal
+from support.live import NARROWCAST, line_with, running
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.nats
+
+
+def publish(url: str, *prices: int) -> None:
+    """Publish events."""
+    lines = "".join(f'{{"price": {price}}}\n' for price in prices)
+    words: list[str | Path] = [NARROWCAST, "publish", "--nats", url, "-"]
+    done = subprocess.run(words, input=lines, text=True, capture_output=True, check=True, timeout=60)
+    assert str(len(prices)) in done.stdout
+
+
+def test_a_broker_is_killed_and_a_subscriber_comes_again(tmp_path: Path) -> None:
+    words = ("serve", "--port", "0", "--data", tmp_path / "data")
+    with running(*words, "--delivery", "at-least-once") as broker:
+        url = re.findall(r"nats://\S+?:\d+", line_with(broker, "serving at"))[0]
+        own = ("subscribe", "--nats", url, "--subscriber", "ann", "--filter", "price > 75", "--keep", "--ids")
+        with running(*own, "--count", "1") as ann:
+            line_with(ann, "subscribed as 'ann'")
+            publish(url, 80)
+            out, _ = ann.communicate(timeout=60)
+        first = json.loads(out)
+        assert first["event"] == {"price": 80}
+        broker.kill()
+        broker.wait()
+        publish(url, 70, 90, 95)  # the server is still there, and stores them
+    with running(*words) as broker:  # as before: at least once
+        line_with(broker, "1 subscriptions")
+        with running(*own, "--count", "2") as ann:
+            out, _ = ann.communicate(timeout=60)
+        rows = [json.loads(line) for line in out.splitlines()]
+        assert [row["event"] for row in rows] == [{"price": 90}, {"price": 95}]
+        assert rows[0]["publisher"] == rows[1]["publisher"] != first["publisher"]
+        assert rows[1]["number"] == rows[0]["number"] + 1
+    assert "may hold events for subscribers" in refusal(*words, "--delivery", "at-most-once")
+    assert "give --data" in refusal("serve", "--delivery", "at-least-once")
+    assert "--delivery is 'twice'; give at-most-once or at-least-once" in refusal(
+        *words, "--delivery", "twice"
+    )
+    assert "--memory stores nothing" in refusal(
+        "serve", "--memory", "--http", "127.0.0.1:0", "--delivery", "at-least-once"
+    )
