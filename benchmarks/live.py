@@ -146,7 +146,7 @@ def quantiles(seconds: array[float]) -> dict[str, float]:
 
 
 async def node(url: str, kind: str, n: int, stored: int = 0) -> None:
-    """Be a node, which stores events where it is told to, until standard input ends; then tell what was done."""
+    """Be a node, which stores events if told so, until standard input ends; then tell what was done."""
     transport = await NatsTransport.connect(url, limit=1 << 20)
     job = job_of(kind, n, 1)
     interests = Interests(job.schema)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import narrowcast as nc
-from narrowcast.broker import Interests
+from narrowcast.broker import Desk, Interests, MemoryTransport, Node, Publisher, Subscriber
 from narrowcast.broker.decode import LARGEST, Decoder
 from narrowcast.broker.limits import BrokerLimits
-from narrowcast.errors import InputError, ParameterError
+from narrowcast.broker.pace import Pace
+from narrowcast.broker.quarantine import Quarantine
+from narrowcast.errors import InputError, ParameterError, TransportError
+from support.broker import SCHEMA
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: Seconds in which a filter of 64 KB is to be decided, on any machine.
 PATIENCE = 20.0
@@ -202,3 +210,31 @@ def test_any_text_is_taken_or_refused(text: str) -> None:
     assert interests.of("ann") == ({} if why else {0: text})
     for events, _ in Decoder(interests.schema).decode([b'{"a": 1, "name": "x"}', b"{}"]).good:
         interests.matcher.match(events)
+
+
+def test_a_node_holds_publishers_to_their_rate(tmp_path: Path) -> None:
+    async def run() -> None:
+        transport, kept = MemoryTransport(), Quarantine(tmp_path / "letters.db")
+        node = Node(transport, Desk(transport, Interests(SCHEMA)), pace=Pace(5, 10), quarantine=kept)
+        await node.start()
+        async with Subscriber(transport, "ann") as ann:
+            await ann.subscribe("price >= 0")
+            fast, slow = [await Publisher(transport, name).start() for name in ("fast", "slow")]
+            for price in range(30):
+                await fast.publish({"price": price})
+            await slow.publish({"price": 100})
+            await slow.flush()
+            with pytest.raises(TransportError, match="publisher 'fast' sends more than 5 events a second"):
+                await fast.flush()
+            found = [event.data["price"] for event in await ann.take(100)]
+            while 100 not in found:
+                found += [event.data["price"] for event in await ann.take(100)]
+            assert found == [*range(10), 100]
+            letters = kept.read()
+            assert [letter.payload for letter in letters] == [b'{"price":%d}' % n for n in range(10, 30)]
+            assert {letter.publisher for letter in letters} == {"fast"}
+            await slow.aclose()
+        await node.stop()
+        kept.close()
+
+    asyncio.run(run())

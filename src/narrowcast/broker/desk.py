@@ -19,6 +19,7 @@ from narrowcast.broker.placing import Recent
 from narrowcast.broker.standing import Epoch, no_routes, nothing_on_its_way
 from narrowcast.errors import InputError, NarrowcastError, ParameterError, PlanError, TransportError
 from narrowcast.files import first_line
+from narrowcast.filters.limits import LENIENT
 from narrowcast.filters.subscriptions import compile_filters
 from narrowcast.matching import Scan
 from narrowcast.routing.routes import read_routes
@@ -284,7 +285,7 @@ class Desk:
         if self.epoch.knows(who) or not self.epoch.routes.plan.n_channels:
             return
         texts = list(self.interests.of(who).values())
-        wants = Scan().fit(compile_filters(self.interests.schema, texts).subscriptions)
+        wants = Scan().fit(compile_filters(self.interests.schema, texts, limits=LENIENT).subscriptions)
         plan = self.epoch.routes.plan
         members = np.bincount(plan.listens.indices, minlength=plan.n_channels)
         spreads = self.epoch.routes.flows is None

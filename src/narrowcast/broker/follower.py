@@ -21,6 +21,7 @@ from narrowcast.routing.routes import read_routes
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from narrowcast.broker.limits import BrokerLimits
     from narrowcast.broker.transport import Inbox, Transport
 
 log = logging.getLogger(__name__)
@@ -43,10 +44,20 @@ class Follower:
         How subjects begin.
     stored
         Whether events are stored: as at the first node.
+    limits
+        Bounds on filters: as at the first node.
     """
 
-    def __init__(self, transport: Transport, *, prefix: str = "nc", stored: bool = False) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        prefix: str = "nc",
+        stored: bool = False,
+        limits: BrokerLimits | None = None,
+    ) -> None:
         self._transport, self.subjects, self._stored = transport, wire.Subjects(prefix), stored
+        self._limits = limits
         #: What events went over lately: a node says; the first one places whoever comes.
         self.recent = Recent()
         #: Waits until no event is on its way that was routed before: a node says how.
@@ -110,7 +121,7 @@ class Follower:
                 f"the first node delivers {ways[state.stored]}, and this one {ways[self._stored]}; start it "
                 f"with --delivery {ways[state.stored]}"
             )
-        interests = Interests(Schema.of(state.schema))
+        interests = Interests(Schema.of(state.schema), limits=self._limits)
         rows = list(state.rows)
         more = state.more
         while more:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from narrowcast.broker.ingress import Ingress
+    from narrowcast.broker.pace import Pace
     from narrowcast.broker.quarantine import Quarantine
     from narrowcast.broker.record import Record
     from narrowcast.broker.standing import Holding, Routed
@@ -78,6 +79,8 @@ class Node:
         What decides which way an event goes; what the plan says where left out.
     quarantine
         Where events are kept that cannot be used, if anywhere.
+    pace
+        How many events a second a publisher may send, if there is a limit.
     streams
         Where events are stored until subscribers have them: at least once. Without, what is on its way when
         a process dies is lost: at most once.
@@ -96,6 +99,7 @@ class Node:
         record: Record | None = None,
         router: Router | None = None,
         quarantine: Quarantine | None = None,
+        pace: Pace | None = None,
         streams: Streams | None = None,
     ) -> None:
         if partitions < 1 or batch < 1:
@@ -122,7 +126,7 @@ class Node:
         # Events that come without a publisher's name have this node's, and numbers that no other start has.
         self._name, self._plain = f"node-{secrets.token_hex(8)}", 0
         self._tasks: list[asyncio.Task[None]] = []
-        self._streams = streams
+        self._streams, self._pace = streams, pace
         self.storing = None if streams is None else Storing(transport, self.subjects)
         self._outlet = Sending(transport) if self.storing is None else self.storing
         #: Events that cannot be used and are not kept yet.
@@ -196,7 +200,11 @@ class Node:
         while messages := await ingress.take(self._batch):
             begun = time.perf_counter()
             refused: dict[int, bytes] = {}
-            batches = [batch for batch in map(self._events_of, messages) if batch is not None]
+            batches: list[wire.Batch] = []
+            for position, message in enumerate(messages):
+                batch = self._events_of(message)
+                if batch is not None:
+                    batches.append(self._paced(batch, message, position, refused))
             self.waiting = len(ingress)
             since = min((batch.sent for batch in batches if batch.sent), default=time.time())
             arrived = Arrivals.of(batches)
@@ -235,6 +243,23 @@ class Node:
             return wire.Batch(self.subjects.plain, place_of(message.reply).stream, [payload])
         self._plain += 1
         return wire.Batch(self._name, self._plain, [payload])
+
+    def _paced(
+        self, batch: wire.Batch, message: Message, position: int, refused: dict[int, bytes]
+    ) -> wire.Batch:
+        """Return as much of a batch as its publisher may send; the rest is set aside, and it is told."""
+        if self._pace is None:
+            return batch
+        # What waited in a stream counts from when it was sent.
+        now = time.monotonic() if self._streams is None else place_of(message.reply).seconds
+        many = self._pace.admit(batch.publisher, len(batch.payloads), now)
+        if many == len(batch.payloads):
+            return batch
+        why = self._pace.reason(batch.publisher)
+        rest = enumerate(batch.payloads[many:], batch.first + many)
+        self._set_aside([(batch.publisher, number, why, payload) for number, payload in rest])
+        refused[position] = wire.encode(wire.Refused(why))
+        return msgspec.structs.replace(batch, payloads=batch.payloads[:many])
 
     def _set_aside(self, letters: list[tuple[str, int, str, bytes]]) -> None:
         """Count events that cannot be used, and keep them with the reason."""

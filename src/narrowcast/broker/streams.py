@@ -32,11 +32,12 @@ _NANO = 1_000_000_000
 
 
 class Place(NamedTuple):
-    """Where a message is: in its stream, among those of its consumer, and how many come after it."""
+    """Where a message is in its stream and its consumer, how many come after it, and since when."""
 
     stream: int
     consumer: int
     pending: int
+    seconds: float
 
 
 def place_of(reply: str) -> Place:
@@ -45,16 +46,17 @@ def place_of(reply: str) -> Place:
     Examples
     --------
     >>> place_of("$JS.ACK.nc_in.node.1.17.4.1700000000000000000.9")
-    Place(stream=17, consumer=4, pending=9)
+    Place(stream=17, consumer=4, pending=9, seconds=1700000000.0)
     >>> place_of("$JS.ACK._.hash.nc_in.node.1.17.4.1700000000000000000.9.token").stream
     17
     """
     words = reply.split(".")
     first = 5 if len(words) == 9 else 7
     try:
-        return Place(int(words[first]), int(words[first + 1]), int(words[first + 3]))
-    except (IndexError, ValueError) as error:
+        stream, consumer, nanos, pending = map(int, words[first : first + 4])
+    except ValueError as error:
         raise TransportError(f"a message of a stream comes with {reply!r:.100}, which is no place") from error
+    return Place(stream, consumer, pending, nanos / _NANO)
 
 
 def error_of(payload: bytes) -> str | None:

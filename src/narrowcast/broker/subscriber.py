@@ -23,6 +23,7 @@ from narrowcast.broker.reading import WINDOW, Reading, check_window
 from narrowcast.broker.seen import Seen
 from narrowcast.errors import InputError, NarrowcastError, ParameterError, TransportError
 from narrowcast.files import first_line
+from narrowcast.filters.limits import LENIENT
 from narrowcast.filters.subscriptions import compile_filters
 from narrowcast.matching import Scan
 from narrowcast.model.schema import Schema
@@ -375,7 +376,7 @@ class Subscriber:
         """Return what reads events and filters them; made when it is needed, which with no plan is never."""
         if self._sieve is None:
             schema = Schema.of(standing.schema)
-            made = compile_filters(schema, list(standing.filters.values())).subscriptions
+            made = compile_filters(schema, list(standing.filters.values()), limits=LENIENT).subscriptions
             self._sieve = Decoder(schema), Scan().fit(made)
         return self._sieve
 

@@ -55,7 +55,7 @@ class Plan:
 
 @dataclass
 class Plans:
-    """Plans of a folder, of what is recorded, and of the last start; and how many channels are joined at once."""
+    """Plans of a folder, of what is recorded and of the last start; and how many joins there are a second."""
 
     given: Plan | None
     again: Replan | None

@@ -349,6 +349,7 @@ async def _serve(
 ) -> None:
     """Serve at a NATS server, or in memory; without interests, beside the first node."""
     from narrowcast.broker import Desk, Follower, MemoryTransport, Node
+    from narrowcast.broker.pace import Pace
     from narrowcast.broker.positions import Positions
     from narrowcast.broker.refusing import Refusing
     from narrowcast.broker.wire import Subjects
@@ -374,7 +375,9 @@ async def _serve(
                 positions=None if streams is None else Positions(streams, Subjects(prefix)),
             )
         )
-        holding: Holding = Follower(transport, prefix=prefix, stored=kept.stores) if desk is None else desk
+        holding: Holding = (
+            Follower(transport, prefix=prefix, stored=kept.stores, limits=bounds) if desk is None else desk
+        )
         node = Node(
             transport,
             holding,
@@ -384,6 +387,7 @@ async def _serve(
             router=router,
             quarantine=letters,
             largest=bounds.payload,
+            pace=None if bounds.rate is None else Pace(bounds.rate, bounds.burst),
             streams=streams,
         )
         beside: list[asyncio.Task[None]] = []
