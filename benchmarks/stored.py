@@ -4,8 +4,8 @@ The same processes, events and 100,000 filters of 1,000 subscribers as in `live`
 
 - `few`: events a second where about one filter matches each, taken, matched and stored for who wants them.
 - `many`: deliveries a second where 39 do. `plain_jetstream` is what one would write instead with nats-py,
-  with who wants what known beforehand: a message for each delivery, stored, and a durable consumer for each of
-  the 1,000 subscribers.
+  with who wants what known beforehand: a message for each delivery, stored, and a durable consumer for each
+  of the 1,000 subscribers.
 - `half`: at half of the rate that each has kept up: latency from `publish` until a subscriber has the event.
 - `calm`: 1,000 events a second of `few`, which hardly wait in any line: latency.
 """
