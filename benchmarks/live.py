@@ -163,6 +163,8 @@ async def node(url: str, kind: str, n: int, stored: int = 0) -> None:
     marks: list[Mark] = []
     watching = asyncio.create_task(watch(lambda: made.counts.events, marks))
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    if streams is not None:  # publishers do not wait for the node
+        await quiet(lambda: made.counts.events)
     watching.cancel()
     counts = made.counts
     busy = [mark for mark in marks if 0 < mark[1] < counts.events]

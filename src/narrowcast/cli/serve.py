@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import ipaddress
 import logging
 import tempfile
-import time
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +16,7 @@ from narrowcast.cli import dead_letters, live, logs, settings
 from narrowcast.cli.kept import Kept
 from narrowcast.cli.logs import facts
 from narrowcast.cli.plans import Plan, Plans
+from narrowcast.cli.serving import PARTITIONS, Serving
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import read_table
 from narrowcast.model.schema import Schema
@@ -26,22 +24,12 @@ from narrowcast.routing import ROUTERS
 from narrowcast.routing.choice import router_maker, router_parameters
 
 if TYPE_CHECKING:
-    from narrowcast.broker import Interests, NatsServer, Node, Record, Transport
-    from narrowcast.broker.limits import BrokerLimits
-    from narrowcast.broker.login import Login
+    from narrowcast.broker import Interests
     from narrowcast.broker.permissions import Guard
-    from narrowcast.broker.quarantine import Quarantine
-    from narrowcast.broker.standing import Holding
     from narrowcast.routing import Router
 
 log = logging.getLogger(__name__)
 
-#: Into how many parts publishers are divided, whatever the number of nodes.
-PARTITIONS = 16
-#: Seconds from one look at the plan's folder to the next.
-_LOOK = 1.0
-#: Seconds from one look at whether the index has changed to the next.
-_INDEX = 30.0
 #: Bad filters that are shown.
 _SHOWN = 5
 
@@ -274,13 +262,22 @@ def serve(
             who = Login([server.url], server.user, server.password, own)
             if guard is not None:
                 guard.at(server)
-        letters = None if data is None else Quarantine(data / dead_letters.FILE)
-        mine = [part for part in range(PARTITIONS) if part % nodes == number - 1]
-        first = interests if number == 1 else None
-        plans = Plans(given, again, joins, lasting)
-        live.until_interrupted(
-            _serve(who, server, guard, first, plans, kept, prefix, http, mine, written, way, letters, bounds)
+        made = Serving(
+            who=who,
+            server=server,
+            guard=guard,
+            interests=interests if number == 1 else None,
+            plans=Plans(given, again, joins, lasting),
+            kept=kept,
+            prefix=prefix,
+            http=http,
+            mine=[part for part in range(PARTITIONS) if part % nodes == number - 1],
+            record=written,
+            router=way,
+            letters=None if data is None else Quarantine(data / dead_letters.FILE),
+            bounds=bounds,
         )
+        live.until_interrupted(made.run())
 
 
 def _router(name: str, params: dict[str, Any]) -> Router:
@@ -330,130 +327,6 @@ def _node(text: str) -> tuple[int, int]:
     raise ParameterError(
         f"--node is {text!r}; give I/N, the how many-th of so many nodes, {PARTITIONS} at most"
     )
-
-
-async def _serve(
-    who: Login | None,
-    server: NatsServer | None,
-    guard: Guard | None,
-    interests: Interests | None,
-    plans: Plans,
-    kept: Kept,
-    prefix: str,
-    http: str | None,
-    mine: list[int],
-    record: Record | None,
-    router: Router,
-    letters: Quarantine | None,
-    bounds: BrokerLimits,
-) -> None:
-    """Serve at a NATS server, or in memory; without interests, beside the first node."""
-    from narrowcast.broker import Desk, Follower, MemoryTransport, Node
-    from narrowcast.broker.pace import Pace
-    from narrowcast.broker.positions import Positions
-    from narrowcast.broker.refusing import Refusing
-    from narrowcast.broker.wire import Subjects
-
-    async with AsyncExitStack() as stack:
-        if who is None:
-            transport: Transport = MemoryTransport()
-        else:
-            transport = await stack.enter_async_context(
-                live.connected(who, "narrowcast serve", prefix, strict=False)
-            )
-        streams = kept.streams(transport, prefix)
-        desk = (
-            None
-            if interests is None
-            else Desk(
-                transport,
-                interests,
-                prefix=prefix,
-                joins=plans.joins,
-                others=len(mine) < PARTITIONS,
-                plans=int(time.time()),
-                positions=None if streams is None else Positions(streams, Subjects(prefix)),
-            )
-        )
-        holding: Holding = (
-            Follower(transport, prefix=prefix, stored=kept.stores, limits=bounds) if desk is None else desk
-        )
-        node = Node(
-            transport,
-            holding,
-            mine=mine,
-            partitions=PARTITIONS,
-            record=record,
-            router=router,
-            quarantine=letters,
-            largest=bounds.payload,
-            pace=None if bounds.rate is None else Pace(bounds.rate, bounds.burst),
-            streams=streams,
-        )
-        beside: list[asyncio.Task[None]] = []
-        if desk is not None:
-            plans.begin(desk)
-            if plans.given is not None:
-                beside.append(live.beside(plans.given.watch(desk)))
-        if desk is not None and plans.again is not None:
-            beside.append(live.beside(plans.again.run(node, desk)))
-        if guard is not None:
-            if desk is not None:
-                guard.channels, desk.permit = desk.channels, guard.permit
-            await guard.permit()
-            beside.append(live.beside(guard.watch()))
-        await node.start()
-        gc.collect()
-        gc.freeze()  # subscriptions stay: no need to look through them again and again
-        stack.push_async_callback(_end, node, beside, record)
-        places = [] if who is None else [who.where]
-        if http is not None:
-            from narrowcast.web.api import make_api
-            from narrowcast.web.server import serving
-            from narrowcast.web.tokens import Tokens
-
-            tokens = None if guard is None else Tokens(lambda: guard.users)
-            places.append(await stack.enter_async_context(serving(make_api(node, transport, tokens), http)))
-        held = len(node.holding.interests)
-        log.info(
-            "serving at %s, %s subscriptions; interrupt to stop", " and ".join(places), f"{held:,}",
-            extra=facts(places=places, subscriptions=held, partitions=mine),
-        )  # fmt: skip
-        if desk is not None:
-            beside.append(live.beside(_write_index(desk.interests)))
-        refusing = Refusing(transport, node.subjects)
-        working = asyncio.create_task(node.wait())
-        while not (await asyncio.wait({working}, timeout=_LOOK))[0]:
-            if server is not None:
-                await asyncio.to_thread(server.keep)
-            if server is not None and kept.stores:
-                await refusing.say(await asyncio.to_thread(server.mend))
-        await working
-
-
-async def _write_index(interests: Interests) -> None:
-    """Write the index of subscriptions again and again, when much of it has changed."""
-    while True:
-        await asyncio.to_thread(interests.write_index)
-        await asyncio.sleep(_INDEX)
-
-
-async def _end(node: Node, beside: list[asyncio.Task[None]], record: Record | None) -> None:
-    """End a node and what runs beside it, and say what it has done."""
-    for task in beside:
-        task.cancel()
-    await asyncio.gather(*beside, return_exceptions=True)
-    await node.stop()
-    if record is not None:
-        record.write(node.holding.interests)
-    counts = node.counts
-    done = {name: getattr(counts, name) for name in ("events", "pairs", "entries", "frames", "bad")}
-    log.info(
-        "{events:,} events, {pairs:,} wanted, {entries:,} sent in {frames:,} frames".format(**done),
-        extra=facts(**done),
-    )
-    for reason, many in counts.reasons.most_common(_SHOWN):
-        log.info("%s left out: %s", f"{many:,}", reason, extra=facts(many=many, reason=reason))
 
 
 def _load(interests: Interests, path: Path, *, strict: bool) -> None:
