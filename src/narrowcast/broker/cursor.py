@@ -13,16 +13,17 @@ AHEAD = 4096
 
 
 class Cursor:
-    """Lets through each message once, in the order they are stored, and tells when some are missing.
+    """Lets through each message once, those of a subject in their order, and tells when some are missing.
 
     The server numbers what it stores, and says with each message which one under the same subject came before
     it. So a reader that has not had that one knows that it has missed something. Then it asks for a replay,
-    from the last message that it had; what comes live meanwhile is remembered, and follows.
+    from behind the last message that it had; what comes live meanwhile is remembered, and follows. Messages
+    of different subjects may come in another order than they are stored.
 
     Parameters
     ----------
     after
-        The place of the last message that it had.
+        The place up to which it had all.
     ahead
         Messages that are remembered during a replay, at most.
 
@@ -43,13 +44,16 @@ class Cursor:
     """
 
     def __init__(self, after: int, *, ahead: int = AHEAD) -> None:
-        #: The place of the last message that it had.
+        #: The last place that it had: behind it begins what has to be replayed, if anything.
         self.after = after
-        #: Whether messages may be missing: a replay from `after` on has to bring them.
+        #: Whether messages may be missing.
         self.behind = True
+        # The last place of each subject; one that it had nothing of yet begins behind the first place of all.
         self._last: dict[str, int] = {}
+        self._first = after
         self._fresh: set[str] = set()
         self._ahead: deque[Message] = deque(maxlen=ahead)
+        self._full = False
 
     def join(self, subject: str) -> None:
         """Note that messages of a subject come from now on: what was there before is none of its own."""
@@ -62,28 +66,34 @@ class Cursor:
         self._last.pop(subject, None)
 
     def lost(self) -> None:
-        """Note that messages may have been missed."""
+        """Note that messages behind the last place may have been missed."""
         self.behind = True
         self._ahead.clear()
+        self._full = False
 
     def live(self, message: Message) -> list[Message]:
         """Return what may be read now that a message comes: it, or nothing."""
-        if self.behind:
-            self._ahead.append(message)
-            return []
-        if message.number <= self.after:
+        subject, known = message.subject, self._last.get(message.subject, self._first)
+        if message.number <= known:
             return []  # it was replayed
-        if (
-            message.before > self._last.get(message.subject, self.after)
-            and message.subject not in self._fresh
-        ):
-            self.behind = True
-            self._ahead.clear()
+        if self.behind and message.number > self.after:
+            self._full = self._full or len(self._ahead) == self._ahead.maxlen
             self._ahead.append(message)
             return []
+        if not self.behind and message.before > known and subject not in self._fresh:
+            self.lost()
+            # What is missing lies behind what it had of this subject, perhaps before what it had of others.
+            self.after = known
+            self._ahead.append(message)
+            return []
+        return [self._had(message)]
+
+    def _had(self, message: Message) -> Message:
+        """Note that a message is read."""
         self._fresh.discard(message.subject)
-        self.after = self._last[message.subject] = message.number
-        return [message]
+        self._last[message.subject] = message.number
+        self.after = max(self.after, message.number)
+        return message
 
     def replayed(self, message: Message, *, pending: int) -> list[Message]:
         """Return what may be read now that a message is replayed, and so many are to come.
@@ -92,18 +102,18 @@ class Cursor:
         """
         if not self.behind:
             return []
-        number = message.number
-        found = [message] if number > self.after else []
-        self.after = max(self.after, number)
-        if pending == 0 or (self._ahead and number >= self._ahead[0].number):
+        found = []
+        if message.number > self._last.get(message.subject, self._first):
+            found = [self._had(message)]
+        self.after = max(self.after, message.number)
+        reached = self._ahead and message.number >= self._ahead[0].number
+        if pending == 0 or (reached and not self._full):
             found += self.caught_up()
         return found
 
     def caught_up(self) -> list[Message]:
         """Note that nothing more is to be replayed; return what came live meanwhile, as far as it follows."""
-        self.behind = False
-        self._last.clear()
-        self._fresh.clear()
+        self.behind = self._full = False
         ahead = list(self._ahead)
         self._ahead.clear()
         return [each for message in ahead for each in self.live(message)]

@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 #: Events that may be handed out before those are acknowledged, and the fewest: a frame has as many.
 WINDOW, LEAST = 1024, 256
+#: Turns of the event loop until all is heard that has come.
+_TURNS = 8
 #: Seconds from one acknowledgement to the next, and from one look at the connection to the next; those
 #: without a message after which a replay is asked for anew, and those for the server to answer.
 _STORE, _LOOK, _STALLED, _PATIENCE = 0.5, 0.2, 5.0, 2.0
@@ -99,7 +101,7 @@ class Reading:
         if not message.number:
             return  # nobody stored it
         self._look()
-        if not self._reader.room():
+        if message.number > self.cursor.after and not self._reader.room():
             self.cursor.lost()
             return
         for each in self.cursor.live(message):
@@ -143,6 +145,7 @@ class Reading:
 
     async def _replay(self) -> None:
         """Have replayed what is behind the last message that was there."""
+        await _turns()
         token = secrets.token_hex(8)
         self._expected, self._broken, self._ack = 0, False, ""
         # The first time what came shortly before too: it may have been stored twice.
@@ -210,7 +213,8 @@ class Reading:
     def processed(self) -> None:
         """Note that all that was handed out is processed: who asks for more is done with what was before."""
         while self._ends and self._ends[0][0] <= self._taken:
-            self._done = self._ends.popleft()
+            many, number = self._ends.popleft()
+            self._done = many, max(number, self._done[1])
 
     async def store(self) -> None:
         """Write down how far this is, if that is new.
@@ -222,18 +226,21 @@ class Reading:
         """
         async with self._storing:
             done = self._done
-            if done[1] == self._stored[1]:
-                self._stored = done
+            await _turns()
+            # Messages of different subjects overtake one another: none before it may be unprocessed.
+            place = min([done[1], *(number - 1 for _, number in self._ends if number <= done[1])])
+            if place <= self._stored[1]:
+                self._stored = done[0], self._stored[1]
                 return
             where = self._subjects.position(self._name)
             try:
-                said = await asyncio.wait_for(await self._asking.send(where, b"%d" % done[1]), _PATIENCE)
+                said = await asyncio.wait_for(await self._asking.send(where, b"%d" % place), _PATIENCE)
                 why = error_of(said)
             except TimeoutError:
                 why = f"it does not answer within {_PATIENCE:g} s"
             if why is not None:
                 raise TransportError(f"the NATS server does not store how far {self._name} is: {why}")
-            self._stored = done
+            self._stored = done[0], place
 
     async def stored(self) -> None:
         """Wait until something may be handed out."""
@@ -243,6 +250,12 @@ class Reading:
             except TransportError as error:
                 log.warning("%s waits: %s", self._name, error)
                 await asyncio.sleep(_LOOK)
+
+
+async def _turns() -> None:
+    """Let all have their turn who have something to hear: each subject has a queue of its own."""
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
 
 
 def check_window(window: int) -> None:
