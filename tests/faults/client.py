@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import random
 import sys
 import time
+from collections.abc import Coroutine
 from pathlib import Path
 
 from faults.journal import Handed, Journal, path_of
@@ -61,21 +63,22 @@ async def entered(url: str, name: str, load: Load) -> Subscriber:
 
 
 def handed(event: Event, now: float) -> Handed:
-    """Return what is written down of an event; its number is in it a second time."""
+    """Return what is written down of an event of ours; its number is in it a second time."""
     data = event.data
     number = event.number if data["n"] == event.number else -1
     return Handed(event.publisher, number, event.subject, now, data["t"])
 
 
 async def receive(url: str, folder: Path, life: int, load: Load, *names: str) -> None:
-    """Be some subscribers."""
+    """Be some subscribers; who else publishes something that they want does not matter here."""
+    ours = set(load.names)
 
     async def read(one: Subscriber) -> None:
         journal = Journal(path_of(folder, "receive", one.name, life))
         rng = random.Random(f"{load.seed} {life} {one.name}")
         while some := await one.take(rng.randint(1, 2 * load.window)):
             now = time.time()
-            journal.handed([handed(event, now) for event in some])
+            journal.handed([handed(event, now) for event in some if event.publisher in ours])
 
     people = await asyncio.gather(*(entered(url, name, load) for name in names))
     reading = [asyncio.create_task(read(one)) for one in people]
@@ -121,7 +124,16 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(message)s", datefmt="%H:%M:%S")
     task, url, folder, life, load, *names = sys.argv[1:]
     work = {"receive": receive, "publish": publish}[task]
-    asyncio.run(work(url, Path(folder), int(life), Load(**json.loads(load)), *names))
+    asyncio.run(_failing(work(url, Path(folder), int(life), Load(**json.loads(load)), *names)))
+
+
+async def _failing(work: Coroutine[None, None, None]) -> None:
+    """Do something, and end this process at once when it fails: a thread may still wait for its input."""
+    try:
+        await work
+    except Exception:
+        log.exception("a client has failed")
+        os._exit(1)
 
 
 if __name__ == "__main__":

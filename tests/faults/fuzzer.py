@@ -13,6 +13,7 @@ import random
 import sys
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -22,14 +23,34 @@ from faults.garbage import Sent, control, ingress, request
 #: Messages that are on their way at once.
 _TOGETHER = 50
 #: Seconds for an answer.
-_PATIENCE = 30.0
-#: Requests that failed and are named.
-_SHOWN = 10
+_PATIENCE = 60.0
 
 
 def say(what: dict[str, Any]) -> None:
     """Tell the process that started this one."""
     print(json.dumps(what), flush=True)
+
+
+@dataclass
+class Answers:
+    """What a web server said: how often which code, how many events it took, and what it failed at."""
+
+    codes: Counter[int] = field(default_factory=Counter)
+    events: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def note(self, what: str, body: object, code: int, text: str) -> None:
+        """Note an answer; of those that are an error of the server's own, an example each."""
+        self.codes[code] += 1
+        if code >= 500:
+            self.failed.setdefault(f"{what}: {code} {text:.120}", f"{body!r:.80}")
+        if code == 202:
+            self.events += json.loads(text)["events"]
+
+    def say(self) -> None:
+        """Tell of it."""
+        failed = [f"{what} for {body}" for what, body in self.failed.items()]
+        say({"sent": self.codes.total(), "events": self.events, "codes": self.codes, "failed": failed})
 
 
 async def messages(url: str, seed: str, n_ingress: str, n_control: str, epoch: str, rate: str) -> None:
@@ -54,12 +75,13 @@ async def messages(url: str, seed: str, n_ingress: str, n_control: str, epoch: s
         if (why := error_of(said)) is not None:
             raise RuntimeError(f"{one.subject} is not stored: {why}")
         counts["events"] += one.events
-        counts["bad" if one.bad is not None else "unknown"] += one.events if one.bad is None else one.bad
+        counts["bad"] += one.bad or 0
 
     begun, many = time.monotonic(), 0
     rest = iter(left)
     while some := list(islice(rest, _TOGETHER)):
-        await asyncio.gather(*(send(ingress(rng) if kind == "in" else control(rng, int(epoch))) for kind in some))
+        made = [ingress(rng) if kind == "in" else control(rng, int(epoch)) for kind in some]
+        await asyncio.gather(*map(send, made))
         many += len(some)
         await asyncio.sleep(max(0.0, begun + many / float(rate) - time.monotonic()))
     await transport.flush()
@@ -70,20 +92,15 @@ async def messages(url: str, seed: str, n_ingress: str, n_control: str, epoch: s
 async def http(api: str, seed: str, many: str, rate: str) -> None:
     """Send requests that are mostly wrong."""
     rng = random.Random(f"{seed} http")
-    codes: Counter[int] = Counter()
-    events, failed = 0, list[str]()
+    found = Answers()
     begun = time.monotonic()
     async with httpx.AsyncClient(base_url=api, timeout=_PATIENCE) as client:
         for i in range(int(many)):
             method, path, body = request(rng)
             answer = await client.request(method, path, content=body)
-            codes[answer.status_code] += 1
-            if answer.status_code >= 500:
-                failed.append(f"{method} {path:.80} {body[:80]!r}: {answer.text:.200}")
-            if answer.status_code == 202:
-                events += answer.json()["events"]
+            found.note(f"{method} {path.partition('?')[0]:.20}", body, answer.status_code, answer.text)
             await asyncio.sleep(max(0.0, begun + i / float(rate) - time.monotonic()))
-    say({"sent": int(many), "events": events, "codes": codes, "failed": failed[:_SHOWN]})
+    found.say()
 
 
 def openapi(api: str, seed: str, many: str) -> None:
@@ -92,10 +109,8 @@ def openapi(api: str, seed: str, many: str) -> None:
     import schemathesis
 
     description = schemathesis.openapi.from_url(f"{api}/openapi.json")
-    operations = [found.ok() for found in description.get_all_operations()]
-    codes: Counter[int] = Counter()
-    failed = list[str]()
-    count = {"events": 0, "sent": 0}
+    operations = [made.ok() for made in description.get_all_operations()]
+    found = Answers()
 
     def run(operation: Any, most: int, part: int) -> None:
         @hypothesis.seed(int(seed) * 1000 + part)
@@ -106,23 +121,18 @@ def openapi(api: str, seed: str, many: str) -> None:
         @hypothesis.given(case=operation.as_strategy())
         def one(case: Any) -> None:
             answer = case.call(timeout=_PATIENCE)
-            count["sent"] += 1
-            codes[answer.status_code] += 1
-            if answer.status_code >= 500:
-                failed.append(f"{case.method} {case.formatted_path} {case.body!r:.80}: {answer.text:.200}")
-            if answer.status_code == 202:
-                count["events"] += answer.json()["events"]
+            found.note(f"{case.method} {operation.path}", case.body, answer.status_code, answer.text)
 
         one()
 
     # What streams for ever is none of it.
     some = [each for each in operations if not each.path.endswith("/events") or each.method.upper() == "POST"]
     part = 0
-    while count["sent"] < int(many):
+    while (left := int(many) - found.codes.total()) > 0:
         for each in some:
-            run(each, max(1, min(1000, (int(many) - count["sent"]) // len(some) + 1)), part)
+            run(each, min(1000, left // len(some) + 1), part)
             part += 1
-    say({**count, "codes": codes, "failed": failed[:_SHOWN]})
+    found.say()
 
 
 def main() -> None:

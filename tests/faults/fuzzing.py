@@ -140,7 +140,7 @@ def fuzzed(folder: Path, load: Load, *, inputs: int = 100_000, calm: float = 20.
         "not_kept": int(now["letters_lost"]),
     }
     failed = [line for each in said.values() for line in each.get("failed", [])]
-    failed += re.findall(r"^Traceback .*(?:\n .*)*\n(\S.*)$", log, re.MULTILINE)
+    failed += sorted({f"its log: {line:.150}" for line in re.findall(r"^Traceback .*(?:\n .*)*\n(\S.*)$", log, re.MULTILINE)})
     sent = {task: int(each["sent"]) for task, each in said.items()}
     rates = _rate(folder, calm_from, begun), _rate(folder, begun, end or time.time())
     return Fuzzed(run, sent, failed, counts, rates)
