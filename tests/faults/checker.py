@@ -1,4 +1,4 @@
-"""What is wrong with deliveries, by what publishers and subscribers wrote down and what the filters ask for."""
+"""What is wrong with deliveries, by what publishers and subscribers wrote down and what filters ask for."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def lost(
 
 
 def repeats(lives: Sequence[Sequence[Handed]], window: int) -> tuple[int, int, int]:
-    """Return how many events came again in a later life, the most in one, and how many the window does not allow.
+    """Return how many events came again in a later life, the most in one, and those that no window allows.
 
     It allows those that were among the last so many that an earlier life was handed out, and in each life no
     more than so many.

@@ -13,12 +13,12 @@ import os
 import random
 import sys
 import time
+from typing import Any
 from collections.abc import Coroutine
 from pathlib import Path
 
 from faults.journal import Handed, Journal, path_of
 from faults.load import Load
-
 from narrowcast.broker import Event, Publisher, Subscriber
 from narrowcast.broker.nats import NatsTransport
 from narrowcast.errors import NarrowcastError, TransportError
@@ -83,7 +83,8 @@ async def receive(url: str, folder: Path, life: int, load: Load, *names: str) ->
     people = await asyncio.gather(*(entered(url, name, load) for name in names))
     reading = [asyncio.create_task(read(one)) for one in people]
     ready()
-    done, _ = await asyncio.wait({over(), *reading}, return_when=asyncio.FIRST_COMPLETED)
+    both: set[asyncio.Future[Any]] = {over(), *reading}
+    done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     for each in done & set(reading):
         each.result()
     for one in people:
@@ -123,7 +124,8 @@ def main() -> None:
     """Do what the arguments say."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(message)s", datefmt="%H:%M:%S")
     task, url, folder, life, load, *names = sys.argv[1:]
-    work = {"receive": receive, "publish": publish}[task]
+    tasks: dict[str, Any] = {"receive": receive, "publish": publish}
+    work = tasks[task]
     asyncio.run(_failing(work(url, Path(folder), int(life), Load(**json.loads(load)), *names)))
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from faults.load import Load
 from faults.proxy import Proxy
 from faults.setting import Run, Setting
-
 from narrowcast.broker import NatsServer
 
 #: Seconds that a cut lasts, and under load before and after it.

@@ -6,14 +6,14 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+
 from faults.load import Load
 from faults.setting import Run, Setting
-
 from narrowcast.broker import NatsServer
 
 #: Bytes of the small disk, and of those that the broker may store there.
@@ -23,7 +23,7 @@ BEFORE, FULL, AFTER = 4.0, 10.0, 6.0
 _CHUNK = 1 << 16
 
 
-class NoDisk(Exception):
+class NoDiskError(Exception):
     """A small disk cannot be made here."""
 
 
@@ -33,7 +33,7 @@ def small_disk(folder: Path, size: int = SIZE) -> Iterator[Path]:
 
     Raises
     ------
-    NoDisk
+    NoDiskError
         When nobody here may mount one.
     """
     folder.mkdir(parents=True)
@@ -43,9 +43,9 @@ def small_disk(folder: Path, size: int = SIZE) -> Iterator[Path]:
             capture_output=True, text=True, check=False,
         )  # fmt: skip
     except OSError as error:
-        raise NoDisk(f"mount is not there: {error}") from error
+        raise NoDiskError(f"mount is not there: {error}") from error
     if done.returncode:
-        raise NoDisk(f"mounting is not permitted: {done.stderr.strip()}")
+        raise NoDiskError(f"mounting is not permitted: {done.stderr.strip()}")
     try:
         yield folder
     finally:
@@ -56,17 +56,13 @@ def fill(disk: Path) -> Path:
     """Leave no byte free, and return the file to be removed for that."""
     ballast = disk / "ballast"
     with ballast.open("ab", buffering=0) as out:
-        try:
+        with suppress(OSError):
             os.posix_fallocate(out.fileno(), 0, os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize)
-        except OSError:
-            pass
         for size in (_CHUNK, 1 << 12, 1):
-            try:
+            with suppress(OSError):
                 while True:
                     out.seek(0, os.SEEK_END)
                     out.write(bytes(size))
-            except OSError:
-                pass
     return ballast
 
 

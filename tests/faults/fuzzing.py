@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
 from faults.journal import read_handed, read_published
 from faults.load import Load
 from faults.processes import environment
@@ -37,7 +38,7 @@ class Fuzzed:
     failed
         Requests that were answered as an error of the node's own, and what its log has of such.
     counts
-        Events that came in and how many of them are known to be bad; and by the node's count, how many it used,
+        Events that came in and how many of them are known to be bad; and by the node's count how many it used,
         could not use, keeps, and does not keep.
     rates
         Good events a second that subscribers were handed out, without garbage and with it.
@@ -90,7 +91,9 @@ class Fuzzer:
 def metrics(api: str) -> dict[str, float]:
     """Return the numbers of a node that stand for themselves, and those of dead letters that are not kept."""
     text = httpx.get(f"{api}/metrics", timeout=30).text
-    found = {name: float(value) for name, value in re.findall(r"^narrowcast_(\w+) (\S+)$", text, re.MULTILINE)}
+    found = {
+        name: float(value) for name, value in re.findall(r"^narrowcast_(\w+) (\S+)$", text, re.MULTILINE)
+    }
     lost = re.findall(r'^narrowcast_letters_lost_total\{why="\w+"\} (\S+)$', text, re.MULTILINE)
     return found | {"letters_lost": sum(map(float, lost))}
 
@@ -98,7 +101,7 @@ def metrics(api: str) -> dict[str, float]:
 def fuzzed(folder: Path, load: Load, *, inputs: int = 100_000, calm: float = 20.0) -> Fuzzed:
     """Send so many inputs that are no good beside good events.
 
-    Half of them go where publishers send, a quarter where subscribers and nodes speak, and a quarter over HTTP,
+    Half go where publishers send, a quarter where subscribers and nodes speak, and a quarter over HTTP,
     of those two fifths made by schemathesis from the description of the API.
     """
     n_http, n_openapi = inputs * 3 // 20, inputs // 10
@@ -140,7 +143,12 @@ def fuzzed(folder: Path, load: Load, *, inputs: int = 100_000, calm: float = 20.
         "not_kept": int(now["letters_lost"]),
     }
     failed = [line for each in said.values() for line in each.get("failed", [])]
-    failed += sorted({f"its log: {line:.150}" for line in re.findall(r"^Traceback .*(?:\n .*)*\n(\S.*)$", log, re.MULTILINE)})
+    failed += sorted(
+        {
+            f"its log: {line:.150}"
+            for line in re.findall(r"^Traceback .*(?:\n .*)*\n(\S.*)$", log, re.MULTILINE)
+        }
+    )
     sent = {task: int(each["sent"]) for task, each in said.items()}
     rates = _rate(folder, calm_from, begun), _rate(folder, begun, end or time.time())
     return Fuzzed(run, sent, failed, counts, rates)
@@ -148,5 +156,7 @@ def fuzzed(folder: Path, load: Load, *, inputs: int = 100_000, calm: float = 20.
 
 def _rate(folder: Path, begun: float, end: float) -> float:
     """Return the events a second that all subscribers were handed out in a while."""
-    many = sum(begun <= event.at < end for own in read_handed(folder).values() for life in own for event in life)
+    many = sum(
+        begun <= event.at < end for own in read_handed(folder).values() for life in own for event in life
+    )
     return many / (end - begun)

@@ -24,7 +24,7 @@ _MANY, _LONG = 20, 40_000
 
 
 class Sent(NamedTuple):
-    """A message with garbage: its subject, what it holds, how many events that counts for, and how many are bad.
+    """A message with garbage: its subject, what it holds, how many events that is, and how many are bad.
 
     None of them may be, or all, where nothing is said.
     """
@@ -61,7 +61,9 @@ def payload(rng: random.Random) -> tuple[bytes, bool | None]:
     if kind == 2:
         return json.dumps(rng.choice([[1], "x", 5, None, [{"price": 1}], True])).encode(), True
     if kind == 3:
-        wrong: dict[str, Any] = rng.choice([{"price": "x"}, {"price": [1]}, {"price": {}}, {"name": 5}, {"name": []}])
+        wrong: dict[str, Any] = rng.choice(
+            [{"price": "x"}, {"price": [1]}, {"price": {}}, {"name": 5}, {"name": []}]
+        )
         return json.dumps(wrong).encode(), True
     if kind == 4:
         huge = rng.choice(["1e999", "-1e999", "9" * 400, "1" * 5000, "0." + "1" * 5000, "1e-999"])
@@ -73,10 +75,14 @@ def payload(rng: random.Random) -> tuple[bytes, bool | None]:
     if kind == 6:
         return json.dumps({"other": _value(rng), f"k{rng.randrange(10**6)}": _value(rng)}).encode(), False
     if kind == 7:
-        return json.dumps({"specversion": "1.0", "id": 1, "data": _value(rng), "source": _value(rng)}).encode(), None
+        return json.dumps(
+            {"specversion": "1.0", "id": 1, "data": _value(rng), "source": _value(rng)}
+        ).encode(), None
     if kind == 8:
         return b"", True
-    return rng.choice([b'{"price": NaN}', b'{"price": Infinity}', b"{'price': 1}", b'{"price": 1,}', b"{price: 1}"]), True
+    return rng.choice(
+        [b'{"price": NaN}', b'{"price": Infinity}', b"{'price': 1}", b'{"price": 1,}', b"{price: 1}"]
+    ), True
 
 
 def ingress(rng: random.Random) -> Sent:
@@ -90,7 +96,9 @@ def ingress(rng: random.Random) -> Sent:
     if kind == 3:  # a batch, as publishers send it
         rows = [row for row in (payload(rng) for _ in range(rng.randrange(1, _MANY))) if len(row[0]) < _LONG]
         flags = [bad for _, bad in rows]
-        batch = wire.Batch(name, rng.randrange(1 << 62), [some for some, _ in rows], rng.choice([0.0, -1.0, 1e300]))
+        batch = wire.Batch(
+            name, rng.randrange(1 << 62), [some for some, _ in rows], rng.choice([0.0, -1.0, 1e300])
+        )
         known = None if None in flags else sum(map(bool, flags))
         return Sent(of.ingress(name, 16), wire.encode(batch), len(rows), known)
     if kind == 4:  # one that claims to be another's
@@ -123,13 +131,17 @@ def control(rng: random.Random, epoch: int) -> Sent:
     if kind == 2:
         odd = rng.choice([{}, {"type": rng.choice(["hello", "add", "replay", "nothing"])}, [], 5, "x",
                           {"type": "add", "subscriber": 5, "filters": "x"},
-                          {"type": "listening", "subscriber": name, "epoch": "x", "channels": [None]}])  # fmt: skip
+                          {"type": "listening", "subscriber": name, "epoch": "x", "channels": []}])  # fmt: skip
         return Sent(rng.choice([of.ask(name), of.orders, of.beats, of.changes]), msgspec.msgpack.encode(odd))
     asked: Any = {
         3: wire.Add(name, [rng.choice(FILTERS) for _ in range(rng.randrange(3))]),
         4: wire.Remove(name, [abs(n) % (1 << 62) for n in many]),
-        5: wire.Listening(name, rng.choice([epoch, epoch + 1, -1, 1 << 40]), [n % 10_000 - 100 for n in many]),
-        6: wire.Report(name, [1] * rng.choice([0, 15, 16]), rng.choice([0.0, float("inf"), float("nan")]), 1, -5, 0),
+        5: wire.Listening(
+            name, rng.choice([epoch, epoch + 1, -1, 1 << 40]), [n % 10_000 - 100 for n in many]
+        ),
+        6: wire.Report(
+            name, [1] * rng.choice([0, 15, 16]), rng.choice([0.0, float("inf"), float("nan")]), 1, -5, 0
+        ),
         7: wire.Replay(name, rng.choice([0, -1, 1 << 62]), rng.choice(["", "x", "0" * 16, "g" * 16, "*"])),
     }.get(kind)
     if asked is not None:
@@ -137,7 +149,10 @@ def control(rng: random.Random, epoch: int) -> Sent:
         return Sent(of.ask(asker), wire.encode(asked))
     if kind == 8:
         plan = rng.choice(["", "/nowhere", "\x00", "/etc", "x" * 5000])
-        return Sent(of.orders, wire.encode(wire.Rollout(plan, None, rng.choice([0.0, -1.0, 1e9]), rng.choice([0.0, 2.0]))))
+        return Sent(
+            of.orders,
+            wire.encode(wire.Rollout(plan, None, rng.choice([0.0, -1.0, 1e9]), rng.choice([0.0, 2.0]))),
+        )
     return Sent(of.ask(name), wire.encode(wire.Hello(name, rng.choice(ODD))))
 
 
@@ -146,7 +161,8 @@ def request(rng: random.Random) -> tuple[str, str, bytes]:
     method = rng.choice(["GET", "POST", "POST", "POST", "DELETE", "PUT", "PATCH", "OPTIONS"])
     path = rng.choice([
         "/events", "/events", "/subscriptions", "/explain", "/rollout", "/health", "/nothing", "/%00",
-        f"/subscriptions?subscriber={'x' * rng.randrange(3000)}", f"/subscriptions/{rng.randint(-9, 1 << 70)}?subscriber=a",
+        f"/subscriptions?subscriber={'x' * rng.randrange(3000)}",
+        f"/subscriptions/{rng.randint(-9, 1 << 70)}?subscriber=a",
         f"/subscriptions?subscriber=a&after={rng.randint(-9, 1 << 70)}&limit={rng.randint(-5, 5000)}",
     ])  # fmt: skip
     body = rng.choice([

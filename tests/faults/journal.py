@@ -1,7 +1,7 @@
 """What clients write down as it happens: a file for each of their lives, which a kill does not shorten.
 
 A publisher writes a line once a flush has returned; a subscriber writes what it was handed out before it asks
-for more, which acknowledges it. A line goes to the file in one call, and what is in a file outlives its process;
+for more, which acknowledges it. A line goes to the file in one call; what is in a file outlives its process;
 only the last line may be torn, and then nobody has acknowledged what it says.
 """
 

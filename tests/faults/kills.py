@@ -13,7 +13,7 @@ from faults.load import Load
 from faults.processes import Client, await_that
 from faults.setting import Run, Setting
 
-#: Seconds under load before the first kill, and from when all is at work again to the next: at least, at most.
+#: Seconds under load before the first kill, and from when all is at work to the next: at least, at most.
 FIRST, CALM = 2.0, (0.5, 3.0)
 #: Seconds from one death of a server to the next, at least: one that dies five times a minute is given up.
 APART = 16.0

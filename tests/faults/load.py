@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from support.broker import SCHEMA, some_events, some_filters, wanted, write_plan_of
 
 #: Different events; each is published again and again.

@@ -1,4 +1,4 @@
-"""Real processes of a run: a broker with its server, and clients; all end with the block that they belong to."""
+"""Real processes of a run: a broker with its server, and clients; all end with the block they belong to."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
+
 from faults.load import Load
 
 TESTS = Path(__file__).parents[1]

@@ -1,0 +1,119 @@
+"""Run what can go wrong, show what came of it, and write that down.
+
+PYTHONPATH=tests python -m faults.run                       all of it, which takes the better part of an hour
+PYTHONPATH=tests python -m faults.run soak "node killed"    some of it
+PYTHONPATH=tests python -m faults.run --out FILE --keep DIR   and write it down; keep all logs
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from faults.disks import NoDiskError
+from faults.scenarios import SCENARIOS, Row
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).parents[2]
+#: Columns of the table, by what they show.
+COLUMNS = {
+    "kills": "kills", "events": "events", "lost": "lost", "duplicated": "duplicated", "repeated": "repeated",
+    "most_repeated": "most in a life", "reordered": "reordered", "recover_s": "recovers, s",
+    "recover_max_s": "at most, s",
+}  # fmt: skip
+
+
+def git(*words: str) -> str:
+    """Return what git says, or nothing outside a repository."""
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def table(rows: dict[str, Row]) -> Table:
+    """Return all rows for people."""
+    made = Table(title="Faults")
+    made.add_column("")
+    for title in (*COLUMNS.values(), "seconds", ""):
+        made.add_column(title, justify="right")
+    for name, row in rows.items():
+        facts = row.facts | {"kills": row.kills}
+        cells = [f"{facts[key]:,}" if key in facts else "" for key in COLUMNS]
+        made.add_row(name, *cells, f"{facts.get('seconds', 0):.0f}", "wrong" if row.wrong else "well")
+    return made
+
+
+def ran(name: str, folder: Path, *, quick: bool) -> Row:
+    """Run a scenario; what it raises is what is wrong."""
+    begun = time.monotonic()
+    try:
+        row = SCENARIOS[name](folder, quick)
+    except NoDiskError as error:
+        row = Row(0, {"skipped": str(error)})
+    except Exception as error:  # noqa: BLE001 - the others are still run
+        row = Row(0, {}, [f"{type(error).__name__}: {error}"])
+    row.facts["seconds"] = round(time.monotonic() - begun, 1)
+    return row
+
+
+def main() -> int:
+    """Run what was asked for; return whether something is wrong."""
+    as_written = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_written)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of: {', '.join(SCENARIOS)}")
+    parser.add_argument("--out", type=Path, help="write what came of it there, as JSON")
+    parser.add_argument("--keep", type=Path, help="keep all logs there; it must be empty")
+    parser.add_argument("--quick", action="store_true", help="a few of everything")
+    given = parser.parse_args()
+    if unknown := sorted(set(given.names) - set(SCENARIOS)):
+        parser.error(f"unknown scenario {unknown[0]!r}; there are: {', '.join(SCENARIOS)}")
+    rows: dict[str, Row] = {}
+    console = Console(width=max(160, Console().width))
+    with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as made:
+        base = (given.keep or Path(made)).absolute()
+        for number, name in enumerate(given.names or SCENARIOS):
+            folder = base / f"{number:02d}-{'-'.join(name.replace(',', '').split())}"
+            folder.mkdir(parents=True)
+            rows[name] = ran(name, folder, quick=given.quick)
+            console.print(name, rows[name].facts, rows[name].wrong or "well", highlight=False)
+    console.print(table(rows))
+    if given.out is not None:
+        given.out.write_text(json.dumps(written(rows), indent=1, default=str) + "\n")
+    return any(row.wrong for row in rows.values())
+
+
+def written(rows: dict[str, Row]) -> dict[str, Any]:
+    """Return what is written down."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "benchmark": "faults",
+        "about": "Processes killed, disks full, networks cut, garbage and minutes under load: what came of it.",
+        "command": f"PYTHONPATH=tests python -m faults.run {shlex.join(sys.argv[1:])}".strip(),
+        "commit": git("rev-parse", "HEAD") + " with changes" * bool(git("status", "--porcelain")),
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": {"cores": cores, "system": platform.system(), "python": platform.python_version()},
+        "rows": [
+            {
+                "scenario": name,
+                "kills": row.kills,
+                "well": not row.wrong,
+                **row.facts,
+                "wrong_in_words": row.wrong,
+            }
+            for name, row in rows.items()
+        ],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

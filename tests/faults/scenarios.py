@@ -1,0 +1,155 @@
+"""All that can go wrong, by name: each is run in full, or quickly to see that it works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from faults import cuts, disks, fuzzing, kills, restart, soak
+from faults.load import Load
+from faults.setting import Run
+
+#: Kills of each kind, in full and quickly.
+KILLS, FEW = 20, 2
+#: Seconds in which a node serves again.
+SERVES = 5.0
+#: The part of the rate of good events that garbage leaves.
+KEPT = 0.8
+#: Inputs that are no good, in full and quickly.
+INPUTS, FEW_INPUTS = 100_000, 2_000
+
+
+@dataclass
+class Row:
+    """What came of a scenario.
+
+    Parameters
+    ----------
+    kills
+        How often something was killed, cut or full.
+    facts
+        What was counted and measured.
+    wrong
+        What is not as it should be, in words; nothing when all is well.
+    """
+
+    kills: int
+    facts: dict[str, Any]
+    wrong: list[str] = field(default_factory=list)
+
+
+def row(run: Run, kills: int, load: Load, **facts: Any) -> Row:
+    """Return what came of deliveries."""
+    found, recovered = run.verdict, [each for each in run.recovered if each is not None]
+    wrong = list(found.examples)
+    if len(recovered) < len(run.recovered):
+        wrong.append(f"{len(run.recovered) - len(recovered)} times somebody had nothing more")
+    counted = {
+        name: getattr(found, name)
+        for name in ("events", "deliveries", "lost", "duplicated", "repeated", "most_repeated", "outside",
+                     "reordered", "wrong")
+    }  # fmt: skip
+    counted |= {"window": load.window, "refused": sum(each.many for each in run.refused)}
+    times = sorted(recovered)
+    if times:
+        counted |= {"recover_s": round(times[len(times) // 2], 2), "recover_max_s": round(times[-1], 2)}
+    return Row(kills, counted | facts, wrong)
+
+
+def _kills(target: str, *, switching: bool) -> Callable[[Path, bool], Row]:
+    def run(folder: Path, quick: bool) -> Row:
+        load = Load(seed=sum(target.encode()) + switching, **({"people": 4, "rate": 100.0} if quick else {}))
+        times = FEW if quick else KILLS
+        return row(kills.killed(folder, [target] * times, load, switching=switching), times, load)
+
+    return run
+
+
+def _mixed(folder: Path, quick: bool) -> Row:
+    load = Load(seed=9, people=4, rate=100.0)
+    targets = ["node", "server", "client", "client"] * (1 if quick else 5)
+    return row(kills.killed(folder, targets, load, switching=True), len(targets), load)
+
+
+def _cut(*, resets: bool, clients: bool) -> Callable[[Path, bool], Row]:
+    def run(folder: Path, quick: bool) -> Row:
+        load = Load(seed=20 + resets + 2 * clients)
+        found = cuts.cut(folder, load, resets=resets, clients=clients, seconds=4.0 if quick else cuts.CUT)
+        return row(found, 1, load)
+
+    return run
+
+
+def _disk(of: Callable[..., disks.FullRun]) -> Callable[[Path, bool], Row]:
+    def run(folder: Path, quick: bool) -> Row:
+        load = Load(seed=30)
+        found = of(folder, load, full=5.0 if quick else disks.FULL)
+        kept, held = found.letters
+        made = row(found.run, 1, load, said=found.refusals, letters=held)
+        if held != kept:
+            made.wrong.append(f"{held} of {kept} dead letters are kept")
+        if not any("no space left" in said or "disk is full" in said for said in found.refusals):
+            made.wrong.append("nobody is told that the disk is full")
+        if of is disks.kept and found.refusals[-1] != "201":
+            made.wrong.append(f"nobody can subscribe when there is room again: {found.refusals[-1]}")
+        return made
+
+    return run
+
+
+def _fuzzed(folder: Path, quick: bool) -> Row:
+    load = Load(seed=40, rate=400.0)
+    found = fuzzing.fuzzed(folder, load, inputs=FEW_INPUTS if quick else INPUTS, calm=5.0 if quick else 20.0)
+    without, beside = found.rates
+    facts = {"inputs": sum(found.sent.values()), "by_door": found.sent, "counts": found.counts}
+    facts |= {"deliveries_per_s": round(without), "beside_garbage_per_s": round(beside)}
+    made = row(found.run, 0, load, **facts)
+    made.wrong += found.failed
+    if not found.agree:
+        made.wrong.append(f"counts do not agree: {found.counts}")
+    if not quick and beside < KEPT * without:
+        made.wrong.append(f"{beside:.0f} deliveries a second beside garbage, {without:.0f} without")
+    return made
+
+
+def _restarted(folder: Path, quick: bool) -> Row:
+    many, times = (2_000, 1) if quick else (100_000, 5)
+    serving, delivered = restart.restarted(folder, subscriptions=many, people=many // 100, kills=times)
+    facts = {"subscriptions": many, "serves_s": [round(each, 2) for each in serving]}
+    facts |= {"delivers_s": [round(each, 2) for each in delivered], "recover_max_s": round(max(delivered), 2)}
+    late = [f"serves after {each:.1f} s" for each in delivered if each > SERVES]
+    return Row(times, facts, [] if quick else late)
+
+
+def _soaked(folder: Path, quick: bool) -> Row:
+    load = Load(seed=50, people=4)
+    found = soak.soaked(folder, load, seconds=15.0, rate=400.0) if quick else soak.soaked(folder, load)
+    made = row(found.run, 0, load, rate=round(found.rate), memory_mb=found.memory, p99_s=found.p99)
+    if not quick and not found.flat:
+        made.wrong.append(f"memory grows: {found.memory}")
+    if not quick and not found.steady:
+        made.wrong.append(f"events come later and later: {found.p99}")
+    return made
+
+
+#: What is run, by name.
+SCENARIOS: dict[str, Callable[[Path, bool], Row]] = {
+    "mixed kills": _mixed,
+    "node killed": _kills("node", switching=False),
+    "server killed": _kills("server", switching=False),
+    "client killed": _kills("client", switching=False),
+    "node killed, plans switch": _kills("node", switching=True),
+    "server killed, plans switch": _kills("server", switching=True),
+    "client killed, plans switch": _kills("client", switching=True),
+    "node killed, 100,000 subscriptions": _restarted,
+    "disk of the server full": _disk(disks.stored),
+    "disk of the node full": _disk(disks.kept),
+    "node cut off": _cut(resets=False, clients=False),
+    "node cut off by resets": _cut(resets=True, clients=False),
+    "clients cut off": _cut(resets=False, clients=True),
+    "clients cut off by resets": _cut(resets=True, clients=True),
+    "garbage": _fuzzed,
+    "soak": _soaked,
+}

@@ -1,0 +1,98 @@
+"""Minutes under load: does memory grow, and do events come later and later."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from faults.journal import read_handed, read_published
+from faults.load import Load
+from faults.processes import memory_mb
+from faults.setting import Run, Setting
+
+#: Seconds at full speed to see how fast that is, and the part of it that is then asked for.
+TRIAL, PART = 15.0, 0.8
+#: Events a second that no publisher reaches.
+_FLAT_OUT = 1e9
+#: How much more a process may hold after the last fifth than after the second, and events may take.
+GROWTH, LATER = 1.10, 2.0
+#: MB and seconds that are nothing.
+_SLACK_MB, _SLACK = 16.0, 0.05
+_FIFTHS = 5
+
+
+@dataclass
+class Soaked:
+    """What came of minutes under load.
+
+    Parameters
+    ----------
+    run
+        What came of deliveries.
+    rate
+        Events a second that were published.
+    memory
+        MB that each process held after each fifth of the time.
+    p99
+        Seconds in which 99 of 100 events were there, in each fifth.
+    """
+
+    run: Run
+    rate: float
+    memory: dict[str, list[float]]
+    p99: list[float]
+
+    @property
+    def flat(self) -> bool:
+        """Whether memory does not grow from the second fifth on: until then what is remembered fills up."""
+        return all(each[-1] <= GROWTH * each[1] + _SLACK_MB for each in self.memory.values())
+
+    @property
+    def steady(self) -> bool:
+        """Whether events do not come later and later."""
+        return self.p99[-1] <= LATER * min(self.p99) + _SLACK
+
+
+def capacity(folder: Path, load: Load, seconds: float = TRIAL) -> float:
+    """Return the events a second of all publishers that everybody keeps up with."""
+    with ExitStack() as stack:
+        setting = Setting(stack, folder, replace(load, rate=_FLAT_OUT))
+        setting.start()
+        time.sleep(seconds)
+        setting.end()
+    flushed, _ = read_published(folder)
+    last = max(event.at for own in read_handed(folder).values() for life in own for event in life)
+    begun = min(each.at for each in flushed)
+    return sum(each.many for each in flushed) / (last - begun)
+
+
+def soaked(folder: Path, load: Load, *, seconds: float = 600.0, rate: float | None = None) -> Soaked:
+    """Publish for so long at a rate, or at 80 % of what is possible here, and watch."""
+    whole = PART * capacity(folder / "trial", load) if rate is None else rate
+    with ExitStack() as stack:
+        setting = Setting(stack, folder / "soak", replace(load, rate=whole / load.publishers))
+        setting.start()
+        server = setting.broker.server
+        assert server is not None
+        watched = {"node": setting.broker.pid, "server": server}
+        watched |= {f"subscribers {i + 1}": each.pid for i, each in enumerate(setting.subscribers)}
+        memory: dict[str, list[float]] = {name: [] for name in watched}
+        begun = time.time()
+        for fifth in range(1, _FIFTHS + 1):
+            time.sleep(max(0.0, begun + fifth * seconds / _FIFTHS - time.time()))
+            setting.check_alive()
+            for name, pid in watched.items():
+                memory[name].append(round(memory_mb(pid), 1))
+        setting.end()
+        run = setting.judge()
+    late: list[list[float]] = [[] for _ in range(_FIFTHS)]
+    for own in read_handed(folder / "soak").values():
+        for event in (one for life in own for one in life):
+            fifth = int((event.sent - begun) / (seconds / _FIFTHS))
+            if 0 <= fifth < _FIFTHS:
+                late[fifth].append(event.at - event.sent)
+    p99 = [round(float(np.quantile(each, 0.99)), 3) if each else float("nan") for each in late]
+    return Soaked(run, run.verdict.events / seconds, memory, p99)
