@@ -9,13 +9,14 @@ USABLE := -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(firstword $(shell for p in python3 python3.13 python3.12 python3.11; do $$p $(USABLE) && echo $$p; done))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all test-pythons lint format bench docs requirements clean
+.PHONY: help setup run test test-all test-faults test-pythons lint format bench docs requirements clean
 
 help:
 	@echo 'make setup         create $(VENV) with everything pinned in requirements-dev.txt'
 	@echo 'make run           run the main job into out/'
 	@echo 'make test          lint, then every test that takes seconds'
 	@echo 'make test-all      lint, then every test'
+	@echo 'make test-faults   kill, cut off and overload real brokers, about an hour; FAULTS=... for some of it'
 	@echo 'make test-pythons  make test on each of Python 3.11 to 3.14 that is found'
 	@echo 'make lint          ruff, mypy and the import layers'
 	@echo 'make format        let ruff mend what it can'
@@ -59,6 +60,10 @@ test: lint
 # The slow ones start clusters and kill processes: one at a time.
 test-all: test
 	$(BIN)/python -m pytest -m slow
+
+# Scenarios by name, as FAULTS='"node killed" soak'; what came of all of them is written down.
+test-faults: $(READY)
+	PYTHONPATH=tests $(BIN)/python -m faults.run $(if $(FAULTS),$(FAULTS),--out benchmarks/results/faults.json)
 
 # Each Python keeps an environment of its own; pyenv's are found even when they are not switched on.
 test-pythons:

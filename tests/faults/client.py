@@ -13,9 +13,9 @@ import os
 import random
 import sys
 import time
-from typing import Any
 from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 from faults.journal import Handed, Journal, path_of
 from faults.load import Load

@@ -38,7 +38,7 @@ class Fuzzed:
     failed
         Requests that were answered as an error of the node's own, and what its log has of such.
     counts
-        Events that came in and how many of them are known to be bad; and by the node's count how many it used,
+        Events that came in, how many of them are known to be bad; and by the node's count how many it used,
         could not use, keeps, and does not keep.
     rates
         Good events a second that subscribers were handed out, without garbage and with it.

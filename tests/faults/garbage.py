@@ -131,7 +131,7 @@ def control(rng: random.Random, epoch: int) -> Sent:
     if kind == 2:
         odd = rng.choice([{}, {"type": rng.choice(["hello", "add", "replay", "nothing"])}, [], 5, "x",
                           {"type": "add", "subscriber": 5, "filters": "x"},
-                          {"type": "listening", "subscriber": name, "epoch": "x", "channels": []}])  # fmt: skip
+                          {"type": "listening", "subscriber": name, "epoch": "", "channels": 1}])  # fmt: skip
         return Sent(rng.choice([of.ask(name), of.orders, of.beats, of.changes]), msgspec.msgpack.encode(odd))
     asked: Any = {
         3: wire.Add(name, [rng.choice(FILTERS) for _ in range(rng.randrange(3))]),

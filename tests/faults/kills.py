@@ -84,11 +84,13 @@ class Killer:
         return working
 
 
-def killed(folder: Path, targets: Sequence[str], load: Load, *, switching: bool = False) -> Run:
-    """Kill what is named, one after another, and tell what came of it."""
+def killed(
+    folder: Path, targets: Sequence[str], load: Load, *, switching: bool = False, processes: int = 2
+) -> Run:
+    """Kill what is named, one after another; subscribers are in so many processes."""
     with ExitStack() as stack:
         setting = Setting(stack, folder, load)
-        setting.start()
+        setting.start(processes=processes)
         killer = Killer(setting, random.Random(f"{load.seed} {' '.join(targets)}"), switching=switching)
         for target in targets:
             killer.kill(target)

@@ -172,6 +172,8 @@ class Process:
         except subprocess.TimeoutExpired:
             self._process.kill()
             code = self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         self._process = None
         return code
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from faults.processes import Broker
 
 import narrowcast as nc
+from faults.processes import Broker
 from narrowcast.broker import Publisher, Subscriber
 from narrowcast.broker.nats import NatsTransport
 
@@ -63,14 +63,19 @@ async def _killed(broker: Broker, kills: int) -> tuple[list[float], list[float]]
             broker.kill()
             begun = time.monotonic()
             broker.begin()
-            waiting = asyncio.create_task(asyncio.to_thread(broker.wait_ready))
-            waiting.add_done_callback(lambda _, begun=begun: serving.append(time.monotonic() - begun))
+            waiting = asyncio.create_task(_serving(broker, begun))
             await writer.publish({"extra": number})
             async with asyncio.timeout(PATIENCE):
                 [event] = await reader.take(1)
             delivered.append(time.monotonic() - begun)
             assert event.data == {"extra": number}
-            await waiting
+            serving.append(await waiting)
     for each in transports:
         await each.aclose()
     return serving, delivered
+
+
+async def _serving(broker: Broker, begun: float) -> float:
+    """Return the seconds until a broker says that it serves."""
+    await asyncio.to_thread(broker.wait_ready)
+    return time.monotonic() - begun

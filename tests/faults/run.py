@@ -20,10 +20,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from faults.disks import NoDiskError
-from faults.scenarios import SCENARIOS, Row
 from rich.console import Console
 from rich.table import Table
+
+from faults.disks import NoDiskError
+from faults.scenarios import SCENARIOS, Row
 
 ROOT = Path(__file__).parents[2]
 #: Columns of the table, by what they show.
@@ -97,7 +98,7 @@ def written(rows: dict[str, Row]) -> dict[str, Any]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "benchmark": "faults",
-        "about": "Processes killed, disks full, networks cut, garbage and minutes under load: what came of it.",
+        "about": "Processes killed, disks full, networks cut, garbage, minutes under load: what came of it.",
         "command": f"PYTHONPATH=tests python -m faults.run {shlex.join(sys.argv[1:])}".strip(),
         "commit": git("rev-parse", "HEAD") + " with changes" * bool(git("status", "--porcelain")),
         "date": datetime.now(UTC).date().isoformat(),

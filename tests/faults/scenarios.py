@@ -60,7 +60,8 @@ def row(run: Run, kills: int, load: Load, **facts: Any) -> Row:
 
 def _kills(target: str, *, switching: bool) -> Callable[[Path, bool], Row]:
     def run(folder: Path, quick: bool) -> Row:
-        load = Load(seed=sum(target.encode()) + switching, **({"people": 4, "rate": 100.0} if quick else {}))
+        seed = sum(target.encode()) + switching
+        load = Load(seed=seed, people=4, rate=100.0) if quick else Load(seed=seed)
         times = FEW if quick else KILLS
         return row(kills.killed(folder, [target] * times, load, switching=switching), times, load)
 
@@ -68,9 +69,9 @@ def _kills(target: str, *, switching: bool) -> Callable[[Path, bool], Row]:
 
 
 def _mixed(folder: Path, quick: bool) -> Row:
-    load = Load(seed=9, people=4, rate=100.0)
+    load = Load(seed=9, people=4, publishers=1, rate=200.0)
     targets = ["node", "server", "client", "client"] * (1 if quick else 5)
-    return row(kills.killed(folder, targets, load, switching=True), len(targets), load)
+    return row(kills.killed(folder, targets, load, switching=True, processes=1), len(targets), load)
 
 
 def _cut(*, resets: bool, clients: bool) -> Callable[[Path, bool], Row]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+
 from faults.journal import read_handed, read_published
 from faults.load import Load
 from faults.processes import memory_mb

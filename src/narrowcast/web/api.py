@@ -74,6 +74,8 @@ class Health(BaseModel):
     plan: str = Field(description="What tells the plan from others.")
     subscriptions: int
     events: int
+    delivery: str = Field(description="What is promised.")
+    trouble: str = Field("", description="Why events cannot be stored at the moment.")
 
 
 class Rollout(BaseModel):
@@ -131,13 +133,21 @@ def make_api(node: Node, transport: Transport, tokens: Tokens | None = None) -> 
         code = 422 if isinstance(error, InputError | PlanError) else 503
         return JSONResponse({"detail": str(error)}, code)
 
-    @api.get("/health", responses={503: {"model": Health, "description": "There is no NATS server."}})
+    @api.get("/health", responses={503: {"model": Health, "description": "It cannot do its work."}})
     async def health(response: Response) -> Health:
-        """Tell how the node is: `ok`, or with 503 `disconnected` while its NATS server does not answer."""
-        if not transport.connected:
+        """Tell how the node is.
+
+        That is `ok`; or with 503 `disconnected` while its NATS server does not answer, and `stuck` while events
+        cannot be stored.
+        """
+        trouble = "" if node.storing is None else node.storing.trouble
+        status = "disconnected" if not transport.connected else "stuck" if trouble else "ok"
+        if status != "ok":
             response.status_code = 503
         return Health(
-            status="ok" if transport.connected else "disconnected",
+            status=status,
+            delivery="at-most-once" if node.storing is None else "at-least-once",
+            trouble=trouble,
             version=__version__,
             seconds=time.monotonic() - begun,
             epoch=node.holding.epoch.number,
