@@ -162,3 +162,17 @@ def test_places() -> None:
                     pass
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "body", [b"\xf63G\x15", b'{"a": "\xff"}', b'{"a": "\\ud800"}', b'{"a": NaN}', b"[" * 10_000]
+)
+@pytest.mark.parametrize("about", [{"content-type": "application/json"}, {}])
+def test_garbage_is_no_error_of_the_node(body: bytes, about: dict[str, str]) -> None:
+    async def run() -> None:
+        async with started() as (_, _, client):
+            for path in ("/explain", "/subscriptions", "/events", "/rollout"):
+                answer = await client.post(path, content=body, headers=about, timeout=20)
+                assert answer.status_code < 500, (path, answer.text)
+
+    asyncio.run(run())

@@ -17,6 +17,7 @@ from narrowcast.web.tokens import Open, Tokens
 
 try:
     from fastapi import FastAPI, HTTPException, Query, Request, Response
+    from fastapi.exceptions import RequestValidationError
     from fastapi.responses import JSONResponse, StreamingResponse
     from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
     from pydantic import BaseModel, Field
@@ -133,6 +134,12 @@ def make_api(node: Node, transport: Transport, tokens: Tokens | None = None) -> 
         code = 422 if isinstance(error, InputError | PlanError) else 503
         return JSONResponse({"detail": str(error)}, code)
 
+    @api.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        # Without what was sent: that need not be text.
+        told = [{key: each[key] for key in ("loc", "msg", "type")} for each in error.errors()]
+        return JSONResponse({"detail": told}, 422)
+
     @api.get("/health", responses={503: {"model": Health, "description": "It cannot do its work."}})
     async def health(response: Response) -> Health:
         """Tell how the node is.
@@ -231,7 +238,10 @@ def make_api(node: Node, transport: Transport, tokens: Tokens | None = None) -> 
     @api.post("/explain", dependencies=access.needs())
     async def explain(event: dict[str, Any]) -> dict[str, Any]:
         """Tell who would get an event right now, and which way; it is not sent."""
-        return node.explain(msgspec.json.encode(event))
+        try:
+            return node.explain(msgspec.json.encode(event))
+        except UnicodeEncodeError as error:
+            raise HTTPException(422, f"the event has text that is none: {error.reason}") from error
 
     @api.post("/rollout", dependencies=access.needs())
     async def rollout(wanted: Rollout) -> RolledOut:
