@@ -198,11 +198,9 @@ class Desk:
     async def _asked(self, message: Message) -> wire.Answer:
         """Answer a subscriber, who asks for itself."""
         request = wire.decode_request(message.payload)
-        if message.subject != self.subjects.ask(request.subscriber):
-            raise InputError(
-                f"{request.subscriber!r} asks at {self.subjects.ask(request.subscriber)}, not at "
-                f"{message.subject}"
-            )
+        own = self.subjects.ask(request.subscriber)
+        if message.subject != own:
+            raise InputError(f"{request.subscriber!r} asks at {own}, not at {message.subject}")
         if not isinstance(request, wire.Replay):
             return await self.ask(request)
         if self._positions is None:
@@ -382,7 +380,10 @@ class Desk:
             When there is no plan that can be used: then the old one stays.
         """
         try:
-            routes = self._routes(folder, flow)
+            # Beside the event loop: where there is none it waits a moment for one to be put there.
+            routes = await asyncio.to_thread(self._routes, folder, flow)
+        except (OSError, ValueError) as error:
+            raise PlanError(f"{folder!r:.200} is no folder of a plan: {first_line(error)}") from error
         except NarrowcastError as error:
             log.warning("the plan stays as it was: %s", error)
             raise

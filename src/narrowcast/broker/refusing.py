@@ -70,7 +70,8 @@ class Refusing:
     async def _answer(self, inbox: Inbox) -> None:
         """Answer publishers, as long as there is a reason."""
         async for message in inbox:
-            said = wire.Refused(f"events cannot be stored: {self._why}; publish again when there is room")
+            why = self._why.rpartition(": ")[2]  # without the server's own files
+            said = wire.Refused(f"events cannot be stored: {why}; publish again when there is room")
             if self._why and message.reply.startswith((self._subjects.answers, "_INBOX.")):
                 with suppress(TransportError):
                     await self._transport.publish(message.reply, wire.encode(said))

@@ -144,8 +144,8 @@ def make_api(node: Node, transport: Transport, tokens: Tokens | None = None) -> 
     async def health(response: Response) -> Health:
         """Tell how the node is.
 
-        That is `ok`; or with 503 `disconnected` while its NATS server does not answer, and `stuck` while events
-        cannot be stored.
+        That is `ok`; or with 503 `disconnected` while its NATS server does not answer, and `stuck` while
+        events cannot be stored.
         """
         trouble = "" if node.storing is None else node.storing.trouble
         status = "disconnected" if not transport.connected else "stuck" if trouble else "ok"
