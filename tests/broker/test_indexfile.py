@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -23,7 +23,7 @@ FILTERS = [
     "price BETWEEN 2 AND 3",
     "name IS NULL",
 ]
-EVENTS = [{"price": 2.5, "name": "SAP"}, {"price": 9.0}, {"price": 0.5, "name": "IBM"}, {}]
+EVENTS: list[dict[str, Any]] = [{"price": 2.5, "name": "SAP"}, {"price": 9.0}, {"price": 0.5, "name": "IBM"}, {}]
 
 
 def found(interests: Interests) -> list[list[int]]:

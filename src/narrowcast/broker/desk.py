@@ -41,9 +41,8 @@ OVERLAP = 5.0
 #: Seconds from one sign of life to the next, those after which a subscriber without one counts as gone, and
 #: those in which other nodes ask for all that holds when the first one starts.
 BEAT, SILENT, _GATHER = 2.0, 90.0, 0.5
-#: Seconds from one look at what everybody has read to the next, and those in which somebody who was told to
-#: gives up channels.
-SWEEP, _GIVEN_UP = 5.0, 2.0
+#: Seconds in which somebody who was told to gives up channels.
+_GIVEN_UP = 2.0
 #: Subscriptions that another node is told of in one message.
 _ROWS = 2000
 
@@ -127,14 +126,8 @@ class Desk:
             asyncio.create_task(self._beats()),
         ]
         if self._positions is not None:
-            self._tasks.append(asyncio.create_task(self._sweeps(self._positions)))
+            self._tasks.append(asyncio.create_task(self._positions.sweeps()))
         return self._tasks
-
-    async def _sweeps(self, positions: Positions) -> None:
-        """Forget again and again what everybody has read."""
-        while True:
-            await asyncio.sleep(SWEEP)
-            await positions.safe_sweep()
 
     async def _beats(self) -> None:
         """Say again and again that this node is there, and forget those who are silent."""

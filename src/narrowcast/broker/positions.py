@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 #: Messages before the first that somebody has not read that stay, so that one who starts again knows what was
 #: stored twice; and the share of the room that they may take.
 BEFORE, _SHARE = 16_384, 0.1
+#: Seconds from one look at what everybody has read to the next.
+SWEEP = 5.0
 _TOKEN = re.compile(r"[0-9a-f]{16}")
 _decode = msgspec.msgpack.Decoder(list[tuple[int, int, int]]).decode
 
@@ -126,9 +129,11 @@ class Positions:
                 self._channels[name] = held
                 await self._write(name)
 
-    async def safe_sweep(self) -> None:
-        """Sweep, or tell why not: it is done again later."""
-        try:
-            await self.sweep()
-        except TransportError as error:
-            log.warning("what everybody has read is kept for now: %s", error)
+    async def sweeps(self) -> None:
+        """Sweep again and again."""
+        while True:
+            await asyncio.sleep(SWEEP)
+            try:
+                await self.sweep()
+            except TransportError as error:
+                log.warning("what everybody has read is kept for now: %s", error)
