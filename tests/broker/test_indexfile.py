@@ -23,7 +23,12 @@ FILTERS = [
     "price BETWEEN 2 AND 3",
     "name IS NULL",
 ]
-EVENTS: list[dict[str, Any]] = [{"price": 2.5, "name": "SAP"}, {"price": 9.0}, {"price": 0.5, "name": "IBM"}, {}]
+EVENTS: list[dict[str, Any]] = [
+    {"price": 2.5, "name": "SAP"},
+    {"price": 9.0},
+    {"price": 0.5, "name": "IBM"},
+    {},
+]
 
 
 def found(interests: Interests) -> list[list[int]]:
