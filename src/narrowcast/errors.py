@@ -12,6 +12,7 @@
     ├── PlanError             a plan that breaks its invariant, or an artefact that cannot be read
     ├── JobError              a Spark job that could not be done, with the cause
     ├── TransportError        a transport that can no longer do what was asked of it
+    │   └── PaceError         events that came faster than their publisher may send
     └── MissingError          something is not installed; the message holds the line that installs it
 
 A message names the offending value, the limit it broke and the way to mend it. The command line prints
@@ -59,6 +60,10 @@ class JobError(NarrowcastError):
 
 class TransportError(NarrowcastError):
     """A transport that can no longer do what was asked of it."""
+
+
+class PaceError(TransportError):
+    """Events that came faster than their publisher may send."""
 
 
 class MissingError(NarrowcastError):

@@ -17,7 +17,7 @@ from narrowcast.broker.decode import LARGEST, Decoder
 from narrowcast.broker.limits import BrokerLimits
 from narrowcast.broker.pace import Pace
 from narrowcast.broker.quarantine import Quarantine
-from narrowcast.errors import InputError, ParameterError, TransportError
+from narrowcast.errors import InputError, PaceError, ParameterError
 from support.broker import SCHEMA
 
 if TYPE_CHECKING:
@@ -224,7 +224,9 @@ def test_a_node_holds_publishers_to_their_rate(tmp_path: Path) -> None:
                 await fast.publish({"price": price})
             await slow.publish({"price": 100})
             await slow.flush()
-            with pytest.raises(TransportError, match="publisher 'fast' sends more than 5 events a second"):
+            with pytest.raises(
+                PaceError, match=r"^20 events of 'fast' from .* sends more than 5 events a second"
+            ):
                 await fast.flush()
             found = [event.data["price"] for event in await ann.take(100)]
             while 100 not in found:

@@ -42,8 +42,10 @@ def test_a_broker_is_killed_and_a_subscriber_comes_again(tmp_path: Path) -> None
         publish(url, 70, 90, 95)  # the server is still there, and stores them
     with running(*words) as broker:  # as before: at least once
         line_with(broker, "1 subscriptions")
-        with running(*own, "--count", "2") as ann:
+        with running(*own[:5], "--keep", "--ids", "--count", "2") as ann:  # its filter is there
             out, _ = ann.communicate(timeout=60)
+        with running("subscribe", "--nats", url, "--subscriber", "bob") as bob:
+            assert "there is nothing to subscribe to" in line_with(bob, "narrowcast:")
         rows = [json.loads(line) for line in out.splitlines()]
         assert [row["event"] for row in rows] == [{"price": 90}, {"price": 95}]
         assert rows[0]["publisher"] == rows[1]["publisher"] != first["publisher"]

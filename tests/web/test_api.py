@@ -12,6 +12,7 @@ import pytest
 
 import narrowcast as nc
 from narrowcast.broker import Desk, Interests, MemoryTransport, Node, Subscriber
+from narrowcast.broker.pace import Pace
 from narrowcast.broker.quarantine import Quarantine
 from narrowcast.errors import ParameterError, TransportError
 from narrowcast.web.api import make_api
@@ -174,5 +175,22 @@ def test_garbage_is_no_error_of_the_node(body: bytes, about: dict[str, str]) -> 
             for path in ("/explain", "/subscriptions", "/events", "/rollout"):
                 answer = await client.post(path, content=body, headers=about, timeout=20)
                 assert answer.status_code < 500, (path, answer.text)
+
+    asyncio.run(run())
+
+
+def test_who_sends_too_fast_is_told_to_slow_down() -> None:
+    async def run() -> None:
+        transport = MemoryTransport()
+        node = Node(transport, Desk(transport, Interests()), pace=Pace(1, 2))
+        await node.start()
+        async with (
+            serving(make_api(node, transport), "127.0.0.1:0") as url,
+            httpx.AsyncClient(base_url=url) as client,
+        ):
+            answer = await client.post("/events", json=[{"price": 1}] * 5, timeout=20)
+            assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+            assert answer.json()["detail"].startswith("3 events of ")
+        await node.stop()
 
     asyncio.run(run())

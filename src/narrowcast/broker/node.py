@@ -141,6 +141,7 @@ class Node:
             patterns.append(self.subjects.plain)
         if self._streams is not None:
             await self._streams.start()
+        await asyncio.to_thread(_load_kernels)  # the first time it may take long, and servers want answers
         self._tasks = await self.holding.start()
         self._warm()
         if self._streams is not None and self.storing is not None:
@@ -166,7 +167,6 @@ class Node:
 
     def _warm(self) -> None:
         """Match an event that is none, so that the first ones do not wait until kernels are loaded."""
-        _load_kernels()
         snapshot, decoder = self._snapshot()
         for events, _ in decoder.decode([b"{}"]).good:
             snapshot.route(events)
@@ -258,7 +258,7 @@ class Node:
         why = self._pace.reason(batch.publisher)
         rest = enumerate(batch.payloads[many:], batch.first + many)
         self._set_aside([(batch.publisher, number, why, payload) for number, payload in rest])
-        refused[position] = wire.encode(wire.Refused(why))
+        refused[position] = wire.encode(wire.Refused(why, batch.first + many, len(batch.payloads) - many))
         return msgspec.structs.replace(batch, payloads=batch.payloads[:many])
 
     def _set_aside(self, letters: list[tuple[str, int, str, bytes]]) -> None:

@@ -18,7 +18,7 @@ from narrowcast.broker import wire
 from narrowcast.broker.asking import PATIENCE, Asking
 from narrowcast.broker.decode import LARGEST
 from narrowcast.broker.streams import error_of
-from narrowcast.errors import InputError, NarrowcastError, ParameterError, TransportError
+from narrowcast.errors import InputError, NarrowcastError, PaceError, ParameterError, TransportError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -108,6 +108,7 @@ class Publisher:
         self.number = time.time_ns()
         self._sent: deque[_Sent] = deque()
         self._refused: list[tuple[int, int, str]] = []
+        self._fast = False
         self._soon: asyncio.Task[None] | None = None
         self._sending = asyncio.Lock()
         #: How many events it has been given.
@@ -187,7 +188,11 @@ class Publisher:
                 self.stored, why = True, error_of(said)
             elif said:
                 answer = wire.decode_answer(said)
-                why = answer.reason if isinstance(answer, wire.Refused) else None
+                if isinstance(answer, wire.Refused) and answer.many:  # the others are taken
+                    self._fast = True
+                    self._refused.append((answer.first, answer.many, answer.reason))
+                elif isinstance(answer, wire.Refused):
+                    why = answer.reason
             else:
                 self.stored = False
             if why is not None:
@@ -197,9 +202,10 @@ class Publisher:
         """Raise what was refused, once."""
         if self._refused:
             refused, self._refused = self._refused, []
+            kind, self._fast = PaceError if self._fast else TransportError, False
             many = sum(n for _, n, _ in refused)
             first, _, why = refused[0]
-            raise TransportError(
+            raise kind(
                 f"{many:,} events of {self.name!r} from number {first} on are refused, not published: {why}"
             )
 

@@ -295,9 +295,11 @@ class State(msgspec.Struct, tag="state", frozen=True):
 
 
 class Refused(msgspec.Struct, tag="refused", frozen=True):
-    """What was asked for is not done, and why."""
+    """What was asked for is not done, and why; of a batch, so many events from a number on came too fast."""
 
     reason: str
+    first: int = 0
+    many: int = 0
 
 
 Request: TypeAlias = Hello | Bye | Add | Remove | Listening | Report | Replay

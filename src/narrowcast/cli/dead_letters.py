@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from narrowcast.cli import live, options
-from narrowcast.errors import InputError, ParameterError
+from narrowcast.errors import InputError, PaceError, ParameterError
 
 if TYPE_CHECKING:
+    from narrowcast.broker import Publisher
     from narrowcast.broker.login import Login
     from narrowcast.broker.quarantine import Letter, Quarantine
 
@@ -118,13 +120,23 @@ async def _replay(kept: Quarantine, reason: str, who: Login, prefix: str, done: 
             after = 0
             while some := [each for each in kept.read(after, _STEP, reason) if each.letter <= last]:
                 for letter in some:
-                    await publisher.publish(letter.payload)
-                await publisher.flush()
+                    await _unhurried(publisher, letter.payload)
+                await _unhurried(publisher, None)
                 kept.forget([letter.letter for letter in some])
                 done.append(len(some))
                 after = some[-1].letter
         finally:
             await publisher.aclose()
+
+
+async def _unhurried(publisher: Publisher, payload: bytes | None) -> None:
+    """Publish something, or wait until all is taken; what came too fast before is kept anew, and told."""
+    while True:
+        try:
+            await (publisher.flush() if payload is None else publisher.publish(payload))
+            return
+        except PaceError as error:
+            print(f"warning: {error}", file=sys.stderr)
 
 
 def _open(data: Path) -> Quarantine:

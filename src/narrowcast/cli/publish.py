@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from narrowcast.cli import live, options
-from narrowcast.errors import InputError
+from narrowcast.errors import InputError, ParameterError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -65,6 +65,10 @@ def publish(
                 raise InputError(
                     f"{file} cannot be read: {error.strerror}; give a file of JSON lines"
                 ) from error
+        if who.user and name not in (None, who.user):
+            raise ParameterError(
+                f"--name is {name!r}, and user {who.user!r} publishes as itself; leave --name out"
+            )
         published: list[int] = []
         live.until_interrupted(_publish(who, lines, file, name or who.user or None, prefix, published))
     if published:

@@ -146,7 +146,11 @@ def serve(
     ] = False,
     limit: Annotated[
         list[str] | None,
-        typer.Option("--limit", metavar="NAME=VALUE", help="How much anybody may ask for; can be repeated."),
+        typer.Option(
+            "--limit",
+            metavar="NAME=VALUE",
+            help="Such as payload=65536, rate=1000, subscriptions=100: see the docs; can be repeated.",
+        ),
     ] = None,
 ) -> None:
     """Take events, find who wants each, and send it to them by the plan, until interrupted.
@@ -218,6 +222,8 @@ def serve(
         stack.enter_context(logs.logged(style))
         written = None if record is None else Record(record, share=share)
         again = None if replan is None or written is None else Replan(replan, method, channels, written)
+        if data is not None and not data.exists():
+            data.mkdir(parents=True, mode=0o700)  # it will hold events
         lasting = None if data is None or number > 1 else Lasting(data)
         kept = Kept.of(
             delivery,

@@ -54,7 +54,7 @@ def subscribe(
     """Print one JSON line for each event that matches, in order, until interrupted.
 
     Where the broker delivers at least once, and subscriptions are left there with --keep, the next start goes
-    on where this one ended; an event counts as read when the one behind it is printed.
+    on where this one ended, with no filter needed; an event counts as read when the one behind it is printed.
 
     Examples:
 
@@ -67,8 +67,6 @@ def subscribe(
         NARROWCAST_TOKEN=... narrowcast subscribe --user ann --filter "price > 75"
     """
     wanted = [*(filters or []), *(_topic(flow, topic) for topic in topics or [])]
-    if not wanted:
-        raise ParameterError("there is nothing to subscribe to; give --filter or --topic")
     if count is not None and count < 1:
         raise ParameterError(f"--count is {count}; give a whole number of at least 1")
     who = live.login(nats, user, token, tls_ca, tls_cert, tls_key)
@@ -113,6 +111,8 @@ async def _subscribe(
         Subscriber(transport, name, prefix=prefix) as subscriber,
     ):
         there = set(subscriber.filters.values())  # of another time
+        if not wanted and not there:
+            raise ParameterError("there is nothing to subscribe to; give --filter or --topic")
         fresh = [text for text in wanted if text not in there]
         ids = await subscriber.subscribe(*fresh) if fresh else []
         line = _with_id if with_ids else _plain

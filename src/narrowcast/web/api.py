@@ -11,7 +11,7 @@ import msgspec
 
 from narrowcast import __version__
 from narrowcast.broker import Desk, Publisher, Subscriber, wire
-from narrowcast.errors import InputError, MissingError, NarrowcastError, PlanError
+from narrowcast.errors import InputError, MissingError, NarrowcastError, PaceError, PlanError
 from narrowcast.web.metrics import NodeMetrics
 from narrowcast.web.tokens import Open, Tokens
 
@@ -114,13 +114,23 @@ def make_api(node: Node, transport: Transport, tokens: Tokens | None = None) -> 
     access = Open() if tokens is None else tokens
     begun = time.monotonic()
     prefix = node.subjects.prefix
-    publisher = Publisher(transport, prefix=prefix, partitions=node.partitions)
+    publishers: dict[str | None, Publisher] = {}
+    starting = asyncio.Lock()
+
+    async def publisher_of(name: str | None) -> Publisher:
+        """Return what publishes for a user: each in its own name."""
+        async with starting:
+            if name not in publishers:
+                made = Publisher(transport, name, prefix=prefix, partitions=node.partitions)
+                publishers[name] = await made.start()
+            return publishers[name]
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
-        await publisher.start()
+        await publisher_of(None)
         yield
-        await publisher.aclose()
+        for each in publishers.values():
+            await each.aclose()
 
     api = FastAPI(
         title="Narrowcast", version=__version__, lifespan=life,
@@ -131,6 +141,8 @@ def make_api(node: Node, transport: Transport, tokens: Tokens | None = None) -> 
 
     @api.exception_handler(NarrowcastError)
     async def refused(_: Request, error: NarrowcastError) -> JSONResponse:
+        if isinstance(error, PaceError):
+            return JSONResponse({"detail": str(error)}, 429, {"Retry-After": "1"})
         code = 422 if isinstance(error, InputError | PlanError) else 503
         return JSONResponse({"detail": str(error)}, code)
 
@@ -209,6 +221,7 @@ def make_api(node: Node, transport: Transport, tokens: Tokens | None = None) -> 
         left out there, counted and kept as dead letters.
         """
         some = _events_of(await request.body())
+        publisher = await publisher_of(access.name(request))
         for event in some:
             await publisher.publish(event)
         await publisher.flush()

@@ -60,6 +60,11 @@ class Tokens:
         if not user.may("operator") and user.name != subscriber:
             raise HTTPException(403, f"user {user.name!r} may not do this for {subscriber!r}")
 
+    def name(self, request: Request) -> str | None:
+        """Return who asks."""
+        user: User = request.state.user
+        return user.name
+
     def still(self, request: Request) -> bool:
         """Return whether who asked is still a user as it was then."""
         user: User = request.state.user
@@ -75,6 +80,10 @@ class Open:
 
     def own(self, _request: Request, _subscriber: str) -> None:
         """Refuse nothing."""
+
+    def name(self, _request: Request) -> str | None:
+        """Return that nobody knows who asks."""
+        return None
 
     def still(self, _request: Request) -> bool:
         """Return that nothing has changed."""
