@@ -109,6 +109,7 @@ def test_a_broker_is_lost_and_goes_on_elsewhere(tmp_path: Path) -> None:
         assert heard(url, "bob", 1) == [101]
 
 
+@pytest.mark.slow
 @pytest.mark.nats
 def test_while_events_flow_nothing_is_lost(tmp_path: Path) -> None:
     data, many = tmp_path / "data", 2
@@ -187,6 +188,7 @@ def test_at_most_once_has_no_streams(tmp_path: Path, runs: bool) -> None:
         assert "2 subscriptions" in line_with(broker_again, "serving at")
 
 
+@pytest.mark.slow
 @pytest.mark.nats
 def test_a_broker_that_is_stopped_and_a_server_of_ones_own(tmp_path: Path) -> None:
     data, file = tmp_path / "data", tmp_path / "b.tar"
@@ -227,6 +229,7 @@ def test_a_broker_that_is_stopped_and_a_server_of_ones_own(tmp_path: Path) -> No
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.nats
 def test_what_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
     data, file = tmp_path / "data", tmp_path / "b.tar"
@@ -260,6 +263,7 @@ def test_what_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "b.tar", "bad.tar", "data", "own"]
 
 
+@pytest.mark.slow
 @pytest.mark.nats
 def test_another_broker_is_moved_aside(tmp_path: Path) -> None:
     data, file = tmp_path / "data", tmp_path / "b.tar"
