@@ -106,9 +106,11 @@ class Cursor:
         if message.number > self._last.get(message.subject, self._first):
             found = [self._had(message)]
         self.after = max(self.after, message.number)
-        reached = self._ahead and message.number >= self._ahead[0].number
-        if pending == 0 or (reached and not self._full):
+        if pending == 0 and not self._full:
             found += self.caught_up()
+        elif pending == 0:  # some that came live were forgotten: they are replayed too
+            self._ahead.clear()
+            self._full = False
         return found
 
     def caught_up(self) -> list[Message]:

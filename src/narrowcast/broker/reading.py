@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 WINDOW, LEAST = 1024, 256
 #: Turns of the event loop until all is heard that has come.
 _TURNS = 8
+#: Seconds that all has to be heard before a replay begins that came over a connection that was lost.
+_DRAIN = 0.05
 #: Seconds from one acknowledgement to the next, and from one look at the connection to the next; those
 #: without a message after which a replay is asked for anew, and those for the server to answer.
 _STORE, _LOOK, _STALLED, _PATIENCE = 0.5, 0.2, 5.0, 2.0
@@ -145,6 +147,7 @@ class Reading:
 
     async def _replay(self) -> None:
         """Have replayed what is behind the last message that was there."""
+        await asyncio.sleep(_DRAIN)
         await _turns()
         token = secrets.token_hex(8)
         self._expected, self._broken, self._ack = 0, False, ""
