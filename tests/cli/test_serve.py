@@ -122,6 +122,8 @@ def test_a_reader_that_leaves_and_a_server_that_dies(tmp_path: Path) -> None:
             os.kill(int(killed), signal.SIGKILL)
             assert "has ended with -9; see " in line_with(broker, "it is started again")
             until(lambda: process.exists() and process.read_text() not in ("", killed), "another server")  # noqa: B023
+            until(lambda: httpx.get(f"{api}/health").json()["status"] == "ok", "a connection to it")
+            time.sleep(1.0)  # the broker knows that it listens
         until(lambda: httpx.get(f"{api}/health").json()["status"] == "ok", "a connection to it")
         with httpx.stream("GET", f"{api}/subscribers/ann/events", timeout=30) as stream:
             assert httpx.post(f"{api}/events", content=body, timeout=30).status_code == 202

@@ -396,15 +396,18 @@ class NatsServer:
             When it dies again and again, or does not start.
         """
         with self._changing:
-            try:
-                self.check()
-            except TransportError as error:
-                now = time.monotonic()
-                self._deaths.append(now)
-                if len(self._deaths) == _DEATHS and now - self._deaths[0] < _WITHIN:
-                    raise
-                log.error("%s", str(error).replace("and start again", "it is started again"))
-                self.restart()
+            work = self.check
+            while True:
+                try:
+                    work()
+                    return
+                except TransportError as error:
+                    now = time.monotonic()
+                    self._deaths.append(now)
+                    if len(self._deaths) == _DEATHS and now - self._deaths[0] < _WITHIN:
+                        raise
+                    log.error("%s; it is started again", str(error).removesuffix(", and start again"))
+                    work = self.restart  # which may die before it listens
 
     def stop(self) -> None:
         """End it, with all that it was told to keep on disk."""
