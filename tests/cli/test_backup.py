@@ -109,6 +109,42 @@ def test_a_broker_is_lost_and_goes_on_elsewhere(tmp_path: Path) -> None:
         assert heard(url, "bob", 1) == [101]
 
 
+@pytest.mark.nats
+def test_who_stays_connected_goes_on_with_a_restored_broker(tmp_path: Path) -> None:
+    """Numbers of what is stored begin again where the backup was: nothing new is taken for something old."""
+    data, file = tmp_path / "data", tmp_path / "b.tar"
+    with ExitStack() as stack:
+        serve = stack.enter_context(ExitStack())
+        url = serve.enter_context(serving(data, *STORED))
+        reader = stack.enter_context(Connection(url)).subscriber("ann")
+        reader.subscribe("n >= 0")
+        found: list[int] = []
+
+        def read(many: int) -> list[int]:
+            end = time.monotonic() + 30
+            del found[:]
+            while time.monotonic() < end and len(found) < many:
+                found.extend(event.data["n"] for event in reader.take(many, timeout=0.5))
+            found.extend(event.data["n"] for event in reader.take(1000, timeout=0.7))
+            return found
+
+        publish(url, *range(5))
+        assert read(5) == [0, 1, 2, 3, 4]
+        time.sleep(1.0)  # and it is written down
+        told("backup", "--data", data, "--out", file)
+        reader.subscribe("n < -100")
+        publish(url, *range(5, 25))
+        assert read(20) == list(range(5, 25))
+        serve.close()
+        shutil.rmtree(data)
+        told("restore", file, "--data", data)
+        serve.enter_context(serving(data, *STORED, "--port", url.rpartition(":")[2]))
+        publish(url, *range(25, 30))
+        assert read(5) == [25, 26, 27, 28, 29]
+        publish(url, -200)  # what it has subscribed to since then
+        assert read(1) == [-200]
+
+
 @pytest.mark.slow
 @pytest.mark.nats
 def test_while_events_flow_nothing_is_lost(tmp_path: Path) -> None:

@@ -73,7 +73,8 @@ class Asking:
         """
         reply, found = await self._sent(subject, payload, "")
         try:
-            return await asyncio.wait_for(found, patience)
+            async with asyncio.timeout(patience):
+                return await found
         except TimeoutError as error:
             raise TransportError(
                 f"no node answers at {subject} within {patience:g} s; start one with narrowcast serve"

@@ -193,7 +193,8 @@ class BlockingSubscriber:
 
         async def taken() -> list[Event]:
             try:
-                return await asyncio.wait_for(self._subscriber.take(most), timeout)
+                async with asyncio.timeout(timeout):
+                    return await self._subscriber.take(most)
             except TimeoutError:
                 return []
 

@@ -198,7 +198,7 @@ class Desk:
             return await self.ask(request)
         if self._positions is None:
             raise InputError("nothing is stored here: this broker delivers at most once")
-        many = await self._positions.replay(request.subscriber, request.after, request.token)
+        many = await self._positions.replay(request.subscriber, request.after, request.token, request.store)
         return wire.Replaying(many)
 
     async def _ordered(self, message: Message) -> wire.Answer:
@@ -313,6 +313,7 @@ class Desk:
             prepared=None if self._next is None else self._next.number,
             kept=self.interests.kept,
             since=self._since,
+            store="" if self._positions is None else self._positions.store,
         )
 
     # ---- other nodes

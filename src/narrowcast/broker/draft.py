@@ -124,7 +124,8 @@ class Draft:
         """Note that a stream is taken, and write positions where those are what it holds."""
         self._streams.append(taken)
         if positions is not None:
-            self._positions = sum(".at.position." in subject for subject, _ in positions)
+            kinds = (subject.split(".")[-2:] for subject, _ in positions)
+            self._positions = len({name for kind, name in kinds if kind in ("position", "restored")})
             with writing(self._folder / POSITIONS):
                 self.file(POSITIONS).write_bytes(msgspec.msgpack.encode(positions))
 

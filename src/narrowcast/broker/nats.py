@@ -186,19 +186,19 @@ class NatsTransport:
         faults.connecting = client
         try:
             # It is tried again and again, now and whenever it is lost, but not where it is refused.
-            await asyncio.wait_for(
-                client.connect(login.servers, name=name, error_cb=faults.hear, disconnected_cb=lost,
-                               reconnected_cb=again, max_reconnect_attempts=-1,
-                               allow_reconnect=True, connect_timeout=2, reconnect_time_wait=_AGAIN,  # type: ignore[arg-type]
-                               ping_interval=_PING, max_outstanding_pings=_PINGS,
-                               user=login.user or None, password=login.password or None, tls=login.tls,
-                               inbox_prefix=inbox or "_INBOX"),
-                patience,
-            )  # fmt: skip
+            async with asyncio.timeout(patience):
+                await client.connect(
+                    login.servers, name=name, error_cb=faults.hear, disconnected_cb=lost, reconnected_cb=again,
+                    max_reconnect_attempts=-1, allow_reconnect=True, connect_timeout=2,
+                    reconnect_time_wait=_AGAIN,  # type: ignore[arg-type]
+                    ping_interval=_PING, max_outstanding_pings=_PINGS, user=login.user or None,
+                    password=login.password or None, tls=login.tls, inbox_prefix=inbox or "_INBOX",
+                )  # fmt: skip
         except (OSError, TimeoutError, nats.errors.Error) as error:
             with suppress(nats.errors.Error, OSError, TimeoutError):
                 # One that could not agree on TLS never says that it is closed.
-                await asyncio.wait_for(client.close(), _CLOSE)
+                async with asyncio.timeout(_CLOSE):
+                    await client.close()
             raise TransportError(
                 login.refusal(error)
                 or f"no NATS server answers at {login.where} within {patience:g} s; start one, "
@@ -263,7 +263,8 @@ class NatsTransport:
             await self._client._flush_pending(force_flush=True)
             await self._client.flush(_LONG)
 
-        await asyncio.wait_for(unbroken(all_of_it()), PATIENCE)
+        async with asyncio.timeout(PATIENCE):
+            await unbroken(all_of_it())
 
     @property
     def connections(self) -> int:
@@ -328,7 +329,8 @@ class NatsSubscription(Waiting):
         self._closing = True
         self._forget(self)
         with suppress(nats.errors.Error, TimeoutError, OSError):
-            await asyncio.wait_for(unbroken(self.feed.drain()), PATIENCE)  # type: ignore[no-untyped-call]
+            async with asyncio.timeout(PATIENCE):
+                await unbroken(self.feed.drain())  # type: ignore[no-untyped-call]
         self.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import secrets
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,6 +14,8 @@ from narrowcast.errors import InputError, TransportError
 from narrowcast.model.subjects import name_of, subject_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from narrowcast.broker.streams import Streams
     from narrowcast.broker.wire import Subjects
 
@@ -25,6 +28,59 @@ BEFORE, _SHARE = 16_384, 0.1
 SWEEP = 5.0
 _TOKEN = re.compile(r"[0-9a-f]{16}")
 _decode = msgspec.msgpack.Decoder(list[tuple[int, int, int]]).decode
+
+
+def written(place: int, store: str) -> bytes:
+    """Return a place as it is written down, with the store that it is one of.
+
+    Examples
+    --------
+    >>> written(17, "a1")
+    b'17 a1'
+    """
+    return f"{place} {store}".encode()
+
+
+def place_in(payload: bytes | None, store: str) -> int | None:
+    """Return the place that is written down, None where there is none, or one of another store.
+
+    Examples
+    --------
+    >>> place_in(b"17 a1", "a1"), place_in(b"17 a1", "b2"), place_in(None, "a1"), place_in(b"x a1", "a1")
+    (17, None, None, None)
+    """
+    place, _, of = (payload or b"").partition(b" ")
+    return int(place) if place.isdigit() and of == store.encode() else None
+
+
+def renewed(records: Iterable[tuple[str, bytes]], subjects: Subjects) -> list[tuple[str, bytes]]:
+    """Return what a backup has written down, for a store that is another from now on.
+
+    Who was connected all the time may still write down a place of the old one: positions are kept where only
+    a node may write, until there is one of this store.
+
+    Examples
+    --------
+    >>> from narrowcast.broker.wire import Subjects
+    >>> found = renewed([("nc.at.store", b"a1"), ("nc.at.position.ann", b"17 a1")], Subjects("nc"))
+    >>> store = dict(found)["nc.at.store"].decode()
+    >>> store != "a1", place_in(dict(found)["nc.at.restored.ann"], store)
+    (True, 17)
+    """
+    found, store = dict(records), secrets.token_hex(8)
+    before = found.pop(subjects.store, b"").decode(errors="replace")
+    kinds = f"{subjects.prefix}.at.restored.", f"{subjects.prefix}.at.position."
+    places = {
+        subject.removeprefix(kind): place
+        for kind in kinds  # a position of that store is later than one that it was restored from
+        for subject, payload in found.items()
+        if subject.startswith(kind) and (place := place_in(payload, before)) is not None
+    }
+    return [
+        (subjects.store, store.encode()),
+        *((subject, payload) for subject, payload in found.items() if not subject.startswith(kinds)),
+        *((kinds[0] + token, written(place, store)) for token, place in places.items()),
+    ]
 
 
 class Positions:
@@ -40,12 +96,18 @@ class Positions:
 
     def __init__(self, streams: Streams, subjects: Subjects) -> None:
         self._streams, self._subjects = streams, subjects
+        #: What tells this store from others, once it has started.
+        self.store = ""
         # By subscriber, plan and channel: the place up to which the channel may hold something, 0 for any.
         self._channels: dict[str, dict[tuple[int, int], int]] = {}
 
     async def start(self) -> None:
         """Make the streams where they are not there, and take up what they hold."""
         await self._streams.make()
+        known = await self._streams.get(self._streams.at, self._subjects.store)
+        self.store = secrets.token_hex(8) if known is None else known.decode()
+        if known is None:
+            await self._streams.put(self._subjects.store, self.store.encode())
         last = await self._streams.last()
         prefix = f"{self._subjects.prefix}.at.joined"
         async for message in self._streams.newest(self._streams.at, f"{prefix}.*"):
@@ -59,18 +121,20 @@ class Positions:
 
     async def of(self, subscriber: str) -> int:
         """Return how far somebody is; who is not known begins here and now."""
-        subject = self._subjects.position(subscriber)
-        found = await self._streams.get(self._streams.at, subject)
-        if found is not None and found.isdigit():
-            return int(found)
+        of = self._subjects
+        for subject in (of.position(subscriber), of.restored(subscriber)):
+            found = place_in(await self._streams.get(self._streams.at, subject), self.store)
+            if found is not None:
+                return found
         last = await self._streams.last()
-        await self._streams.put(subject, b"%d" % last)
+        await self._streams.put(of.position(subscriber), written(last, self.store))
         return last
 
     async def forget(self, subscriber: str) -> None:
         """Keep nothing any more for somebody."""
         self._channels.pop(subscriber, None)
-        for subject in (self._subjects.position(subscriber), self._subjects.joined(subscriber)):
+        of = self._subjects
+        for subject in (of.position(subscriber), of.restored(subscriber), of.joined(subscriber)):
             await self._streams.forget(self._streams.at, subject)
 
     async def join(self, subscriber: str, epoch: int, channels: list[int]) -> None:
@@ -92,11 +156,13 @@ class Positions:
         rows = [(*key, until) for key, until in self._channels[subscriber].items()]
         await self._streams.put(self._subjects.joined(subscriber), msgspec.msgpack.encode(rows))
 
-    async def replay(self, subscriber: str, after: int, token: str) -> int:
+    async def replay(self, subscriber: str, after: int, token: str, store: str) -> int:
         """Let somebody have all again that was stored for it behind a place; return how many messages.
 
         They come below the subject that it has for replays, in their order.
         """
+        if store != self.store:
+            raise InputError(f"a replay behind {after} is of another store than there is now; say hello first")
         if not _TOKEN.fullmatch(token) or after < 0:
             raise InputError(
                 f"a replay behind {after} to {token!r:.40} cannot be; give 16 hexadecimal digits"
@@ -113,11 +179,12 @@ class Positions:
 
     async def sweep(self) -> None:
         """Forget what everybody has read, and channels that hold nothing more for somebody."""
-        prefix = f"{self._subjects.prefix}.at.position"
         positions: dict[str, int] = {}
-        async for message in self._streams.newest(self._streams.at, f"{prefix}.*"):
-            if message.payload.isdigit():
-                positions[name_of(prefix, message.subject)] = int(message.payload)
+        for kind in ("restored", "position"):
+            prefix = f"{self._subjects.prefix}.at.{kind}"
+            async for message in self._streams.newest(self._streams.at, f"{prefix}.*"):
+                if (place := place_in(message.payload, self.store)) is not None:
+                    positions[name_of(prefix, message.subject)] = place
         floor = min(positions.values(), default=await self._streams.last())
         first, room = await self._streams.room()
         before = floor - min(BEFORE, int(_SHARE * room)) + 1

@@ -223,7 +223,8 @@ class Publisher:
                 self._sent.clear()
                 return
             with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(sent.answer), min(left, _AGAIN))
+                async with asyncio.timeout(min(left, _AGAIN)):
+                    await asyncio.shield(sent.answer)
             if not sent.answer.done() and self.stored is not False:
                 await self._again()
         self._clear()

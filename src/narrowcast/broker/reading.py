@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from narrowcast.broker.cursor import Cursor
-from narrowcast.broker.positions import BEFORE
+from narrowcast.broker.positions import BEFORE, written
 from narrowcast.broker.streams import error_of, place_of
 from narrowcast.broker.transport import Message
 from narrowcast.errors import NarrowcastError, ParameterError, TransportError
@@ -64,8 +64,10 @@ class Reading:
         Who reads.
     reader
         What takes messages up.
-    after
-        The place up to which all was read, in an earlier life.
+    after, store
+        The place up to which all was read, in an earlier life, and the store that it is one of.
+    waiting
+        Events of another store that wait to be handed out first.
     window
         Events that may be handed out before those are acknowledged: so many may come again after a kill.
     """
@@ -79,22 +81,27 @@ class Reading:
         reader: Reader,
         *,
         after: int,
+        store: str,
+        waiting: int = 0,
         window: int = WINDOW,
     ) -> None:
         check_window(window)
         self._transport, self._subjects, self._asking = transport, subjects, asking
         self._name, self._reader, self._window = name, reader, window
         self.cursor = Cursor(after)
+        #: Which store it reads.
+        self.store = store
         self._before, self._first = after, True
         self._connections = transport.connections
         self._wake = asyncio.Event()
         self._expected, self._broken, self._ack = 0, False, ""
         # Where each message ends, in events that were added; how many were handed out; and up to which event
         # and place all is processed, and is written down.
-        self._ends: deque[tuple[int, int]] = deque()
-        self._added = self._taken = 0
+        self._ends: deque[tuple[int, int]] = deque([(waiting, after)] if waiting else ())
+        self._added, self._taken = waiting, 0
         self._done = self._stored = (0, after)
         self._storing = asyncio.Lock()
+        self._ended = False
 
     # ---- messages
 
@@ -128,7 +135,7 @@ class Reading:
                     await self._replay()
                 if time.monotonic() - stored >= _STORE:
                     stored = time.monotonic()
-                    await self.store()
+                    await self.write()
             except NarrowcastError as error:
                 log.warning("%s cannot read what is stored yet: %s", self._name, error)
                 await asyncio.sleep(_LOOK)
@@ -219,7 +226,15 @@ class Reading:
             many, number = self._ends.popleft()
             self._done = many, max(number, self._done[1])
 
-    async def store(self) -> None:
+    def paused(self) -> asyncio.Lock:
+        """Return what keeps this from writing anything down, for the length of a block."""
+        return self._storing
+
+    def end(self) -> None:
+        """Write nothing down any more, and let nobody wait for that."""
+        self._ended = True
+
+    async def write(self) -> None:
         """Write down how far this is, if that is new.
 
         Raises
@@ -228,6 +243,8 @@ class Reading:
             When it is not stored.
         """
         async with self._storing:
+            if self._ended:
+                return
             done = self._done
             await _turns()
             # Messages of different subjects overtake one another: none before it may be unprocessed.
@@ -237,8 +254,8 @@ class Reading:
                 return
             where = self._subjects.position(self._name)
             try:
-                said = await asyncio.wait_for(await self._asking.send(where, b"%d" % place), _PATIENCE)
-                why = error_of(said)
+                async with asyncio.timeout(_PATIENCE):
+                    why = error_of(await (await self._asking.send(where, written(place, self.store))))
             except TimeoutError:
                 why = f"it does not answer within {_PATIENCE:g} s"
             if why is not None:
@@ -247,9 +264,9 @@ class Reading:
 
     async def stored(self) -> None:
         """Wait until something may be handed out."""
-        while self.left() <= 0:
+        while self.left() <= 0 and not self._ended:
             try:
-                await self.store()
+                await self.write()
             except TransportError as error:
                 log.warning("%s waits: %s", self._name, error)
                 await asyncio.sleep(_LOOK)

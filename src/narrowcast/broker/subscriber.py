@@ -145,13 +145,29 @@ class Subscriber:
         standing = await self._ask(wire.Hello(self.name, self._life))
         if standing.after is not None:
             self._seen = Seen(patient=True)
-            self._reading = Reading(
-                self._transport, of, self._asking, self.name, self, after=standing.after, window=self._window
-            )
-            self._keeping = asyncio.create_task(self._reading.run())
+            await self._read_from(standing.after, standing.store)
         await self._take_up(standing)
         self._telling = asyncio.create_task(self._tell())
         return self
+
+    async def _read_from(self, after: int, store: str) -> None:
+        """Read what is stored behind a place, and no longer what was in a store that is gone."""
+        if self._reading is not None:
+            self._reading.end()
+            await _ended(self._keeping)
+            self._flush()  # what came of the old one
+        self._reading = Reading(
+            self._transport,
+            self._subjects,
+            self._asking,
+            self.name,
+            self,
+            after=after,
+            store=store,
+            waiting=len(self._events),
+            window=self._window,
+        )
+        self._keeping = asyncio.create_task(self._reading.run())
 
     async def subscribe(self, *filters: str) -> list[int]:
         """Subscribe to what filters let through, and return the ids of these subscriptions.
@@ -222,7 +238,7 @@ class Subscriber:
     async def _watch(self, beats: Inbox) -> None:
         """Say hello again when the first node is another: it does not know who listens to what.
 
-        Where it keeps no subscriptions, it is told of them again.
+        Where it keeps no subscriptions, or is one that was restored, it is told of them again.
         """
         async for message in beats:
             try:
@@ -233,8 +249,9 @@ class Subscriber:
             if had is None or had.since == beat.since:
                 continue
             try:
-                now = await self._ask(wire.Hello(self.name, self._life))
-                lost = [] if now.kept else [had.filters[n] for n in had.filters if n not in now.filters]
+                now, restored = await self._greet()
+                left = [had.filters[n] for n in had.filters if n not in now.filters]
+                lost = left if restored or not now.kept else []
                 if lost:
                     now = await self._ask(wire.Add(self.name, lost))
                 log.info("the broker is another: %s subscribes anew to %d filters", self.name, len(lost))
@@ -242,6 +259,19 @@ class Subscriber:
                 await self._join(now.epoch, now.channels)
             except NarrowcastError as error:  # again at the next beat
                 log.warning("%s cannot say hello to the broker: %s", self.name, error)
+
+    async def _greet(self) -> tuple[wire.Standing, bool]:
+        """Say hello to another first node; return what holds, and whether what it has stored is another."""
+        hello = wire.Hello(self.name, self._life)
+        if self._reading is None:
+            return await self._ask(hello), False
+        async with self._reading.paused():  # a place of a store that is gone is not written into the next
+            now = await self._ask(hello)
+            if now.after is None or now.store == self._reading.store:
+                return now, False
+            log.warning("the broker was restored: %s goes on from where it was then", self.name)
+            await self._read_from(now.after, now.store)
+        return now, True
 
     async def _take_up(self, standing: wire.Standing) -> None:
         """Take up what holds now: filters, and channels of the plan in use."""
@@ -310,7 +340,8 @@ class Subscriber:
 
     async def replay(self, after: int, token: str) -> int:
         """Ask for what was stored behind a place; return how many messages come."""
-        answer = await self._answer(wire.Replay(self.name, after, token))
+        store = "" if self._reading is None else self._reading.store
+        answer = await self._answer(wire.Replay(self.name, after, token, store))
         if not isinstance(answer, wire.Replaying):
             raise self._odd()
         return answer.messages
@@ -455,14 +486,12 @@ class Subscriber:
         """
         if self._closed:
             return
-        if self._keeping is not None and self._reading is not None:
-            self._keeping.cancel()
+        await _ended(self._keeping, self._telling)
+        if self._reading is not None:
             if processed:
                 self._reading.processed()
             with suppress(TransportError):
-                await self._reading.store()
-        if self._telling is not None:
-            self._telling.cancel()
+                await self._reading.write()
         if self._standing is not None:
             with suppress(TransportError):
                 await self._report()
@@ -470,8 +499,7 @@ class Subscriber:
                 await self._asking.send(self._subjects.ask(self.name), bye)
         for inbox in [*self._fixed, *self._channels.values()]:
             await inbox.aclose()
-        if self._watching is not None:
-            self._watching.cancel()
+        await _ended(self._watching)
         if self._obeying is not None:
             await self._obeying
         self._channels.clear()
@@ -489,6 +517,14 @@ class Subscriber:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose(processed=error is None)
+
+
+async def _ended(*tasks: asyncio.Task[None] | None) -> None:
+    """End tasks that go on for ever, and wait until they have."""
+    there = [task for task in tasks if task is not None]
+    for task in there:
+        task.cancel()
+    await asyncio.gather(*there, return_exceptions=True)
 
 
 def _of(flags: list[bool], numbers: list[int], payloads: list[bytes]) -> tuple[list[int], list[bytes]]:

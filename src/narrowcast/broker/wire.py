@@ -139,11 +139,15 @@ class Report(msgspec.Struct, tag="report", frozen=True):
 
 
 class Replay(msgspec.Struct, tag="replay", frozen=True):
-    """A subscriber wants what was stored for it behind a place, below its subject for that with a token."""
+    """A subscriber wants what was stored for it behind a place, below its subject for that with a token.
+
+    A place is one of a `store`: where that is another by now, it means nothing.
+    """
 
     subscriber: str
     after: int
     token: str
+    store: str = ""
 
 
 class Replaying(msgspec.Struct, tag="replaying", frozen=True):
@@ -201,6 +205,8 @@ class Standing(msgspec.Struct, tag="standing", frozen=True):
         When the first node started: after a restart it is another.
     after
         Of `Hello`, how far the subscriber has read what is stored for it; None where nothing is stored.
+    store
+        What tells the store of events from others: one that was restored, or made anew, is another.
     """
 
     change: int
@@ -214,6 +220,7 @@ class Standing(msgspec.Struct, tag="standing", frozen=True):
     kept: bool = False
     since: int = 0
     after: int | None = None
+    store: str = ""
 
 
 class Beat(msgspec.Struct, tag="beat", frozen=True):
@@ -404,6 +411,15 @@ class Subjects:
     def position(self, subscriber: str) -> str:
         """Return where a subscriber writes down how far it has read what is stored."""
         return subject_of(f"{self.prefix}.at.position", subscriber)
+
+    def restored(self, subscriber: str) -> str:
+        """Return where a backup has written down how far a subscriber had read: nobody else may."""
+        return subject_of(f"{self.prefix}.at.restored", subscriber)
+
+    @property
+    def store(self) -> str:
+        """Where the first node writes down which store this is."""
+        return f"{self.prefix}.at.store"
 
     def joined(self, subscriber: str) -> str:
         """Return where the first node writes down which channels hold what is for a subscriber."""

@@ -151,12 +151,14 @@ async def _give(
 ) -> Path | None:
     """Let a server have all streams, and do something then; where either fails, it has none of them."""
     from narrowcast.broker.backup import member_of, positions_in
+    from narrowcast.broker.positions import renewed
     from narrowcast.broker.snapshot import Snapshots
     from narrowcast.broker.wire import Subjects
 
+    subjects = Subjects(found.prefix)
     async with (
         live.connected(who, "narrowcast restore", found.prefix) as transport,
-        Snapshots(transport, Subjects(found.prefix)) as snapshots,
+        Snapshots(transport, subjects) as snapshots,
     ):
         if odd := {each.name for each in found.streams} ^ set(snapshots.names):
             raise InputError(f"the backup is not whole: {min(odd)} is missing, or of another broker")
@@ -171,7 +173,8 @@ async def _give(
                 tell(f"restore {each.name}")
                 given.append(each.name)
                 if each.name == snapshots.streams.at:
-                    await snapshots.give_records(each, positions_in(folder, found))
+                    records = renewed(positions_in(folder, found), subjects)
+                    await snapshots.give_records(each, records)
                     continue
                 with (folder / member_of(each.name)).open("rb") as file:
                     await snapshots.give(each, file.read)
