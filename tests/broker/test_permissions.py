@@ -20,6 +20,7 @@ from narrowcast.broker.users import User, Users, UsersFile
 from narrowcast.broker.wire import Subjects
 from narrowcast.errors import TransportError
 from narrowcast.routing.routes import Routes
+from support.strangers import CLOSED, MUTE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -123,23 +124,6 @@ def test_any_name_may_come(tmp_path: Path) -> None:
 
     with NatsServer(tmp_path, users=lines(users, NC)) as server:
         asyncio.run(run())
-
-
-#: What ann may not listen to: what is bob's, what is the nodes', and every pattern that takes those in.
-CLOSED = (
-    ">", "*", "nc.>", "*.>", "nc.*", "nc.out.>", "nc.out.*", "nc.out.to.*", "nc.out.to.>", "nc.out.to.bob",
-    "nc.out.channel.>", "nc.out.channel.1.*", "nc.out.channel.1.2", "nc.out.channel.2.1", "nc.control.bob",
-    "nc.control.*", "nc.control.>", "nc.answer.>", "nc.answer.*.x", "nc.answer.bob.>", "nc.replay.bob.>",
-    "nc.replay.>", "nc.ask.ann", "nc.ask.*", "nc.in.>", "nc.in", "nc.orders", "nc.changes", "nc.keep.>",
-    "nc.at.>", "$JS.>", "$JS.API.>", "$JS.ACK.>", "$SYS.>", "_INBOX.>", "$JS.ACK.nc_out.ann.>",
-)  # fmt: skip
-#: What she may not publish to.
-MUTE = (
-    "nc.out.to.ann", "nc.out.to.bob", "nc.out.all", "nc.out.channel.1.1", "nc.control.ann", "nc.control.bob",
-    "nc.changes", "nc.orders", "nc.ask.bob", "nc.beats", "nc.answer.bob.x", "nc.in", "nc.in.3.ann",
-    "nc.at.position.bob", "nc.at.joined.ann", "nc.keep.to.bob", "nc.replay.bob.x", "$JS.API.INFO",
-    "$JS.API.STREAM.DELETE.nc_out", "$JS.ACK.nc_out.bob.1.1.1.1.1", "$SYS.REQ.SERVER.PING", "_INBOX.x.y",
-)  # fmt: skip
 
 
 @pytest.mark.nats

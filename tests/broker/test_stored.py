@@ -11,11 +11,12 @@ import pytest
 
 from narrowcast.broker import Desk, Interests, Node, Publisher, Store, Subscriber
 from narrowcast.broker.nats import NatsTransport
+from narrowcast.broker.pace import Pace
 from narrowcast.broker.positions import Positions
 from narrowcast.broker.server import NatsServer
 from narrowcast.broker.streams import Streams
 from narrowcast.broker.wire import Subjects
-from narrowcast.errors import TransportError
+from narrowcast.errors import PaceError, TransportError
 from support.broker import PATIENCE, SCHEMA, plan_of, some_events, some_filters, wanted
 
 if TYPE_CHECKING:
@@ -30,7 +31,12 @@ pytestmark = pytest.mark.nats
 
 @asynccontextmanager
 async def broker(
-    url: str, folder: Path, prefix: str = "nc", plan: Routes | None = None, most: int = 64 << 20
+    url: str,
+    folder: Path,
+    prefix: str = "nc",
+    plan: Routes | None = None,
+    most: int = 64 << 20,
+    pace: Pace | None = None,
 ) -> AsyncIterator[Node]:
     """Run a node that stores events, with a connection of its own."""
     transport = await NatsTransport.connect(url)
@@ -41,7 +47,7 @@ async def broker(
     desk = Desk(transport, Interests(SCHEMA, store=store), prefix=prefix, positions=positions)
     if plan is not None:
         desk.use(plan)
-    node = Node(transport, desk, streams=streams)
+    node = Node(transport, desk, streams=streams, pace=pace)
     await node.start()
     try:
         yield node
@@ -306,5 +312,33 @@ def test_many_frames_are_replayed_at_once(nats_url: str, tmp_path: Path) -> None
             assert asyncio.get_running_loop().time() - begun < 5  # a replay that stalls takes that long
             await again.aclose()
             await transport.aclose()
+
+    asyncio.run(run())
+
+
+async def flushed_for_ever(publisher: Publisher) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            await asyncio.sleep(0.02)
+            await publisher.flush()
+
+
+def test_who_sends_too_fast_is_told_after_it_is_stored(nats_url: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        transport = await NatsTransport.connect(nats_url)
+        async with broker(nats_url, tmp_path, "fast", pace=Pace(5, 10)):
+            slow = await Publisher(transport, "slow", prefix="fast").start()
+            other = await Publisher(transport, "fast", prefix="fast").start()  # of the same name
+            fast = await Publisher(transport, "fast", prefix="fast").start()
+            for price in range(30):
+                await fast.publish({"price": price})
+            await fast.flush()
+            assert fast.stored
+            with pytest.raises(PaceError, match=r"^20 events of 'fast' from .* sends more than 5 events a"):
+                await flushed_for_ever(fast)
+            await slow.publish({"price": 1})
+            for each in (slow, other, fast):  # who has heard it is told once, and nobody else is
+                await each.aclose()
+        await transport.aclose()
 
     asyncio.run(run())

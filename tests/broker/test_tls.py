@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,33 +11,17 @@ from narrowcast.broker import Connection, NatsTransport
 from narrowcast.broker.server import NatsServer
 from narrowcast.broker.tls import Tls
 from narrowcast.errors import InputError, TransportError
+from support.certificates import with_openssl, write_certificates
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [
-    pytest.mark.nats,
-    pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates"),
-]
-
-
-def openssl(folder: Path, *words: str) -> None:
-    subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+pytestmark = [pytest.mark.nats, with_openssl]
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an authority, and a certificate of its for this machine."""
-    folder = tmp_path_factory.mktemp("certificates")
-    new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    openssl(
-        folder, "req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca", "-days", "2"
-    )
-    openssl(folder, "req", *new, "-keyout", "key.pem", "-out", "cert.csr", "-subj", "/CN=broker")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n")
-    signed = ["-req", "-in", "cert.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2"]
-    openssl(folder, "x509", *signed, "-out", "cert.pem", "-extfile", "names")
-    return folder
+    return write_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 async def connected(server: NatsServer, tls: Tls | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 import subprocess
 import time
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ import httpx
 import pytest
 
 import narrowcast as nc
+from support.certificates import with_openssl, write_certificates
 from support.command import outcome, refusal
 from support.live import line_with, running
 
@@ -161,3 +163,27 @@ def test_what_is_open_is_told(tmp_path: Path) -> None:
     assert said == (
         "warning: --http 0.0.0.0 is open to everybody who reaches it; give --users, or listen at 127.0.0.1\n"
     )
+
+
+@with_openssl
+def test_http_with_a_certificate(tmp_path: Path) -> None:
+    files = write_certificates(tmp_path)
+    words = ("--http-cert", files / "cert.pem", "--http-key", files / "key.pem")
+    with running("serve", "--memory", "--http", "127.0.0.1:0", *words) as broker:
+        api = re.findall(r"https://\S+?:\d+", line_with(broker, "serving at"))[0]
+        trusting = ssl.create_default_context(cafile=files / "ca.pem")
+        assert httpx.get(f"{api}/health", verify=trusting).json()["status"] == "ok"
+        with pytest.raises(httpx.HTTPError):
+            httpx.get(f"{api}/health")  # nobody else trusts it
+        with pytest.raises(httpx.HTTPError):
+            httpx.get(f"{api.replace('https', 'http')}/health")
+    why = refusal("serve", "--memory", "--http", "127.0.0.1:0", *words[:2], "--http-key", files / "ca.pem")
+    assert f"cannot use {files}/cert.pem, {files}/ca.pem" in why
+    assert "go together, and with --http" in refusal("serve", *words)
+
+
+def test_tokens_over_an_open_connection_are_told(tmp_path: Path) -> None:
+    outcome("users", "add", "ann", "--role", "subscriber", "--users", tmp_path / "users.json")
+    words = ("--memory", "--http", "0.0.0.0:0", "--users", tmp_path / "users.json")
+    with running("serve", *words) as broker:
+        assert "--http 0.0.0.0 is not encrypted, and tokens go over it" in line_with(broker, "warning")

@@ -45,7 +45,7 @@ async def entered(url: str, name: str, load: Load) -> Subscriber:
     """Return a subscriber that has its filters, as soon as a broker is there."""
     end = time.monotonic() + PATIENCE
     while True:
-        transport = await NatsTransport.connect(url, patience=PATIENCE)
+        transport = await NatsTransport.connect(url, patience=PATIENCE, **load.login(name))
         made = Subscriber(transport, name, window=load.window, patience=3.0)
         try:
             await made.start()
@@ -94,7 +94,7 @@ async def receive(url: str, folder: Path, life: int, load: Load, *names: str) ->
 
 async def publish(url: str, folder: Path, life: int, load: Load, name: str) -> None:
     """Be a publisher, which flushes now and then; what was refused is not published again."""
-    transport = await NatsTransport.connect(url, patience=PATIENCE)
+    transport = await NatsTransport.connect(url, patience=PATIENCE, **load.login(name))
     publisher = await Publisher(transport, name).start()
     journal = Journal(path_of(folder, "publish", name, life))
     rng = random.Random(f"{load.seed} {life} {name}")

@@ -1,8 +1,8 @@
 """Sends garbage as a process of its own, and says in the end what became of it.
 
 python -m faults.fuzzer messages URL SEED INGRESS CONTROL EPOCH RATE
-python -m faults.fuzzer http API SEED MANY RATE
-python -m faults.fuzzer openapi API SEED MANY
+python -m faults.fuzzer openapi SEED MANY FILE
+python -m faults.fuzzer http API SEED MANY RATE FILE
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import httpx
+import msgspec
 
 from faults.garbage import Sent, control, ingress, request
 
@@ -25,6 +27,8 @@ from faults.garbage import Sent, control, ingress, request
 _TOGETHER = 50
 #: Seconds for an answer.
 _PATIENCE = 60.0
+#: Method, path with its query, body and headers of a request.
+Case: TypeAlias = tuple[str, str, bytes, dict[str, str]]
 
 
 def say(what: dict[str, Any]) -> None:
@@ -90,16 +94,18 @@ async def messages(url: str, seed: str, n_ingress: str, n_control: str, epoch: s
     say({"sent": many, **counts})
 
 
-async def http(api: str, seed: str, many: str, rate: str) -> None:
-    """Send requests that are mostly wrong."""
+async def http(api: str, seed: str, many: str, rate: str, cases: str) -> None:
+    """Send requests that are mostly wrong, and among them all that `openapi` has written to a file."""
     rng = random.Random(f"{seed} http")
-    found = Answers()
-    begun = time.monotonic()
+    made = msgspec.msgpack.decode(Path(cases).read_bytes(), type=list[Case])
+    which = [True] * int(many) + [False] * len(made)
+    rng.shuffle(which)
+    described, found, begun = iter(made), Answers(), time.monotonic()
     async with httpx.AsyncClient(base_url=api, timeout=_PATIENCE) as client:
-        for i in range(int(many)):
-            method, path, body = request(rng)
+        for i, odd in enumerate(which):
+            method, path, body, headers = (*request(rng), {}) if odd else next(described)
             try:
-                answer = await client.request(method, path, content=body)
+                answer = await client.request(method, path, content=body, headers=headers)
             except httpx.ReadError:  # it need not read what it refuses to the end
                 found.codes[0] += 1
             else:
@@ -108,36 +114,46 @@ async def http(api: str, seed: str, many: str, rate: str) -> None:
     found.say()
 
 
-def openapi(api: str, seed: str, many: str) -> None:
-    """Send what schemathesis makes of the description of the API."""
+def openapi(seed: str, many: str, to: str) -> None:
+    """Write down what schemathesis makes of the description of the API: what fits it, and what does not."""
     import hypothesis
+    import requests
     import schemathesis
 
-    description = schemathesis.openapi.from_url(f"{api}/openapi.json")
-    operations: list[Any] = [made.ok() for made in description.get_all_operations()]  # type: ignore[union-attr]
-    found = Answers()
+    from narrowcast.broker import Desk, Interests, MemoryTransport, Node
+    from narrowcast.web.api import make_api
 
-    def run(operation: Any, most: int, part: int) -> None:
+    transport = MemoryTransport()
+    api = make_api(Node(transport, Desk(transport, Interests())), transport)
+    description = schemathesis.openapi.from_dict(api.openapi())
+    operations: list[Any] = [made.ok() for made in description.get_all_operations()]  # type: ignore[union-attr]
+    # What streams for ever is none of it.
+    some = [each for each in operations if not each.path.endswith("/events") or each.method.upper() == "POST"]
+    ways = [(each, mode) for each in some for mode in schemathesis.GenerationMode if each.body or each.query]
+    found: list[Case] = []
+
+    def run(operation: Any, mode: Any, most: int, part: int) -> None:
         @hypothesis.seed(int(seed) * 1000 + part)
         @hypothesis.settings(
             max_examples=most, database=None, deadline=None, phases=[hypothesis.Phase.generate],
             suppress_health_check=list(hypothesis.HealthCheck),
         )  # fmt: skip
-        @hypothesis.given(case=operation.as_strategy())
+        @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
         def one(case: Any) -> None:
-            answer = case.call(timeout=_PATIENCE)
-            found.note(f"{case.method} {operation.path}", case.body, answer.status_code, answer.text)
+            made = requests.Request(**case.as_transport_kwargs(base_url="http://api")).prepare()
+            body: Any = made.body.encode() if isinstance(made.body, str) else made.body or b""
+            headers = {name: str(value) for name, value in made.headers.items()}
+            found.append((str(made.method), made.path_url, body, headers))
 
         one()
 
-    # What streams for ever is none of it.
-    some = [each for each in operations if not each.path.endswith("/events") or each.method.upper() == "POST"]
     part = 0
-    while (left := int(many) - found.codes.total()) > 0:
-        for each in some:
-            run(each, min(1000, left // len(some) + 1), part)
+    while (left := int(many) - len(found)) > 0:
+        for operation, mode in ways:
+            run(operation, mode, min(1000, left // len(ways) + 1), part)
             part += 1
-    found.say()
+    Path(to).write_bytes(msgspec.msgpack.encode(found[: int(many)]))
+    say({"cases": len(found[: int(many)])})
 
 
 def main() -> None:

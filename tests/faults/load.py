@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,12 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from narrowcast.broker.users import User, Users
 from support.broker import SCHEMA, some_events, some_filters, wanted, write_plan_of
 
 #: Different events; each is published again and again.
 POOL = 1_009
 #: Ways to plan that need nothing but who wants what, the two ends among them.
 METHODS = ("direct", "hash", "broadcast", "ncut", "unicast")
+#: Who rolls plans out, and somebody who subscribes to nothing, where there are users.
+OPERATOR, STRANGER = "operator", "eve"
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class Load:
         Events that a subscriber may be handed out before it acknowledges some.
     channels
         Of each plan.
+    guarded
+        Whether everybody is a user with a token, and may do what is their own.
     """
 
     seed: int = 1
@@ -44,6 +50,7 @@ class Load:
     rate: float = 200.0
     window: int = 256
     channels: int = 4
+    guarded: bool = False
 
     @cached_property
     def filters(self) -> dict[str, list[str]]:
@@ -72,6 +79,30 @@ class Load:
     def names(self) -> list[str]:
         """All publishers."""
         return [f"p{i}" for i in range(self.publishers)]
+
+    def token(self, name: str) -> str:
+        """Return the token of a user."""
+        return hashlib.sha256(f"{self.seed} {name}".encode()).hexdigest()
+
+    def login(self, name: str) -> dict[str, Any]:
+        """Return by what somebody connects."""
+        return (
+            {"user": name, "password": self.token(name), "inbox": f"nc.answer.{name}"} if self.guarded else {}
+        )
+
+    @property
+    def bearer(self) -> dict[str, str]:
+        """What whoever runs the broker says over HTTP."""
+        return {"Authorization": f"Bearer {self.token(OPERATOR)}"} if self.guarded else {}
+
+    def write_users(self, path: Path) -> Path:
+        """Write down who may do what."""
+        roles = dict.fromkeys([*self.filters, STRANGER], "subscriber") | dict.fromkeys(
+            self.names, "publisher"
+        )
+        roles[OPERATOR] = "operator"
+        Users.of(User(name, (role,), self.token(name)) for name, role in roles.items()).write(path)
+        return path
 
     def write_schema(self, path: Path) -> Path:
         """Write the types of attributes."""

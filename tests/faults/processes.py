@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -68,7 +69,7 @@ def await_that(what: str, is_so: Any, patience: float = PATIENCE) -> float:
     return time.monotonic() - begun
 
 
-class Process:
+class Process(ABC):
     """A process whose output goes to files; it can be killed and started again, as another life.
 
     Parameters
@@ -84,13 +85,13 @@ class Process:
         self.life = -1
         self._process: subprocess.Popen[bytes] | None = None
 
+    @abstractmethod
     def command(self) -> list[str]:
         """Return what is run."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_ready(self) -> bool:
         """Return whether it says that it is at work."""
-        raise NotImplementedError
 
     @property
     def said_in(self) -> Path:
@@ -217,12 +218,21 @@ class Broker(Process):
         Where it keeps things, if elsewhere.
     name
         What its files are called.
+    headers
+        Of requests to its HTTP API.
     """
 
     def __init__(
-        self, folder: Path, *options: object, nats: str = "", data: Path | None = None, name: str = "broker"
+        self,
+        folder: Path,
+        *options: object,
+        nats: str = "",
+        data: Path | None = None,
+        name: str = "broker",
+        headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(name, folder)
+        self._headers = headers
         self.data = folder / "data" if data is None else data
         self._options = [str(each) for each in options]
         self._nats, self._port, self._http = nats, free_port(), free_port()
@@ -269,7 +279,8 @@ class Broker(Process):
         """Order it to take up a plan, and return what becomes of that."""
         try:
             wanted = {"plan": str(plan), "overlap": overlap}
-            return httpx.post(f"{self.api}/rollout", json=wanted, timeout=PATIENCE).text
+            answer = httpx.post(f"{self.api}/rollout", json=wanted, headers=self._headers, timeout=PATIENCE)
+            return answer.text
         except httpx.HTTPError as error:
             return repr(error)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from faults import cuts, disks, fuzzing, kills, restart, soak
+from faults import strangers as strange
 from faults.load import Load
 from faults.setting import Run
 
@@ -69,7 +70,7 @@ def _kills(target: str, *, switching: bool) -> Callable[[Path, bool], Row]:
 
 
 def _mixed(folder: Path, quick: bool) -> Row:
-    load = Load(seed=9, people=4, publishers=1, rate=200.0)
+    load = Load(seed=9, people=4, publishers=1, rate=200.0, guarded=True)
     targets = ["node", "server", "client", "client"] * (1 if quick else 5)
     return row(kills.killed(folder, targets, load, switching=True, processes=1), len(targets), load)
 
@@ -124,6 +125,13 @@ def _restarted(folder: Path, quick: bool) -> Row:
     return Row(times, facts, [] if quick else late)
 
 
+def _strangers(folder: Path, quick: bool) -> Row:
+    load = Load(seed=60, guarded=True)
+    found = strange.strangers(folder, load, seconds=3.0 if quick else strange.SECONDS)
+    made = row(found.run, 0, load, tried=found.tried, denied=found.refused, heard=len(found.heard))
+    return Row(0, made.facts, [*made.wrong, *found.heard[:5], *found.taken[:5]])
+
+
 def _soaked(folder: Path, quick: bool) -> Row:
     load = Load(seed=50, people=4)
     found = soak.soaked(folder, load, seconds=15.0, rate=400.0) if quick else soak.soaked(folder, load)
@@ -151,6 +159,7 @@ SCENARIOS: dict[str, Callable[[Path, bool], Row]] = {
     "node cut off by resets": _cut(resets=True, clients=False),
     "clients cut off": _cut(resets=False, clients=True),
     "clients cut off by resets": _cut(resets=True, clients=True),
+    "strangers": _strangers,
     "garbage": _fuzzed,
     "soak": _soaked,
 }

@@ -68,8 +68,9 @@ class Setting:
         self.folder, self.load, self._stack = folder, load, stack
         self.plans = load.write_plans(folder / "plans")
         schema = load.write_schema(folder / "schema.json")
-        words = ("--schema", schema, "--plan", self.plans[0], *options)
-        self.broker = Broker(folder, *words, nats=nats, data=data)
+        users = ("--users", load.write_users(folder / "users.json")) if load.guarded else ()
+        words = ("--schema", schema, "--plan", self.plans[0], *users, *options)
+        self.broker = Broker(folder, *words, nats=nats, data=data, headers=load.bearer)
         self.subscribers: list[Client] = []
         self.publishers: list[Client] = []
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from narrowcast.broker.streams import place_of
 from narrowcast.errors import TransportError
+from narrowcast.model.subjects import name_of
 
 if TYPE_CHECKING:
     from narrowcast.broker.streams import Streams
@@ -93,6 +94,7 @@ class Stored:
         self, transport: Transport, subjects: Subjects, streams: Streams, name: str, filters: list[str]
     ) -> None:
         self._transport, self._streams, self._name, self._filters = transport, streams, name, filters
+        self._subjects = subjects
         self._subject = f"{subjects.prefix}.feed.{name}"
         self._inbox: Inbox | None = None
         self._connections = 0
@@ -146,11 +148,17 @@ class Stored:
             else:
                 return
 
-    async def done(self, messages: list[Message], refused: dict[int, bytes]) -> None:  # noqa: ARG002
-        """Let the server forget messages. Publishers were answered when it stored them."""
+    async def done(self, messages: list[Message], refused: dict[int, bytes]) -> None:
+        """Let the server forget messages.
+
+        Publishers were answered when it stored them; of what is refused they are told besides.
+        """
         with suppress(TransportError):  # what it does not forget comes again
-            for message in messages:
+            for position, message in enumerate(messages):
                 await self._transport.publish(message.reply, b"+ACK")
+                if position in refused:
+                    publisher = name_of(message.subject.rpartition(".")[0], message.subject)
+                    await self._transport.publish(self._subjects.refusals(publisher), refused[position])
 
     async def _close(self) -> None:
         """Listen no longer."""

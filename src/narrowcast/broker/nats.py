@@ -188,8 +188,8 @@ class NatsTransport:
             # It is tried again and again, now and whenever it is lost, but not where it is refused.
             async with asyncio.timeout(patience):
                 await client.connect(
-                    login.servers, name=name, error_cb=faults.hear, disconnected_cb=lost, reconnected_cb=again,
-                    max_reconnect_attempts=-1, allow_reconnect=True, connect_timeout=2,
+                    login.servers, name=name, error_cb=faults.hear, disconnected_cb=lost,
+                    reconnected_cb=again, max_reconnect_attempts=-1, allow_reconnect=True, connect_timeout=2,
                     reconnect_time_wait=_AGAIN,  # type: ignore[arg-type]
                     ping_interval=_PING, max_outstanding_pings=_PINGS, user=login.user or None,
                     password=login.password or None, tls=login.tls, inbox_prefix=inbox or "_INBOX",

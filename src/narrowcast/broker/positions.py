@@ -162,7 +162,9 @@ class Positions:
         They come below the subject that it has for replays, in their order.
         """
         if store != self.store:
-            raise InputError(f"a replay behind {after} is of another store than there is now; say hello first")
+            raise InputError(
+                f"a replay behind {after} is of another store than there is now; say hello first"
+            )
         if not _TOKEN.fullmatch(token) or after < 0:
             raise InputError(
                 f"a replay behind {after} to {token!r:.40} cannot be; give 16 hexadecimal digits"

@@ -23,7 +23,7 @@ from narrowcast.errors import InputError, NarrowcastError, PaceError, ParameterE
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from narrowcast.broker.transport import Transport
+    from narrowcast.broker.transport import Inbox, Message, Transport
 
 #: Bytes of events that go in one message.
 BATCH = 1 << 16
@@ -60,7 +60,8 @@ class Publisher:
 
     Where the broker stores events, what was flushed is stored, and comes to all who want it. A message that
     is not answered for is sent again, also over another connection; the server stores it once. One that the
-    server refuses is an error of the next call, which tells which events it held.
+    server refuses is an error of the next call, which tells which events it held. So are events that a node
+    finds to have come too fast, a moment after they were stored.
 
     Parameters
     ----------
@@ -99,13 +100,14 @@ class Publisher:
         #: Whether messages are stored: None until the first answer tells.
         self.stored: bool | None = None
         subjects = wire.Subjects(prefix)
-        self._subject = subjects.ingress(self.name, partitions)
+        self._subject, self._refusals = subjects.ingress(self.name, partitions), subjects.refusals(self.name)
+        self._hearing: Inbox | None = None
         self._asking = Asking(transport, subjects.inbox(self.name))
         self._window, self._patience = window, patience
         self._events: list[bytes] = []
         self._bytes = 0
         #: The number of its next event.
-        self.number = time.time_ns()
+        self.number = self._first = time.time_ns()
         self._sent: deque[_Sent] = deque()
         self._refused: list[tuple[int, int, str]] = []
         self._fast = False
@@ -117,7 +119,17 @@ class Publisher:
     async def start(self) -> Self:
         """Begin."""
         await self._asking.start()
+        self._hearing = await self._transport.subscribe(self._refusals, self._hear)
         return self
+
+    def _hear(self, message: Message) -> None:
+        """Take up that events which are stored came too fast."""
+        with suppress(msgspec.MsgspecError, UnicodeError):
+            answer = wire.decode_answer(message.payload)
+            # Another of this name hears it too.
+            if isinstance(answer, wire.Refused) and self._first <= answer.first < self.number:
+                self._fast = True
+                self._refused.append((answer.first, answer.many, answer.reason))
 
     async def publish(self, event: Mapping[str, Any] | bytes) -> None:
         """Publish an event: a mapping, or JSON as it is; waits while nodes do not keep up.
@@ -260,7 +272,14 @@ class Publisher:
                 self._soon.cancel()
                 with suppress(asyncio.CancelledError, TransportError):
                     await self._soon
-            await self._asking.aclose()
+            await self._end()
+
+    async def _end(self) -> None:
+        """Listen no longer."""
+        hearing, self._hearing = self._hearing, None
+        if hearing is not None:
+            await hearing.aclose()
+        await self._asking.aclose()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -271,4 +290,4 @@ class Publisher:
         if error is None:
             await self.aclose()
         else:
-            await self._asking.aclose()
+            await self._end()

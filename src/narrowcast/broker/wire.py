@@ -441,3 +441,7 @@ class Subjects:
     def inbox(self, name: str) -> str:
         """Return where answers to somebody go."""
         return subject_of(f"{self.prefix}.answer", name)
+
+    def refusals(self, publisher: str) -> str:
+        """Return where a publisher hears of events that were stored, and that no node takes after all."""
+        return f"{self.inbox(publisher)}.refused"

@@ -95,6 +95,13 @@ def serve(
             "--http", metavar="HOST:PORT", help="Serve the HTTP API there; port 0 for any free one."
         ),
     ] = None,
+    http_cert: Annotated[
+        Path | None,
+        typer.Option("--http-cert", metavar="FILE", help="Encrypt --http with this certificate, in PEM."),
+    ] = None,
+    http_key: Annotated[
+        Path | None, typer.Option("--http-key", metavar="FILE", help="The key of that certificate.")
+    ] = None,
     memory: Annotated[
         bool, typer.Option("--memory", help="No NATS at all: events come and go by --http alone.")
     ] = False,
@@ -187,6 +194,8 @@ def serve(
 
         narrowcast serve --users users.json --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
 
+        narrowcast serve --users users.json --http 0.0.0.0:8443 --http-cert cert.pem --http-key key.pem
+
         narrowcast serve --limit payload=65536 --limit subscriptions=100 --limit rate=1000
     """
     from narrowcast.broker import Interests, NatsServer, Record, Store
@@ -214,6 +223,8 @@ def serve(
         raise ParameterError("several nodes meet at a NATS server; name it by --nats")
     if replan is not None and record is None:
         raise ParameterError("--replan plans from what is recorded; give --record")
+    if (http_cert is None) != (http_key is None) or (http_cert is not None and http is None):
+        raise ParameterError("--http-cert and --http-key go together, and with --http; give all three")
     if joins is not None and not joins > 0:
         raise ParameterError(f"--joins is {joins}; give a number above 0")
     way = _router(router, settings.parameters(given_settings or []))
@@ -249,7 +260,7 @@ def serve(
         if given is not None:
             given.read(interests)
         guard = None if users is None else Guard(UsersFile(users), Subjects(prefix))
-        _warn_open(guard, http, host if nats is None and not memory else None)
+        _warn_open(guard, http, host if nats is None and not memory else None, plain=http_cert is None)
         who, server = None, None
         if nats is not None:
             who = live.login(nats, user, token, tls_ca, tls_cert, tls_key)
@@ -277,6 +288,7 @@ def serve(
             kept=kept,
             prefix=prefix,
             http=http,
+            https=None if http_cert is None else Tls(None, http_cert, http_key),
             mine=[part for part in range(PARTITIONS) if part % nodes == number - 1],
             record=written,
             router=way,
@@ -298,12 +310,18 @@ def _router(name: str, params: dict[str, Any]) -> Router:
     return router_maker(name, params | ({"send": SEND} if takes else {}))(None)
 
 
-def _warn_open(guard: Guard | None, http: str | None, host: str | None) -> None:
-    """Say where everybody on the network may do everything."""
-    if guard is not None:
-        return
+def _warn_open(guard: Guard | None, http: str | None, host: str | None, *, plain: bool) -> None:
+    """Say where everybody on the network may do everything, or may read tokens."""
     for what, place in (("--http", http and http.rpartition(":")[0]), ("--host", host)):
-        if place and not _near(place.strip("[]")):
+        if not place or _near(place.strip("[]")):
+            continue
+        if guard is not None and what == "--http" and plain:
+            log.warning(
+                "--http %s is not encrypted, and tokens go over it; give --http-cert and --http-key, or "
+                "listen at 127.0.0.1 behind a proxy that has a certificate",
+                place,
+            )
+        elif guard is None:
             log.warning(
                 "%s %s is open to everybody who reaches it; give --users, or listen at 127.0.0.1", what, place
             )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from narrowcast.broker.quarantine import Quarantine
     from narrowcast.broker.standing import Holding
     from narrowcast.broker.streams import Streams
+    from narrowcast.broker.tls import Tls
     from narrowcast.cli.kept import Kept
     from narrowcast.cli.plans import Plans
     from narrowcast.routing import Router
@@ -57,8 +58,8 @@ class Serving:
         What is promised.
     prefix
         How subjects begin.
-    http
-        Where the HTTP API is, if anywhere.
+    http, https
+        Where the HTTP API is, if anywhere, and its certificate, if it has one.
     mine
         The partitions of this node.
     record, letters
@@ -77,6 +78,7 @@ class Serving:
     kept: Kept
     prefix: str
     http: str | None
+    https: Tls | None
     mine: list[int]
     record: Record | None
     router: Router
@@ -115,7 +117,7 @@ class Serving:
                 guard = self.guard
                 tokens = None if guard is None else Tokens(lambda: guard.users)
                 api = make_api(node, transport, tokens)
-                places.append(await stack.enter_async_context(serving(api, self.http)))
+                places.append(await stack.enter_async_context(serving(api, self.http, self.https)))
             held = len(node.holding.interests)
             log.info(
                 "serving at %s, %s subscriptions; interrupt to stop", " and ".join(places), f"{held:,}",

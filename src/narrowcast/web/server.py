@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
+    from narrowcast.broker.tls import Tls
+
 _STEP = 0.01
 
 
@@ -46,7 +48,7 @@ def place_of(text: str) -> tuple[str, int]:
 
 
 @asynccontextmanager
-async def serving(api: FastAPI, place: str) -> AsyncIterator[str]:
+async def serving(api: FastAPI, place: str, tls: Tls | None = None) -> AsyncIterator[str]:
     """Serve an API for the length of a block, and give its URL.
 
     Parameters
@@ -55,8 +57,12 @@ async def serving(api: FastAPI, place: str) -> AsyncIterator[str]:
         What to serve.
     place
         Host and port, 0 for any free one.
+    tls
+        Its certificate and key, if it is to be encrypted.
     """
     host, port = place_of(place)
+    if tls is not None:
+        tls.context()  # files that cannot be used are told before anybody comes
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as at:
         at.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -65,7 +71,13 @@ async def serving(api: FastAPI, place: str) -> AsyncIterator[str]:
         except OSError as error:
             raise TransportError(f"cannot listen at {place}: {error.strerror}; name another") from error
         config = uvicorn.Config(
-            api, log_config=None, log_level="warning", access_log=False, timeout_graceful_shutdown=2
+            api,
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=2,
+            ssl_certfile=None if tls is None else tls.cert,
+            ssl_keyfile=None if tls is None else tls.key,
         )
         server = _Server(config)
         running = asyncio.create_task(server.serve([at]))
@@ -73,7 +85,8 @@ async def serving(api: FastAPI, place: str) -> AsyncIterator[str]:
             await asyncio.sleep(_STEP)
         found = at.getsockname()
         try:
-            yield f"http://{f'[{host}]' if ':' in host else host}:{found[1]}"
+            scheme = "http" if tls is None else "https"
+            yield f"{scheme}://{f'[{host}]' if ':' in host else host}:{found[1]}"
         finally:
             server.should_exit = True
             await running
