@@ -2,6 +2,7 @@
 
 python -m faults.client receive URL FOLDER LIFE LOAD NAME...
 python -m faults.client publish URL FOLDER LIFE LOAD NAME
+python -m faults.client idle URL FOLDER LIFE LOAD NAME...
 """
 
 from __future__ import annotations
@@ -120,11 +121,24 @@ async def publish(url: str, folder: Path, life: int, load: Load, name: str) -> N
     await transport.aclose()
 
 
+async def idle(url: str, _folder: Path, _life: int, load: Load, *names: str) -> None:
+    """Be connected, and say in the end how many connections were lost."""
+    found = []
+    for name in names:
+        found.append(await NatsTransport.connect(url, patience=PATIENCE, **load.login(name)))
+        await found[-1].subscribe(f"nc.out.to.{name}")
+    ready()
+    await over()
+    print(json.dumps({"lost": sum(each.connections - 1 for each in found)}), flush=True)
+    for each in found:
+        await each.aclose()
+
+
 def main() -> None:
     """Do what the arguments say."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(message)s", datefmt="%H:%M:%S")
     task, url, folder, life, load, *names = sys.argv[1:]
-    tasks: dict[str, Any] = {"receive": receive, "publish": publish}
+    tasks: dict[str, Any] = {"receive": receive, "publish": publish, "idle": idle}
     work = tasks[task]
     asyncio.run(_failing(work(url, Path(folder), int(life), Load(**json.loads(load)), *names)))
 

@@ -16,19 +16,26 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import httpx
 import msgspec
 
 from faults.garbage import Sent, control, ingress, request
 
-#: Messages that are on their way at once.
-_TOGETHER = 50
+#: Messages, and requests, that are on their way at once.
+_TOGETHER, _REQUESTS = 50, 8
 #: Seconds for an answer.
 _PATIENCE = 60.0
-#: Method, path with its query, body and headers of a request.
-Case: TypeAlias = tuple[str, str, bytes, dict[str, str]]
+
+
+class Case(NamedTuple):
+    """A request: its path with the query."""
+
+    method: str
+    path: str
+    body: bytes
+    headers: dict[str, str]
 
 
 def say(what: dict[str, Any]) -> None:
@@ -94,23 +101,30 @@ async def messages(url: str, seed: str, n_ingress: str, n_control: str, epoch: s
     say({"sent": many, **counts})
 
 
-async def http(api: str, seed: str, many: str, rate: str, cases: str) -> None:
+async def http(api: str, seed: str, n_odd: str, rate: str, file: str) -> None:
     """Send requests that are mostly wrong, and among them all that `openapi` has written to a file."""
     rng = random.Random(f"{seed} http")
-    made = msgspec.msgpack.decode(Path(cases).read_bytes(), type=list[Case])
-    which = [True] * int(many) + [False] * len(made)
+    made = msgspec.msgpack.decode(Path(file).read_bytes(), type=list[Case])
+    which = [True] * int(n_odd) + [False] * len(made)
     rng.shuffle(which)
-    described, found, begun = iter(made), Answers(), time.monotonic()
+    described = iter(made)
+    cases = (Case(*request(rng), {}) if odd else next(described) for odd in which)
+    found, begun, many = Answers(), time.monotonic(), 0
+
+    async def send(one: Case) -> None:
+        try:
+            answer = await client.request(one.method, one.path, content=one.body, headers=one.headers)
+        except httpx.ReadError:  # it need not read what it refuses to the end
+            found.codes[0] += 1
+        else:
+            what = f"{one.method} {one.path.partition('?')[0]:.20}"
+            found.note(what, one.body, answer.status_code, answer.text)
+
     async with httpx.AsyncClient(base_url=api, timeout=_PATIENCE) as client:
-        for i, odd in enumerate(which):
-            method, path, body, headers = (*request(rng), {}) if odd else next(described)
-            try:
-                answer = await client.request(method, path, content=body, headers=headers)
-            except httpx.ReadError:  # it need not read what it refuses to the end
-                found.codes[0] += 1
-            else:
-                found.note(f"{method} {path.partition('?')[0]:.20}", body, answer.status_code, answer.text)
-            await asyncio.sleep(max(0.0, begun + i / float(rate) - time.monotonic()))
+        while some := list(islice(cases, _REQUESTS)):
+            await asyncio.gather(*map(send, some))
+            many += len(some)
+            await asyncio.sleep(max(0.0, begun + many / float(rate) - time.monotonic()))
     found.say()
 
 
@@ -143,7 +157,7 @@ def openapi(seed: str, many: str, to: str) -> None:
             made = requests.Request(**case.as_transport_kwargs(base_url="http://api")).prepare()
             body: Any = made.body.encode() if isinstance(made.body, str) else made.body or b""
             headers = {name: str(value) for name, value in made.headers.items()}
-            found.append((str(made.method), made.path_url, body, headers))
+            found.append(Case(str(made.method), made.path_url, body, headers))
 
         one()
 

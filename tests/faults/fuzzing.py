@@ -16,7 +16,7 @@ import httpx
 
 from faults.journal import read_handed, read_published
 from faults.load import Load
-from faults.processes import environment
+from faults.processes import cpu_s, environment
 from faults.setting import Run, Setting
 
 #: Garbage a second, by door.
@@ -42,6 +42,8 @@ class Fuzzed:
         could not use, keeps, and does not keep.
     rates
         Good events a second that subscribers were handed out, without garbage and with it.
+    busy
+        The share of a core that the node took, without garbage and with it.
     """
 
     run: Run
@@ -49,6 +51,12 @@ class Fuzzed:
     failed: list[str]
     counts: dict[str, int]
     rates: tuple[float, float]
+    busy: tuple[float, float]
+
+    @property
+    def taken(self) -> float:
+        """The share of a core that garbage takes from good events: the node has one thread for both."""
+        return self.busy[1] - self.busy[0]
 
     @property
     def agree(self) -> bool:
@@ -115,18 +123,18 @@ def fuzzed(folder: Path, load: Load, *, inputs: int = 100_000, calm: float = 20.
         api, node = setting.broker.api, setting.broker.pid
         epoch = int(httpx.get(f"{api}/health", timeout=30).json()["epoch"])
         time.sleep(3.0)
-        calm_from = time.time()
+        calm_from, calm_cpu = time.time(), cpu_s(node)
         time.sleep(calm)
-        begun = time.time()
+        begun, cpu = time.time(), cpu_s(node)
         fuzzers = [
             Fuzzer(stack, folder, "messages", setting.broker.url, load.seed, inputs // 2, inputs // 4, epoch,
                    RATES["messages"]),
             Fuzzer(stack, folder, "http", api, load.seed, n_http, RATES["http"], cases),
         ]  # fmt: skip
-        end = 0.0
-        while any(each.running for each in fuzzers):
+        while all(each.running for each in fuzzers):
             time.sleep(0.2)
-            end = end if all(each.running for each in fuzzers) or end else time.time()
+        end = time.time()
+        busy = (cpu - calm_cpu) / (begun - calm_from), (cpu_s(node) - cpu) / (end - begun)
         said = {each.task: each.result() for each in fuzzers}
         setting.check_alive()
         setting.end()
@@ -153,8 +161,8 @@ def fuzzed(folder: Path, load: Load, *, inputs: int = 100_000, calm: float = 20.
         }
     )
     sent = {task: int(each["sent"]) for task, each in said.items()}
-    rates = _rate(folder, calm_from, begun), _rate(folder, begun, end or time.time())
-    return Fuzzed(run, sent, failed, counts, rates)
+    rates = _rate(folder, calm_from, begun), _rate(folder, begun, end)
+    return Fuzzed(run, sent, failed, counts, rates, busy)
 
 
 def _rate(folder: Path, begun: float, end: float) -> float:

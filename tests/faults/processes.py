@@ -24,6 +24,8 @@ COMMAND = (sys.executable, "-c", "from narrowcast.cli.main import main; main()")
 #: Seconds for a process to say that it is at work, and to end.
 PATIENCE, ENDING = 60.0, 30.0
 _STEP = 0.02
+#: How many names the files of a process have in theirs.
+_NAMED = 8
 
 
 def free_port() -> int:
@@ -43,6 +45,12 @@ def memory_mb(process: int) -> float:
     """Return the memory that a process holds."""
     pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def cpu_s(process: int) -> float:
+    """Return the seconds that all threads of a process have computed."""
+    words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def alive(process: int) -> bool:
@@ -189,7 +197,7 @@ class Client(Process):
     """Subscribers or a publisher in a process: see `faults.client`."""
 
     def __init__(self, kind: str, url: str, folder: Path, load: Load, *names: str) -> None:
-        super().__init__(f"{kind}r-{'-'.join(names)}", folder)
+        super().__init__(f"{kind}r-{'-'.join(names[:_NAMED])}", folder)
         self.kind, self._url, self._load, self.names = kind, url, load, names
 
     def command(self) -> list[str]:

@@ -3,6 +3,8 @@
 PYTHONPATH=tests python -m faults.run                       all of it, which takes the better part of an hour
 PYTHONPATH=tests python -m faults.run soak "node killed"    some of it
 PYTHONPATH=tests python -m faults.run --out FILE --keep DIR   and write it down; keep all logs
+
+What is written down of others stays in FILE, each with the commit that it is of.
 """
 
 from __future__ import annotations
@@ -87,33 +89,42 @@ def main() -> int:
             folder.mkdir(parents=True)
             rows[name] = ran(name, folder, quick=given.quick)
             console.print(name, rows[name].facts, rows[name].wrong or "well", highlight=False)
+            if given.out is not None:
+                write(given.out, name, rows[name], quick=given.quick)
     console.print(table(rows))
-    if given.out is not None:
-        given.out.write_text(json.dumps(written(rows), indent=1, default=str) + "\n")
     return any(row.wrong for row in rows.values())
 
 
-def written(rows: dict[str, Row]) -> dict[str, Any]:
-    """Return what is written down."""
+def write(path: Path, name: str, row: Row, *, quick: bool) -> None:
+    """Write down what came of a scenario, in the place of what is there of it."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {
-        "benchmark": "faults",
-        "about": "Processes killed, disks full, networks cut, garbage, minutes under load: what came of it.",
-        "command": f"PYTHONPATH=tests python -m faults.run {shlex.join(sys.argv[1:])}".strip(),
-        "commit": git("rev-parse", "HEAD") + " with changes" * bool(git("status", "--porcelain")),
+    try:
+        before: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
+    except (OSError, ValueError, LookupError):
+        before = []
+    commit = git("rev-parse", "--short", "HEAD") + " with changes" * bool(git("status", "--porcelain"))
+    made = {
+        "scenario": name,
+        "kills": row.kills,
+        "well": not row.wrong,
+        "full": not quick,
+        **row.facts,
+        "wrong_in_words": row.wrong,
+        "commit": commit,
         "date": datetime.now(UTC).date().isoformat(),
-        "machine": {"cores": cores, "system": platform.system(), "python": platform.python_version()},
-        "rows": [
-            {
-                "scenario": name,
-                "kills": row.kills,
-                "well": not row.wrong,
-                **row.facts,
-                "wrong_in_words": row.wrong,
-            }
-            for name, row in rows.items()
-        ],
     }
+    rows = {each["scenario"]: each for each in before if each["scenario"] in SCENARIOS} | {name: made}
+    document = {
+        "benchmark": "faults",
+        "about": "Processes killed, disks full, networks cut, strangers, garbage, minutes under load: what came "
+        "of it.",
+        "command": f"PYTHONPATH=tests python -m faults.run NAME --out {shlex.quote(path.name)}",
+        "machine": {"cores": cores, "system": platform.system(), "python": platform.python_version()},
+        "rows": [rows[each] for each in SCENARIOS if each in rows],
+    }
+    aside = path.with_name(f".{path.name}-{os.getpid()}")
+    aside.write_text(json.dumps(document, indent=1, default=str) + "\n")
+    aside.replace(path)
 
 
 if __name__ == "__main__":

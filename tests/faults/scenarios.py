@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from faults import cuts, disks, fuzzing, kills, restart, soak
+from faults import cuts, disks, fuzzing, kills, reloads, restart, soak
 from faults import strangers as strange
 from faults.load import Load
 from faults.setting import Run
@@ -107,12 +107,15 @@ def _fuzzed(folder: Path, quick: bool) -> Row:
     without, beside = found.rates
     facts = {"inputs": sum(found.sent.values()), "by_door": found.sent, "counts": found.counts}
     facts |= {"deliveries_per_s": round(without), "beside_garbage_per_s": round(beside)}
+    facts |= {"node_core": [round(each, 3) for each in found.busy]}
     made = row(found.run, 0, load, **facts)
     made.wrong += found.failed
     if not found.agree:
         made.wrong.append(f"counts do not agree: {found.counts}")
     if not quick and beside < KEPT * without:
         made.wrong.append(f"{beside:.0f} deliveries a second beside garbage, {without:.0f} without")
+    if not quick and found.taken > 1 - KEPT:
+        made.wrong.append(f"garbage takes {found.taken:.2f} of a core, which good events would have")
     return made
 
 
@@ -130,6 +133,15 @@ def _strangers(folder: Path, quick: bool) -> Row:
     found = strange.strangers(folder, load, seconds=3.0 if quick else strange.SECONDS)
     made = row(found.run, 0, load, tried=found.tried, denied=found.refused, heard=len(found.heard))
     return Row(0, made.facts, [*made.wrong, *found.heard[:5], *found.taken[:5]])
+
+
+def _reloaded(folder: Path, quick: bool) -> Row:
+    load = Load(seed=70, people=100 if quick else 1_000, guarded=True)
+    found = reloads.reloaded(folder, load, times=3 if quick else reloads.TIMES)
+    ms = sorted(round(1000 * each) for each in found.seconds)
+    facts = {"users": found.users, "reload_ms": ms[len(ms) // 2], "reload_max_ms": ms[-1]}
+    lost = [f"{found.disconnects} connections were lost"] * bool(found.disconnects)
+    return Row(0, facts | {"disconnects": found.disconnects}, lost)
 
 
 def _soaked(folder: Path, quick: bool) -> Row:
@@ -160,6 +172,7 @@ SCENARIOS: dict[str, Callable[[Path, bool], Row]] = {
     "clients cut off": _cut(resets=False, clients=True),
     "clients cut off by resets": _cut(resets=True, clients=True),
     "strangers": _strangers,
+    "permissions of 1,000 users": _reloaded,
     "garbage": _fuzzed,
     "soak": _soaked,
 }
