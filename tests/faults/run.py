@@ -116,8 +116,7 @@ def write(path: Path, name: str, row: Row, *, quick: bool) -> None:
     rows = {each["scenario"]: each for each in before if each["scenario"] in SCENARIOS} | {name: made}
     document = {
         "benchmark": "faults",
-        "about": "Processes killed, disks full, networks cut, strangers, garbage, minutes under load: what came "
-        "of it.",
+        "about": "Processes killed, disks full, networks cut, strangers, garbage, minutes under load.",
         "command": f"PYTHONPATH=tests python -m faults.run NAME --out {shlex.quote(path.name)}",
         "machine": {"cores": cores, "system": platform.system(), "python": platform.python_version()},
         "rows": [rows[each] for each in SCENARIOS if each in rows],
