@@ -416,6 +416,7 @@ def test_positions_that_change_while_they_are_taken(nats_url: str) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 @pytest.mark.nats
 def test_a_server_that_dies_meanwhile(tmp_path: Path) -> None:
     async def run(server: NatsServer) -> None:

@@ -85,6 +85,7 @@ def test_plan_evaluate_and_keep(data: Path, tmp_path: Path) -> None:
     assert "Moves" not in shown.stdout
 
 
+@pytest.mark.slow
 def test_from_nothing_with_rows_that_cannot_be_used(data: Path, tmp_path: Path) -> None:
     log = [
         {"time": "2026-01-01T00:00:00Z", "subscriber": "ann", "flow": "x", "action": "subscribe"},

@@ -60,6 +60,7 @@ def interest_of(plan: ChannelPlan, *, by: str) -> Interest:
     return Interest(theirs[:, wanted], subscribers=plan.subscribers)
 
 
+@pytest.mark.slow
 def test_going_on_from_clusters(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "next"
     words = ("--from", data / "old", "--set", "moves=8")  # of clusters: auto is direct
@@ -98,6 +99,7 @@ def test_going_on_from_clusters(data: Path, tmp_path: Path) -> None:
     assert "False positives for each event\n" in said.stdout
 
 
+@pytest.mark.slow
 def test_going_on_from_clusters_of_subscriptions(data: Path, tmp_path: Path) -> None:
     words = ("--method", "direct", "--cost", "false-positives", "--by", "subscription", "--set", "moves=10")
     out = tmp_path / "next"

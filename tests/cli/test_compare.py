@@ -49,6 +49,7 @@ def given(folder: Path) -> list[str]:
     return ["--interests", str(folder / "i.parquet"), *network]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_compare(given: list[str], spark: SparkSession, tmp_path: Path) -> None:
     out = tmp_path / "compared"

@@ -97,6 +97,7 @@ def told(again: dict[str, Any]) -> dict[str, Any]:
     return found | {"events": again["events"]} | {name: again[name]["cost"] for name in ("unicast", "ideal")}
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_plan_of_cells_on_its_own_events_and_on_later_ones(
     spark: SparkSession, folder: Path, tmp_path: Path
@@ -173,6 +174,7 @@ def test_compare_sends_the_events_by_each_plan(spark: SparkSession, folder: Path
     assert facts["params"] == {"threshold": 0.4}
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_names_with_zeros_and_somebody_nowhere(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "s.csv").write_text(

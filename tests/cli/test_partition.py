@@ -134,6 +134,7 @@ def _schema(folder: Path) -> str:
     return str(folder / "types.json")
 
 
+@pytest.mark.slow
 def test_cobas_and_what_other_commands_say(given: list[str], tmp_path: Path) -> None:
     plan = tmp_path / "plan"
     document("partition", *given, "--scheme", "cobas", "--parts", "12", "--set", "kappa=2", "--out", plan)

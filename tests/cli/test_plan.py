@@ -245,6 +245,7 @@ def test_by_subscription(content: list[str], tmp_path: Path) -> None:
     assert "wanted pairs are not served: subscription " in refusal("evaluate", out, *content)
 
 
+@pytest.mark.slow
 def test_cells(content: list[str], tmp_path: Path) -> None:
     out = tmp_path / "plan"
     words = ("--flows", "cells", "--cells", "3", "--method", "per-flow", "--out", out)
@@ -290,6 +291,7 @@ SEEN = [("x", ["ann"]), ("y", ["ann", "bob"]), ("z", ["bob", "eve"]), ("quiet", 
 DELIVERIES = "flow string, subscribers array<string>"
 
 
+@pytest.mark.slow
 def test_state(spark: SparkSession, tmp_path: Path) -> None:
     folder, out = str(tmp_path / "state"), tmp_path / "plan"
     state = State(spark, folder, half_life=60, every=2)

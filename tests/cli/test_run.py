@@ -242,6 +242,7 @@ def test_other_channels_do_again_what_depends_on_them(
     assert [path.name for path in again.parent.iterdir()] == ["out"]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_fresh_run_and_other_strategy_give_the_same(
     again: Path, first: tuple[Path, dict[str, Any], str]
@@ -259,6 +260,7 @@ def test_a_fresh_run_and_other_strategy_give_the_same(
 # --------------------------------------------------------------------------------------------- own tables
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_own_tables_and_rejected_rows(spark: SparkSession, tmp_path: Path) -> None:
     out = tmp_path / "out"

@@ -120,11 +120,15 @@ async def http(api: str, seed: str, n_odd: str, rate: str, file: str) -> None:
             what = f"{one.method} {one.path.partition('?')[0]:.20}"
             found.note(what, one.body, answer.status_code, answer.text)
 
-    async with httpx.AsyncClient(base_url=api, timeout=_PATIENCE) as client:
-        while some := list(islice(cases, _REQUESTS)):
-            await asyncio.gather(*map(send, some))
-            many += len(some)
+    async def some() -> None:
+        nonlocal many
+        for one in cases:
+            many += 1
             await asyncio.sleep(max(0.0, begun + many / float(rate) - time.monotonic()))
+            await send(one)
+
+    async with httpx.AsyncClient(base_url=api, timeout=_PATIENCE) as client:
+        await asyncio.gather(*(some() for _ in range(_REQUESTS)))
     found.say()
 
 

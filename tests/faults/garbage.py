@@ -124,6 +124,9 @@ def control(rng: random.Random, epoch: int) -> Sent:
     name = f"fuzz{rng.randrange(50)}"
     many = [rng.randint(-(1 << 63), 1 << 63) for _ in range(rng.randrange(4))]
     kind = rng.randrange(10)
+    if kind <= 1 and rng.random() < 0.2:  # how far somebody has read, who may write down anything there
+        read = rng.choice([b"9" * 5000, b"-1", b"", b"x y", b"1", _bytes(rng)])
+        return Sent(of.position(name), read + rng.choice([b"", b" ", b" " + b"0" * 16]))
     if kind <= 1:  # garbage, also in the name of who is there
         place = rng.choice([of.ask("s0"), of.ask(name), of.orders, of.control("s1"), of.beats, of.changes,
                             f"{of.inbox('s2')}.x.1", of.to("s3"), of.everybody])  # fmt: skip

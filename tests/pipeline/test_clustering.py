@@ -90,6 +90,7 @@ def test_above_the_limit_it_is_planned_on_spark(spark: SparkSession) -> None:
         make_plan(frames, "pairwise", channels=5, limit=200)
 
 
+@pytest.mark.slow
 def test_the_command_places_those_who_matched_nothing(tmp_path: Path) -> None:
     workload = Hotspots(n_subscriptions=80, n_events=40, matched=0.02, seed=1)
     for name, table in workload.tables().items():

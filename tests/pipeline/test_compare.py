@@ -119,6 +119,7 @@ def test_the_costs_are_those_of_each_method() -> None:
     assert 0 < by_name["per-flow", 5].direct_share < by_name["per-flow", 3].direct_share < 1  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_methods_by_boxes_get_them() -> None:
     lo = np.random.default_rng(1).random((6, 2))
     boxes = lo, lo + 0.1

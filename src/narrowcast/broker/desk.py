@@ -133,12 +133,12 @@ class Desk:
         """Say again and again that this node is there, and forget those who are silent."""
         while True:
             await asyncio.sleep(BEAT)
-            with suppress(TransportError):
-                await self._beat()
             silent = [name for name, heard in self._present.items() if time.monotonic() - heard > SILENT]
-            for name in silent:
-                log.info("%s is silent, and counts as gone", name)
-                await self._left(name)
+            with suppress(TransportError):  # while the server is gone: again later
+                await self._beat()
+                for name in silent:
+                    log.info("%s is silent, and counts as gone", name)
+                    await self._left(name)
 
     async def _beat(self) -> None:
         """Say that this node is there."""

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 BEFORE, _SHARE = 16_384, 0.1
 #: Seconds from one look at what everybody has read to the next.
 SWEEP = 5.0
+#: Digits of a place, at most: who writes down its own may write anything.
+_DIGITS = 20
 _TOKEN = re.compile(r"[0-9a-f]{16}")
 _decode = msgspec.msgpack.Decoder(list[tuple[int, int, int]]).decode
 
@@ -50,7 +52,8 @@ def place_in(payload: bytes | None, store: str) -> int | None:
     (17, None, None, None)
     """
     place, _, of = (payload or b"").partition(b" ")
-    return int(place) if place.isdigit() and of == store.encode() else None
+    right = place.isdigit() and len(place) <= _DIGITS and of == store.encode()
+    return int(place) if right else None
 
 
 def renewed(records: Iterable[tuple[str, bytes]], subjects: Subjects) -> list[tuple[str, bytes]]:

@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 LIMIT = 1 << 18
 #: Seconds from one account of what came to the next, and where nothing came, to a sign of life.
 REPORT, ALIVE = 10.0, 30.0
+#: Seconds after which a node that does not answer has died, where it does no harm to ask the next one.
+_SOON = 2.0
 
 
 class Subscriber:
@@ -194,17 +196,17 @@ class Subscriber:
         """Its filters by subscription id, as far as it has heard."""
         return {} if self._standing is None else dict(self._standing.filters)
 
-    async def _ask(self, request: wire.Request) -> wire.Standing:
+    async def _ask(self, request: wire.Request, patience: float | None = None) -> wire.Standing:
         """Ask a node, and return what holds then."""
-        answer = await self._answer(request)
+        answer = await self._answer(request, patience)
         if not isinstance(answer, wire.Standing):
             raise self._odd()
         return answer
 
-    async def _answer(self, request: wire.Request) -> wire.Answer:
+    async def _answer(self, request: wire.Request, patience: float | None = None) -> wire.Answer:
         """Ask a node, and return its answer."""
-        subject = self._subjects.ask(self.name)
-        said = await self._asking.ask(subject, wire.encode(request), patience=self._patience)
+        subject, seconds = self._subjects.ask(self.name), self._patience if patience is None else patience
+        said = await self._asking.ask(subject, wire.encode(request), patience=seconds)
         answer: wire.Answer = wire.decode_answer(said)
         if isinstance(answer, wire.Refused):
             raise InputError(answer.reason)
@@ -264,9 +266,9 @@ class Subscriber:
         """Say hello to another first node; return what holds, and whether what it has stored is another."""
         hello = wire.Hello(self.name, self._life)
         if self._reading is None:
-            return await self._ask(hello), False
+            return await self._ask(hello, _SOON), False
         async with self._reading.paused():  # a place of a store that is gone is not written into the next
-            now = await self._ask(hello)
+            now = await self._ask(hello, _SOON)
             if now.after is None or now.store == self._reading.store:
                 return now, False
             log.warning("the broker was restored: %s goes on from where it was then", self.name)
@@ -341,7 +343,7 @@ class Subscriber:
     async def replay(self, after: int, token: str) -> int:
         """Ask for what was stored behind a place; return how many messages come."""
         store = "" if self._reading is None else self._reading.store
-        answer = await self._answer(wire.Replay(self.name, after, token, store))
+        answer = await self._answer(wire.Replay(self.name, after, token, store), _SOON)
         if not isinstance(answer, wire.Replaying):
             raise self._odd()
         return answer.messages
