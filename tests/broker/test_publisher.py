@@ -35,7 +35,7 @@ def test_a_publisher_that_is_started_again_is_heard(opened: Open) -> None:
                 async with asyncio.timeout(20):
                     found = [(await anext(ann)).data["price"] for _ in range(15)]
                 assert found == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14, 20, 21, 22, 23, 24]
-                assert ann.repeated == 0
+                assert ann.got.repeated == 0
             await node.stop()
 
     asyncio.run(run())

@@ -45,7 +45,7 @@ def test_reports_add_up(opened: Open) -> None:
                     await asyncio.sleep(0.01)
             for _ in range(2):  # what was told is not told again
                 for subscriber in setting.subscribers.values():
-                    await subscriber._report()
+                    await subscriber._account.report()
             counts, got = setting.node.counts, setting.desk.got
             async with asyncio.timeout(30):
                 while got.arriving.many < counts.direct + counts.shared:
@@ -95,7 +95,7 @@ def test_who_was_silent_for_long_listens_again(monkeypatch: pytest.MonkeyPatch) 
         await setting.publish([{"price": 1}])  # directly
         assert setting.node.counts.direct == 2
         for subscriber in setting.subscribers.values():
-            await subscriber._report(always=True)
+            await subscriber._account.report(always=True)
         while setting.desk.epoch.joined != {"ann", "bob"}:
             await asyncio.sleep(0.01)
         await setting.publish([{"price": 2}], name="q")

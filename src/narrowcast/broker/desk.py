@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
 from narrowcast.broker import wire
 from narrowcast.broker.counts import SECONDS, Got
 from narrowcast.broker.gathering import Gathering
+from narrowcast.broker.offered import read_offered
 from narrowcast.broker.placing import Recent
 from narrowcast.broker.standing import Epoch, no_routes, nothing_on_its_way
 from narrowcast.errors import InputError, NarrowcastError, ParameterError, PlanError, TransportError
@@ -22,7 +22,6 @@ from narrowcast.files import first_line
 from narrowcast.filters.limits import LENIENT
 from narrowcast.filters.subscriptions import compile_filters
 from narrowcast.matching import Scan
-from narrowcast.routing.routes import read_routes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -374,10 +373,7 @@ class Desk:
             When there is no plan that can be used: then the old one stays.
         """
         try:
-            # Beside the event loop: where there is none it waits a moment for one to be put there.
-            routes = await asyncio.to_thread(self._routes, folder, flow)
-        except (OSError, ValueError) as error:
-            raise PlanError(f"{folder!r:.200} is no folder of a plan: {first_line(error)}") from error
+            routes = await read_offered(folder, flow, self.interests)
         except NarrowcastError as error:
             log.warning("the plan stays as it was: %s", error)
             raise
@@ -385,17 +381,6 @@ class Desk:
             routes, overlap=overlap, folder=folder, flow=flow, least=least, joins=joins
         )
         return wire.RolledOut(self.epoch.number, routes.name, listening)
-
-    def _routes(self, folder: str, flow: str | None) -> Routes:
-        """Return the plan of a folder, if it is one for those who subscribe here."""
-        routes = read_routes(folder, self.interests.schema, flow)
-        known, planned = self.interests.subscribers, routes.plan.subscribers.cast(pa.string()).to_pylist()
-        if known and planned and not known & set(planned):
-            raise PlanError(
-                f"{folder} is a plan for others: none of its {len(planned):,} subscribers subscribes here; "
-                "make one from the subscriptions of this broker"
-            )
-        return routes
 
     async def rollout(
         self,

@@ -12,34 +12,28 @@ from itertools import chain, compress, repeat
 from typing import TYPE_CHECKING, Self
 
 import msgspec
-import numpy as np
 
 from narrowcast.broker import wire
 from narrowcast.broker.asking import PATIENCE, Asking
-from narrowcast.broker.counts import Times
-from narrowcast.broker.decode import Decoder
 from narrowcast.broker.event import Event
 from narrowcast.broker.reading import WINDOW, Reading, check_window
 from narrowcast.broker.seen import Seen
+from narrowcast.broker.sieve import Sieve
+from narrowcast.broker.telling import Telling
 from narrowcast.errors import InputError, NarrowcastError, ParameterError, TransportError
 from narrowcast.files import first_line
-from narrowcast.filters.limits import LENIENT
-from narrowcast.filters.subscriptions import compile_filters
-from narrowcast.matching import Scan
-from narrowcast.model.schema import Schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
+    from narrowcast.broker.counts import Got
     from narrowcast.broker.transport import Inbox, Message, Transport
 
 log = logging.getLogger(__name__)
 
 #: Events that wait for their reader.
 LIMIT = 1 << 18
-#: Seconds from one account of what came to the next, and where nothing came, to a sign of life.
-REPORT, ALIVE = 10.0, 30.0
 #: Seconds after which a node that does not answer has died, where it does no harm to ask the next one.
 _SOON = 2.0
 
@@ -59,7 +53,7 @@ class Subscriber:
     prefix
         As nodes have it.
     limit
-        How many events may wait to be read; what comes then is dropped, and counted in `dropped`. Where
+        How many events may wait to be read; what comes then is dropped, and counted in `got`. Where
         events are stored none is dropped: it comes when there is room.
     window
         Where events are stored: how many may be handed out before those are acknowledged, which they are when
@@ -118,16 +112,12 @@ class Subscriber:
         self._loose: list[tuple[str, wire.Frame, int]] = []
         self._soon = False
         self._changing = asyncio.Lock()
-        self._sieve: tuple[Decoder, Scan] | None = None
+        self._sieve: Sieve | None = None
         self._seen = Seen()
         self._events: deque[Event] = deque()
         self._arrived = asyncio.Event()
         self._closed = False
-        #: Events that came and were none of its own, that had come before, and that found no room.
-        self.filtered = self.repeated = self.dropped = 0
-        #: Seconds of events from their publisher until they were here, since nodes were told last.
-        self.arriving = Times()
-        self._told = (0, 0, 0)
+        self._account = Telling(transport, self._subjects.ask(name), name)
         self._telling: asyncio.Task[None] | None = None
 
     # ---- what it wants
@@ -149,7 +139,7 @@ class Subscriber:
             self._seen = Seen(patient=True)
             await self._read_from(standing.after, standing.store)
         await self._take_up(standing)
-        self._telling = asyncio.create_task(self._tell())
+        self._telling = asyncio.create_task(self._account.run())
         return self
 
     async def _read_from(self, after: int, store: str) -> None:
@@ -190,6 +180,11 @@ class Subscriber:
     async def unsubscribe(self, *subscription_ids: int) -> None:
         """Give up subscriptions by id."""
         await self._take_up(await self._ask(wire.Remove(self.name, list(subscription_ids))))
+
+    @property
+    def got(self) -> Got:
+        """What came: events that were none of its own, that had come before, and that found no room."""
+        return self._account.got
 
     @property
     def filters(self) -> dict[int, str]:
@@ -308,27 +303,6 @@ class Subscriber:
 
     # ---- what it gets
 
-    async def _tell(self) -> None:
-        """Tell nodes every so often what came, and that this subscriber is there."""
-        quiet = 0.0
-        while True:
-            await asyncio.sleep(REPORT)
-            quiet += REPORT
-            with suppress(TransportError):
-                if await self._report(always=quiet >= ALIVE):
-                    quiet = 0.0
-
-    async def _report(self, *, always: bool = False) -> bool:
-        """Tell nodes what came since they were told last, if anything did; return whether they were told."""
-        now, arriving = (self.filtered, self.repeated, self.dropped), self.arriving
-        more = [after - before for before, after in zip(self._told, now, strict=True)]
-        if not always and not arriving.many and not any(more):
-            return False
-        self._told, self.arriving = now, Times()
-        said = wire.Report(self.name, arriving.classes, arriving.total, *more)
-        await self._transport.publish(self._subjects.ask(self.name), wire.encode(said))
-        return True
-
     def _hear(self, message: Message) -> None:
         """Take in a frame as it comes."""
         if self._reading is not None:
@@ -374,7 +348,7 @@ class Subscriber:
             if self._reading is not None:
                 self._reading.added(message.number, 0)
             return
-        self.arriving.add(max(0.0, time.time() - frame.since), len(frame.payloads))
+        self.got.arriving.add(max(0.0, time.time() - frame.since), len(frame.payloads))
         standing = self._standing
         if standing is not None and frame.exact == standing.version:
             if self._loose:
@@ -394,24 +368,14 @@ class Subscriber:
         loose, self._loose = self._loose, []
         if self._standing is None:
             return
-        payloads = list(chain.from_iterable(frame.payloads for _, frame, _ in loose))
-        wanted = np.zeros(len(payloads), np.bool_)
-        decoder, filters = self._sieved(self._standing)
-        for events, position in decoder.decode(payloads).good:
-            wanted[position[filters.match(events).counts() > 0]] = True
-        self.filtered += len(payloads) - int(wanted.sum())
-        flags, start = wanted.tolist(), 0
+        if self._sieve is None:  # made when it is needed, which with no plan is never
+            self._sieve = Sieve(self._standing.schema, self._standing.filters.values())
+        flags = self._sieve.wanted(list(chain.from_iterable(frame.payloads for _, frame, _ in loose)))
+        self.got.filtered += flags.count(False)
+        start = 0
         for subject, frame, number in loose:
             self._put(frame, subject, number, flags[start : start + len(frame.payloads)])
             start += len(frame.payloads)
-
-    def _sieved(self, standing: wire.Standing) -> tuple[Decoder, Scan]:
-        """Return what reads events and filters them; made when it is needed, which with no plan is never."""
-        if self._sieve is None:
-            schema = Schema.of(standing.schema)
-            made = compile_filters(schema, list(standing.filters.values()), limits=LENIENT).subscriptions
-            self._sieve = Decoder(schema), Scan().fit(made)
-        return self._sieve
 
     def _put(self, frame: wire.Frame, subject: str, number: int, wanted: list[bool] | None = None) -> None:
         """Hand over events that were not there before; of some frames only those wanted."""
@@ -425,11 +389,11 @@ class Subscriber:
             start += many
             fresh = self._seen.fresh(publisher, own)
             if fresh is not None:
-                self.repeated += fresh.count(False)
+                self.got.repeated += fresh.count(False)
                 own, payloads = _of(fresh, own, payloads)
             room = self._limit - len(self._events)
             if len(own) > room and self._reading is None:
-                self.dropped += len(own) - room
+                self.got.dropped += len(own) - room
                 own = own[:room]
             self._events.extend(map(Event, repeat(publisher), own, payloads, repeat(subject)))
         if self._reading is not None:
@@ -496,7 +460,7 @@ class Subscriber:
                 await self._reading.write()
         if self._standing is not None:
             with suppress(TransportError):
-                await self._report()
+                await self._account.report()
                 bye = wire.encode(wire.Bye(self.name))
                 await self._asking.send(self._subjects.ask(self.name), bye)
         for inbox in [*self._fixed, *self._channels.values()]:
