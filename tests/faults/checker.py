@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from faults.journal import Flushed, Handed
+import numpy as np
+from numpy.typing import NDArray
 
-#: A subscriber, a publisher and the number of its event.
-Missing = tuple[str, str, int]
+from faults.awaited import Awaited, Missing, Wants
+from faults.journal import Flushed, Life
+
 #: How many of what is wrong are named.
 SHOWN = 5
 
@@ -62,63 +64,89 @@ class Verdict:
 
 
 def lost(
-    flushed: Iterable[Flushed],
-    lives: Mapping[str, Sequence[Sequence[Handed]]],
-    wants: Callable[[str, int], bool],
-    people: Iterable[str],
+    flushed: Iterable[Flushed], lives: Mapping[str, Sequence[Life]], wants: Wants, people: Sequence[str]
 ) -> list[Missing]:
     """Return which acknowledged events somebody wants and was never handed out."""
-    events = {(each.publisher, each.first + i) for each in flushed for i in range(each.many)}
-    missing = []
+    awaited = Awaited(flushed, wants, people)
     for who in people:
-        got = {(event.publisher, event.number) for life in lives.get(who, ()) for event in life}
-        missing += [(who, *event) for event in sorted(events - got) if wants(who, event[1])]
-    return missing
+        for life in lives.get(who, ()):
+            awaited.take(who, life)
+    return awaited.missing()
 
 
-def repeats(lives: Sequence[Sequence[Handed]], window: int) -> tuple[int, int, int]:
+def identities(lives: Sequence[Life]) -> list[NDArray[np.intp]]:
+    """Return a small number for each event of each life, the same for the same event and for no other."""
+    found = [np.empty(len(life), np.intp) for life in lives]
+    many = 0
+    for publisher in sorted({name for life in lives for name in life.publishers}):
+        places = [np.flatnonzero(life.came_from(publisher)) for life in lives]
+        numbers = [life.number[at] for life, at in zip(lives, places, strict=True)]
+        different, which = np.unique(np.concatenate(numbers), return_inverse=True)
+        ends = np.cumsum([len(each) for each in places])[:-1]
+        for own, at, part in zip(found, places, np.split(which, ends), strict=True):
+            own[at] = part + many
+        many += len(different)
+    return found
+
+
+def _room(ids: Sequence[NDArray[np.intp]]) -> int:
+    """Return how many different events there are."""
+    return max((int(each.max()) + 1 for each in ids if len(each)), default=0)
+
+
+def first_time(ids: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Return which events of a life were not in it before."""
+    order = np.arange(len(ids))
+    first = np.empty(_room([ids]), np.intp)
+    first[ids[::-1]] = order[::-1]  # of what is written to one place, the last stays
+    return np.asarray(first[ids] == order)
+
+
+def repeats(ids: Sequence[NDArray[np.intp]], window: int) -> tuple[int, int, int]:
     """Return how many events came again in a later life, the most in one, and those that no window allows.
 
     It allows those that were among the last so many that an earlier life was handed out, and in each life no
     more than so many.
     """
-    before: set[tuple[str, int]] = set()
-    allowed: set[tuple[str, int]] = set()
+    before, allowed = np.zeros((2, _room(ids)), np.bool_)
     total = most = outside = 0
-    for life in lives:
-        ids = list(dict.fromkeys((event.publisher, event.number) for event in life))
-        again = [one for one in ids if one in before]
+    for life in ids:
+        once = life[first_time(life)]
+        again = once[before[once]]
         total, most = total + len(again), max(most, len(again))
-        outside += max(sum(one not in allowed for one in again), len(again) - window)
-        before.update(ids)
-        allowed.update(ids[-window:])
+        outside += max(int(np.count_nonzero(~allowed[again])), len(again) - window)
+        before[once] = True
+        allowed[once[-window:]] = True
     return total, most, outside
 
 
-def reordered(lives: Sequence[Sequence[Handed]]) -> list[Handed]:
-    """Return events that came behind a later one of the same publisher over the same subject.
+def reordered(lives: Sequence[Life], ids: Sequence[NDArray[np.intp]]) -> list[NDArray[np.intp]]:
+    """Return the places in each life of events behind a later one of the same publisher and subject.
 
     Those that come again in a later life do not count; all others do, from life to life.
     """
     last: dict[tuple[str, str], int] = {}
-    before: set[tuple[str, int]] = set()
-    late = []
-    for life in lives:
-        for event in life:
-            key = event.publisher, event.subject
-            if (event.publisher, event.number) in before:
-                continue
-            if event.number < last.get(key, -1):
-                late.append(event)
-            last[key] = max(event.number, last.get(key, -1))
-        before.update((event.publisher, event.number) for event in life)
-    return late
+    before = np.zeros(_room(ids), np.bool_)
+    found = []
+    for life, own in zip(lives, ids, strict=True):
+        late, new = np.zeros(len(life), np.bool_), ~before[own]
+        for publisher in life.publishers:
+            ours = new & life.came_from(publisher)
+            for code, subject in enumerate(life.subjects):
+                places = np.flatnonzero(ours & (life.subject == code))
+                numbers = life.number[places]
+                highest = np.maximum.accumulate(np.r_[last.get((publisher, subject), -1), numbers])
+                late[places] = numbers < highest[:-1]
+                last[publisher, subject] = int(highest[-1])
+        before[own] = True
+        found.append(np.flatnonzero(late))
+    return found
 
 
 def check(
     flushed: Sequence[Flushed],
-    lives: Mapping[str, Sequence[Sequence[Handed]]],
-    wants: Callable[[str, int], bool],
+    lives: Mapping[str, Sequence[Life]],
+    wants: Wants,
     people: Sequence[str],
     window: int,
 ) -> Verdict:
@@ -131,7 +159,7 @@ def check(
     lives
         What each subscriber was handed out, one life after another.
     wants
-        Whether a subscriber wants an event, by its number.
+        Which events a subscriber wants, by their numbers.
     people
         All subscribers.
     window
@@ -139,36 +167,38 @@ def check(
     """
     found = Verdict(events=sum(each.many for each in flushed))
     publishers = {each.publisher for each in flushed}
-    for who, publisher, number in (missing := lost(flushed, lives, wants, people)):
-        found.note(f"lost: {number} of {publisher} for {who}")
-    found.lost = len(missing)
+    for who, publisher, numbers in lost(flushed, lives, wants, people):
+        found.lost += len(numbers)
+        for number in numbers[:SHOWN]:
+            found.note(f"lost: {number} of {publisher} for {who}")
     for who in people:
         own = lives.get(who, ())
-        for i, life in enumerate(own):
+        ids = identities(own)
+        for i, (life, these) in enumerate(zip(own, ids, strict=True)):
+            twice = np.flatnonzero(~first_time(these))
+            known = np.array([name in publishers for name in life.publishers], np.bool_)[life.publisher]
+            wrong = np.flatnonzero(~(known & (life.number >= 0) & wants(who, life.number)))
             found.deliveries += len(life)
-            had: set[tuple[str, int]] = set()
-            for event in life:
-                if (event.publisher, event.number) in had:
-                    found.duplicated += 1
-                    found.note(f"duplicated: {event} for {who} in life {i}")
-                had.add((event.publisher, event.number))
-                if event.publisher not in publishers or not wants(who, event.number):
-                    found.wrong += 1
-                    found.note(f"wrong: {event} for {who}")
-        total, most, outside = repeats(own, window)
+            found.duplicated += len(twice)
+            found.wrong += len(wrong)
+            shown = [(at, f"duplicated: {life[at]} for {who} in life {i}") for at in twice[:SHOWN]]
+            shown += [(at, f"wrong: {life[at]} for {who}") for at in wrong[:SHOWN]]
+            for _, what in sorted(shown):
+                found.note(what)
+        total, most, outside = repeats(ids, window)
         found.repeated += total
         found.most_repeated = max(found.most_repeated, most)
         found.outside += outside
         if outside:
             found.note(f"outside: {outside} events of {who} come again that were acknowledged")
-        late = reordered(own)
-        found.reordered += len(late)
-        for event in late:
-            found.note(f"reordered: {event} for {who}")
+        for life, late in zip(own, reordered(own, ids), strict=True):
+            found.reordered += len(late)
+            for at in late[:SHOWN]:
+                found.note(f"reordered: {life[at]} for {who}")
     return found
 
 
-def recoveries(kills: Sequence[float], lives: Mapping[str, Sequence[Sequence[Handed]]]) -> list[float | None]:
+def recoveries(kills: Sequence[float], lives: Mapping[str, Sequence[Life]]) -> list[float | None]:
     """Return the seconds from each kill until all subscribers have an event that was published after it.
 
     None where somebody never has one.
@@ -176,7 +206,7 @@ def recoveries(kills: Sequence[float], lives: Mapping[str, Sequence[Sequence[Han
     found: list[float | None] = []
     for kill in kills:
         firsts = [
-            min((event.at for life in own for event in life if event.sent > kill), default=None)
+            min((float(at.min()) for life in own if len(at := life.at[life.sent > kill])), default=None)
             for own in lives.values()
         ]
         whole = [first - kill for first in firsts if first is not None]

@@ -7,10 +7,24 @@ only the last line may be torn, and then nobody has acknowledged what it says.
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import csv
+
+_NAME = pa.dictionary(pa.int32(), pa.string())
+#: Columns of what subscribers write, in their order.
+_COLUMNS = pa.schema(
+    {"publisher": _NAME, "number": pa.int64(), "subject": _NAME, "at": pa.float64(), "sent": pa.float64()}
+)
 
 
 class Handed(NamedTuple):
@@ -21,6 +35,62 @@ class Handed(NamedTuple):
     subject: str
     at: float
     sent: float
+
+
+@dataclass(frozen=True, eq=False)
+class Life:
+    """What a subscriber was handed out in one of its lives, by columns: there may be millions of events.
+
+    Parameters
+    ----------
+    publishers, subjects
+        Their names.
+    publisher, subject
+        Of each event, by its place among the names.
+    number, at, sent
+        As in `Handed`.
+    """
+
+    publishers: tuple[str, ...]
+    publisher: NDArray[np.unsignedinteger[Any]]
+    number: NDArray[np.int64]
+    subjects: tuple[str, ...]
+    subject: NDArray[np.unsignedinteger[Any]]
+    at: NDArray[np.float64]
+    sent: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, rows: Sequence[Handed]) -> Life:
+        """Return some events by columns."""
+        return cls.of_table(pa.Table.from_pylist([row._asdict() for row in rows], schema=_COLUMNS))
+
+    @classmethod
+    def of_table(cls, table: pa.Table) -> Life:
+        """Return the events of an Arrow table."""
+        publishers, publisher = _coded(table["publisher"])
+        subjects, subject = _coded(table["subject"])
+        number, at, sent = (table[name].to_numpy() for name in ("number", "at", "sent"))
+        return cls(publishers, publisher, number, subjects, subject, at, sent)
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    def __getitem__(self, i: int) -> Handed:
+        names = self.publishers[self.publisher[i]], self.subjects[self.subject[i]]
+        return Handed(names[0], int(self.number[i]), names[1], float(self.at[i]), float(self.sent[i]))
+
+    def came_from(self, publisher: str) -> NDArray[np.bool_]:
+        """Return which events are of a publisher."""
+        if publisher not in self.publishers:
+            return np.zeros(len(self), np.bool_)
+        return np.asarray(self.publisher == self.publishers.index(publisher))
+
+
+def _coded(column: pa.ChunkedArray) -> tuple[tuple[str, ...], NDArray[np.unsignedinteger[Any]]]:
+    """Return the names in a column, and the place among them of each row, in as few bytes as that takes."""
+    whole = column.unify_dictionaries().combine_chunks()
+    names = tuple(whole.dictionary.to_pylist())
+    return names, whole.indices.to_numpy().astype(np.min_scalar_type(len(names)))
 
 
 class Flushed(NamedTuple):
@@ -78,20 +148,65 @@ def path_of(folder: Path, kind: str, name: str, life: int) -> Path:
     return folder / f"{kind}-{name}-{life:04d}.log"
 
 
+def name_of(path: Path) -> str:
+    """Return who wrote a file."""
+    return path.stem.split("-")[1]
+
+
 def whole_lines(path: Path) -> list[str]:
     """Return the lines of a file, without one that is torn."""
     return path.read_bytes().decode().split("\n")[:-1]
 
 
-def read_handed(folder: Path) -> dict[str, list[list[Handed]]]:
+class Tail:
+    """What subscribers write into a folder, each line once: what is new since the last time.
+
+    Parameters
+    ----------
+    folder
+        Where they write.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: dict[Path, int] = {}
+
+    @property
+    def size(self) -> int:
+        """The bytes that are there by now, read or not."""
+        return sum(path.stat().st_size for path in self._folder.glob("receive-*.log"))
+
+    def new(self) -> Iterator[tuple[str, Life]]:
+        """Yield what subscribers were handed out since, a file at a time, each one's lives in their order."""
+        for path in sorted(self._folder.glob("receive-*.log")):
+            life, self._read[path] = _read_life(path, self._read.get(path, 0))
+            yield name_of(path), life
+
+
+def read_handed(folder: Path) -> dict[str, list[Life]]:
     """Return what each subscriber was handed out, one life after another."""
-    found: dict[str, list[list[Handed]]] = defaultdict(list)
-    for path in sorted(folder.glob("receive-*.log")):
-        rows = (line.split(" ") for line in whole_lines(path))
-        found[_name(path)].append(
-            [Handed(p, int(n), s, float(at), float(sent)) for p, n, s, at, sent in rows]
-        )
+    found: dict[str, list[Life]] = defaultdict(list)
+    for who, life in Tail(folder).new():
+        found[who].append(life)
     return dict(found)
+
+
+def _read_life(path: Path, begin: int) -> tuple[Life, int]:
+    """Return what a file has from a byte on, without a line that is torn, and where that would begin."""
+    with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) == begin:  # nothing cannot be mapped
+            return Life.of([]), begin
+        whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    end = whole.rfind(b"\n", begin) + 1
+    if not end:
+        return Life.of([]), begin
+    table = csv.read_csv(
+        pa.BufferReader(pa.py_buffer(memoryview(whole)[begin:end])),
+        csv.ReadOptions(column_names=_COLUMNS.names),
+        csv.ParseOptions(delimiter=" ", quote_char=False, ignore_empty_lines=False),
+        csv.ConvertOptions(column_types=_COLUMNS, null_values=[]),
+    )
+    return Life.of_table(table), end
 
 
 def read_published(folder: Path) -> tuple[list[Flushed], list[Refusal]]:
@@ -101,11 +216,7 @@ def read_published(folder: Path) -> tuple[list[Flushed], list[Refusal]]:
         for line in whole_lines(path):
             kind, first, many, at, *why = line.split(" ", 4)
             if kind == "ok":
-                flushed.append(Flushed(_name(path), int(first), int(many), float(at)))
+                flushed.append(Flushed(name_of(path), int(first), int(many), float(at)))
             else:
-                refused.append(Refusal(_name(path), int(first), int(many), float(at), "".join(why)))
+                refused.append(Refusal(name_of(path), int(first), int(many), float(at), "".join(why)))
     return flushed, refused
-
-
-def _name(path: Path) -> str:
-    return path.stem.split("-")[1]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from narrowcast.broker.users import User, Users
 from support.broker import SCHEMA, some_events, some_filters, wanted, write_plan_of
@@ -64,16 +65,17 @@ class Load:
         return some_events(np.random.default_rng([self.seed, 2]), POOL)
 
     @cached_property
-    def _wanted(self) -> dict[str, frozenset[int]]:
-        return {who: frozenset(rows) for who, rows in wanted(self.filters, self.events).items()}
+    def _wanted(self) -> dict[str, NDArray[np.bool_]]:
+        rows = wanted(self.filters, self.events)
+        return {who: np.isin(np.arange(POOL), own) for who, own in rows.items()}
 
     def event(self, number: int, now: float) -> dict[str, Any]:
         """Return the event of a number."""
         return self.events[number % POOL] | {"n": number, "t": now}
 
-    def wants(self, who: str, number: int) -> bool:
-        """Return whether somebody wants the event of a number."""
-        return number % POOL in self._wanted[who]
+    def wants(self, who: str, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which events somebody wants, by their numbers."""
+        return self._wanted[who][numbers % POOL]
 
     @property
     def names(self) -> list[str]:

@@ -8,8 +8,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from faults.checker import Verdict, check, lost, recoveries
-from faults.journal import Refusal, read_handed, read_published
+from faults.awaited import Awaited
+from faults.checker import Verdict, check, recoveries
+from faults.journal import Refusal, Tail, read_handed, read_published
 from faults.load import Load
 from faults.processes import Broker, Client
 
@@ -102,13 +103,17 @@ class Setting:
         for each in self.publishers:
             each.end()
         flushed, _ = read_published(self.folder)
+        awaited = Awaited(flushed, self.load.wants, self.load.filters)
+        journals = Tail(self.folder)
         size, since = -1, time.monotonic()
-        while time.monotonic() - since < SILENT:
-            now = sum(path.stat().st_size for path in self.folder.glob("receive-*.log"))
-            if now != size:
+        while True:
+            if (now := journals.size) != size:
                 size, since = now, time.monotonic()
-            elif not lost(flushed, read_handed(self.folder), self.load.wants, list(self.load.filters)):
-                break
+            else:  # not while something comes: to read takes time from those who write
+                for who, life in journals.new():
+                    awaited.take(who, life)
+                if not awaited.some or time.monotonic() - since > SILENT:
+                    break
             time.sleep(0.5)
         time.sleep(AFTER)
         self.check_alive_but_publishers()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from faults.journal import read_handed, read_published
 from faults.load import Load
@@ -65,7 +66,7 @@ def capacity(folder: Path, load: Load, seconds: float = TRIAL) -> float:
         time.sleep(seconds)
         setting.end()
     flushed, _ = read_published(folder)
-    last = max(event.at for own in read_handed(folder).values() for life in own for event in life)
+    last = max(float(life.at.max()) for own in read_handed(folder).values() for life in own if len(life))
     begun = min(each.at for each in flushed)
     return sum(each.many for each in flushed) / (last - begun)
 
@@ -89,11 +90,17 @@ def soaked(folder: Path, load: Load, *, seconds: float = 600.0, rate: float | No
                 memory[name].append(round(memory_mb(pid), 1))
         setting.end()
         run = setting.judge()
-    late: list[list[float]] = [[] for _ in range(_FIFTHS)]
-    for own in read_handed(folder / "soak").values():
-        for event in (one for life in own for one in life):
-            fifth = int((event.sent - begun) / (seconds / _FIFTHS))
-            if 0 <= fifth < _FIFTHS:
-                late[fifth].append(event.at - event.sent)
-    p99 = [round(float(np.quantile(each, 0.99)), 3) if each else float("nan") for each in late]
+    p99 = _late(folder / "soak", begun, seconds)
     return Soaked(run, run.verdict.events / seconds, memory, p99)
+
+
+def _late(folder: Path, begun: float, seconds: float) -> list[float]:
+    """Return in how many seconds 99 of 100 events were there, in each fifth of the time."""
+    took: list[list[NDArray[np.float64]]] = [[] for _ in range(_FIFTHS)]
+    for own in read_handed(folder).values():
+        for life in own:
+            fifth = np.floor((life.sent - begun) / (seconds / _FIFTHS))
+            for i, each in enumerate(took):
+                each.append((life.at - life.sent)[fifth == i])
+    whole = [np.concatenate(each) if each else np.empty(0) for each in took]
+    return [round(float(np.quantile(each, 0.99)), 3) if len(each) else float("nan") for each in whole]

@@ -1,0 +1,80 @@
+"""What subscribers should still be handed out, by what was acknowledged and what filters ask for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from faults.journal import Flushed, Life
+
+#: Which events a subscriber wants, by their numbers.
+Wants = Callable[[str, NDArray[np.int64]], NDArray[np.bool_]]
+
+
+class Missing(NamedTuple):
+    """Events of a publisher that a subscriber should have had."""
+
+    who: str
+    publisher: str
+    numbers: NDArray[np.int64]
+
+
+class Awaited:
+    """Acknowledged events that somebody wants and was not handed out so far.
+
+    Parameters
+    ----------
+    flushed
+        What publishers know to be stored.
+    wants
+        Which events a subscriber wants, by their numbers.
+    people
+        All subscribers.
+    """
+
+    def __init__(self, flushed: Iterable[Flushed], wants: Wants, people: Iterable[str]) -> None:
+        self._numbers = acknowledged(flushed)
+        #: Of each subscriber and publisher, which of its events are awaited: a byte each, for there are many.
+        self._open = {
+            (who, publisher): np.array(wants(who, numbers))
+            for who in people
+            for publisher, numbers in self._numbers.items()
+        }
+
+    @property
+    def some(self) -> bool:
+        """Whether anything is awaited."""
+        return any(bool(each.any()) for each in self._open.values())
+
+    def take(self, who: str, life: Life) -> None:
+        """Note what a subscriber was handed out in a life, or in a part of one."""
+        for publisher, numbers in self._numbers.items():
+            came = life.number[life.came_from(publisher)]
+            places = np.minimum(np.searchsorted(numbers, came), len(numbers) - 1)
+            self._open[who, publisher][places[numbers[places] == came]] = False
+
+    def missing(self) -> list[Missing]:
+        """Return what is still awaited, by subscribers, publishers and numbers."""
+        found = (
+            Missing(who, publisher, self._numbers[publisher][each])
+            for (who, publisher), each in self._open.items()
+        )
+        return [each for each in found if len(each.numbers)]
+
+
+def acknowledged(flushed: Iterable[Flushed]) -> dict[str, NDArray[np.int64]]:
+    """Return the numbers of the events that each publisher knows to be stored, all in order."""
+    parts: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for each in flushed:
+        if each.many:
+            parts[each.publisher].append((each.first, each.many))
+    found = {}
+    for publisher in sorted(parts):
+        first, many = np.array(parts[publisher], np.int64).T
+        inside = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
+        found[publisher] = np.unique(np.repeat(first, many) + inside)
+    return found
