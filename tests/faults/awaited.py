@@ -76,5 +76,7 @@ def acknowledged(flushed: Iterable[Flushed]) -> dict[str, NDArray[np.int64]]:
     for publisher in sorted(parts):
         first, many = np.array(parts[publisher], np.int64).T
         inside = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
-        found[publisher] = np.unique(np.repeat(first, many) + inside)
+        # They are nearly sorted, which np.unique makes nothing of: it would take a second for each million.
+        numbers = np.sort(np.repeat(first, many) + inside, kind="stable")
+        found[publisher] = numbers[np.r_[True, numbers[1:] != numbers[:-1]]]
     return found

@@ -213,10 +213,11 @@ def read_published(folder: Path) -> tuple[list[Flushed], list[Refusal]]:
     """Return which events are acknowledged, and which are not."""
     flushed, refused = list[Flushed](), list[Refusal]()
     for path in sorted(folder.glob("publish-*.log")):
+        name = name_of(path)
         for line in whole_lines(path):
             kind, first, many, at, *why = line.split(" ", 4)
             if kind == "ok":
-                flushed.append(Flushed(name_of(path), int(first), int(many), float(at)))
+                flushed.append(Flushed(name, int(first), int(many), float(at)))
             else:
-                refused.append(Refusal(name_of(path), int(first), int(many), float(at), "".join(why)))
+                refused.append(Refusal(name, int(first), int(many), float(at), "".join(why)))
     return flushed, refused

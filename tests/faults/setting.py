@@ -107,12 +107,13 @@ class Setting:
         journals = Tail(self.folder)
         size, since = -1, time.monotonic()
         while True:
-            if (now := journals.size) != size:
+            now, quiet = journals.size, time.monotonic() - since
+            if now != size:
                 size, since = now, time.monotonic()
             else:  # not while something comes: to read takes time from those who write
                 for who, life in journals.new():
                     awaited.take(who, life)
-                if not awaited.some or time.monotonic() - since > SILENT:
+                if not awaited.some or quiet > SILENT:
                     break
             time.sleep(0.5)
         time.sleep(AFTER)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from faults.journal import read_handed, read_published
+from faults.journal import Tail, read_published
 from faults.load import Load
 from faults.processes import memory_mb
 from faults.setting import Run, Setting
@@ -66,7 +66,7 @@ def capacity(folder: Path, load: Load, seconds: float = TRIAL) -> float:
         time.sleep(seconds)
         setting.end()
     flushed, _ = read_published(folder)
-    last = max(float(life.at.max()) for own in read_handed(folder).values() for life in own if len(life))
+    last = max(float(life.at.max()) for _, life in Tail(folder).new() if len(life))
     begun = min(each.at for each in flushed)
     return sum(each.many for each in flushed) / (last - begun)
 
@@ -90,17 +90,16 @@ def soaked(folder: Path, load: Load, *, seconds: float = 600.0, rate: float | No
                 memory[name].append(round(memory_mb(pid), 1))
         setting.end()
         run = setting.judge()
-    p99 = _late(folder / "soak", begun, seconds)
+    p99 = late(folder / "soak", begun, seconds)
     return Soaked(run, run.verdict.events / seconds, memory, p99)
 
 
-def _late(folder: Path, begun: float, seconds: float) -> list[float]:
+def late(folder: Path, begun: float, seconds: float) -> list[float]:
     """Return in how many seconds 99 of 100 events were there, in each fifth of the time."""
     took: list[list[NDArray[np.float64]]] = [[] for _ in range(_FIFTHS)]
-    for own in read_handed(folder).values():
-        for life in own:
-            fifth = np.floor((life.sent - begun) / (seconds / _FIFTHS))
-            for i, each in enumerate(took):
-                each.append((life.at - life.sent)[fifth == i])
+    for _, life in Tail(folder).new():
+        fifth = np.floor((life.sent - begun) / (seconds / _FIFTHS))
+        for i, each in enumerate(took):
+            each.append((life.at - life.sent)[fifth == i])
     whole = [np.concatenate(each) if each else np.empty(0) for each in took]
     return [round(float(np.quantile(each, 0.99)), 3) if len(each) else float("nan") for each in whole]

@@ -26,6 +26,7 @@ from faults.journal import (
     read_published,
 )
 from faults.load import POOL, Load
+from faults.soak import late
 from support.broker import wanted
 
 #: About where numbers begin: they are the nanoseconds at which a publisher did. A float cannot hold them.
@@ -129,7 +130,7 @@ def some_lives() -> st.SearchStrategy[dict[str, list[list[Handed]]]]:
         Handed,
         st.sampled_from(["p", "q", "stranger"]),
         st.integers(0, 15).map(lambda n: BEGUN + n) | st.just(-1),
-        st.sampled_from(["to", "channel.1", 'channel."2"']),
+        st.sampled_from(["to", "channel.1", '"channel.2']),
         st.integers(0, 40).map(float),
         st.integers(0, 40).map(float),
     )
@@ -167,8 +168,8 @@ def test_the_slow_checker_says_the_same(
     for who, own in lives.items():
         ids = identities(columns[who])
         assert repeats(ids, window) == reference.repeats(own, window)
-        late = zip(columns[who], reordered(columns[who], ids), strict=True)
-        assert [life[i] for life, places in late for i in places] == reference.reordered(own)
+        behind = zip(columns[who], reordered(columns[who], ids), strict=True)
+        assert [life[i] for life, places in behind for i in places] == reference.reordered(own)
 
 
 @given(some_lives(), st.lists(st.integers(0, 40).map(lambda n: n - 0.5), max_size=4))
@@ -206,6 +207,15 @@ def test_what_is_written_meanwhile_is_read_once(
         who: sorted(row for life in own for row in life) for who, own in lives.items()
     }
     assert awaited.some == bool(reference.lost(flushed, lives, one_is_wanted, PEOPLE))
+
+
+def test_how_late_events_are_by_fifths_of_the_time(tmp_path: Path) -> None:
+    rows = [
+        Handed("p", n, "to", 100.0 + n + delay, 100.0 + n) for n, delay in [(-1, 9.0), (0, 1.0), (1, 3.0)]
+    ]
+    Journal(path_of(tmp_path, "receive", "s", 0)).handed(rows)
+    Journal(path_of(tmp_path, "receive", "t", 0)).handed([Handed("p", 9, "to", 109.5, 109.0)])
+    assert late(tmp_path, 100.0, 10.0) == pytest.approx([2.98, *[float("nan")] * 3, 0.5], nan_ok=True)
 
 
 def test_who_wants_what_is_looked_up() -> None:
