@@ -125,6 +125,7 @@ def test_going_on_from_clusters_of_subscriptions(data: Path, tmp_path: Path) -> 
     assert "messages that clusters get, by subscription" in said.stdout
 
 
+@pytest.mark.slow
 def test_it_is_said_when_moving_costs_more(data: Path, tmp_path: Path) -> None:
     """What direct has found for the same events is cheaper than what ncut finds."""
     words = ("--method", "ncut", "--cost", "false-positives", "--from", data / "old", "--out", tmp_path / "p")
@@ -206,6 +207,7 @@ def wrong(row: dict[str, Any]) -> float:
     return total
 
 
+@pytest.mark.slow
 def test_parts_that_share_nothing_and_more_clusters_than_subscribers(tmp_path: Path) -> None:
     """Two pairs that share nothing with each other, and one who matched nothing, and is placed as well."""
     filters = ["x < 3", "x <= 2", "x > 5 AND x < 9", "x > 5 AND x <= 8", "x > 100"]

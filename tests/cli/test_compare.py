@@ -140,6 +140,7 @@ def test_it_is_said_which_rows_have_which_router() -> None:
     assert _routed(Comparison((), rows[:2])) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_method_that_fails_is_told(given: list[str], spark: SparkSession, tmp_path: Path) -> None:
     words = ("--channels", "2", "--methods", "forgy", "--set", "passes=-1", "--out", tmp_path / "out")

@@ -150,6 +150,7 @@ def test_a_plan_of_events_on_later_ones(spark: SparkSession, folder: Path, tmp_p
     assert "gain %" not in without.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_compare_sends_the_events_by_each_plan(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "compared"

@@ -111,6 +111,7 @@ def test_bad_options(words: list[str], message: str, given: list[str | Path], tm
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log"]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_rates_shift_and_the_plan_goes_along(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def inputs(folder: Path, seed: int) -> list[Any]:
     return ["--interests", folder / f"i{seed}.parquet", "--rates", folder / "r.parquet"]
 
 
+@pytest.mark.slow
 def test_limits_and_pinned_flows(data: Path, tmp_path: Path) -> None:
     flows = pq.read_table(data / "i1.parquet")["flow"].unique().to_pylist()[:2]
     wanted = set(pq.read_table(data / "i1.parquet")["flow"].to_pylist())

@@ -337,6 +337,7 @@ def test_own_network(own: Callable[..., list[str | Path]], spark: SparkSession, 
     assert said == "--publishers is given without --topology; give both, or neither"
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_strict(own: Callable[..., list[str | Path]], spark: SparkSession, tmp_path: Path) -> None:
     texts = ["price >", "price > 1", "price <"]
@@ -350,6 +351,7 @@ def test_strict(own: Callable[..., list[str | Path]], spark: SparkSession, tmp_p
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("what", ["events", "subscriptions"])
 def test_none_of_either(what: str, spark: SparkSession, tmp_path: Path) -> None:

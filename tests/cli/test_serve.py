@@ -134,6 +134,7 @@ def test_a_reader_that_leaves_and_a_server_that_dies(tmp_path: Path) -> None:
         assert err.splitlines()[-1].startswith("narrowcast: the NATS server at nats://127.0.0.1:")
 
 
+@pytest.mark.slow
 def test_a_broker_that_comes_again(tmp_path: Path) -> None:
     """Its subscribers listen to the channels of its plan again, and the other node hears of what changes."""
     from narrowcast.broker import Connection, NatsServer

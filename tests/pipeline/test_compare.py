@@ -77,6 +77,7 @@ def rows(found: Comparison) -> dict[tuple[str, int | None], Compared]:
     return {(row.method, row.asked): row for row in found.rows}
 
 
+@pytest.mark.slow
 def test_the_costs_are_those_of_each_method() -> None:
     found = compare(INTEREST, channels=[3, 5], network=NetworkTables(LINE))
     assert found.costs == ("network", "waste", "false-positives", "filtering", "forwarding", "overall")

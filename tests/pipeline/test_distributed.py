@@ -248,6 +248,7 @@ def test_as_good_as_on_the_driver(
     assert costs[-1] < costs[0]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("sessions", [None, 24])
 def test_parts_that_fit_are_moved_at_random(
@@ -368,6 +369,7 @@ def test_flows_that_nobody_wants_are_too_many(spark: SparkSession) -> None:
     assert costs_of(nobody, found) == nothing
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
     tables = Flows(n_flows=600, n_subscribers=30, markets=4, share=0.1).tables()

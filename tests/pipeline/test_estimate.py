@@ -95,6 +95,7 @@ def test_numbers_make_sense(spark: SparkSession, monkeypatch: pytest.MonkeyPatch
     assert whole.best is everywhere  # so few go everywhere
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_memory_grows_with_subscriptions_and_parts_with_memory(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch

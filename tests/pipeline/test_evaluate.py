@@ -220,6 +220,7 @@ def test_odd_interests_and_plans(spark: SparkSession) -> None:
     assert still.methods["per-flow"].channels == 2
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_plan_with_the_name_of_a_baseline(spark: SparkSession) -> None:
     case = random_case(pa.int64(), 300)
@@ -327,6 +328,7 @@ def test_a_cost_that_does_not_add_up_is_scored_at_once(
     assert Listeners.scored == []
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_labels_of_another_type_are_refused(spark: SparkSession) -> None:
     case = random_case(pa.int64(), 50)

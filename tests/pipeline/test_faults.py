@@ -412,7 +412,8 @@ def damaged(folder: Path, good: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("command", ["match", pytest.param("run", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["match", "run"])
 def test_unreadable_inputs(tmp_path: Path, command: str) -> None:
     tables = Stocks(n_subscriptions=50, n_events=2_000).tables()
     for table in ("subscriptions", "events"):

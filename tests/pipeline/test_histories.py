@@ -99,6 +99,7 @@ def events_in(spark: SparkSession, times: dict[int, int | None]) -> DataFrame:
     return spark.createDataFrame(rows, "event_id bigint, time timestamp")
 
 
+@pytest.mark.slow
 def test_windows_and_last_events(spark: SparkSession) -> None:
     matches, people = matches_in(spark, MATCHES), people_in(spark, PEOPLE, PEOPLE.values())
     events = events_in(spark, TIMES)

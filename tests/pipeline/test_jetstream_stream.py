@@ -128,6 +128,7 @@ def test_available_now_ends_by_itself_and_can_be_resumed(
     assert taken(spark, tmp_path) == numbers(200)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_server_that_stops_and_comes_back(spark: SparkSession, tmp_path: Path) -> None:
     with nats_server(tmp_path / "nats") as server:

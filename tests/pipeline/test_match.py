@@ -283,6 +283,7 @@ def test_events_that_are_all_alike(
     assert len(set(number.tolist())) > 0.8 * slices.cuts.max() > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copies", [1, 4])
 def test_parts_cut_into_slices(
     spark: SparkSession, tmp_path: Path, copies: int, monkeypatch: pytest.MonkeyPatch

@@ -325,6 +325,7 @@ def test_nothing_to_send(spark: SparkSession) -> None:
     assert found.facts()["broadcast"]["received_over_channels"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_somebody_who_is_nowhere(spark: SparkSession) -> None:
     plan = nc.ChannelPlan([[1]], [[1]], subscribers=["zoe"], flows=[1])

@@ -233,6 +233,7 @@ def test_levels_are_as_many_as_the_root_asks_for() -> None:
         levels_for(Rassoc(channels=9, landmarks=1.0), 90_000, 900_000, 100_000)
 
 
+@pytest.mark.slow
 def test_above_the_limit_it_is_planned_on_spark(spark: SparkSession) -> None:
     frames = frames_of(spark, named(matched(120, 40)))
     planned = make_plan(frames, "rassoc", channels=5, params={"dimensions": 6}, limit=100)

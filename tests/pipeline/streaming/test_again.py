@@ -35,6 +35,7 @@ def line(place: Place, file: str, **row: object) -> None:
 class TestFiles:
     """The same files are read as in a batch."""
 
+    @pytest.mark.slow
     def test_old_ones_and_those_in_folders_and_capital_letters(self, place: Place) -> None:
         line(place, "1.json", event_id=1, price=80.0, name="x")
         place.run()
