@@ -265,10 +265,13 @@ def test_many_changes_are_one_reload(tmp_path: Path, monkeypatch: pytest.MonkeyP
             hers = await NatsTransport.connect(
                 server.url, user="bob", password=bob.token, refused=refused.append
             )
+            publisher = await Publisher(his, "bob").start()
             users.write(path)  # he is gone
             async with asyncio.timeout(10):
-                while not refused:
+                while not refused or not his.refusal:
                     await asyncio.sleep(0.02)
+            with pytest.raises(TransportError, match="refuses user 'bob': check --user and --token"):
+                await publisher.publish({"price": 1})
             assert refused == [
                 f"the NATS server at {server.url} refuses user 'bob': check --user and --token"
             ]

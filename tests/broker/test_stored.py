@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from narrowcast.broker import Desk, Interests, Node, Publisher, Store, Subscriber
+from narrowcast.broker import Connection, Desk, Interests, Node, Publisher, Store, Subscriber
 from narrowcast.broker.nats import NatsTransport
 from narrowcast.broker.pace import Pace
 from narrowcast.broker.positions import Positions
@@ -340,5 +341,102 @@ def test_who_sends_too_fast_is_told_after_it_is_stored(nats_url: str, tmp_path: 
             for each in (slow, other, fast):  # who has heard it is told once, and nobody else is
                 await each.aclose()
         await transport.aclose()
+
+    asyncio.run(run())
+
+
+async def numbers_of(url: str, prefix: str, name: str, many: int) -> list[int]:
+    """Be a subscriber that reads so many events and ends properly; return what they hold."""
+    transport = await NatsTransport.connect(url)
+    async with Subscriber(transport, name, prefix=prefix) as reader:
+        found = [event.data["n"] for event in await read(reader, many)]
+    await transport.aclose()
+    return found
+
+
+def test_a_proper_end_in_the_middle_of_a_frame(nats_url: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with broker(nats_url, tmp_path, "middle"):
+            transport = await NatsTransport.connect(nats_url)
+            async with Subscriber(transport, "ann", prefix="middle") as ann:
+                await ann.subscribe("price >= 0")
+            await send(nats_url, "middle", [{"price": 1, "n": n} for n in range(300)])
+            for first in range(0, 300, 60):
+                assert await numbers_of(nats_url, "middle", "ann", 60) == list(range(first, first + 60))
+            await transport.aclose()
+
+    asyncio.run(run())
+
+
+def test_who_was_never_there_gets_what_it_subscribes_to(nats_url: str, tmp_path: Path) -> None:
+    """By a table, or by an earlier life of the broker: what is for it is stored from the start on."""
+
+    async def run() -> None:
+        store = Store(tmp_path / "subscriptions.db")
+        store.add({i: (f"s{i}", "price >= 0") for i in range(600)})
+        store.close()
+        for turn in range(2):
+            async with broker(nats_url, tmp_path, "table"):
+                await send(nats_url, "table", [{"price": 1, "n": turn}])
+        async with broker(nats_url, tmp_path, "table"):
+            assert await numbers_of(nats_url, "table", "s7", 2) == [0, 1]
+            assert await numbers_of(nats_url, "table", "s599", 2) == [0, 1]
+
+    asyncio.run(run())
+
+
+def test_who_is_replaced_hands_out_nothing_more(nats_url: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with broker(nats_url, tmp_path, "replaced"):
+            transports = [await NatsTransport.connect(nats_url) for _ in range(2)]
+            first = await Subscriber(transports[0], "ann", prefix="replaced").start()
+            await first.subscribe("price >= 0")
+            await send(nats_url, "replaced", [{"price": 1, "n": n} for n in range(500)])
+            assert [event.data["n"] for event in await read(first, 10)] == list(range(10))
+            second = await Subscriber(transports[1], "ann", prefix="replaced").start()
+            async with asyncio.timeout(PATIENCE):
+                while not first.replaced:
+                    await asyncio.sleep(0.01)
+            with pytest.raises(TransportError, match="another 'ann' reads what is stored from now on"):
+                await first.take(1000)
+            await first.aclose()  # and writes nothing down
+            found = [event.data["n"] for event in await read(second, 490)]
+            await send(nats_url, "replaced", [{"price": 1, "n": 500}])
+            async with asyncio.timeout(PATIENCE):
+                while 500 not in found:
+                    found += [event.data["n"] for event in await second.take(1000)]
+            assert set(range(10, 501)) <= set(found)
+            assert len(found) == len(set(found))
+            await second.aclose()
+            for each in transports:
+                await each.aclose()
+
+    asyncio.run(run())
+
+
+def test_what_failed_or_was_interrupted_comes_again(nats_url: str, tmp_path: Path) -> None:
+    def failing() -> list[int]:
+        with Connection(nats_url, prefix="failing") as connection:
+            connection.subscriber("ann").subscribe("price >= 0")
+            publisher = connection.publisher("p")
+            for n in range(3):
+                publisher.publish({"price": 1, "n": n})
+                publisher.flush()
+                time.sleep(0.1)  # in a frame of its own
+        with suppress(ZeroDivisionError), Connection(nats_url, prefix="failing") as connection:
+            for event in connection.subscriber("ann"):
+                _ = 1 / (1 - event.data["n"])
+        found: list[int] = []
+        with Connection(nats_url, prefix="failing") as connection:
+            reader = connection.subscriber("ann")
+            waiting = asyncio.run_coroutine_threadsafe(reader._subscriber.take(0), connection._loop)
+            waiting.cancel()
+            while len(found) < 2:
+                found += [event.data["n"] for event in reader.take(9, timeout=10)]
+            return found
+
+    async def run() -> None:
+        async with broker(nats_url, tmp_path, "failing"):
+            assert await asyncio.to_thread(failing) == [1, 2]
 
     asyncio.run(run())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -58,3 +59,23 @@ def test_a_broker_is_killed_and_a_subscriber_comes_again(tmp_path: Path) -> None
     assert "--memory stores nothing" in refusal(
         "serve", "--memory", "--http", "127.0.0.1:0", "--delivery", "at-least-once"
     )
+
+
+@pytest.mark.parametrize("delivery", ["at-most-once", "at-least-once"])
+def test_two_of_one_name(tmp_path: Path, delivery: str) -> None:
+    """The second has what it asked for when the first goes, whether that is replaced or interrupted."""
+    with running("serve", "--port", "0", "--data", tmp_path / "data", "--delivery", delivery) as broker:
+        url = re.findall(r"nats://\S+?:\d+", line_with(broker, "serving at"))[0]
+        own = ("subscribe", "--nats", url, "--subscriber", "ann", "--filter", "price > 75")
+        with running(*own) as first:
+            line_with(first, "subscribed as 'ann'")
+            with running(*own, "--count", "1") as second:
+                line_with(second, "subscribed as 'ann'")
+                if delivery == "at-most-once":
+                    first.send_signal(signal.SIGINT)
+                _, said = first.communicate(timeout=30)
+                assert ("another 'ann' reads" in said) == (delivery == "at-least-once")
+                publish(url, 80)
+                assert second.communicate(timeout=30)[0] == '{"price": 80}\n'
+        with running(*own[:5]) as third:  # and when both are gone nothing is left of it
+            assert "there is nothing to subscribe to" in line_with(third, "narrowcast:")

@@ -43,7 +43,9 @@ class Asking:
             found.set_result(message.payload)
 
     def check(self) -> None:
-        """Refuse to go on before the start, or after the end."""
+        """Refuse to go on before the start, after the end, or when the server refuses this user."""
+        if self._transport.refusal:
+            raise TransportError(self._transport.refusal)
         if not self._answers.there:
             raise TransportError(
                 "it is not started, or was closed; start it, or use it in an async with block"

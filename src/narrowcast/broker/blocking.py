@@ -96,7 +96,12 @@ class Connection:
         if not self._thread.is_alive():
             work.close()
             raise TransportError("the connection is not open; use it in a with block, or open it")
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        found = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return found.result()
+        except BaseException:  # who is interrupted waits no longer, and so takes nothing
+            found.cancel()
+            raise
 
     def publisher(self, name: str | None = None) -> BlockingPublisher:
         """Return a publisher: see `Publisher`. Where there is a user, it has that name unless told."""
@@ -110,11 +115,11 @@ class Connection:
         self._open.append(made)
         return made
 
-    def close(self) -> None:
-        """Close all of it."""
+    def close(self, *, processed: bool = True) -> None:
+        """Close all of it; where events are stored, what was handed out is acknowledged if `processed`."""
         if self._transport is not None:
             for each in self._open:
-                each.close()
+                each.close(processed=processed)
             self.run(self._transport.aclose())
             self._transport = None
             self._end()
@@ -131,7 +136,7 @@ class Connection:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(processed=error is None)
 
 
 class BlockingPublisher:
@@ -160,7 +165,7 @@ class BlockingPublisher:
         """Wait until nodes have taken all events."""
         self._connection.run(self._publisher.flush())
 
-    def close(self) -> None:
+    def close(self, *, processed: bool = True) -> None:  # noqa: ARG002 - as subscribers have it
         """Flush, and end."""
         if not self._closed:
             self._closed = True
@@ -210,8 +215,8 @@ class BlockingSubscriber:
             raise StopIteration
         return found[0]
 
-    def close(self) -> None:
-        """Stop listening; the subscriptions stay."""
+    def close(self, *, processed: bool = True) -> None:
+        """Stop listening; subscriptions stay. What was handed out is acknowledged if it was `processed`."""
         if not self._closed:
             self._closed = True
-            self._connection.run(self._subscriber.aclose())
+            self._connection.run(self._subscriber.aclose(processed=processed))

@@ -113,6 +113,7 @@ class Desk:
         """Begin to answer; once this returns no question is missed. Return the tasks that do it."""
         if self._positions is not None:
             await self._positions.start()
+            await self._positions.begin(self.interests.subscribers)
         asked = await self._transport.subscribe(self.subjects.asks)
         orders = await self._transport.subscribe(self.subjects.orders)
         await self._others.start()
@@ -224,8 +225,9 @@ class Desk:
             self._present[who] = time.monotonic()
         added: list[int] = []
         after: int | None = None
+        had: dict[str, list[int]] = {}
         if self._positions is not None and isinstance(request, wire.Hello | wire.Add):
-            after = await self._positions.of(who)  # from now on what it wants is stored for it
+            after, had = await self._positions.of(who)  # from now on what it wants is stored for it
         if isinstance(request, wire.Report):
             self._note(request)
             if who not in self._present:  # it was silent for long, and is there after all
@@ -259,7 +261,7 @@ class Desk:
             rows = [wire.Row(n, who, text) for n, text in zip(added, request.filters, strict=True)]
             await self._tell(added=rows)
             await self._place(who)
-        return msgspec.structs.replace(self.standing(who), added=added, after=after)
+        return msgspec.structs.replace(self.standing(who), added=added, after=after, had=had)
 
     def _note(self, said: wire.Report) -> None:
         """Count what a subscriber says that it got."""

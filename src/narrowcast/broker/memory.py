@@ -48,6 +48,11 @@ class MemoryTransport:
         return not self._closed
 
     @property
+    def refusal(self) -> str:
+        """Always nothing: it takes everybody."""
+        return ""
+
+    @property
     def connections(self) -> int:
         """Always 1: it cannot be lost."""
         return 1

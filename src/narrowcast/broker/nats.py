@@ -58,6 +58,8 @@ class _Faults:
         self._login, self._tell = login, tell
         #: What is told to give up as long as it connects for the first time.
         self.connecting: Client | None = None
+        #: Why this user may connect no longer.
+        self.refusal = ""
         #: Messages that found no room before anybody was told of them.
         self.dropped = 0
         self._denied: set[str] = set()
@@ -77,6 +79,7 @@ class _Faults:
             if self.connecting is not None:
                 self.connecting.options["allow_reconnect"] = False
             else:
+                self.refusal = why
                 self._fail(why)
 
     def _fail(self, why: str) -> None:
@@ -181,8 +184,11 @@ class NatsTransport:
                 log.warning("the connection to NATS is lost")
 
         async def again() -> None:
+            faults.refusal = ""
             log.warning("the connection to NATS is there again")
 
+        if login.tls is not None:
+            logging.getLogger("asyncio").addFilter(_but_eof)
         faults.connecting = client
         try:
             # It is tried again and again, now and whenever it is lost, but not where it is refused.
@@ -279,6 +285,11 @@ class NatsTransport:
         """Whether there is a server at the moment."""
         return self._client.is_connected
 
+    @property
+    def refusal(self) -> str:
+        """Why servers take this user no longer; nothing where they do."""
+        return "" if self._faults is None else self._faults.refusal
+
     async def aclose(self) -> None:
         """End all subscriptions; what waits in them is still handed out."""
         if self._closed:
@@ -339,6 +350,11 @@ async def unbroken(work: Coroutine[Any, Any, Any]) -> None:
     task = asyncio.ensure_future(work)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     await asyncio.shield(task)
+
+
+def _but_eof(record: logging.LogRecord) -> bool:
+    """Leave out what asyncio says of every stream over TLS that nats-py makes, and that means nothing."""
+    return "eof_received() has no effect" not in record.getMessage()
 
 
 def _whole(text: str | None) -> int:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -14,7 +14,7 @@ from narrowcast.errors import InputError, TransportError
 from narrowcast.model.subjects import name_of, subject_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import AsyncIterator, Collection, Iterable
 
     from narrowcast.broker.streams import Streams
     from narrowcast.broker.wire import Subjects
@@ -28,19 +28,32 @@ BEFORE, _SHARE = 16_384, 0.1
 SWEEP = 5.0
 #: Digits of a place, at most: who writes down its own may write anything.
 _DIGITS = 20
+#: Positions that are written down at once.
+_TOGETHER = 256
 _TOKEN = re.compile(r"[0-9a-f]{16}")
 _decode = msgspec.msgpack.Decoder(list[tuple[int, int, int]]).decode
+#: Numbers of events, by their publisher.
+Had: TypeAlias = dict[str, list[int]]
+_decode_had = msgspec.json.Decoder(Had).decode
 
 
-def written(place: int, store: str) -> bytes:
-    """Return a place as it is written down, with the store that it is one of.
+def written(place: int, store: str, had: Had | None = None) -> bytes:
+    """Return a place as it is written down, with the store that it is one of, and events behind it.
 
     Examples
     --------
-    >>> written(17, "a1")
-    b'17 a1'
+    >>> written(17, "a1"), had_in(written(17, "a1", {"p": [4, 5]}))
+    (b'17 a1', {'p': [4, 5]})
     """
-    return f"{place} {store}".encode()
+    return f"{place} {store}".encode() + (b" " + msgspec.json.encode(had) if had else b"")
+
+
+def had_in(payload: bytes | None) -> Had:
+    """Return the events behind a place that somebody has had, by publisher, as they are written down."""
+    try:
+        return _decode_had((payload or b"").split(b" ", 2)[2])
+    except (IndexError, msgspec.MsgspecError, UnicodeError):
+        return {}
 
 
 def place_in(payload: bytes | None, store: str) -> int | None:
@@ -51,7 +64,7 @@ def place_in(payload: bytes | None, store: str) -> int | None:
     >>> place_in(b"17 a1", "a1"), place_in(b"17 a1", "b2"), place_in(None, "a1"), place_in(b"x a1", "a1")
     (17, None, None, None)
     """
-    place, _, of = (payload or b"").partition(b" ")
+    place, of, *_ = [*(payload or b"").split(b" ", 2), b""]
     right = place.isdigit() and len(place) <= _DIGITS and of == store.encode()
     return int(place) if right else None
 
@@ -74,7 +87,7 @@ def renewed(records: Iterable[tuple[str, bytes]], subjects: Subjects) -> list[tu
     before = found.pop(subjects.store, b"").decode(errors="replace")
     kinds = f"{subjects.prefix}.at.restored.", f"{subjects.prefix}.at.position."
     places = {
-        subject.removeprefix(kind): place
+        subject.removeprefix(kind): written(place, store, had_in(payload))
         for kind in kinds  # a position of that store is later than one that it was restored from
         for subject, payload in found.items()
         if subject.startswith(kind) and (place := place_in(payload, before)) is not None
@@ -82,7 +95,7 @@ def renewed(records: Iterable[tuple[str, bytes]], subjects: Subjects) -> list[tu
     return [
         (subjects.store, store.encode()),
         *((subject, payload) for subject, payload in found.items() if not subject.startswith(kinds)),
-        *((kinds[0] + token, written(place, store)) for token, place in places.items()),
+        *((kinds[0] + token, place) for token, place in places.items()),
     ]
 
 
@@ -122,16 +135,33 @@ class Positions:
             found = {(epoch, channel): until or last for epoch, channel, until in rows}
             self._channels[name_of(prefix, message.subject)] = found
 
-    async def of(self, subscriber: str) -> int:
-        """Return how far somebody is; who is not known begins here and now."""
+    async def of(self, subscriber: str) -> tuple[int, Had]:
+        """Return how far somebody is, and what it has had behind that; who is not known begins here."""
         of = self._subjects
         for subject in (of.position(subscriber), of.restored(subscriber)):
-            found = place_in(await self._streams.get(self._streams.at, subject), self.store)
-            if found is not None:
-                return found
+            payload = await self._streams.get(self._streams.at, subject)
+            if (found := place_in(payload, self.store)) is not None:
+                return found, had_in(payload)
         last = await self._streams.last()
         await self._streams.put(of.position(subscriber), written(last, self.store))
-        return last
+        return last, {}
+
+    async def begin(self, subscribers: Collection[str]) -> None:
+        """Keep from now on what is for all of these, also for those who were never there."""
+        known: set[str] = set()
+        for kind in ("restored", "position"):
+            known |= {name async for name, _ in self._places(kind)}
+        fresh, last = sorted(set(subscribers) - known), written(await self._streams.last(), self.store)
+        for start in range(0, len(fresh), _TOGETHER):
+            some = fresh[start : start + _TOGETHER]
+            await asyncio.gather(*(self._streams.put(self._subjects.position(name), last) for name in some))
+
+    async def _places(self, kind: str) -> AsyncIterator[tuple[str, int]]:
+        """Yield who is written down to be how far."""
+        prefix = f"{self._subjects.prefix}.at.{kind}"
+        async for message in self._streams.newest(self._streams.at, f"{prefix}.*"):
+            if (place := place_in(message.payload, self.store)) is not None:
+                yield name_of(prefix, message.subject), place
 
     async def forget(self, subscriber: str) -> None:
         """Keep nothing any more for somebody."""
@@ -186,10 +216,7 @@ class Positions:
         """Forget what everybody has read, and channels that hold nothing more for somebody."""
         positions: dict[str, int] = {}
         for kind in ("restored", "position"):
-            prefix = f"{self._subjects.prefix}.at.{kind}"
-            async for message in self._streams.newest(self._streams.at, f"{prefix}.*"):
-                if (place := place_in(message.payload, self.store)) is not None:
-                    positions[name_of(prefix, message.subject)] = place
+            positions |= {name: place async for name, place in self._places(kind)}
         floor = min(positions.values(), default=await self._streams.last())
         first, room = await self._streams.room()
         before = floor - min(BEFORE, int(_SHARE * room)) + 1

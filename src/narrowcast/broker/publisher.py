@@ -225,6 +225,7 @@ class Publisher:
         """Wait until a node has taken the message that is longest on its way, or it is stored."""
         sent, end = self._sent[0], time.monotonic() + self._patience
         while not sent.answer.done():
+            self._asking.check()
             left = end - time.monotonic()
             if left <= 0:  # what is on its way is lost, or was taken by somebody who cannot say so
                 why = (

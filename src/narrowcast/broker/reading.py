@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import deque
+from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Protocol
 
 from narrowcast.broker.cursor import Cursor
@@ -17,6 +17,8 @@ from narrowcast.errors import NarrowcastError, ParameterError, TransportError
 
 if TYPE_CHECKING:
     from narrowcast.broker.asking import Asking
+    from narrowcast.broker.event import Event
+    from narrowcast.broker.positions import Had
     from narrowcast.broker.transport import Transport
     from narrowcast.broker.wire import Subjects
 
@@ -66,6 +68,8 @@ class Reading:
         What takes messages up.
     after, store
         The place up to which all was read, in an earlier life, and the store that it is one of.
+    had
+        Events behind that place that were handed out in an earlier life.
     waiting
         Events of another store that wait to be handed out first.
     window
@@ -82,6 +86,7 @@ class Reading:
         *,
         after: int,
         store: str,
+        had: Had | None = None,
         waiting: int = 0,
         window: int = WINDOW,
     ) -> None:
@@ -91,7 +96,7 @@ class Reading:
         self.cursor = Cursor(after)
         #: Which store it reads.
         self.store = store
-        self._before, self._first = after, True
+        self._before, self._had, self._first = after, had or {}, True
         self._connections = transport.connections
         self._wake = asyncio.Event()
         self._expected, self._broken, self._ack = 0, False, ""
@@ -102,6 +107,8 @@ class Reading:
         self._done = self._stored = (0, after)
         self._storing = asyncio.Lock()
         self._ended = False
+        #: What was handed out last, some of it perhaps of frames that are not processed whole.
+        self._handed: deque[Event] = deque(maxlen=window)
 
     # ---- messages
 
@@ -214,9 +221,10 @@ class Reading:
         """Return how many events may be handed out now."""
         return self._window - (self._taken - self._stored[0])
 
-    def taken(self, many: int) -> None:
-        """Note that so many events are handed out."""
-        self._taken += many
+    def taken(self, events: list[Event]) -> None:
+        """Note that events are handed out."""
+        self._taken += len(events)
+        self._handed.extend(events)
         if self.cursor.behind:
             self._wake.set()  # there is room for more
 
@@ -234,8 +242,8 @@ class Reading:
         """Write nothing down any more, and let nobody wait for that."""
         self._ended = True
 
-    async def write(self) -> None:
-        """Write down how far this is, if that is new.
+    async def write(self, *, last: bool = False) -> None:
+        """Write down how far this is, if that is new; the `last` time with what was had behind that.
 
         Raises
         ------
@@ -249,18 +257,31 @@ class Reading:
             await _turns()
             # Messages of different subjects overtake one another: none before it may be unprocessed.
             place = min([done[1], *(number - 1 for _, number in self._ends if number <= done[1])])
-            if place <= self._stored[1]:
+            had = self._had_behind(place) if last else {}
+            if place <= self._stored[1] and not had:
                 self._stored = done[0], self._stored[1]
                 return
+            place = max(place, self._stored[1])
             where = self._subjects.position(self._name)
             try:
                 async with asyncio.timeout(_PATIENCE):
-                    why = error_of(await (await self._asking.send(where, written(place, self.store))))
+                    said = written(place, self.store, had)
+                    why = error_of(await (await self._asking.send(where, said)))
             except TimeoutError:
                 why = f"it does not answer within {_PATIENCE:g} s"
             if why is not None:
                 raise TransportError(f"the NATS server does not store how far {self._name} is: {why}")
             self._stored = done[0], place
+
+    def _had_behind(self, place: int) -> Had:
+        """Return the events behind a place that were handed out: perhaps of a frame of which not all were."""
+        many = self._taken - self._done[0] if place == self._done[1] else len(self._handed)
+        had: Had = defaultdict(list)
+        for publisher, numbers in self._had.items() if place <= self._before else ():
+            had[publisher] += numbers
+        for event in list(self._handed)[max(0, len(self._handed) - many) :] if many else ():
+            had[event.publisher].append(event.number)
+        return had
 
     async def stored(self) -> None:
         """Wait until something may be handed out."""

@@ -102,7 +102,8 @@ class Subscriber:
         #: What is stored is read, where anything is.
         self._reading: Reading | None = None
         self._keeping: asyncio.Task[None] | None = None
-        self._replaced = False
+        #: Whether another of its name reads what is stored from now on.
+        self.replaced = False
         self._standing: wire.Standing | None = None
         self._channels: dict[tuple[int, int], Inbox] = {}
         self._fixed: list[Inbox] = []
@@ -137,13 +138,16 @@ class Subscriber:
         standing = await self._ask(wire.Hello(self.name, self._life))
         if standing.after is not None:
             self._seen = Seen(patient=True)
-            await self._read_from(standing.after, standing.store)
+            await self._read_from(standing)
         await self._take_up(standing)
         self._telling = asyncio.create_task(self._account.run())
         return self
 
-    async def _read_from(self, after: int, store: str) -> None:
-        """Read what is stored behind a place, and no longer what was in a store that is gone."""
+    async def _read_from(self, standing: wire.Standing) -> None:
+        """Read what is stored from where this was, and no longer what was in a store that is gone."""
+        assert standing.after is not None
+        for publisher, numbers in standing.had.items():
+            self._seen.fresh(publisher, numbers)
         if self._reading is not None:
             self._reading.end()
             await _ended(self._keeping)
@@ -154,8 +158,9 @@ class Subscriber:
             self._asking,
             self.name,
             self,
-            after=after,
-            store=store,
+            after=standing.after,
+            store=standing.store,
+            had=standing.had,
             waiting=len(self._events),
             window=self._window,
         )
@@ -180,6 +185,11 @@ class Subscriber:
     async def unsubscribe(self, *subscription_ids: int) -> None:
         """Give up subscriptions by id."""
         await self._take_up(await self._ask(wire.Remove(self.name, list(subscription_ids))))
+
+    @property
+    def stored(self) -> bool:
+        """Whether what is for it is stored until it has read it."""
+        return self._reading is not None
 
     @property
     def got(self) -> Got:
@@ -227,10 +237,17 @@ class Subscriber:
                 elif isinstance(order, wire.Prepare):
                     await self._join(order.epoch, order.channels)
                 elif isinstance(order, wire.Taken) and order.life != self._life:
-                    self._replaced = True
-                    self._arrived.set()
+                    self._give_way()
             except TransportError as error:  # nodes send directly to who does not say that it listens
                 log.warning("%s does not listen to its channels: %s", self.name, error)
+
+    def _give_way(self) -> None:
+        """Let another of this name read: hand out nothing more, and write nothing down."""
+        self.replaced = True
+        if self._reading is not None:
+            self._reading.end()
+        self._events.clear()
+        self._arrived.set()
 
     async def _watch(self, beats: Inbox) -> None:
         """Say hello again when the first node is another: it does not know who listens to what.
@@ -267,7 +284,7 @@ class Subscriber:
             if now.after is None or now.store == self._reading.store:
                 return now, False
             log.warning("the broker was restored: %s goes on from where it was then", self.name)
-            await self._read_from(now.after, now.store)
+            await self._read_from(now)
         return now, True
 
     async def _take_up(self, standing: wire.Standing) -> None:
@@ -425,23 +442,25 @@ class Subscriber:
             self._reading.processed()
             await self._reading.stored()
             most = min(most, self._reading.left())
-        while not self._events:
+        while self.replaced or not self._events:
             if self._closed:
                 return []
             self._asking.check()
-            if self._replaced:
+            if self.replaced:
                 raise TransportError(
                     f"another {self.name!r} reads what is stored from now on; give each a name of its own"
                 )
             self._arrived.clear()
-            await self._arrived.wait()
+            with suppress(TimeoutError):  # and sees then whether it may still come
+                async with asyncio.timeout(_SOON):
+                    await self._arrived.wait()
         if len(self._events) <= most:
             found = list(self._events)
             self._events.clear()
         else:
             found = [self._events.popleft() for _ in range(most)]
         if self._reading is not None:
-            self._reading.taken(len(found))
+            self._reading.taken(found)
         return found
 
     async def aclose(self, *, processed: bool = True) -> None:
@@ -457,8 +476,8 @@ class Subscriber:
             if processed:
                 self._reading.processed()
             with suppress(TransportError):
-                await self._reading.write()
-        if self._standing is not None:
+                await self._reading.write(last=processed)
+        if self._standing is not None and not self.replaced:
             with suppress(TransportError):
                 await self._account.report()
                 bye = wire.encode(wire.Bye(self.name))

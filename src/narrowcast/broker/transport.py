@@ -74,6 +74,11 @@ class Transport(Protocol):
         """How often it was connected: when it goes up, messages may have been missed."""
         ...
 
+    @property
+    def refusal(self) -> str:
+        """Why servers take this user no longer; nothing where they do."""
+        ...
+
     async def publish(self, subject: str, payload: bytes, *, reply: str = "", key: str = "") -> None:
         """Send bytes to every subscription whose pattern fits the subject.
 

@@ -207,6 +207,8 @@ class Standing(msgspec.Struct, tag="standing", frozen=True):
         Of `Hello`, how far the subscriber has read what is stored for it; None where nothing is stored.
     store
         What tells the store of events from others: one that was restored, or made anew, is another.
+    had
+        Of `Hello`, events behind `after` that it has had, by publisher: it ended in the middle of a frame.
     """
 
     change: int
@@ -221,6 +223,7 @@ class Standing(msgspec.Struct, tag="standing", frozen=True):
     since: int = 0
     after: int | None = None
     store: str = ""
+    had: dict[str, list[int]] = {}
 
 
 class Beat(msgspec.Struct, tag="beat", frozen=True):

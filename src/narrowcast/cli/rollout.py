@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 #: Seconds that a rollout may take: channels may be joined slowly.
 _LONG = 86_400.0
+_ENDED = "the broker has ended meanwhile; see which plan it uses, and roll this one out again"
 
 
 def rollout(
@@ -95,20 +96,29 @@ async def _rollout(who: Login, order: Rollout, prefix: str, done: list[dict[str,
         await asking.start()
         # How long it takes to join so many channels only the broker knows; that it is there it says.
         asked = asyncio.ensure_future(asking.ask(subjects.orders, wire.encode(order), patience=_LONG))
-        beat = asyncio.ensure_future(anext(beats))
+        since: int | None = None
         try:
-            done_first, _ = await asyncio.wait(
-                {asked, beat}, timeout=2 * BEAT + 1, return_when=asyncio.FIRST_COMPLETED
-            )
-            if not done_first:
-                raise TransportError(
-                    f"no broker is there at {who.where} with prefix {prefix!r}; start narrowcast serve"
-                )
+            while not asked.done():
+                beat = asyncio.ensure_future(anext(beats))
+                await asyncio.wait({asked, beat}, timeout=2 * BEAT + 1, return_when=asyncio.FIRST_COMPLETED)
+                if beat.done():
+                    now = wire.decode_beat(beat.result().payload).since
+                    if since not in (None, now):
+                        raise TransportError(_ENDED)
+                    since = now
+                    continue
+                beat.cancel()
+                await asyncio.gather(beat, return_exceptions=True)
+                if not asked.done() and since is None:
+                    raise TransportError(
+                        f"no broker is there at {who.where} with prefix {prefix!r}; start narrowcast serve"
+                    )
+                if not asked.done():
+                    raise TransportError(_ENDED)
             said = await asked
         finally:
             asked.cancel()
-            beat.cancel()
-            await asyncio.gather(asked, beat, return_exceptions=True)
+            await asyncio.gather(asked, return_exceptions=True)
             await asking.aclose()
     answer = wire.decode_answer(said)
     if isinstance(answer, wire.Refused):

@@ -113,7 +113,9 @@ async def _subscribe(
         there = set(subscriber.filters.values())  # of another time
         if not wanted and not there:
             raise ParameterError("there is nothing to subscribe to; give --filter or --topic")
-        fresh = [text for text in wanted if text not in there]
+        # Where nothing is stored others of this name may read too: what they have goes when they go.
+        alone = subscriber.stored or keep
+        fresh = [text for text in wanted if not alone or text not in there]
         ids = await subscriber.subscribe(*fresh) if fresh else []
         line = _with_id if with_ids else _plain
         print(f"subscribed as {name!r}; interrupt to stop", file=sys.stderr, flush=True)
@@ -127,7 +129,7 @@ async def _subscribe(
                     if not left:
                         break
         finally:
-            if fresh and not keep:
+            if wanted and not keep and not subscriber.replaced:
                 held = subscriber.filters  # a broker that came again gave them other ids
-                own = [n for n in ids if n in held] or [n for n, text in held.items() if text in fresh]
-                await subscriber.unsubscribe(*own)
+                own = [] if subscriber.stored else [n for n in ids if n in held]
+                await subscriber.unsubscribe(*(own or [n for n, text in held.items() if text in wanted]))

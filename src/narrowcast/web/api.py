@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from narrowcast import __version__
 from narrowcast.broker import Desk, Publisher, Subscriber, wire
-from narrowcast.errors import InputError, MissingError, NarrowcastError, PaceError, PlanError
+from narrowcast.errors import InputError, MissingError, NarrowcastError, PaceError, PlanError, TransportError
 from narrowcast.web.metrics import NodeMetrics
 from narrowcast.web.tokens import Open, Tokens
 
@@ -42,8 +43,12 @@ _EVENTS = {
         },
     }
 }
+log = logging.getLogger(__name__)
+
 #: Subscriptions that are listed at once, at most.
 _LISTED = 1000
+#: Seconds from one look at whether who reads is still a user to the next.
+_LOOK = 1.0
 
 
 class NewSubscription(BaseModel):
@@ -238,11 +243,20 @@ def make_api(node: Node, transport: Transport, tokens: Tokens | None = None) -> 
         reader = await Subscriber(transport, subscriber, prefix=prefix).start()
 
         async def lines() -> AsyncIterator[bytes]:
+            shown = True
             try:
-                while (some := await reader.take(_LISTED)) and access.still(request):
-                    yield b"".join(event.payload + b"\n" for event in some)
+                while access.still(request):
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_LOOK):
+                            some = await reader.take(_LISTED)
+                        shown = access.still(request)
+                        if not some or not shown:
+                            break
+                        yield b"".join(event.payload + b"\n" for event in some)
+            except TransportError as error:  # another of this name reads: the answer has begun, and ends
+                log.warning("a stream of events over HTTP ends: %s", error)
             finally:  # by itself: this is cancelled when who reads has gone
-                task = asyncio.ensure_future(reader.aclose())
+                task = asyncio.ensure_future(reader.aclose(processed=shown))
                 closing.add(task)
                 task.add_done_callback(closing.discard)
 
