@@ -337,6 +337,11 @@ def test_who_sends_too_fast_is_told_after_it_is_stored(nats_url: str, tmp_path: 
             assert fast.stored
             with pytest.raises(PaceError, match=r"^20 events of 'fast' from .* sends more than 5 events a"):
                 await flushed_for_ever(fast)
+            last = await Publisher(transport, "last", prefix="fast").start()
+            for price in range(30):
+                await last.publish({"price": price})
+            with pytest.raises(PaceError, match=r"^20 events of 'last' from"):  # before it ends
+                await last.aclose()
             await slow.publish({"price": 1})
             for each in (slow, other, fast):  # who has heard it is told once, and nobody else is
                 await each.aclose()

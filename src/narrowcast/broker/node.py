@@ -49,7 +49,7 @@ STORED = 256
 _REASONS = 1000
 _FAILED = "the node failed to send it; its log says why"
 #: How a batch of a publisher's begins: as an array of MessagePack, which no JSON does.
-_BATCH = (b"\x93", b"\x94", b"\xdc")
+_BATCH = (b"\x93", b"\x94", b"\x95", b"\xdc")
 
 
 class Node:
@@ -205,6 +205,8 @@ class Node:
                 batch = self._events_of(message)
                 if batch is not None:
                     batches.append(self._paced(batch, message, position, refused))
+                    if batch.settle:
+                        refused.setdefault(position, wire.encode(wire.Refused("", batch.first)))
             self.waiting = len(ingress)
             since = min((batch.sent for batch in batches if batch.sent), default=time.time())
             arrived = Arrivals.of(batches)

@@ -31,6 +31,8 @@ BATCH = 1 << 16
 WINDOW = 64
 #: Seconds without an answer after which messages are sent again, where they are stored.
 _AGAIN = 1.0
+#: Seconds for a node to be done with what is stored, before nobody waits for it any more.
+_SETTLED = 2.0
 _encode = msgspec.json.Encoder().encode
 
 
@@ -110,7 +112,7 @@ class Publisher:
         self.number = self._first = time.time_ns()
         self._sent: deque[_Sent] = deque()
         self._refused: list[tuple[int, int, str]] = []
-        self._fast = False
+        self._fast, self._settled = False, asyncio.Event()
         self._soon: asyncio.Task[None] | None = None
         self._sending = asyncio.Lock()
         #: How many events it has been given.
@@ -127,9 +129,13 @@ class Publisher:
         with suppress(msgspec.MsgspecError, UnicodeError):
             answer = wire.decode_answer(message.payload)
             # Another of this name hears it too.
-            if isinstance(answer, wire.Refused) and self._first <= answer.first < self.number:
+            if not isinstance(answer, wire.Refused) or not self._first <= answer.first <= self.number:
+                return
+            if answer.many:
                 self._fast = True
                 self._refused.append((answer.first, answer.many, answer.reason))
+            else:
+                self._settled.set()
 
     async def publish(self, event: Mapping[str, Any] | bytes) -> None:
         """Publish an event: a mapping, or JSON as it is; waits while nodes do not keep up.
@@ -264,10 +270,30 @@ class Publisher:
                 await self._oldest()
         self._tell_refused()
 
+    async def settle(self) -> None:
+        """Flush; and where events are stored, wait until a node is done with them.
+
+        A node that is not there within two seconds is not waited for: what is stored waits for it.
+
+        Raises
+        ------
+        TransportError
+            When some are not stored; a `PaceError` when a node finds that some came too fast.
+        """
+        await self.flush()
+        if self.stored:
+            self._settled.clear()
+            mark = wire.encode(wire.Batch(self.name, self.number, [], time.time(), settle=True))
+            with suppress(TimeoutError, TransportError):
+                async with asyncio.timeout(_SETTLED):
+                    await self._asking.ask(self._subject, mark)
+                    await self._settled.wait()
+        self._tell_refused()
+
     async def aclose(self) -> None:
-        """Flush, and end."""
+        """Settle, and end."""
         try:
-            await self.flush()
+            await self.settle()
         finally:
             if self._soon is not None:
                 self._soon.cancel()

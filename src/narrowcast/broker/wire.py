@@ -22,13 +22,15 @@ Run: TypeAlias = tuple[str, int]
 class Batch(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Events of one publisher, numbered from `first` on: what publishers send to nodes.
 
-    `sent` is when, in seconds since 1970 by the publisher's clock; 0 where it does not say.
+    `sent` is when, in seconds since 1970 by the publisher's clock; 0 where it does not say. With `settle` the
+    publisher is told when a node is done with them, which it is not otherwise where they are stored.
     """
 
     publisher: str
     first: Annotated[int, msgspec.Meta(ge=0, le=_LAST)]
     payloads: list[bytes]
     sent: float = 0.0
+    settle: bool = False
 
 
 class Frame(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,8 @@ from narrowcast.cli import live, options
 from narrowcast.errors import InputError, PaceError, ParameterError
 
 if TYPE_CHECKING:
-    from narrowcast.broker import Publisher
+    from collections.abc import Awaitable, Callable
+
     from narrowcast.broker.login import Login
     from narrowcast.broker.quarantine import Letter, Quarantine
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 FILE = "dead-letters.db"
 #: Letters that are sent again between two looks at the file.
 _STEP = 1000
+#: Seconds to wait when they came too fast.
+_SLOWER = 1.0
 #: Reasons that are told, the most frequent.
 _REASONS = 100
 #: Characters of a payload that a table shows.
@@ -120,8 +124,8 @@ async def _replay(kept: Quarantine, reason: str, who: Login, prefix: str, done: 
             after = 0
             while some := [each for each in kept.read(after, _STEP, reason) if each.letter <= last]:
                 for letter in some:
-                    await _unhurried(publisher, letter.payload)
-                await _unhurried(publisher, None)
+                    await _unhurried(publisher.publish, letter.payload)
+                await _unhurried(publisher.settle)
                 kept.forget([letter.letter for letter in some])
                 done.append(len(some))
                 after = some[-1].letter
@@ -129,14 +133,15 @@ async def _replay(kept: Quarantine, reason: str, who: Login, prefix: str, done: 
             await publisher.aclose()
 
 
-async def _unhurried(publisher: Publisher, payload: bytes | None) -> None:
+async def _unhurried(work: Callable[..., Awaitable[None]], *given: bytes) -> None:
     """Publish something, or wait until all is taken; what came too fast before is kept anew, and told."""
     while True:
         try:
-            await (publisher.flush() if payload is None else publisher.publish(payload))
+            await work(*given)
             return
         except PaceError as error:
             print(f"warning: {error}", file=sys.stderr)
+            await asyncio.sleep(_SLOWER)
 
 
 def _open(data: Path) -> Quarantine:
