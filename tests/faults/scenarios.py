@@ -89,7 +89,8 @@ def _disk(of: Callable[..., disks.FullRun]) -> Callable[[Path, bool], Row]:
         load = Load(seed=30)
         found = of(folder, load, full=5.0 if quick else disks.FULL)
         kept, held = found.letters
-        made = row(found.run, 1, load, said=found.refusals, letters=held)
+        said = dict.fromkeys(each.replace(f"{folder}/", "") for each in found.refusals)
+        made = row(found.run, 1, load, said=list(said), letters=held)
         if held != kept:
             made.wrong.append(f"{held} of {kept} dead letters are kept")
         if not any("no space left" in said or "disk is full" in said for said in found.refusals):
