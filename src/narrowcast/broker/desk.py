@@ -17,6 +17,7 @@ from narrowcast.broker.gathering import Gathering
 from narrowcast.broker.offered import read_offered
 from narrowcast.broker.placing import Recent
 from narrowcast.broker.standing import Epoch, no_routes, nothing_on_its_way
+from narrowcast.broker.tasks import ended
 from narrowcast.errors import InputError, NarrowcastError, ParameterError, PlanError, TransportError
 from narrowcast.files import first_line
 from narrowcast.filters.limits import LENIENT
@@ -155,9 +156,7 @@ class Desk:
 
     async def stop(self) -> None:
         """End its work."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await ended(*self._tasks)
         await self._others.aclose()
 
     async def _answer(

@@ -21,6 +21,7 @@ from narrowcast.broker.interests import Interests
 from narrowcast.broker.outlet import Sending, Storing
 from narrowcast.broker.standing import Epoch, Snapshot, no_routes
 from narrowcast.broker.streams import place_of
+from narrowcast.broker.tasks import ended
 from narrowcast.errors import InputError, ParameterError, TransportError
 from narrowcast.files import first_line
 from narrowcast.routing import ChannelRouter, Method
@@ -173,9 +174,7 @@ class Node:
 
     async def stop(self) -> None:
         """End its work."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await ended(*self._tasks)
         self._tasks = []
         await self.holding.stop()
         if self._streams is not None and self.storing is not None:

@@ -8,7 +8,7 @@ import secrets
 import time
 from collections import deque
 from contextlib import suppress
-from itertools import chain, compress, repeat
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Self
 
 import msgspec
@@ -16,12 +16,13 @@ import msgspec
 from narrowcast.broker import wire
 from narrowcast.broker.asking import PATIENCE, Asking
 from narrowcast.broker.event import Event
+from narrowcast.broker.framed import frame_of, picked
 from narrowcast.broker.reading import WINDOW, Reading, check_window
 from narrowcast.broker.seen import Seen
 from narrowcast.broker.sieve import Sieve
+from narrowcast.broker.tasks import ended
 from narrowcast.broker.telling import Telling
 from narrowcast.errors import InputError, NarrowcastError, ParameterError, TransportError
-from narrowcast.files import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -150,7 +151,7 @@ class Subscriber:
             self._seen.fresh(publisher, numbers)
         if self._reading is not None:
             self._reading.end()
-            await _ended(self._keeping)
+            await ended(self._keeping)
             self._flush()  # what came of the old one
         self._reading = Reading(
             self._transport,
@@ -341,26 +342,16 @@ class Subscriber:
 
     def remember(self, message: Message) -> None:
         """Note that events of a frame were here in an earlier life: they may be stored twice."""
-        frame = self._read(message)
+        frame = frame_of(message)
         if frame is not None:
             start, numbers = 0, frame.ids()
             for publisher, many in frame.runs:
                 self._seen.fresh(publisher, numbers[start : start + many])
                 start += many
 
-    def _read(self, message: Message) -> wire.Frame | None:
-        """Return the frame of a message, None where it is none."""
-        try:
-            frame = wire.decode_frame(message.payload)
-            frame.check()
-        except (msgspec.MsgspecError, UnicodeError, InputError) as error:
-            log.warning("a message at %s is passed over: %s", message.subject, first_line(error))
-            return None
-        return frame
-
     def accept(self, message: Message) -> None:
         """Take up a frame: all of it, or what the filters let through."""
-        frame = self._read(message)
+        frame = frame_of(message)
         if frame is None:
             if self._reading is not None:
                 self._reading.added(message.number, 0)
@@ -402,12 +393,12 @@ class Subscriber:
             if many < len(every):
                 own, payloads = own[start : start + many], payloads[start : start + many]
             if wanted is not None:
-                own, payloads = _of(wanted[start : start + many], own, payloads)
+                own, payloads = picked(wanted[start : start + many], own, payloads)
             start += many
             fresh = self._seen.fresh(publisher, own)
             if fresh is not None:
                 self.got.repeated += fresh.count(False)
-                own, payloads = _of(fresh, own, payloads)
+                own, payloads = picked(fresh, own, payloads)
             room = self._limit - len(self._events)
             if len(own) > room and self._reading is None:
                 self.got.dropped += len(own) - room
@@ -471,7 +462,7 @@ class Subscriber:
         """
         if self._closed:
             return
-        await _ended(self._keeping, self._telling)
+        await ended(self._keeping, self._telling)
         if self._reading is not None:
             if processed:
                 self._reading.processed()
@@ -484,7 +475,7 @@ class Subscriber:
                 await self._asking.send(self._subjects.ask(self.name), bye)
         for inbox in [*self._fixed, *self._channels.values()]:
             await inbox.aclose()
-        await _ended(self._watching)
+        await ended(self._watching)
         if self._obeying is not None:
             await self._obeying
         self._channels.clear()
@@ -502,16 +493,3 @@ class Subscriber:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose(processed=error is None)
-
-
-async def _ended(*tasks: asyncio.Task[None] | None) -> None:
-    """End tasks that go on for ever, and wait until they have."""
-    there = [task for task in tasks if task is not None]
-    for task in there:
-        task.cancel()
-    await asyncio.gather(*there, return_exceptions=True)
-
-
-def _of(flags: list[bool], numbers: list[int], payloads: list[bytes]) -> tuple[list[int], list[bytes]]:
-    """Return the numbers and payloads of those events for which a flag is set."""
-    return list(compress(numbers, flags)), list(compress(payloads, flags))
