@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from typing import TYPE_CHECKING
 
@@ -73,3 +74,21 @@ def test_a_connection_that_is_not_open(nats_url: str) -> None:
         connection.subscriber("ann")
     with pytest.raises(TransportError, match="a connection is opened once"):
         connection.open()
+
+
+def test_who_is_interrupted_takes_nothing(broker: str) -> None:
+    with Connection(broker, prefix="blocking") as connection:
+        reader = connection.subscriber("interrupted")
+        reader.subscribe("price > 0")
+        main = threading.main_thread().ident
+        assert main is not None
+        threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            next(reader)
+        publisher = connection.publisher("p")
+        publisher.publish({"price": 1}, {"price": 2})
+        publisher.flush()
+        found: list[int] = []
+        while len(found) < 2:
+            found += [event.data["price"] for event in reader.take(5, timeout=10)]
+        assert found == [1, 2]

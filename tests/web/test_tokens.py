@@ -105,3 +105,16 @@ def test_a_stream_ends_with_its_user() -> None:
             assert again.status_code == 401  # her token is another now
 
     asyncio.run(run())
+
+
+def test_a_stream_ends_with_its_user_though_nothing_comes() -> None:
+    async def run() -> None:
+        people = People()
+        async with started(people) as client:
+            headers = {"Authorization": f"Bearer {people.tokens['ann']}"}
+            async with client.stream("GET", "/subscribers/ann/events", headers=headers) as stream:
+                people.users = people.users.remove("ann")
+                async with asyncio.timeout(10):
+                    assert [line async for line in stream.aiter_lines()] == []
+
+    asyncio.run(run())
