@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -13,7 +17,7 @@ from narrowcast.broker.transport import Message, Transport, check_subject
 from narrowcast.errors import ParameterError, TransportError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable, Coroutine
     from contextlib import AbstractAsyncContextManager
 
     from narrowcast.broker.transport import Inbox
@@ -248,3 +252,114 @@ def test_who_gives_up_waiting_harms_nobody(nats_url: str) -> None:
         assert not transport.connected
 
     asyncio.run(run())
+
+
+class Door:
+    """Leads to a NATS server; while it is shut, who comes hears half a word and the end."""
+
+    def __init__(self, url: str) -> None:
+        self._to, self._ends = urlsplit(url), list[asyncio.StreamWriter]()
+        self.shut, self.turned_away = False, 0
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.shut:
+            self.turned_away += 1
+            writer.write(b'INFO {"server_id"')
+            writer.close()
+            return
+        there, back = await asyncio.open_connection(self._to.hostname, self._to.port)
+        self._ends += [writer, back]
+        await asyncio.gather(self._pass(reader, back), self._pass(there, writer))
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while some := await reader.read(1 << 16):
+                writer.write(some)
+        writer.close()
+
+    def shut_now(self) -> None:
+        """Send everybody out, and let nobody in."""
+        self.shut = True
+        for end in self._ends:
+            end.close()
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[str]:
+        """Let people in; yields where."""
+        async with await asyncio.start_server(self._accept, "127.0.0.1", 0) as server:
+            yield f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            self.shut_now()
+            await asyncio.sleep(0.05)
+
+
+def nothing_left_open(run: Callable[[], Coroutine[None, None, None]]) -> None:
+    """Run something, and see to it that all its connections are closed by who made them."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        asyncio.run(run())
+        gc.collect()
+    assert not [str(warning.message) for warning in told]
+
+
+@pytest.mark.nats
+def test_a_server_that_goes_while_it_greets_leaves_nothing_open(nats_url: str) -> None:
+    async def run() -> None:
+        door = Door(nats_url)
+        async with door.opened() as url, asyncio.timeout(PATIENCE):
+            transport = await NatsTransport.connect(url)
+            inbox = await transport.subscribe("still.there")
+            door.shut_now()
+            while door.turned_away < 3:
+                await asyncio.sleep(0.01)
+            door.shut = False
+            while not transport.connected:
+                await asyncio.sleep(0.01)
+            assert transport.connections == 2
+            await transport.publish("still.there", b"1")
+            assert (await anext(inbox)).payload == b"1"
+            await transport.aclose()
+
+    nothing_left_open(run)
+
+
+@pytest.mark.nats
+def test_closing_at_any_moment_of_connecting_again_is_the_end(nats_url: str) -> None:
+    async def closed_at(moment: int) -> None:
+        door = Door(nats_url)
+        async with door.opened() as url, asyncio.timeout(PATIENCE):
+            transport = await NatsTransport.connect(url)
+            door.shut_now()
+            while not door.turned_away:
+                await asyncio.sleep(0.01)
+            door.shut = moment % 4 == 0
+            await asyncio.sleep(0.18 + moment / 1_000)  # it tries again every 0.2 s
+            await transport.aclose()
+            assert not transport.connected
+
+    async def run() -> None:
+        await asyncio.gather(*map(closed_at, range(40)))
+        await asyncio.sleep(0.5)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    nothing_left_open(run)
+
+
+@pytest.mark.nats
+@pytest.mark.parametrize("shut", [False, True])
+def test_who_gives_up_connecting_leaves_nothing_open(nats_url: str, shut: bool) -> None:
+    async def run() -> None:
+        door = Door(nats_url)
+        async with door.opened() as url, asyncio.timeout(PATIENCE):
+            door.shut = shut
+            for turns in range(60):
+                task = asyncio.ensure_future(NatsTransport.connect(url))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                task.cancel()
+                (found,) = await asyncio.gather(task, return_exceptions=True)
+                if isinstance(found, NatsTransport):  # it was faster
+                    await found.aclose()
+                else:
+                    assert isinstance(found, asyncio.CancelledError)
+
+    nothing_left_open(run)

@@ -74,21 +74,21 @@ class Proxy:
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        if self._refusing:
-            _break(writer)
-            return
-        await self._open.wait()
+        ends = [writer]
         try:
+            if self._refusing:
+                raise ConnectionRefusedError
+            await self._open.wait()
             there, back = await asyncio.open_connection("127.0.0.1", self._to)
-        except OSError:
-            _break(writer)
-            return
-        pair = writer, back
-        self._pairs.add(pair)
-        try:
-            await asyncio.gather(self._pass(reader, back), self._pass(there, writer))
-        finally:
-            self._pairs.discard(pair)
+            ends.append(back)
+            self._pairs.add(pair := (writer, back))
+            try:
+                await asyncio.gather(self._pass(reader, back), self._pass(there, writer))
+            finally:
+                self._pairs.discard(pair)
+        except (OSError, asyncio.CancelledError):
+            for end in ends:
+                _break(end)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass bytes on, in one direction; while the network is cut they stay where they are."""

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from narrowcast.broker.login import Login, PlainError
+from narrowcast.broker.tasks import ended
 from narrowcast.broker.transport import Message, check_subject
 from narrowcast.broker.waiting import Waiting
 from narrowcast.errors import MissingError, ParameterError, TransportError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Coroutine, Sequence
 
+    from nats.aio.client import Srv
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
 
@@ -104,7 +106,24 @@ class _Faults:
 
 
 class _Client(Client):
-    """A client that tells its secrets only over TLS, once it was told to use that."""
+    """A client that leaves nothing open, and tells its secrets only over TLS where it is to use that."""
+
+    async def _connect_to_server(self, s: Srv) -> None:
+        """Open a connection; the one before may have got no further than that."""
+        if self._transport is not None:
+            self._transport.close()  # type: ignore[no-untyped-call]
+        await super()._connect_to_server(s)
+
+    async def close(self) -> None:
+        """End, also where it is just connecting again."""
+        self.options["allow_reconnect"] = False
+        if (again := self._reconnection_task) is not asyncio.current_task():
+            await ended(again)
+        try:
+            await super().close()
+        finally:
+            if self._transport is not None:
+                self._transport.close()  # type: ignore[no-untyped-call]
 
     def _connect_command(self) -> bytes:
         """Return the first command, which holds the password."""
@@ -190,21 +209,27 @@ class NatsTransport:
         if login.tls is not None:
             logging.getLogger("asyncio").addFilter(_but_eof)
         faults.connecting = client
+        # It is tried again and again, now and whenever it is lost, but not where it is refused.
+        trying = asyncio.ensure_future(
+            client.connect(
+                login.servers, name=name, error_cb=faults.hear, disconnected_cb=lost,
+                reconnected_cb=again, max_reconnect_attempts=-1, allow_reconnect=True, connect_timeout=2,
+                reconnect_time_wait=_AGAIN,  # type: ignore[arg-type]
+                ping_interval=_PING, max_outstanding_pings=_PINGS, user=login.user or None,
+                password=login.password or None, tls=login.tls, inbox_prefix=inbox or "_INBOX",
+            )
+        )  # fmt: skip
         try:
-            # It is tried again and again, now and whenever it is lost, but not where it is refused.
             async with asyncio.timeout(patience):
-                await client.connect(
-                    login.servers, name=name, error_cb=faults.hear, disconnected_cb=lost,
-                    reconnected_cb=again, max_reconnect_attempts=-1, allow_reconnect=True, connect_timeout=2,
-                    reconnect_time_wait=_AGAIN,  # type: ignore[arg-type]
-                    ping_interval=_PING, max_outstanding_pings=_PINGS, user=login.user or None,
-                    password=login.password or None, tls=login.tls, inbox_prefix=inbox or "_INBOX",
-                )  # fmt: skip
-        except (OSError, TimeoutError, nats.errors.Error) as error:
+                await asyncio.shield(trying)
+        except BaseException as error:  # also where nobody waits any more
+            await ended(trying)
             with suppress(nats.errors.Error, OSError, TimeoutError):
                 # One that could not agree on TLS never says that it is closed.
                 async with asyncio.timeout(_CLOSE):
                     await client.close()
+            if not isinstance(error, (OSError, TimeoutError, nats.errors.Error)):
+                raise
             raise TransportError(
                 login.refusal(error)
                 or f"no NATS server answers at {login.where} within {patience:g} s; start one, "
