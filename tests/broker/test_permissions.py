@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import narrowcast as nc
 from narrowcast.broker import Desk, Interests, NatsTransport, Node, Publisher, Subscriber
 from narrowcast.broker import permissions as module
-from narrowcast.broker.permissions import Guard, Permission, fragment, lines
+from narrowcast.broker.permissions import Guard, Permission, fragment, line_of, lines
 from narrowcast.broker.server import NatsServer
-from narrowcast.broker.users import User, Users, UsersFile
+from narrowcast.broker.users import ROLES, User, Users, UsersFile
 from narrowcast.broker.wire import Subjects
 from narrowcast.errors import TransportError
 from narrowcast.routing.routes import Routes
@@ -65,6 +65,25 @@ def test_what_roles_may_do() -> None:
     assert both.publish == [Subjects("a.b").ingress("p", 16), "a.b.orders"]
     assert both.subscribe == ["a.b.answer.p.>", "a.b.beats"]
     assert Permission.of(user("n", "node", "subscriber"), NC) == Permission(None, None)
+
+
+roles = st.lists(st.sampled_from(ROLES), min_size=1, unique=True)
+pairs = st.tuples(st.integers(0, 3), st.integers(0, 3))
+
+
+@given(st.dictionaries(names, st.tuples(roles, st.lists(pairs))), st.sampled_from(["nc", "a.b"]))
+def test_what_is_kept_of_users_changes_nothing(
+    found: dict[str, tuple[list[str], list[tuple[int, int]]]], prefix: str
+) -> None:
+    subjects = Subjects(prefix)
+    users = Users.of(User(name, tuple(found[name][0]), f"{TOKEN}{i}") for i, name in enumerate(found))
+    for turn in range(2):
+
+        def channels(name: str, turn: int = turn) -> list[str]:
+            return [subjects.channel(turn, number) for _, number in found[name][1]]
+
+        by_name = sorted(users, key=lambda each: each.name)
+        assert lines(users, subjects, channels) == [line_of(each, subjects, channels) for each in by_name]
 
 
 @given(names, names)

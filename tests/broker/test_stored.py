@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import numpy as np
 import pytest
 
@@ -18,6 +19,8 @@ from narrowcast.broker.server import NatsServer
 from narrowcast.broker.streams import Streams
 from narrowcast.broker.wire import Subjects
 from narrowcast.errors import PaceError, TransportError
+from narrowcast.web.api import make_api
+from narrowcast.web.server import serving
 from support.broker import PATIENCE, SCHEMA, plan_of, some_events, some_filters, wanted
 
 if TYPE_CHECKING:
@@ -388,6 +391,34 @@ def test_who_was_never_there_gets_what_it_subscribes_to(nats_url: str, tmp_path:
             assert await numbers_of(nats_url, "table", "s599", 2) == [0, 1]
 
     asyncio.run(run())
+
+
+def test_who_reads_anew_over_http_ends_the_stream_before(
+    nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE):
+            node = await stack.enter_async_context(broker(nats_url, tmp_path, "anew"))
+            transport = await NatsTransport.connect(nats_url)
+            stack.push_async_callback(transport.aclose)
+            url = await stack.enter_async_context(serving(make_api(node, transport), "127.0.0.1:0"))
+            client = await stack.enter_async_context(httpx.AsyncClient(base_url=url))
+            wish = {"subscriber": "ann", "filter": "price >= 0"}
+            assert (await client.post("/subscriptions", json=wish)).status_code == 201
+            async with client.stream("GET", "/subscribers/ann/events") as first:
+                lines = first.aiter_lines()
+                await send(nats_url, "anew", [{"price": 1}])
+                assert await anext(lines) == '{"price":1}'
+                async with client.stream("GET", "/subscribers/ann/events") as second:
+                    await send(nats_url, "anew", [{"price": 2}])
+                    async for line in second.aiter_lines():  # what the first had may come again
+                        if line == '{"price":2}':
+                            break
+                    assert [line async for line in lines] == []
+
+    asyncio.run(run())
+    (record,) = caplog.records
+    assert record.getMessage().startswith("a stream of events over HTTP ends: another 'ann' reads")
 
 
 def test_who_is_replaced_hands_out_nothing_more(nats_url: str, tmp_path: Path) -> None:

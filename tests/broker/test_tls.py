@@ -44,6 +44,22 @@ def test_a_server_with_a_certificate(files: Path, tmp_path: Path) -> None:
             Connection(server.url, user="ann", token="q", tls=Tls(ca=files / "ca.pem")).open()
 
 
+def test_a_server_that_goes_is_not_spoken_of_in_riddles(
+    files: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        with NatsServer(tmp_path, tls=Tls(cert=files / "cert.pem", key=files / "key.pem")) as server:
+            transport = await NatsTransport.connect(server.url, tls=Tls(ca=files / "ca.pem").context())
+            server.stop()
+            async with asyncio.timeout(10):
+                while transport.connected:
+                    await asyncio.sleep(0.01)
+            await transport.aclose()
+
+    asyncio.run(run())
+    assert [record.getMessage() for record in caplog.records] == ["the connection to NATS is lost"]
+
+
 def test_a_server_that_asks_for_certificates(files: Path, tmp_path: Path) -> None:
     both = Tls(ca=files / "ca.pem", cert=files / "cert.pem", key=files / "key.pem")
     with NatsServer(tmp_path, tls=both) as server:

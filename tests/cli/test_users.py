@@ -44,6 +44,9 @@ def test_add_list_remove(tmp_path: Path) -> None:
         {"name": "ann", "roles": ["subscriber"]}, {"name": "b o b", "roles": ["publisher"]}
     ]  # fmt: skip
     assert token not in listed + outcome("users", "list", "--users", users).stdout
+    users.chmod(0o644)
+    with running("users", "list", "--users", users) as listing:
+        assert line_with(listing, "can be read").startswith(f"warning: {users} can be read by others")
     assert outcome("users", "remove", "ann", "--users", users).returncode == 0
     assert "b o b" in outcome("users", "list", "--users", users).stdout
     assert "there is no user 'ann'" in refusal("users", "remove", "ann", "--users", users)

@@ -60,6 +60,14 @@ class Borrowed(NatsServer):
         self.port, self._host = found, self._address()
         return self._answers()
 
+    @property
+    def process(self) -> str:
+        """The process of the one that runs, in brackets; nothing where it does not say."""
+        try:
+            return f" (process {int((self._folder / 'nats.pid').read_text())})"
+        except (OSError, ValueError):
+            return ""
+
     def _address(self) -> str:
         """Return the host that the one that runs says it listens at."""
         for file in (self._folder / "ports").glob("*.ports"):

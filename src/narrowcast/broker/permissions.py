@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from narrowcast.broker.conf import listed, quoted
@@ -27,6 +28,8 @@ Channels: TypeAlias = "Callable[[str], Iterable[str]]"
 PAUSE = 0.05
 #: Seconds from one look at the users to the next.
 _LOOK = 1.0
+#: How many users are remembered as they are written down, and how what is written of a subscriber ends.
+_KNOWN, _END = 1 << 17, "] } } }"
 
 
 def no_channels(_: str) -> list[str]:
@@ -103,11 +106,28 @@ def lines(users: Users, subjects: Subjects, channels: Channels = no_channels) ->
     >>> lines(Users.of([User("a b", ("node",), "secret-of-ann-0123")]), Subjects("nc"))
     ['{ user: "a b", password: "secret-of-ann-0123" }']
     """
-    return [
-        f"{{ user: {quoted(user.name)}, password: {quoted(user.token)}"
-        f"{Permission.of(user, subjects, channels).text()} }}"
-        for user in sorted(users, key=lambda each: each.name)
-    ]
+    return [_line(user, subjects, channels) for user in sorted(users, key=lambda each: each.name)]
+
+
+def line_of(user: User, subjects: Subjects, channels: Channels = no_channels) -> str:
+    """Return a user as a server's configuration has it."""
+    permission = Permission.of(user, subjects, channels)
+    return f"{{ user: {quoted(user.name)}, password: {quoted(user.token)}{permission.text()} }}"
+
+
+def _line(user: User, subjects: Subjects, channels: Channels) -> str:
+    """Return the same as `line_of`; plans change more often than users, so all but the channels is kept."""
+    line = _without_channels(user, subjects)
+    if user.may("node") or not user.may("subscriber"):
+        return line
+    more = "".join(f", {quoted(channel)}" for channel in dict.fromkeys(channels(user.name)))
+    return f"{line.removesuffix(_END)}{more}{_END}"
+
+
+@lru_cache(_KNOWN)
+def _without_channels(user: User, subjects: Subjects) -> str:
+    """Return a user as a server's configuration has it before there is a plan."""
+    return line_of(user, subjects)
 
 
 def fragment(users: Users, subjects: Subjects, channels: Channels = no_channels) -> str:

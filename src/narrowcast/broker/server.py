@@ -362,10 +362,9 @@ class NatsServer:
         code = None if self._process is None else self._process.poll()
         if code is not None or (self._found is not None and self._gone(self._found)):
             how = "" if code is None else f" with {code}"
-            raise TransportError(
-                f"the NATS server at {self.url} has ended{how}; see {self._folder / 'nats.log'}, "
-                "and start again"
-            )
+            said_in = self._folder / "nats.log"
+            see = f"see {said_in}, and " if said_in.exists() else ""  # the folder may be gone as well
+            raise TransportError(f"the NATS server at {self.url} has ended{how}; {see}start again")
 
     def restart(self) -> None:
         """Start it again on the same port when it has died."""

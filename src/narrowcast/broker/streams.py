@@ -59,6 +59,10 @@ def place_of(reply: str) -> Place:
     return Place(stream, consumer, pending, nanos / _NANO)
 
 
+#: What a server says of a message for which a stream has no room, and what helps.
+_FULL, _ROOM = "maximum bytes exceeded", "publish again when there is room, or give serve a larger --store"
+
+
 def error_of(payload: bytes) -> str | None:
     """Return why a server has not stored a message, by its answer; None where it has.
 
@@ -67,11 +71,14 @@ def error_of(payload: bytes) -> str | None:
     >>> error_of(b'{"stream": "nc_in", "seq": 7}')
     >>> error_of(b'{"error": {"code": 503, "description": "insufficient resources"}}')
     'insufficient resources'
+    >>> error_of(b'{"error": {"code": 503, "description": "maximum bytes exceeded"}}')
+    'maximum bytes exceeded; publish again when there is room, or give serve a larger --store'
     """
     if b'"error"' not in payload:
         return None
     try:
-        return str(msgspec.json.decode(payload)["error"]["description"])
+        said = str(msgspec.json.decode(payload)["error"]["description"])
+        return f"{said}; {_ROOM}" if said == _FULL else said
     except (msgspec.MsgspecError, LookupError, TypeError):
         return payload[:200].decode(errors="replace")
 

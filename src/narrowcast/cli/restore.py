@@ -119,8 +119,11 @@ def _check(data: Path, *, force: bool) -> None:
             f"{data} is not empty, it has {', '.join(there[:_SHOWN])}{more}; name another folder, or give "
             "--force to move it aside"
         )
-    if (data / "nats" / "key").exists() and Borrowed(data / "nats").find():
-        raise TransportError(f"a broker runs in {data}; end it, or name another folder")
+    if (data / "nats" / "key").exists() and (server := Borrowed(data / "nats")).find():
+        raise TransportError(
+            f"a broker, or a NATS server that it has left behind{server.process}, runs in {data}; end it, or "
+            "name another folder"
+        )
 
 
 def _put(
