@@ -139,6 +139,7 @@ def test_channels_are_joined_no_faster_than_allowed() -> None:
     assert asyncio.run(run()) >= 10 / 50
 
 
+@pytest.mark.slow
 def test_a_node_that_has_another_plan_sends_directly(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

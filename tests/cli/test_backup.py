@@ -109,6 +109,7 @@ def test_a_broker_is_lost_and_goes_on_elsewhere(tmp_path: Path) -> None:
         assert heard(url, "bob", 1) == [101]
 
 
+@pytest.mark.slow
 @pytest.mark.nats
 def test_who_stays_connected_goes_on_with_a_restored_broker(tmp_path: Path) -> None:
     """Numbers of what is stored begin again where the backup was: nothing new is taken for something old."""
@@ -197,6 +198,7 @@ def test_while_events_flow_nothing_is_lost(tmp_path: Path) -> None:
                 assert found == sorted(found)
 
 
+@pytest.mark.slow
 @pytest.mark.nats
 @pytest.mark.parametrize("runs", [True, False])
 def test_at_most_once_has_no_streams(tmp_path: Path, runs: bool) -> None:

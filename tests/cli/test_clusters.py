@@ -135,6 +135,7 @@ def test_it_is_said_when_moving_costs_more(data: Path, tmp_path: Path) -> None:
     assert f"clusters get {100 * (cost / kept - 1):.2f} % more than if nobody moved: ncut does not" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -240,6 +241,7 @@ def test_nobody_matched_anything(tmp_path: Path) -> None:
         assert found[method, 2]["balance"] in (1.0, 4 / 3)
 
 
+@pytest.mark.slow
 def test_landmarks_that_are_fewer_than_dimensions(tmp_path: Path) -> None:
     words = ("--set", "levels=2", "--set", "groups=2", "--set", "landmarks=0.1", "--set", "dimensions=30")
     filters = [f"x < {i}" for i in range(1, 5)] + [f"x > {i}" for i in range(5, 9)]

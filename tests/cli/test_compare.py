@@ -248,6 +248,7 @@ def test_bad_words(folder: Path, tmp_path: Path) -> None:
     assert refusal(*words, "2").endswith("out exists already; name another folder or remove it")
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("flows", ["events", "cells"])
 def test_methods_by_boxes(flows: str, spark: SparkSession, tmp_path: Path) -> None:

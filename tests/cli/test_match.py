@@ -85,6 +85,7 @@ def test_counts_under_a_uri_and_rejected_elsewhere(given: list[str], tmp_path: P
     assert "-> partitioned: 2.0 copies of an event" in done.stderr
 
 
+@pytest.mark.slow
 def test_histories_beside_the_matches(given: list[str], tmp_path: Path) -> None:
     out, beside = tmp_path / "m", tmp_path / "h"
     facts, _ = document(*given, "--out", out, "--histories", beside, "--last", "1")
@@ -153,6 +154,7 @@ def test_missing_tables(given: list[str], tmp_path: Path) -> None:
     assert "s4" in refusal(*given, "--out", tmp_path / "m")
 
 
+@pytest.mark.slow
 def test_as_a_command_of_its_own(given: list[str], tmp_path: Path) -> None:
     """One line and exit code 2; what Java says before any setting is read cannot be helped."""
     code = "import sys; sys.argv[0] = 'narrowcast'; from narrowcast.cli.main import main; main()"

@@ -94,6 +94,7 @@ def test_going_on_from_a_plan(data: Path, tmp_path: Path) -> None:
     assert text.stdout.count(" <") == 1
 
 
+@pytest.mark.slow
 def test_a_limit_is_kept_on_the_way(data: Path, tmp_path: Path) -> None:
     words = ["--set", "memberships=3", "--set", "sweeps=20"]
     document("plan", *inputs(data, 1), "--channels", "8", "--sessions", "30", *words, "--out", tmp_path / "a")

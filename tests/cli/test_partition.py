@@ -50,6 +50,7 @@ def matched(path: Path) -> dict[int, list[int]]:
     return {row["event_id"]: row["subscription_ids"] for row in pq.read_table(path).to_pylist()}
 
 
+@pytest.mark.slow
 def test_from_end_to_end(given: list[str], folder: Path, tmp_path: Path) -> None:
     plan, out = tmp_path / "plan", tmp_path / "m"
     facts, _ = document(

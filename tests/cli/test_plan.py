@@ -82,6 +82,7 @@ def waste(found: dict[str, Any], method: str) -> float:
 # ------------------------------------------------------------------------------------------------- topics
 
 
+@pytest.mark.slow
 def test_topics(topics: list[str], tmp_path: Path) -> None:
     out = tmp_path / "plan"
     words = ("--method", "hash", "--channels", "2", "--seed", "4", "--out", out)

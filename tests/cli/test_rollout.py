@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.slow
 @pytest.mark.nats
 def test_a_broker_that_ends_meanwhile_is_told(tmp_path: Path) -> None:
     async def run(*since: int) -> None:

@@ -105,6 +105,7 @@ def test_three_terminals(tmp_path: Path) -> None:
         assert "warning: the plan stays as it was: " in err
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_and_a_server_that_dies(tmp_path: Path) -> None:
     with running("serve", "--port", "0", "--http", "127.0.0.1:0", "--data", tmp_path) as broker:
         api = re.findall(r"http://\S+?:\d+", line_with(broker, "serving at"))[0]

@@ -37,6 +37,7 @@ def given(tmp_path: Path) -> list[str | Path]:
     return ["--subscriptions", tmp_path / "s.parquet", "--source", tmp_path / "events", "--once"]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_matches_rates_and_a_plan_of_them(
     given: list[str | Path], spark: SparkSession, tmp_path: Path

@@ -64,6 +64,7 @@ def agree(spark: SparkSession, folder: Path, schema: Schema, table: pa.Table, te
     assert not wrong
 
 
+@pytest.mark.slow
 @settings(max_examples=25, suppress_health_check=RELAXED, phases=PHASES)
 @given(case=cases(12))
 def test_matches_are_what_where_keeps(

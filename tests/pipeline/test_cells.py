@@ -86,6 +86,7 @@ def test_cells(spark: SparkSession) -> None:
     }
 
 
+@pytest.mark.slow
 def test_heaviest_cells(spark: SparkSession) -> None:
     density = spark.createDataFrame(
         pa.table({"flow": pa.array([0, 1, 2, 3, 4, 8], pa.int32()), "rate": [1.0, 3.0, 3.0, 2.0, 9.0, 0.0]})

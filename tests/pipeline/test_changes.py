@@ -93,6 +93,7 @@ def test_at_the_same_time_a_subscription_holds(frame: Callable[[pa.Table], DataF
     assert pairs(from_changes(frame(old))) == [(8, 1)]
 
 
+@pytest.mark.slow
 @spark_only
 @pytest.mark.parametrize("seed", range(3))
 def test_the_same_as_in_memory_in_any_order_and_said_twice(

@@ -44,6 +44,7 @@ def frames_of(spark: SparkSession, interest: Interest, partitions: int) -> Inter
     )
 
 
+@pytest.mark.slow
 def test_as_good_as_on_the_driver_however_tables_are_cut(spark: SparkSession) -> None:
     interest = small()
     assert (np.diff(interest.wants.indptr) == 0).any()  # some have matched nothing

@@ -51,6 +51,7 @@ def test_owners() -> None:
         assert sorted(owner.tolist()) == sorted([*mine, -1, -1])
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("channels", [None, 12])
 def test_as_good_as_on_the_driver(
@@ -138,6 +139,7 @@ def test_nothing_and_little(spark: SparkSession) -> None:
         assert (found.plan().n_channels, found.cost) == (0, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_path_is_said(spark: SparkSession) -> None:
     interest = small(100)

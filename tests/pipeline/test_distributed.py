@@ -227,6 +227,7 @@ def test_the_cost_never_rises(
         }
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("sessions", [None, 24])
 def test_as_good_as_on_the_driver(

@@ -130,6 +130,7 @@ def assert_same(found: Any, expected: dict[str, Scored]) -> None:
 spark_settings = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @spark_settings
 @given(
@@ -173,6 +174,7 @@ def random_case(kind: pa.DataType, n: int = 4000) -> Case:
     return Case(interests, rates, Hash(channels=7).fit(Interest.from_tables(interests, rates)).plan_)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", [pa.int64(), pa.string()], ids=str)
 def test_large_hash_channels_are_cut_and_partitions_do_not_matter(

@@ -53,6 +53,7 @@ def pairs(found: Taken) -> set[tuple[str, int]]:
 WANTED = {("ann", i) for i in range(4, 10)} | {("bob", i) for i in (0, 2, 4, 6, 8, 9)}
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("options", "flows"),

@@ -82,6 +82,7 @@ def taken(spark: SparkSession, folder: Path) -> list[bytes]:
 # ------------------------------------------------------------------------------------------ streaming queries
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_every_message_once_in_steps_and_across_restarts(
     spark: SparkSession, server: NatsServer, tmp_path: Path
@@ -163,6 +164,7 @@ def test_a_server_that_stops_and_comes_back(spark: SparkSession, tmp_path: Path)
     assert taken(spark, tmp_path) == numbers(100)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_first_batch_that_fails_is_repeated_whole(
     spark: SparkSession, server: NatsServer, tmp_path: Path

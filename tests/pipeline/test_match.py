@@ -236,6 +236,7 @@ def conf(spark: SparkSession) -> Iterator[Any]:
             spark.conf.set(key, value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value"),
     [("maxRecordsPerBatch", "3"), ("maxRecordsPerBatch", "0"), ("useLargeVarTypes", "true")],

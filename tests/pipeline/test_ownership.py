@@ -60,6 +60,7 @@ def test_what_is_refused(by: str, inputs: Inputs, message: str) -> None:
         check_by(by, "direct", inputs, channels=3)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_plans_on_the_driver_and_on_spark(spark: SparkSession) -> None:
     rng = np.random.default_rng(2)

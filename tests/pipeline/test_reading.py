@@ -34,6 +34,7 @@ def table(path: Path, kind: str, **values: Any) -> Path:
     return lines(path, values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uri", [False, True])
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
 def test_files_beside_folders_that_name_values(
@@ -194,6 +195,7 @@ def test_quotes_of_csv(spark: SparkSession, tmp_path: Path) -> None:
 FIELD = hs.text(hs.sampled_from(list('a1", \n')) | hs.sampled_from("é�"), max_size=4)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(hs.lists(hs.tuples(FIELD, FIELD), min_size=1, max_size=6), hs.booleans())
 def test_csv_says_what_was_written(

@@ -203,6 +203,7 @@ def test_shuffles_have_as_many_partitions_as_data_need(
     spark.conf.unset(other)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_start_is_quiet_and_stop_is_real() -> None:
     code = (

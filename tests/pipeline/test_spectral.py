@@ -94,10 +94,16 @@ def channels_of(
 @pytest.mark.parametrize(
     ("method", "way"),
     [
-        (Ncut, {"levels": 3}),
-        (Rassoc, {"levels": 3, "clustering": "hierarchical", "history": 9}),
-        (Rassoc, {"levels": 2, "clustering": "hp2pc", "similarity": "jaccard"}),
-        (Ncut, {"levels": 2, "clustering": "sampled", "normalise": False}),
+        pytest.param(Ncut, {"levels": 3}, marks=pytest.mark.slow),
+        pytest.param(
+            Rassoc, {"levels": 3, "clustering": "hierarchical", "history": 9}, marks=pytest.mark.slow
+        ),
+        pytest.param(
+            Rassoc, {"levels": 2, "clustering": "hp2pc", "similarity": "jaccard"}, marks=pytest.mark.slow
+        ),
+        pytest.param(
+            Ncut, {"levels": 2, "clustering": "sampled", "normalise": False}, marks=pytest.mark.slow
+        ),
         (Ncut, {"levels": 2, "table": True}),
     ],
     ids=["ncut", "hierarchical", "hp2pc", "sampled", "table"],
@@ -116,6 +122,7 @@ def test_the_same_groups_have_the_same_clusters_as_on_the_driver(
     assert np.bincount(found, minlength=7).tolist() == own.size_.tolist()
 
 
+@pytest.mark.slow
 def test_it_does_not_matter_how_tables_are_cut(spark: SparkSession) -> None:
     """Also where centres are found from a sample, and then from sums over all rows."""
     interest = named(matched(300, 60))

@@ -118,6 +118,7 @@ class TestIdentity:
             place.run(changes=str(place.folder / "chagnes"))
 
 
+@pytest.mark.slow
 def test_an_id_that_changes_have_decided_on(place: Place) -> None:
     """The same files mean the same subscriptions, while it runs and after a start."""
     place.events(0, 60)

@@ -115,6 +115,7 @@ def test_sent_again_it_is_there_once(
     assert len({each[1] for each in before}) == len(before) == 40 + 19
 
 
+@pytest.mark.slow
 def test_over_channels(spark: SparkSession, server: NatsServer, subscriptions: str, tmp_path: Path) -> None:
     interest = nc.Interest(np.array([[1, 1]]), subscribers=["ann"], flows=["IBM", "SAP"])
     plan = nc.Hash(channels=1).fit(interest).plan_

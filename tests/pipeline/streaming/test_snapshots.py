@@ -41,6 +41,7 @@ def test_changes_are_taken_up_between_batches(place: Place) -> None:
     assert [batch.snapshot for batch in place.heard] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_the_same_after_a_restart(place: Place) -> None:
     place.change("1", ("subscribe", 7, "price < 130"), ("unsubscribe", 2, None))
     place.events(0, 100)

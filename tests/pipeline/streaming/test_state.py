@@ -89,6 +89,7 @@ EVENTS = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(
     max_examples=12,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
@@ -218,6 +219,7 @@ def test_bad_batches(spark: SparkSession, tmp_path: Path) -> None:
     assert rates(state.frames(datetime(2024, 3, 1)))
 
 
+@pytest.mark.slow
 def test_within_a_stream(spark: SparkSession, tmp_path: Path) -> None:
     """Spark itself calls it, and comes again with a batch whose end it has not seen."""
     source, checkpoint, folder = tmp_path / "source", tmp_path / "checkpoint", str(tmp_path / "state")
@@ -279,6 +281,7 @@ def test_what_goes_wrong_beside_is_told_by_the_next_batch(
     assert [row.events for row in State.read(spark, str(tmp_path)).counts().collect()] == [2]
 
 
+@pytest.mark.slow
 def test_folding_leaves_what_readers_have_begun_with(spark: SparkSession, tmp_path: Path) -> None:
     state = State(spark, str(tmp_path), half_life=HALF, every=2)
     for number in range(7):
@@ -292,6 +295,7 @@ def test_folding_leaves_what_readers_have_begun_with(spark: SparkSession, tmp_pa
     assert list(tmp_path.glob("*/.*")) == []
 
 
+@pytest.mark.slow
 def test_a_crash_before_old_tables_go(spark: SparkSession, tmp_path: Path) -> None:
     folder, kept = tmp_path / "state", tmp_path / "kept"
     state = State(spark, str(folder), half_life=HALF, every=100)
@@ -327,6 +331,7 @@ def test_what_weighs_nothing_is_forgotten(spark: SparkSession, tmp_path: Path) -
     assert {(row.flow, row.subscriber, row.events) for row in rows} == {("a", None, 3), ("a", "ann", 1)}
 
 
+@pytest.mark.slow
 def test_a_reader_looks_again_when_tables_went(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -423,6 +428,7 @@ def test_another_description(spark: SparkSession, tmp_path: Path) -> None:
         State(spark, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a b[1]", "{x,y}*?", "back\\\\slash"])
 def test_names_that_look_like_patterns(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """As a path and as a URI: each table counts once."""
