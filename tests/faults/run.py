@@ -81,6 +81,7 @@ def main() -> int:
     if unknown := sorted(set(given.names) - set(SCENARIOS)):
         parser.error(f"unknown scenario {unknown[0]!r}; there are: {', '.join(SCENARIOS)}")
     rows: dict[str, Row] = {}
+    commit = version()  # what is written down below is a change as well
     console = Console(width=max(160, Console().width))
     with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as made:
         base = (given.keep or Path(made)).absolute()
@@ -90,19 +91,23 @@ def main() -> int:
             rows[name] = ran(name, folder, quick=given.quick)
             console.print(name, rows[name].facts, rows[name].wrong or "well", highlight=False)
             if given.out is not None:
-                write(given.out, name, rows[name], quick=given.quick)
+                write(given.out, name, rows[name], commit, quick=given.quick)
     console.print(table(rows))
     return any(row.wrong for row in rows.values())
 
 
-def write(path: Path, name: str, row: Row, *, quick: bool) -> None:
-    """Write down what came of a scenario, in the place of what is there of it."""
+def version() -> str:
+    """Return the commit of what runs here, and whether it was changed since."""
+    return git("rev-parse", "--short", "HEAD") + " with changes" * bool(git("status", "--porcelain"))
+
+
+def write(path: Path, name: str, row: Row, commit: str, *, quick: bool) -> None:
+    """Write down what came of a scenario at a commit, in the place of what is there of it."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     try:
         before: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
     except (OSError, ValueError, LookupError):
         before = []
-    commit = git("rev-parse", "--short", "HEAD") + " with changes" * bool(git("status", "--porcelain"))
     made = {
         "scenario": name,
         "kills": row.kills,
