@@ -33,6 +33,7 @@ async def subscribed(transport: MemoryTransport, filters: dict[str, list[str]]) 
     return desk
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learned", [False, True])
 def test_a_node_that_comes_later_holds_the_same(tmp_path: Path, learned: bool) -> None:
     async def run() -> None:

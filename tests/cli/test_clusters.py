@@ -227,6 +227,7 @@ def test_parts_that_share_nothing_and_more_clusters_than_subscribers(tmp_path: P
         assert wrong(found[method, 2]) in (3, 12)
 
 
+@pytest.mark.slow
 def test_all_histories_are_equal_and_of_one_event(tmp_path: Path) -> None:
     found = compared(tmp_path, ["x < 3"] * 6 + ["x < 4"], [1.0], "--channels", "3")
     for method in METHODS:

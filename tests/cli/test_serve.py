@@ -211,6 +211,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     assert "address already in use" in found.stderr
 
 
+@pytest.mark.slow
 def test_two_nodes_and_a_plan_that_is_put_into_its_folder(tmp_path: Path) -> None:
     from narrowcast.broker import Connection, NatsServer
 

@@ -29,6 +29,7 @@ def duck() -> Iterator[duckdb.DuckDBPyConnection]:
     connection.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", TYPES)
 @settings(max_examples=40, suppress_health_check=RELAXED)
 @given(data=st.data())

@@ -285,6 +285,7 @@ CHILD = """
 """
 
 
+@pytest.mark.slow
 @every
 def test_damage_is_refused_or_changes_nothing(make: Make, tmp_path: Path) -> None:
     """A byte that flips, or an end that is missing, in a process of its own that may not crash."""

@@ -224,6 +224,7 @@ def test_pairs_come_in_pieces(spark: SparkSession, monkeypatch: pytest.MonkeyPat
     assert [piece["subscriber"] for piece in pieces] == [["ann"], ["ann"], ["ann", "bob"], ["ann", "bob"]]
 
 
+@pytest.mark.slow
 def test_stocks(spark: SparkSession) -> None:
     """The seed's grid and workload, with the density from events and from the model."""
     stocks = Stocks(n_subscriptions=400, n_events=100_000, seed=2)
@@ -255,6 +256,7 @@ def test_stocks(spark: SparkSession) -> None:
     assert pairs(found) == sorted((name, int(c)) for c in chosen for name in members[c])
 
 
+@pytest.mark.slow
 def test_unusable_input(spark: SparkSession) -> None:
     events, packed = points(spark, [(0.5, 0.5)]), compiled(spark, boxes([("ann", [0, 0], [1, 1])]))
     for top in (0, -1, 1.5, True, MOST_TOP + 1):

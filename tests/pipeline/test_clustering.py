@@ -75,6 +75,7 @@ def test_as_good_as_on_the_driver_however_tables_are_cut(spark: SparkSession) ->
     assert cost == deliveries
 
 
+@pytest.mark.slow
 def test_above_the_limit_it_is_planned_on_spark(spark: SparkSession) -> None:
     interest = small(200, 60)
     frames = frames_of(spark, interest, 2)

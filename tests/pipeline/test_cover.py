@@ -122,6 +122,7 @@ def test_neither_interest_nor_listeners_are_collected(
         assert found.listens.columns == ["subscriber", "channel"]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_nothing_and_little(spark: SparkSession) -> None:
     for wants in ([[1]], [[1, 1]], [[1, 0], [0, 1]]):

@@ -294,6 +294,7 @@ class Listeners:
         return Cost(0.0, {"flows": interest.n_flows})
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_cost_that_does_not_add_up_is_scored_at_once(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch

@@ -230,6 +230,7 @@ def test_the_interest_is_that_of_matches(spark: SparkSession) -> None:
     assert sorted(row[0] for row in found.subscribers.collect()) == sorted(f"s{i}" for i in range(120))
 
 
+@pytest.mark.slow
 def test_rows_are_those_of_pairs(spark: SparkSession) -> None:
     matches, people = some(spark)
     found = build(matches, people, of="subscriber", block=50)

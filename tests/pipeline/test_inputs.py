@@ -100,6 +100,7 @@ def test_no_number_to_make_cells_of(spark: SparkSession, tmp_path: Path) -> None
         taken(spark, **paths, flows="cells")
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_no_subscription_to_make_cells_for(spark: SparkSession, tmp_path: Path) -> None:
     paths = write(tmp_path) | {"subscriptions": str(tmp_path / "none.csv")}

@@ -212,6 +212,7 @@ def test_last_events_of_each_subscription(frame: Callable[..., DataFrame]) -> No
     assert set(rates(from_matches(matches, people, events.drop("time"), last=1))) == {12, 13}
 
 
+@pytest.mark.slow
 def test_window_and_recent_events(frame: Callable[..., DataFrame]) -> None:
     matches, people, events = frame(**MATCHES), frame(**PEOPLE), frame(**EVENTS)
     # The window ends at the latest of all events, second 9, and its start is left out.

@@ -247,6 +247,7 @@ def test_a_table_there_and_back_and_sent_twice(
     assert write_messages(frame.limit(0), server.url) == Published(0, 0, None)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_what_a_table_lacks_and_where_it_cannot_go(spark: SparkSession, server: NatsServer) -> None:
     frame = spark.createDataFrame([("nowhere.a", "1", b"x")], "subject string, id string, payload binary")

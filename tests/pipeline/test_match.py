@@ -184,6 +184,7 @@ def test_odd_names_and_values(odd: Case, strategy: str) -> None:
     assert odd.counted(strategy=strategy) == odd.sizes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parts", "copies"), [(1, 1), (7, 7), (64, 1), (64, 4), (None, 3), (7, None), (None, None)]
 )
@@ -301,6 +302,7 @@ def test_parts_cut_into_slices(
     assert case.counted(**options) == case.sizes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("subscriptions", "prices", "n"),
     [

@@ -58,6 +58,7 @@ def on_the_driver(flags: Any, kind: str) -> Pairs:
     return {(int(i), int(j)): float(alike[i, j]) for i, j in np.argwhere(shared)}
 
 
+@pytest.mark.slow
 def test_similarities_of_the_vector(spark: SparkSession) -> None:
     width = 1 + max(max(row) for row in GOLDEN["histories"])
     flags = np.zeros((len(GOLDEN["histories"]), width), np.bool_)

@@ -190,6 +190,7 @@ def test_parts_of_workers_are_joined(spark: SparkSession) -> None:
     assert parts_of(wanted(spark, named(wants), 6), 12, 1).event.tolist() == last.event.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "wants", "given"),
     [
@@ -262,6 +263,7 @@ def test_above_the_limit_it_is_planned_on_spark(spark: SparkSession) -> None:
     assert again.plan == planned.plan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["ncut", "direct"])
 def test_only_those_who_want_something_are_known(spark: SparkSession, method: str) -> None:
     """As with topics: nobody says who else there is."""

@@ -109,6 +109,7 @@ def test_plans(spark: SparkSession) -> None:
     assert found.rows[3]["wasted"] == 0  # pairwise with a channel for each flow
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_it_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
     sweep, done = counting(str(tmp_path)), tmp_path / "done"

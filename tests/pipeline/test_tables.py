@@ -192,6 +192,7 @@ def test_repeated_ids(spark: SparkSession, tmp_path: Path) -> None:
 IDS = hs.lists(hs.tuples(hs.integers(0, 3), hs.sampled_from([None, 0.0, 1.5, 2.0])), max_size=8)
 
 
+@pytest.mark.slow
 @settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(IDS, hs.integers(1, 5), hs.randoms(use_true_random=False), hs.booleans())
 def test_repeated_ids_do_not_depend_on_order_and_partitions(
@@ -265,6 +266,7 @@ def test_rates(spark: SparkSession, tmp_path: Path) -> None:
         ingest(spark, "rates", spark.sql("SELECT 1 AS flow, 1 AS rate, 1.5D AS time"))
 
 
+@pytest.mark.slow
 def test_changes_topology_locations_publishers(spark: SparkSession, tmp_path: Path) -> None:
     text = "time,subscriber,flow,action\n2024-01-01T00:00:00Z,1,2,subscribe\n"
     text += "2024-01-01,1,2,Leave\n,1,2,unsubscribe\n"

@@ -43,6 +43,7 @@ def run(name: str, seeds: tuple[int, ...] = (0,), **given: Any) -> tuple[Rows, A
     return found, outcome
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAME)
 def test_every_run_tells_what_the_simulator_does(name: str) -> None:
     panel, given = SAME[name]

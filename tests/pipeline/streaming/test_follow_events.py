@@ -121,6 +121,7 @@ def test_a_log_at_once(place: Place) -> None:
     assert done.cost == nc.Overall().score(read_interest(place.plan), plan).total
 
 
+@pytest.mark.slow
 def test_a_log_bit_by_bit_over_restarts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     log = log_of(400)
     parts = [log.slice(80 * i, 80) for i in range(5)]

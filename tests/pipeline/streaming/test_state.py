@@ -317,6 +317,7 @@ def test_a_crash_before_old_tables_go(spark: SparkSession, tmp_path: Path) -> No
     assert tables(folder) == ["batch=00000004", "upto=00000003", "upto=00000004"]
 
 
+@pytest.mark.slow
 def test_what_weighs_nothing_is_forgotten(spark: SparkSession, tmp_path: Path) -> None:
     state = State(spark, str(tmp_path), half_life=HALF, every=2)
     state.add(table(spark, [Event("old", 0, ("ann",)), Event("a", 0, ("bob",))]), 0)
@@ -372,6 +373,7 @@ def test_a_table_that_is_damaged(spark: SparkSession, tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------- the folder
 
 
+@pytest.mark.slow
 def test_cells(spark: SparkSession, tmp_path: Path) -> None:
     schema = Schema.of({"x": "double", "n": "int"})
     grid = CellGrid.equal(schema, {"x": (0, 3, 3), "n": (0, 4, 2)})
