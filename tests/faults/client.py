@@ -47,7 +47,7 @@ async def entered(url: str, name: str, load: Load) -> Subscriber:
     end = time.monotonic() + PATIENCE
     while True:
         transport = await NatsTransport.connect(url, patience=PATIENCE, **load.login(name))
-        made = Subscriber(transport, name, window=load.window, patience=3.0)
+        made = Subscriber(transport, name, window=load.window, limit=load.limit, patience=3.0)
         try:
             await made.start()
             if not made.filters:

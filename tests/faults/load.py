@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from narrowcast.broker.subscriber import LIMIT
 from narrowcast.broker.users import User, Users
 from support.broker import SCHEMA, some_events, some_filters, wanted, write_plan_of
 
@@ -39,6 +40,8 @@ class Load:
         Events a second of each publisher.
     window
         Events that a subscriber may be handed out before it acknowledges some.
+    limit
+        Events that may wait for a subscriber to ask for them; what finds no room is replayed later.
     channels
         Of each plan.
     guarded
@@ -50,6 +53,7 @@ class Load:
     publishers: int = 2
     rate: float = 200.0
     window: int = 256
+    limit: int = LIMIT
     channels: int = 4
     guarded: bool = False
 

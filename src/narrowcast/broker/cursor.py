@@ -20,6 +20,9 @@ class Cursor:
     from behind the last message that it had; what comes live meanwhile is remembered, and follows. Messages
     of different subjects may come in another order than they are stored.
 
+    A replay goes on with what is stored while it lasts. It is over once the reader has all of it: what still
+    comes of it comes live too, so that another one is needed when that is missed.
+
     Parameters
     ----------
     after
@@ -31,12 +34,14 @@ class Cursor:
     --------
     >>> from narrowcast.broker.transport import Message
     >>> cursor = Cursor(3)
-    >>> cursor.caught_up()
-    []
+    >>> cursor.begin(), cursor.caught_up()
+    (3, [])
     >>> [m.number for m in cursor.live(Message("a", b"", number=5, before=2))]
     [5]
     >>> cursor.live(Message("a", b"", number=9, before=7)), cursor.behind
     ([], True)
+    >>> cursor.begin()
+    5
     >>> [m.number for m in cursor.replayed(Message("a", b"", number=7), pending=1)]
     [7]
     >>> [m.number for m in cursor.replayed(Message("a", b"", number=9), pending=0)], cursor.behind
@@ -48,12 +53,16 @@ class Cursor:
         self.after = after
         #: Whether messages may be missing.
         self.behind = True
+        #: Whether a replay is under way that brings them.
+        self.replaying = False
         # The last place of each subject; one that it had nothing of yet begins behind the first place of all.
         self._last: dict[str, int] = {}
         self._first = after
         self._fresh: set[str] = set()
-        self._ahead: deque[Message] = deque(maxlen=ahead)
-        self._full = False
+        self._ahead: deque[Message] = deque()
+        self._most = ahead
+        # The last of those that came live during a replay and were not remembered.
+        self._forgotten = 0
 
     def join(self, subject: str) -> None:
         """Note that messages of a subject come from now on: what was there before is none of its own."""
@@ -66,10 +75,19 @@ class Cursor:
         self._last.pop(subject, None)
 
     def lost(self) -> None:
-        """Note that messages behind the last place may have been missed."""
-        self.behind = True
+        """Note that messages behind the last place may have been missed, of a replay too."""
+        self.behind, self.replaying = True, False
         self._ahead.clear()
-        self._full = False
+
+    def begin(self) -> int:
+        """Note that a replay is asked for; return the place behind which it has to begin."""
+        self.replaying, self._forgotten = True, 0  # what was forgotten until now is stored
+        return self.after
+
+    def forget(self, message: Message) -> None:
+        """Note that there is no room for a message that came live: it is replayed, if need be anew."""
+        self.behind = True
+        self._forgotten = max(self._forgotten, message.number)
 
     def live(self, message: Message) -> list[Message]:
         """Return what may be read now that a message comes: it, or nothing."""
@@ -77,16 +95,21 @@ class Cursor:
         if message.number <= known:
             return []  # it was replayed
         if self.behind and message.number > self.after:
-            self._full = self._full or len(self._ahead) == self._ahead.maxlen
-            self._ahead.append(message)
+            self._remember(message)
             return []
         if not self.behind and message.before > known and subject not in self._fresh:
             self.lost()
             # What is missing lies behind what it had of this subject, perhaps before what it had of others.
             self.after = known
-            self._ahead.append(message)
+            self._remember(message)
             return []
         return [self._had(message)]
+
+    def _remember(self, message: Message) -> None:
+        """Keep a message for when what is before it was replayed; the oldest of too many is forgotten."""
+        self._ahead.append(message)
+        if len(self._ahead) > self._most:
+            self._forgotten = max(self._forgotten, self._ahead.popleft().number)
 
     def _had(self, message: Message) -> Message:
         """Note that a message is read."""
@@ -100,22 +123,22 @@ class Cursor:
 
         That is this message; and where no more has to be replayed, all that came live meanwhile.
         """
-        if not self.behind:
+        if not self.replaying:
             return []
         found = []
         if message.number > self._last.get(message.subject, self._first):
             found = [self._had(message)]
         self.after = max(self.after, message.number)
-        if pending == 0 and not self._full:
-            found += self.caught_up()
-        elif pending == 0:  # some that came live were forgotten: they are replayed too
-            self._ahead.clear()
-            self._full = False
-        return found
+        return found if pending else found + self.caught_up()
 
     def caught_up(self) -> list[Message]:
-        """Note that nothing more is to be replayed; return what came live meanwhile, as far as it follows."""
-        self.behind = self._full = False
+        """Note that all that was stored is replayed; return what came live meanwhile, as far as it follows.
+
+        Where some of that was forgotten, the replay goes on until it has brought that too.
+        """
+        if not self.replaying or self._forgotten > self.after:
+            return []
+        self.behind = self.replaying = False
         ahead = list(self._ahead)
         self._ahead.clear()
         return [each for message in ahead for each in self.live(message)]

@@ -7,6 +7,7 @@ import logging
 import secrets
 import time
 from collections import defaultdict, deque
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from narrowcast.broker.cursor import Cursor
@@ -99,7 +100,8 @@ class Reading:
         self._before, self._had, self._first = after, had or {}, True
         self._connections = transport.connections
         self._wake = asyncio.Event()
-        self._expected, self._broken, self._ack = 0, False, ""
+        # A replay: what it is called, how many messages of it came, and where the last is acknowledged.
+        self._token, self._expected, self._ack = "", 0, ""
         # Where each message ends, in events that were added; how many were handed out; and up to which event
         # and place all is processed, and is written down.
         self._ends: deque[tuple[int, int]] = deque([(waiting, after)] if waiting else ())
@@ -118,7 +120,7 @@ class Reading:
             return  # nobody stored it
         self._look()
         if message.number > self.cursor.after and not self._reader.room():
-            self.cursor.lost()
+            self.cursor.forget(message)
             return
         for each in self.cursor.live(message):
             self._reader.accept(each)
@@ -163,19 +165,21 @@ class Reading:
         """Have replayed what is behind the last message that was there."""
         await asyncio.sleep(_DRAIN)
         await _turns()
-        token = secrets.token_hex(8)
-        self._expected, self._broken, self._ack = 0, False, ""
-        # The first time what came shortly before too: it may have been stored twice.
-        after = max(0, self.cursor.after - BEFORE) if self._first else self.cursor.after
+        token = self._token = secrets.token_hex(8)
+        self._expected, self._ack = 0, ""
+        after = self.cursor.begin()
+        if self._first:  # what came shortly before too: it may have been stored twice
+            after = max(0, after - BEFORE)
         inbox = await self._transport.subscribe(
-            f"{self._subjects.replay(self._name)}.{token}", self._replayed
+            f"{self._subjects.replay(self._name)}.{token}", partial(self._replayed, token)
         )
         try:
-            if not await self._reader.replay(after, token):
+            many = await self._reader.replay(after, token)
+            self._look()
+            if not many:
                 self._caught_up()
-            while self.cursor.behind and not self._broken:
-                if self._connections != self._transport.connections:
-                    return
+            while self.cursor.replaying:
+                self._look()
                 if self._ack and self._reader.room():
                     ack, self._ack = self._ack, ""
                     await self._transport.publish(ack, b"+ACK")
@@ -187,13 +191,14 @@ class Reading:
             await inbox.aclose()
         self._first = self._first and self.cursor.behind
 
-    def _replayed(self, message: Message) -> None:
+    def _replayed(self, token: str, message: Message) -> None:
         """Take in a message that is replayed."""
-        if self._broken:
-            return
+        self._look()
+        if token != self._token or not self.cursor.replaying:
+            return  # of one that is over
         place = place_of(message.reply)
-        if place.consumer != self._expected + 1:
-            self._broken = True
+        if place.consumer != self._expected + 1:  # some are missing
+            self.cursor.lost()
             self._wake.set()
             return
         self._expected, self._ack = place.consumer, message.reply
