@@ -68,23 +68,49 @@ def test_every_place_gets_its_events_in_their_order(some: list[wire.Batch], data
     ]
 
 
-@given(st.lists(st.tuples(st.sampled_from("pq"), st.lists(st.integers(0, 12), max_size=4)), max_size=30))
-def test_what_was_there_lately_is_known(arrive: list[tuple[str, list[int]]]) -> None:
-    """It is fresh if it was never there, and is not if it is among the last so many of its publisher."""
-    seen, never = Seen(events=5), defaultdict[str, set[int]](set)
-    lately: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=5))
-    for publisher, numbers in arrive:
-        found = seen.fresh(publisher, numbers)
-        flags = [True] * len(numbers) if found is None else found
-        assert len(flags) == len(numbers)
-        for number, fresh in zip(numbers, flags, strict=True):
-            if number not in never[publisher]:
-                assert fresh
-            if number in lately[publisher]:
-                assert not fresh
-            never[publisher].add(number)
-            if fresh:
-                lately[publisher].append(number)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("pq"), st.lists(st.integers(0, 12), max_size=4), st.sampled_from([0, 1, 4, 25])
+        ),
+        max_size=40,
+    ),
+    st.booleans(),
+)
+def test_what_was_there_lately_is_known(arrive: list[tuple[str, list[int], int]], patient: bool) -> None:
+    """It is fresh if it was never there, and is not if it is among the last so many of its publisher.
+
+    Unless that was longer ago than a while.
+    """
+    now, seconds = 0, 10
+    seen, never = Seen(events=5, seconds=seconds, patient=patient), defaultdict[str, set[int]](set)
+    lately: defaultdict[str, deque[tuple[int, int]]] = defaultdict(lambda: deque(maxlen=5))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("narrowcast.broker.seen.time.monotonic", lambda: float(now))
+        for publisher, numbers, later in arrive:
+            now += later
+            found = seen.fresh(publisher, numbers)
+            flags = [True] * len(numbers) if found is None else found
+            assert len(flags) == len(numbers)
+            for number, fresh in zip(numbers, flags, strict=True):
+                if number not in never[publisher]:
+                    assert fresh
+                if number in [each for each, at in lately[publisher] if now - at <= seconds]:
+                    assert not fresh
+                never[publisher].add(number)
+                if fresh:
+                    lately[publisher].append((number, now))
+
+
+def test_many_events_and_then_a_while_forget_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("narrowcast.broker.seen.time.monotonic", lambda: now)
+    seen = Seen(events=3, seconds=10)
+    seen.fresh("p", [0, 1])
+    now = 9.0
+    seen.fresh("p", [2])  # so many that the next ones begin anew
+    now = 11.0
+    assert seen.fresh("p", [2]) == [False]  # a while since the first
 
 
 def test_publishers_of_long_ago_are_forgotten() -> None:

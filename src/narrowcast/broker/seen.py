@@ -73,7 +73,7 @@ class Seen:
             late.difference_update(numbers if len(late) > before else ())
             found = [_first(known, number) for number in numbers]
         if len(late) >= self._events:
-            known.late, known.early = set(), late
+            known.late, known.early, known.since = set(), late, known.heard
         return found
 
     def __len__(self) -> int:
