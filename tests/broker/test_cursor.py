@@ -18,29 +18,43 @@ class World:
     """What is stored, and a reader whose subjects each have a queue of their own, as with nats-py.
 
     So has a replay: what it brings, each message with how many are to come, waits in one while live messages
-    are heard, or find no room.
+    are heard, or find no room. It brings messages of subjects that were joined before it was asked for; those
+    of others are somebody else's until then.
     """
 
-    def __init__(self, subjects: list[str], after: int, ahead: int) -> None:
+    def __init__(self, subjects: list[str], after: int, ahead: int, joined: list[str]) -> None:
         last: dict[str, int] = {}
         self.stored: list[Message] = []
         for number, subject in enumerate(subjects, 1):
             self.stored.append(Message(subject, b"", number=number, before=last.get(subject, 0)))
             last[subject] = number
-        self.cursor = Cursor(after, ahead=ahead)
+        self.cursor, self._first = Cursor(after, ahead=ahead), after
         self.got: list[Message] = []
         self.sent = 0
         self._queues: dict[str, deque[Message]] = defaultdict(deque)
         self._coming: deque[tuple[Message, int]] = deque()
-        self._next, self._asked = 0, False
+        self._next, self._asked, self._brought = 0, False, set(joined)
+        self._joined = set(joined)
+        #: The numbers of messages that are for the reader.
+        self.wanted: list[int] = []
+
+    def join(self, subject: str) -> None:
+        """Let the reader have a subject from now on, as `Subscriber._join` and `Reading.widen` do."""
+        if subject not in self._joined:
+            self.cursor.join(subject)
+            self._joined.add(subject)
+            if self.cursor.replaying:
+                self.cursor.lost()
 
     def send(self, fate: str) -> None:
         """Store and send the next message; it comes, is lost, or is lost with the connection."""
         message = self.stored[self.sent]
         self.sent += 1
+        if message.subject in self._joined and message.number > self._first:
+            self.wanted.append(message.number)
         if fate == "cut":
             self.cursor.lost()
-        elif fate == "comes" and message.subject != "others":
+        elif fate == "comes" and message.subject in self._joined:
             self._queues[message.subject].append(message)
 
     def hear(self, subject: str, many: int, *, room: bool = True) -> None:
@@ -59,14 +73,14 @@ class World:
             return
         for subject in list(self._queues):
             self.hear(subject, len(self._queues[subject]))
-        self._next, self._asked = self.cursor.begin(), True
+        self._next, self._asked, self._brought = self.cursor.begin(), True, set(self._joined)
         self._coming.clear()
         if not self._left():
             self.got += self.cursor.caught_up()
 
     def _left(self) -> list[Message]:
         """Return what a replay has not brought yet of what is stored."""
-        return [m for m in self.stored[self._next : self.sent] if m.subject != "others"]
+        return [m for m in self.stored[self._next : self.sent] if m.subject in self._brought]
 
     def bring(self, many: int) -> None:
         """Let the last replay bring so many messages, also when it is over; they are not heard yet."""
@@ -93,36 +107,46 @@ class World:
 
 
 class Step(NamedTuple):
-    """The subject of a message, what becomes of it, what is heard then, with room or not; and of a replay."""
+    """The subject of a message, what becomes of it, a subject that is joined then, and what is heard then, with
+    room or not; and of a replay.
+    """
 
     subject: str
     fate: str
+    join: str
     heard: list[tuple[str, int, bool]]
     replay: list[tuple[str, int]]
 
 
 def steps(subjects: list[str], fates: list[str]) -> st.SearchStrategy[list[Step]]:
     """Draw what happens."""
-    heard = st.lists(st.tuples(st.sampled_from(SUBJECTS), st.integers(1, 5), st.booleans()), max_size=3)
+    ours = [subject for subject in subjects if subject != "others"]
+    heard = st.lists(st.tuples(st.sampled_from(ours), st.integers(1, 5), st.booleans()), max_size=3)
     replay = st.lists(st.tuples(st.sampled_from(["ask", "bring", "hear"]), st.integers(1, 4)), max_size=4)
-    step = st.builds(Step, st.sampled_from(subjects), st.sampled_from(fates), heard, replay)
+    joined = st.sampled_from(["", "", *ours])
+    step = st.builds(Step, st.sampled_from(subjects), st.sampled_from(fates), joined, heard, replay)
     return st.lists(step, min_size=1, max_size=60)
 
 
 @given(
     # A transport tells that it may have lost messages of any subject; if it did not, the next one does.
     steps([*SUBJECTS, "others"], ["comes", "comes", "comes", "cut"])
-    | steps(["to", "others"], ["comes"])
+    | steps(["to", "c1"], ["comes"])
     | steps(["to", "others"], ["comes", "comes", "lost"]),
     st.integers(0, 8),
     st.integers(1, 10),
+    st.sampled_from([SUBJECTS, SUBJECTS[:1]]),
 )
-def test_everything_comes_once_and_in_order(drawn: list[Step], after: int, ahead: int) -> None:
+def test_everything_comes_once_and_in_order(
+    drawn: list[Step], after: int, ahead: int, joined: list[str]
+) -> None:
     # Where something was lost and nobody told, one more of each comes at the end, so that it is missed.
     lost = any(step.fate == "lost" for step in drawn)
-    world = World([*(step.subject for step in drawn), *SUBJECTS], after, ahead)
+    world = World([*(step.subject for step in drawn), *SUBJECTS], after, ahead, joined)
     for step in drawn:
         world.send(step.fate)
+        if step.join:
+            world.join(step.join)
         for subject, many, room in step.heard:
             world.hear(subject, many, room=room)
         for what, many in step.replay:
@@ -136,8 +160,11 @@ def test_everything_comes_once_and_in_order(drawn: list[Step], after: int, ahead
         for _ in SUBJECTS:
             world.send("comes")
     world.settle()
-    wanted = [m.number for m in world.stored[: world.sent] if m.number > after and m.subject != "others"]
-    assert sorted(m.number for m in world.got) == wanted
+    numbers = [m.number for m in world.got]
+    assert len(numbers) == len(set(numbers))
+    # What a channel held before it was joined may come: events of it that are wanted came directly before.
+    before = {m.number for m in world.stored if m.subject not in joined}
+    assert set(world.wanted) <= set(numbers) <= set(world.wanted) | before
     for subject in SUBJECTS:
         own = [m.number for m in world.got if m.subject == subject]
         assert own == sorted(own)

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from narrowcast.broker.positions import had_in, place_in, renewed, written
+from narrowcast.broker.nats import NatsTransport
+from narrowcast.broker.positions import Positions, had_in, place_in, renewed, written
+from narrowcast.broker.streams import Streams
 from narrowcast.broker.wire import Subjects
+from narrowcast.errors import TransportError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 STORES = st.text("0123456789abcdef", min_size=1, max_size=16)
 NC = Subjects("a.b")
@@ -54,3 +66,78 @@ def test_a_restored_store_is_another_with_the_same_positions(
     assert len(found) == len(right)
     kept = [name for name in restored if not positions.get(name, (0, False))[1]]
     assert all(had_in(found[NC.restored(name)]) == had for name in kept)
+
+
+class Failing(Streams):
+    """Streams of a server that at times does not store what it is given, or takes long for it."""
+
+    refuses = False
+    #: What is waited for before anything is stored.
+    held: asyncio.Event | None = None
+
+    async def put(self, subject: str, payload: bytes) -> None:
+        if self.refuses:
+            raise TransportError("no room")
+        if self.held is not None:
+            await self.held.wait()
+        await super().put(subject, payload)
+
+
+@asynccontextmanager
+async def positions(url: str, prefix: str) -> AsyncIterator[tuple[Positions, Failing, Subjects]]:
+    """Start positions on a server."""
+    transport = await NatsTransport.connect(url)
+    subjects = Subjects(prefix)
+    streams = Failing(transport, subjects, most=16 << 20)
+    await streams.start()
+    made = Positions(streams, subjects)
+    await made.start()
+    yield made, streams, subjects
+    await streams.aclose()
+    await transport.aclose()
+
+
+async def stored(streams: Streams, subjects: Subjects, name: str) -> list[list[int]]:
+    """Return the channels that are stored for somebody."""
+    found: list[list[int]] = msgspec.msgpack.decode(await streams.get(streams.at, subjects.joined(name)))
+    return found
+
+
+@pytest.mark.nats
+def test_channels_that_could_not_be_stored_are_when_they_are_joined_again(nats_url: str) -> None:
+    """Nothing goes over them before; after that a node that starts anew has to know of them."""
+
+    async def run() -> None:
+        async with positions(nats_url, "unstored") as (made, streams, subjects):
+            streams.refuses = True
+            with pytest.raises(TransportError):
+                await made.join("ann", 7, [1])
+            streams.refuses = False
+            await made.join("ann", 7, [1])
+            assert await stored(streams, subjects, "ann") == [[7, 1, 0]]
+
+    asyncio.run(run())
+
+
+@pytest.mark.nats
+def test_what_is_joined_while_others_are_swept_is_stored_last(nats_url: str) -> None:
+    async def run() -> None:
+        async with positions(nats_url, "swept") as (made, streams, subjects):
+            await made.of("ann")
+            await made.of("bob")
+            for name in ("ann", "bob"):
+                await made.join(name, 7, [1])
+            await streams.put(subjects.stored("x"), b"")
+            await made.switch(8)
+            for name in ("ann", "bob"):  # they have read all that was over those channels
+                await streams.put(subjects.position(name), written(1, made.store))
+            streams.held = asyncio.Event()
+            sweeping = asyncio.create_task(made.sweep())
+            joining = [asyncio.create_task(made.join(name, 8, [2])) for name in ("bob", "cleo", "ann")]
+            await asyncio.sleep(0.2)
+            streams.held.set()
+            await asyncio.gather(sweeping, *joining)
+            for name in ("ann", "bob", "cleo"):
+                assert await stored(streams, subjects, name) == [[8, 2, 0]]
+
+    asyncio.run(run())

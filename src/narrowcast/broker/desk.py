@@ -115,6 +115,8 @@ class Desk:
         if self._positions is not None:
             await self._positions.start()
             await self._positions.begin(self.interests.subscribers)
+            if not self._waits:  # else they may still go by the plan of an earlier start
+                await self._positions.switch(self.epoch.number)
         asked = await self._transport.subscribe(self.subjects.asks)
         orders = await self._transport.subscribe(self.subjects.orders)
         await self._others.start()

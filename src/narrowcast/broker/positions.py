@@ -116,6 +116,10 @@ class Positions:
         self.store = ""
         # By subscriber, plan and channel: the place up to which the channel may hold something, 0 for any.
         self._channels: dict[str, dict[tuple[int, int], int]] = {}
+        # Those whose channels are not stored as they are here; and one at a time, so that what is stored last
+        # is what was written last.
+        self._unstored: set[str] = set()
+        self._writing = asyncio.Lock()
 
     async def start(self) -> None:
         """Make the streams where they are not there, and take up what they hold."""
@@ -124,7 +128,6 @@ class Positions:
         self.store = secrets.token_hex(8) if known is None else known.decode()
         if known is None:
             await self._streams.put(self._subjects.store, self.store.encode())
-        last = await self._streams.last()
         prefix = f"{self._subjects.prefix}.at.joined"
         async for message in self._streams.newest(self._streams.at, f"{prefix}.*"):
             try:
@@ -132,7 +135,7 @@ class Positions:
             except msgspec.MsgspecError:
                 log.warning("%s cannot be read, and is left out", message.subject)
                 continue
-            found = {(epoch, channel): until or last for epoch, channel, until in rows}
+            found = {(epoch, channel): until for epoch, channel, until in rows}
             self._channels[name_of(prefix, message.subject)] = found
 
     async def of(self, subscriber: str) -> tuple[int, Had]:
@@ -166,6 +169,7 @@ class Positions:
     async def forget(self, subscriber: str) -> None:
         """Keep nothing any more for somebody."""
         self._channels.pop(subscriber, None)
+        self._unstored.discard(subscriber)
         of = self._subjects
         for subject in (of.position(subscriber), of.restored(subscriber), of.joined(subscriber)):
             await self._streams.forget(self._streams.at, subject)
@@ -176,18 +180,30 @@ class Positions:
         fresh = {(epoch, channel): 0 for channel in channels}
         if any(own.get(key) != 0 for key in fresh):
             own |= fresh
+            self._unstored.add(subscriber)
+        if subscriber in self._unstored:
             await self._write(subscriber)
 
     async def switch(self, epoch: int) -> None:
-        """Note that a plan is in use, and nothing more goes over channels of others."""
+        """Note that a plan is in use on all nodes, and nothing more goes over channels of others."""
         last = await self._streams.last()
         for own in self._channels.values():
             own.update({key: last for key, until in own.items() if not until and key[0] != epoch})
 
     async def _write(self, subscriber: str) -> None:
         """Store the channels of somebody."""
-        rows = [(*key, until) for key, until in self._channels[subscriber].items()]
-        await self._streams.put(self._subjects.joined(subscriber), msgspec.msgpack.encode(rows))
+        self._unstored.add(subscriber)
+        async with self._writing:
+            own = self._channels.get(subscriber)
+            if own is None or subscriber not in self._unstored:
+                return  # it was forgotten, or is stored meanwhile
+            rows = [(*key, until) for key, until in own.items()]
+            self._unstored.discard(subscriber)
+            try:
+                await self._streams.put(self._subjects.joined(subscriber), msgspec.msgpack.encode(rows))
+            except BaseException:  # also where nobody waits any more
+                self._unstored.add(subscriber)
+                raise
 
     async def replay(self, subscriber: str, after: int, token: str, store: str) -> int:
         """Let somebody have all again that was stored for it behind a place; return how many messages.
@@ -222,10 +238,11 @@ class Positions:
         before = floor - min(BEFORE, int(_SHARE * room)) + 1
         if before > first:
             await self._streams.trim(before)
-        for name, own in self._channels.items():
-            held = {key: until for key, until in own.items() if not until or until > positions.get(name, 0)}
-            if len(held) < len(own):
-                self._channels[name] = held
+        for name, own in list(self._channels.items()):
+            gone = [key for key, until in own.items() if until and until <= positions.get(name, 0)]
+            for key in gone:
+                del own[key]
+            if gone or name in self._unstored:
                 await self._write(name)
 
     async def sweeps(self) -> None:

@@ -134,6 +134,12 @@ class Reading:
             self.cursor.lost()
             self._wake.set()
 
+    def widen(self) -> None:
+        """Note that a node knows of more subjects: a replay that began before brings nothing of them."""
+        if self.cursor.replaying:
+            self.cursor.lost()
+            self._wake.set()
+
     async def run(self) -> None:
         """Have replayed what was missed, and write down how far this is, for as long as it runs."""
         stored = time.monotonic()

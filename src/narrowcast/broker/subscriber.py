@@ -318,6 +318,8 @@ class Subscriber:
                 self._channels[epoch, channel] = await self._transport.subscribe(subject, self._hear)
         said = wire.encode(wire.Listening(self.name, epoch, list(channels)))
         await self._asking.send(self._subjects.ask(self.name), said)
+        if self._reading is not None:  # what is asked of the node now it is asked after that
+            self._reading.widen()
 
     # ---- what it gets
 
