@@ -16,7 +16,7 @@ from narrowcast.broker import Desk, Interests, NatsTransport, Node, Publisher, S
 from narrowcast.broker import permissions as module
 from narrowcast.broker.permissions import Guard, Permission, fragment, line_of, lines
 from narrowcast.broker.server import NatsServer
-from narrowcast.broker.users import ROLES, User, Users, UsersFile
+from narrowcast.broker.users import OWN, ROLES, User, Users, UsersFile
 from narrowcast.broker.wire import Subjects
 from narrowcast.errors import TransportError
 from narrowcast.routing.routes import Routes
@@ -36,7 +36,9 @@ NASTY = (
     "tab\t", "bell\a", "\x7f", "größe", "名前", "\U0001f600", "%2E", "true", "123", "include x", "a,b", "-",
     "~", "\u2028", "\x85",
 )  # fmt: skip
-names = st.text(min_size=1, max_size=30).filter(lambda text: "\0" not in text and len(text.encode()) <= 256)
+names = st.text(min_size=1, max_size=30).filter(
+    lambda text: "\0" not in text and len(text.encode()) <= 256 and text not in OWN
+)
 
 
 def user(name: str, *roles: str) -> User:

@@ -253,6 +253,41 @@ def test_a_full_store_refuses_publishers_and_goes_on_when_it_is_read(tmp_path: P
     asyncio.run(run())
 
 
+def test_who_wants_nothing_of_it_holds_nothing_back(
+    nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More goes through a store than it holds, whoever is idle or away; what is for them waits."""
+    monkeypatch.setattr("narrowcast.broker.positions.SWEEP", 0.1)
+
+    async def run() -> None:
+        prefix, many = "idle", 150
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(broker(nats_url, tmp_path, prefix, most=4 << 20))
+            transport = await NatsTransport.connect(nats_url)
+            stack.push_async_callback(transport.aclose)
+            filters = {"ann": "price > 0", "idle": "price < 0", "away": "price < 0", "late": "price = 2"}
+            people = {name: await Subscriber(transport, name, prefix=prefix).start() for name in filters}
+            for name, each in people.items():
+                await each.subscribe(filters[name])
+            for name in ("away", "late"):
+                await people[name].aclose()
+            publisher = await stack.enter_async_context(Publisher(transport, "p", prefix=prefix))
+            got = 0
+            for round in range(8):  # 6 MB
+                for _ in range(many):
+                    await publisher.publish({"price": 2 if round == 7 else 1, "text": "x" * 5000})
+                    await publisher.flush()
+                got += len(await read(people["ann"], many))
+                await asyncio.sleep(0.3)
+            assert got == 8 * many
+            again = await stack.enter_async_context(Subscriber(transport, "late", prefix=prefix))
+            assert len(await read(again, many)) == many
+            await people["ann"].aclose()
+            await people["idle"].aclose()
+
+    asyncio.run(run())
+
+
 def test_plans_change_and_nobody_misses_anything(nats_url: str, tmp_path: Path) -> None:
     async def run() -> None:
         prefix = "plans"

@@ -16,6 +16,8 @@ from narrowcast.broker.subscriber import LIMIT
 from narrowcast.broker.users import User, Users
 from support.broker import SCHEMA, some_events, some_filters, wanted, write_plan_of
 
+#: A price that is in no filter.
+UNWANTED = -1
 #: Different events; each is published again and again.
 POOL = 1_009
 #: Ways to plan that need nothing but who wants what, the two ends among them.
@@ -42,6 +44,8 @@ class Load:
         Events that a subscriber may be handed out before it acknowledges some.
     limit
         Events that may wait for a subscriber to ask for them; what finds no room is replayed later.
+    rare
+        Of so many events only one is of those that somebody may want.
     channels
         Of each plan.
     guarded
@@ -54,6 +58,7 @@ class Load:
     rate: float = 200.0
     window: int = 256
     limit: int = LIMIT
+    rare: int = 1
     channels: int = 4
     guarded: bool = False
 
@@ -66,7 +71,8 @@ class Load:
     @cached_property
     def events(self) -> list[dict[str, Any]]:
         """What is published."""
-        return some_events(np.random.default_rng([self.seed, 2]), POOL)
+        some = some_events(np.random.default_rng([self.seed, 2]), POOL)
+        return [event if i % self.rare == 0 else {"price": UNWANTED} for i, event in enumerate(some)]
 
     @cached_property
     def _wanted(self) -> dict[str, NDArray[np.bool_]]:

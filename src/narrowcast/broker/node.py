@@ -176,6 +176,8 @@ class Node:
         """End its work."""
         await ended(*self._tasks)
         self._tasks = []
+        if self._streams is None:  # else they come again
+            await self._kept()
         await self.holding.stop()
         if self._streams is not None and self.storing is not None:
             await self.storing.aclose()
@@ -263,7 +265,7 @@ class Node:
         return msgspec.structs.replace(batch, payloads=batch.payloads[:many])
 
     def _set_aside(self, letters: list[tuple[str, int, str, bytes]]) -> None:
-        """Count events that cannot be used, and keep them with the reason."""
+        """Count events that cannot be used, which are kept with the reason."""
         known = self.counts.reasons
         self.counts.bad += len(letters)
         for _, _, reason, _ in letters:
@@ -271,23 +273,22 @@ class Node:
             if why not in known:  # once each: garbage does not fill the log
                 log.warning("events are left out: %s", why)
             known[why] += 1
-        if self.quarantine is not None and letters:
-            try:
-                self.quarantine.keep(letters)
-            except TransportError as error:  # a disk that is full holds up no event
-                log.error("%d events are left out and not kept: %s", len(letters), error)
-                if self._streams is not None:
-                    self._unkept += letters
+        if self.quarantine is not None:
+            self._unkept += letters  # all of a turn are written together: each time takes long
 
     async def _kept(self) -> None:
-        """Wait until events that cannot be used are kept: before that they are not done with."""
+        """Keep events that cannot be used; where events are stored, those are not done with before."""
         while self._unkept and self.quarantine is not None:
-            await asyncio.sleep(_PAUSE)
+            letters, self._unkept = self._unkept, []
             try:
-                self.quarantine.keep(self._unkept)
-                self._unkept = []
+                self.quarantine.keep(letters)
             except TransportError as error:
+                if self._streams is None:  # a disk that is full holds up no event
+                    log.error("%d events are left out and not kept: %s", len(letters), error)
+                    continue
                 log.error("no event is taken until those that cannot be used are kept: %s", error)
+                self._unkept = letters + self._unkept
+                await asyncio.sleep(_PAUSE)
 
     async def deliver(self, arrived: Arrivals, since: float = 0.0) -> None:
         """Match events and send them, in their order; `since` is when the oldest was published."""

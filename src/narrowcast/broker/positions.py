@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import re
 import secrets
@@ -24,6 +25,9 @@ log = logging.getLogger(__name__)
 #: Messages before the first that somebody has not read that stay, so that one who starts again knows what was
 #: stored twice; and the share of the room that they may take.
 BEFORE, _SHARE = 16_384, 0.1
+#: The part of the room behind which it is looked for those who hold back what is not for them; and how many of
+#: them are looked at, at a time and together.
+_FILLED, _LOOKS, _ASKED = 0.25, 2_000, 32
 #: Seconds from one look at what everybody has read to the next.
 SWEEP = 5.0
 #: Digits of a place, at most: who writes down its own may write anything.
@@ -116,6 +120,8 @@ class Positions:
         self.store = ""
         # By subscriber, plan and channel: the place up to which the channel may hold something, 0 for any.
         self._channels: dict[str, dict[tuple[int, int], int]] = {}
+        # Places behind that of a subscriber up to which there is nothing for it.
+        self._nothing: dict[str, int] = {}
         # Those whose channels are not stored as they are here; and one at a time, so that what is stored last
         # is what was written last.
         self._unstored: set[str] = set()
@@ -218,13 +224,11 @@ class Positions:
             raise InputError(
                 f"a replay behind {after} to {token!r:.40} cannot be; give 16 hexadecimal digits"
             )
-        of = self._subjects
-        channels = [of.channel(*key) for key in self._channels.get(subscriber, {})]
         return await self._streams.feed(
             self._streams.out,
             subject_of("x", subscriber)[2:],
-            f"{of.replay(subscriber)}.{token}",
-            filters=[of.stored(subject) for subject in (of.to(subscriber), of.everybody, *channels)],
+            f"{self._subjects.replay(subscriber)}.{token}",
+            filters=self._kept_for(subscriber),
             after=after,
         )
 
@@ -233,10 +237,13 @@ class Positions:
         positions: dict[str, int] = {}
         for kind in ("restored", "position"):
             positions |= {name: place async for name, place in self._places(kind)}
-        floor = min(positions.values(), default=await self._streams.last())
-        first, room = await self._streams.room()
-        before = floor - min(BEFORE, int(_SHARE * room)) + 1
-        if before > first:
+        room = await self._streams.room()
+        self._nothing = {name: place for name, place in self._nothing.items() if name in positions}
+        if room.last - room.first >= _FILLED * room.fits:
+            await self._look(positions, room.last)
+        places = [max(place, self._nothing.get(name, 0)) for name, place in positions.items()]
+        before = min(places, default=room.last) - min(BEFORE, int(_SHARE * room.fits)) + 1
+        if before > room.first:
             await self._streams.trim(before)
         for name, own in list(self._channels.items()):
             gone = [key for key, until in own.items() if until and until <= positions.get(name, 0)]
@@ -244,6 +251,34 @@ class Positions:
                 del own[key]
             if gone or name in self._unstored:
                 await self._write(name)
+
+    async def _look(self, positions: dict[str, int], last: int) -> None:
+        """Look how far there is nothing for those who are behind most: what is for others need not wait."""
+
+        def place(name: str) -> int:
+            return max(positions[name], self._nothing.get(name, 0))
+
+        behind = heapq.nsmallest(_LOOKS, (name for name in positions if place(name) < last), key=place)
+        for start in range(0, len(behind), _ASKED):
+            some = behind[start : start + _ASKED]
+            found = await asyncio.gather(*(self._read_up_to(name, place(name), last) for name in some))
+            self._nothing |= dict(zip(some, found, strict=True))
+
+    async def _read_up_to(self, subscriber: str, place: int, last: int) -> int:
+        """Return up to which place behind one there is nothing for somebody, as far as it was stored then."""
+        found = await asyncio.gather(
+            *(
+                self._streams.following(self._streams.out, subject, place)
+                for subject in self._kept_for(subscriber)
+            )
+        )
+        return min([each - 1 for each in found if each is not None], default=last)
+
+    def _kept_for(self, subscriber: str) -> list[str]:
+        """Return the subjects under which something may be stored for somebody."""
+        of = self._subjects
+        channels = [of.channel(*key) for key in self._channels.get(subscriber, {})]
+        return [of.stored(subject) for subject in (of.to(subscriber), of.everybody, *channels)]
 
     async def sweeps(self) -> None:
         """Sweep again and again."""

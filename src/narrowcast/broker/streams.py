@@ -40,6 +40,14 @@ class Place(NamedTuple):
     seconds: float
 
 
+class Room(NamedTuple):
+    """The first and the last message that a stream holds, and how many like those fit in all."""
+
+    first: int
+    last: int
+    fits: float
+
+
 def place_of(reply: str) -> Place:
     """Return where a message of a consumer is, by the subject that it is acknowledged at.
 
@@ -212,13 +220,14 @@ class Streams:
         found = await self.call(f"STREAM.INFO.{self.out}")
         return int(found["state"]["last_seq"]) if found else 0
 
-    async def room(self) -> tuple[int, float]:
-        """Return the place of the first message that is stored for subscribers, and how many fit in all."""
+    async def room(self) -> Room:
+        """Return how much is stored for subscribers, and how much fits."""
         found = await self.call(f"STREAM.INFO.{self.out}")
         if not found:
-            return 1, 0.0
+            return Room(1, 0, 0.0)
         state, most = found["state"], found["config"]["max_bytes"]
-        return int(state["first_seq"]), most / max(1.0, state["bytes"] / max(1, state["messages"]))
+        fits = most / max(1.0, state["bytes"] / max(1, state["messages"]))
+        return Room(int(state["first_seq"]), int(state["last_seq"]), fits)
 
     async def trim(self, before: int) -> None:
         """Forget what is stored for subscribers before a place."""
@@ -246,6 +255,16 @@ class Streams:
                 return None
             raise TransportError(f"the NATS server does not give {subject}: {found['error']}")
         return msgspec.json.decode(msgspec.json.encode(found["message"].get("data", "")), type=bytes)
+
+    async def following(self, stream: str, subject: str, after: int) -> int | None:
+        """Return the place of the first message of a subject behind a place, if there is one."""
+        asked = {"seq": after + 1, "next_by_subj": subject}
+        found = await self._called(f"STREAM.MSG.GET.{stream}", asked)
+        if "error" in found:
+            if found["error"].get("code") == 404:
+                return None
+            raise TransportError(f"the NATS server does not give {subject}: {found['error']}")
+        return int(found["message"]["seq"])
 
     async def forget(self, stream: str, subject: str) -> None:
         """Forget all messages of a subject."""
