@@ -107,8 +107,9 @@ class World:
 
 
 class Step(NamedTuple):
-    """The subject of a message, what becomes of it, a subject that is joined then, and what is heard then, with
-    room or not; and of a replay.
+    """The subject of a message, what becomes of it, and what is joined, heard and replayed then.
+
+    What is heard finds room or not.
     """
 
     subject: str

@@ -99,7 +99,9 @@ async def positions(url: str, prefix: str) -> AsyncIterator[tuple[Positions, Fai
 
 async def stored(streams: Streams, subjects: Subjects, name: str) -> list[list[int]]:
     """Return the channels that are stored for somebody."""
-    found: list[list[int]] = msgspec.msgpack.decode(await streams.get(streams.at, subjects.joined(name)))
+    payload = await streams.get(streams.at, subjects.joined(name))
+    assert payload is not None
+    found: list[list[int]] = msgspec.msgpack.decode(payload)
     return found
 
 

@@ -273,9 +273,9 @@ def test_who_wants_nothing_of_it_holds_nothing_back(
                 await people[name].aclose()
             publisher = await stack.enter_async_context(Publisher(transport, "p", prefix=prefix))
             got = 0
-            for round in range(8):  # 6 MB
+            for turn in range(8):  # 6 MB
                 for _ in range(many):
-                    await publisher.publish({"price": 2 if round == 7 else 1, "text": "x" * 5000})
+                    await publisher.publish({"price": 2 if turn == 7 else 1, "text": "x" * 5000})
                     await publisher.flush()
                 got += len(await read(people["ann"], many))
                 await asyncio.sleep(0.3)

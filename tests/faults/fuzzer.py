@@ -2,7 +2,7 @@
 
 python -m faults.fuzzer messages URL SEED INGRESS CONTROL EPOCH RATE
 python -m faults.fuzzer openapi SEED MANY FILE
-python -m faults.fuzzer http API SEED MANY RATE FILE
+python -m faults.fuzzer http API SEED MANY RATE FILE PART PARTS
 """
 
 from __future__ import annotations
@@ -101,10 +101,10 @@ async def messages(url: str, seed: str, n_ingress: str, n_control: str, epoch: s
     say({"sent": many, **counts})
 
 
-async def http(api: str, seed: str, n_odd: str, rate: str, file: str) -> None:
-    """Send requests that are mostly wrong, and among them all that `openapi` has written to a file."""
+async def http(api: str, seed: str, n_odd: str, rate: str, file: str, part: str, parts: str) -> None:
+    """Send requests that are mostly wrong, and among them a part of what `openapi` has written to a file."""
     rng = random.Random(f"{seed} http")
-    made = msgspec.msgpack.decode(Path(file).read_bytes(), type=list[Case])
+    made = msgspec.msgpack.decode(Path(file).read_bytes(), type=list[Case])[int(part) :: int(parts)]
     which = [True] * int(n_odd) + [False] * len(made)
     rng.shuffle(which)
     described = iter(made)

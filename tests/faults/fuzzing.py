@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,18 @@ import numpy as np
 
 from faults.journal import Life, read_handed, read_published
 from faults.load import Load
-from faults.processes import cpu_s, environment
+from faults.processes import Broker, cpu_s, environment
 from faults.setting import Run, Setting
+from faults.soak import capacity
 
 #: Garbage a second, by door.
 RATES = {"messages": 600.0, "http": 150.0}
 #: Seconds for all garbage to be sent.
 PATIENCE = 3600.0
+#: The part of what is possible that good events are published at.
+PART = 0.5
+#: Seconds in which a load is steady, and after which what garbage leaves behind has come.
+SETTLED = 3.0
 
 
 @dataclass
@@ -35,6 +40,8 @@ class Fuzzed:
     ----------
     run
         What came of good events.
+    rate
+        Events a second that were published.
     sent
         Inputs by door.
     failed
@@ -42,18 +49,19 @@ class Fuzzed:
     counts
         Events that came in, how many of them are known to be bad; and by the node's count how many it used,
         could not use, keeps, and does not keep.
-    rates
-        Good events a second that subscribers were handed out, without garbage and with it.
-    busy
-        The share of a core that the node took, without garbage and with it.
+    calm, elsewhere, beside
+        What it was like without garbage, beside the same garbage to another broker on the same machine, and
+        beside garbage.
     """
 
     run: Run
+    rate: float
     sent: dict[str, int]
     failed: list[str]
     counts: dict[str, int]
-    rates: tuple[float, float]
-    busy: tuple[float, float]
+    calm: While
+    elsewhere: While
+    beside: While
 
     @property
     def agree(self) -> bool:
@@ -63,27 +71,65 @@ class Fuzzed:
         return whole and of["bad"] >= of["known_bad"] and of["kept"] + of["not_kept"] == of["bad"]
 
 
+@dataclass(frozen=True)
+class While:
+    """Good events that subscribers were handed out a second for a while, and the node's share of a core."""
+
+    deliveries: float
+    core: float
+
+
+class Watch:
+    """Tells what it was like while something went on.
+
+    Parameters
+    ----------
+    node
+        The process that is watched.
+    """
+
+    def __init__(self, node: int) -> None:
+        self._node = node
+        self._spans: list[tuple[float, float]] = []
+        self._core = 0.0
+
+    def __enter__(self) -> None:
+        self._begun = time.time(), cpu_s(self._node)
+
+    def __exit__(self, *_: object) -> None:
+        begun, core = self._begun
+        self._spans.append((begun, time.time()))
+        self._core += cpu_s(self._node) - core
+
+    def over(self, lives: Sequence[Life]) -> While:
+        """Return that, by what subscribers were handed out."""
+        seconds = sum(end - begun for begun, end in self._spans)
+        many = sum(
+            int(np.count_nonzero((begun <= life.at) & (life.at < end)))
+            for life in lives
+            for begun, end in self._spans
+        )
+        return While(many / seconds, self._core / seconds)
+
+
 class Fuzzer:
     """A process that sends garbage: see `faults.fuzzer`."""
 
     def __init__(self, stack: ExitStack, folder: Path, task: str, *words: object) -> None:
         self.task = task
-        out, self._err = folder / f"fuzz-{task}.out", folder / f"fuzz-{task}.err"
+        number = len(list(folder.glob("fuzz-*.out")))
+        out, self._err = folder / f"fuzz-{number}-{task}.out", folder / f"fuzz-{number}-{task}.err"
         self._out = out
         with out.open("wb") as to, self._err.open("wb") as err:
             command = [sys.executable, "-m", "faults.fuzzer", task, *map(str, words)]
             self._process = subprocess.Popen(command, stdout=to, stderr=err, env=environment())
-        stack.callback(self._end)
+        stack.callback(self.end)
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Let it send no more."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
-
-    @property
-    def running(self) -> bool:
-        """Whether it still sends."""
-        return self._process.poll() is None
 
     def result(self) -> dict[str, Any]:
         """Return what it says in the end."""
@@ -103,67 +149,97 @@ def metrics(api: str) -> dict[str, float]:
     return found | {"letters_lost": sum(map(float, lost))}
 
 
-def fuzzed(folder: Path, load: Load, *, inputs: int = 100_000, calm: float = 20.0) -> Fuzzed:
-    """Send so many inputs that are no good beside good events.
+class Garbage:
+    """All garbage of a seed, in parts that are sent to one broker or another.
 
-    Half go where publishers send, a quarter where subscribers and nodes speak, and a quarter over HTTP,
-    of those two fifths made by schemathesis from the description of the API.
+    Half goes where publishers send, a quarter where subscribers and nodes speak, and a quarter over HTTP, of
+    that two fifths made by schemathesis from the description of the API.
+
+    Parameters
+    ----------
+    stack
+        What ends it.
+    folder
+        Where files go.
+    seed, inputs, parts
+        Of what, how much in all, and in how many parts.
     """
-    n_http, n_openapi = inputs * 3 // 20, inputs // 10
-    folder.mkdir(parents=True, exist_ok=True)
-    cases = folder / "cases"
-    with ExitStack() as stack:
+
+    def __init__(self, stack: ExitStack, folder: Path, seed: int, inputs: int, parts: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._stack, self._folder, self._seed = stack, folder, seed
+        self._inputs, self._parts, self._cases = inputs, parts, folder / "cases"
         # Before anything is measured: it takes more than all others together.
-        Fuzzer(stack, folder, "openapi", load.seed, n_openapi, cases).result()
-        setting = Setting(stack, folder, load)
-        setting.start()
-        api, node = setting.broker.api, setting.broker.pid
-        epoch = int(httpx.get(f"{api}/health", timeout=30).json()["epoch"])
-        time.sleep(3.0)
-        calm_from, calm_cpu = time.time(), cpu_s(node)
-        time.sleep(calm)
-        begun, cpu = time.time(), cpu_s(node)
+        Fuzzer(stack, folder, "openapi", seed, inputs // 10, self._cases).result()
+
+    def send(self, broker: Broker, part: int) -> list[dict[str, Any]]:
+        """Send a part, and return what each door says."""
+        seed, share = f"{self._seed}.{part}", self._inputs // self._parts
+        epoch = int(httpx.get(f"{broker.api}/health", timeout=30).json()["epoch"])
         fuzzers = [
-            Fuzzer(stack, folder, "messages", setting.broker.url, load.seed, inputs // 2, inputs // 4, epoch,
+            Fuzzer(self._stack, self._folder, "messages", broker.url, seed, share // 2, share // 4, epoch,
                    RATES["messages"]),
-            Fuzzer(stack, folder, "http", api, load.seed, n_http, RATES["http"], cases),
+            Fuzzer(self._stack, self._folder, "http", broker.api, seed, share * 3 // 20, RATES["http"],
+                   self._cases, part, self._parts),
         ]  # fmt: skip
-        while all(each.running for each in fuzzers):
-            time.sleep(0.2)
-        end = time.time()
-        busy = (cpu - calm_cpu) / (begun - calm_from), (cpu_s(node) - cpu) / (end - begun)
-        said = {each.task: each.result() for each in fuzzers}
+        return [{"door": each.task, **each.result()} for each in fuzzers]
+
+
+def fuzzed(
+    folder: Path, load: Load, *, inputs: int = 100_000, parts: int = 4, calm: float = 20.0, part: float = PART
+) -> Fuzzed:
+    """Send so many inputs that are no good beside good events, at a part of what is possible.
+
+    They go to the broker and to another one beside it in turns: both compute for the same garbage.
+    """
+    whole = part * capacity(folder / "trial", load) if part else load.rate * load.publishers
+    with ExitStack() as stack:
+        garbage = Garbage(stack, folder / "garbage", load.seed, inputs, parts)
+        load = replace(load, rate=whole / load.publishers)
+        setting = Setting(stack, folder / "run", load)
+        setting.start()
+        other = stack.enter_context(setting.another(folder / "other")).start()
+        node = setting.broker.pid
+        calmly, elsewhere, beside = (Watch(node) for _ in range(3))
+        time.sleep(SETTLED)
+        with calmly:
+            time.sleep(calm)
+        said: list[dict[str, Any]] = []
+        for number in range(parts):
+            with elsewhere:
+                garbage.send(other, number)
+            time.sleep(SETTLED)
+            with beside:
+                said += garbage.send(setting.broker, number)
+            time.sleep(SETTLED)
+        with calmly:
+            time.sleep(calm)
         setting.check_alive()
         setting.end()
         assert setting.broker.pid == node
         run = setting.judge()
-        now = metrics(api)
+        now = metrics(setting.broker.api)
         log = setting.broker.said_in.read_text(errors="replace")
-    flushed, _ = read_published(folder)
-    garbage = sum(each.get("events", 0) for each in said.values())
+    flushed, _ = read_published(folder / "run")
     counts = {
         "good": sum(each.many for each in flushed),
-        "garbage": garbage,
-        "known_bad": said["messages"].get("bad", 0),
+        "garbage": sum(each.get("events", 0) for each in said),
+        "known_bad": sum(each.get("bad", 0) for each in said),
         "used": int(now["events_total"]),
         "bad": int(now["bad_total"]),
         "kept": int(now.get("letters", 0)),
         "not_kept": int(now["letters_lost"]),
     }
-    failed = [line for each in said.values() for line in each.get("failed", [])]
+    failed = [line for each in said for line in each.get("failed", [])]
     failed += sorted(
         {
             f"its log: {line:.150}"
             for line in re.findall(r"^Traceback .*(?:\n .*)*\n(\S.*)$", log, re.MULTILINE)
         }
     )
-    sent = {task: int(each["sent"]) for task, each in said.items()}
-    lives = [life for own in read_handed(folder).values() for life in own]
-    rates = _rate(lives, calm_from, begun), _rate(lives, begun, end)
-    return Fuzzed(run, sent, failed, counts, rates, busy)
-
-
-def _rate(lives: Sequence[Life], begun: float, end: float) -> float:
-    """Return the events a second that all subscribers were handed out in a while."""
-    many = sum(int(np.count_nonzero((begun <= life.at) & (life.at < end))) for life in lives)
-    return many / (end - begun)
+    sent: dict[str, int] = {}
+    for each in said:
+        sent[each["door"]] = sent.get(each["door"], 0) + int(each["sent"])
+    lives = [life for own in read_handed(folder / "run").values() for life in own]
+    whiles = [each.over(lives) for each in (calmly, elsewhere, beside)]
+    return Fuzzed(run, whole, sent, failed, counts, *whiles)

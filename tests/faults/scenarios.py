@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from faults import cuts, disks, fuzzing, kills, reloads, restart, soak
+from faults import cuts, disks, draining, fuzzing, kills, reloads, restart, soak
 from faults import strangers as strange
 from faults.load import Load
-from faults.setting import Run
+from faults.setting import Run, Setting
 
 #: Kills of each kind, in full and quickly.
 KILLS, FEW = 20, 2
@@ -104,17 +106,59 @@ def _disk(of: Callable[..., disks.FullRun]) -> Callable[[Path, bool], Row]:
 
 def _fuzzed(folder: Path, quick: bool) -> Row:
     load = Load(seed=40, rate=400.0)
-    found = fuzzing.fuzzed(folder, load, inputs=FEW_INPUTS if quick else INPUTS, calm=5.0 if quick else 20.0)
-    without, beside = found.rates
+    if quick:
+        found = fuzzing.fuzzed(folder, load, inputs=FEW_INPUTS, parts=1, calm=3.0, part=0.0)
+    else:
+        found = fuzzing.fuzzed(folder, load, inputs=INPUTS)
+    whiles = {"calm": found.calm, "garbage_elsewhere": found.elsewhere, "garbage": found.beside}
     facts = {"inputs": sum(found.sent.values()), "by_door": found.sent, "counts": found.counts}
-    facts |= {"deliveries_per_s": round(without), "beside_garbage_per_s": round(beside)}
-    facts |= {"node_core": [round(each, 3) for each in found.busy]}
+    facts |= {"rate": round(found.rate)}
+    facts |= {"deliveries_per_s": {name: round(each.deliveries) for name, each in whiles.items()}}
+    facts |= {"node_core": {name: round(each.core, 3) for name, each in whiles.items()}}
     made = row(found.run, 0, load, **facts)
     made.wrong += found.failed
     if not found.agree:
         made.wrong.append(f"counts do not agree: {found.counts}")
-    if not quick and beside < KEPT * without:
-        made.wrong.append(f"{beside:.0f} deliveries a second beside garbage, {without:.0f} without")
+    for name, other in (("without", found.calm), ("with it elsewhere", found.elsewhere)):
+        beside = found.beside.deliveries
+        if not quick and beside < KEPT * other.deliveries:
+            made.wrong.append(
+                f"{beside:.0f} deliveries a second beside garbage, {other.deliveries:.0f} {name}"
+            )
+    return made
+
+
+def _drained(folder: Path, quick: bool) -> Row:
+    load = Load(seed=41, rate=1e9, rare=20)
+    found = draining.drained(folder, load, times=1 if quick else 3, fill=2.0 if quick else draining.FILL)
+    made = row(found.runs[0], 0, load)
+    wrong = [what for each in found.runs for what in each.verdict.examples]
+    facts = made.facts | {"events": sum(each.verdict.events for each in found.runs)}
+    facts |= {"deliveries": sum(each.verdict.deliveries for each in found.runs)}
+    facts |= {"events_per_s": {name: [round(each) for each in own] for name, own in found.rates.items()}}
+    facts |= {"left_out": found.left_out}
+    elsewhere, beside = (sum(found.rates[name]) for name in (draining.ELSEWHERE, draining.HERE))
+    if not quick and beside < KEPT * elsewhere:
+        wrong.append(f"{beside / elsewhere:.2f} of the events a second that there are with garbage elsewhere")
+    return Row(0, facts, wrong)
+
+
+def _behind(folder: Path, quick: bool) -> Row:
+    load = Load(seed=80, rate=1e9, limit=1_000 if quick else 3_000)
+    with ExitStack() as stack:
+        setting = Setting(stack, folder, load)
+        setting.start()
+        time.sleep(3.0 if quick else 60.0)
+        setting.end()
+        return row(setting.judge(), 0, load, limit=load.limit)
+
+
+def _behind_killed(folder: Path, quick: bool) -> Row:
+    load = Load(seed=81, rate=1e9, limit=3_000, guarded=True)
+    targets = ["node", "server", "client", "client"] * (1 if quick else 5)
+    made = row(kills.killed(folder, targets, load, switching=True), len(targets), load, limit=load.limit)
+    for name in ("recover_s", "recover_max_s"):  # that is how far they were behind before
+        made.facts.pop(name, None)
     return made
 
 
@@ -157,6 +201,8 @@ def _soaked(folder: Path, quick: bool) -> Row:
 #: What is run, by name.
 SCENARIOS: dict[str, Callable[[Path, bool], Row]] = {
     "mixed kills": _mixed,
+    "subscribers fall behind": _behind,
+    "mixed kills, subscribers behind": _behind_killed,
     "node killed": _kills("node", switching=False),
     "server killed": _kills("server", switching=False),
     "client killed": _kills("client", switching=False),
@@ -173,5 +219,6 @@ SCENARIOS: dict[str, Callable[[Path, bool], Row]] = {
     "strangers": _strangers,
     "permissions of 1,000 users": _reloaded,
     "garbage": _fuzzed,
+    "garbage, node at its limit": _drained,
     "soak": _soaked,
 }

@@ -70,10 +70,15 @@ class Setting:
         self.plans = load.write_plans(folder / "plans")
         schema = load.write_schema(folder / "schema.json")
         users = ("--users", load.write_users(folder / "users.json")) if load.guarded else ()
-        words = ("--schema", schema, "--plan", self.plans[0], *users, *options)
-        self.broker = Broker(folder, *words, nats=nats, data=data, headers=load.bearer)
+        self._words = ("--schema", schema, "--plan", self.plans[0], *users, *options)
+        self.broker = Broker(folder, *self._words, nats=nats, data=data, headers=load.bearer)
         self.subscribers: list[Client] = []
         self.publishers: list[Client] = []
+
+    def another(self, folder: Path) -> Broker:
+        """Return another broker like this one, which nobody uses."""
+        folder.mkdir(parents=True, exist_ok=True)
+        return Broker(folder, *self._words, headers=self.load.bearer)
 
     def start(self, url: str = "", processes: int = 2) -> None:
         """Start all of it, clients at a server if it is another; subscribers are in so many processes."""

@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 #: Messages before the first that somebody has not read that stay, so that one who starts again knows what was
 #: stored twice; and the share of the room that they may take.
 BEFORE, _SHARE = 16_384, 0.1
-#: The part of the room behind which it is looked for those who hold back what is not for them; and how many of
-#: them are looked at, at a time and together.
+#: The part of the room that is taken before it is looked for those who hold back what is not for them; and
+#: how many of them are looked at, at a time and together.
 _FILLED, _LOOKS, _ASKED = 0.25, 2_000, 32
 #: Seconds from one look at what everybody has read to the next.
 SWEEP = 5.0
