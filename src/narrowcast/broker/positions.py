@@ -234,10 +234,10 @@ class Positions:
 
     async def sweep(self) -> None:
         """Forget what everybody has read, and channels that hold nothing more for somebody."""
+        room = await self._streams.room()  # who comes after that begins behind it
         positions: dict[str, int] = {}
         for kind in ("restored", "position"):
             positions |= {name: place async for name, place in self._places(kind)}
-        room = await self._streams.room()
         self._nothing = {name: place for name, place in self._nothing.items() if name in positions}
         if room.last - room.first >= _FILLED * room.fits:
             await self._look(positions, room.last)
