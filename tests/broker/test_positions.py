@@ -91,10 +91,12 @@ async def positions(url: str, prefix: str) -> AsyncIterator[tuple[Positions, Fai
     streams = Failing(transport, subjects, most=16 << 20)
     await streams.start()
     made = Positions(streams, subjects)
-    await made.start()
-    yield made, streams, subjects
-    await streams.aclose()
-    await transport.aclose()
+    try:
+        await made.start()
+        yield made, streams, subjects
+    finally:
+        await streams.aclose()
+        await transport.aclose()
 
 
 async def stored(streams: Streams, subjects: Subjects, name: str) -> list[list[int]]:
@@ -141,5 +143,48 @@ def test_what_is_joined_while_others_are_swept_is_stored_last(nats_url: str) -> 
             await asyncio.gather(sweeping, *joining)
             for name in ("ann", "bob", "cleo"):
                 assert await stored(streams, subjects, name) == [[8, 2, 0]]
+
+    asyncio.run(run())
+
+
+@pytest.mark.nats
+def test_channels_that_are_joined_while_others_are_given_up_stay(nats_url: str) -> None:
+    async def run() -> None:
+        async with positions(nats_url, "given") as (made, streams, subjects):
+            await made.join("ann", 7, [1])
+            await streams.put(subjects.stored("x"), b"")
+            giving_up = asyncio.create_task(made.switch(8))
+            await asyncio.sleep(0)  # it asks how much is stored
+            await made.join("ann", 9, [2])
+            await giving_up
+            await made.join("ann", 9, [3])  # so that all is stored
+            assert await stored(streams, subjects, "ann") == [[7, 1, 1], [9, 2, 0], [9, 3, 0]]
+
+    asyncio.run(run())
+
+
+@pytest.mark.nats
+def test_nobody_is_taken_to_have_read_what_is_stored_meanwhile(nats_url: str) -> None:
+    """Of two subjects one is asked for before something is stored under both."""
+
+    async def run() -> None:
+        async with positions(nats_url, "meanwhile") as (made, streams, subjects):
+            await streams.put(subjects.stored("others"), b"")
+            last = await streams.last()
+            asked = streams.following
+
+            async def late(stream: str, subject: str, after: int) -> int | None:
+                if subject != subjects.stored(own):
+                    await storing
+                return await asked(stream, subject, after)
+
+            async def store() -> None:
+                await asyncio.sleep(0.2)
+                await streams.put(subjects.stored(own), b"")
+                await streams.put(subjects.stored(subjects.everybody), b"")
+
+            own, storing = subjects.to("ann"), asyncio.create_task(store())
+            streams.following = late  # type: ignore[method-assign]
+            assert await made._read_up_to("ann", 0, last) == last
 
     asyncio.run(run())

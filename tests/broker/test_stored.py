@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
-from narrowcast.broker import Connection, Desk, Interests, Node, Publisher, Store, Subscriber
+from narrowcast.broker import Connection, Desk, Interests, Node, Publisher, Store, Subscriber, wire
 from narrowcast.broker.nats import NatsTransport
 from narrowcast.broker.pace import Pace
 from narrowcast.broker.positions import Positions
@@ -509,5 +509,26 @@ def test_what_failed_or_was_interrupted_comes_again(nats_url: str, tmp_path: Pat
     async def run() -> None:
         async with broker(nats_url, tmp_path, "failing"):
             assert await asyncio.to_thread(failing) == [1, 2]
+
+    asyncio.run(run())
+
+
+def test_who_subscribes_while_the_last_filter_goes_has_a_place(nats_url: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with broker(nats_url, tmp_path, "goes") as node:
+            desk = node.holding
+            assert isinstance(desk, Desk)
+            for _ in range(20):
+                first = (await desk.ask(wire.Add("ann", ["price > 1"]))).added
+                both = await asyncio.gather(
+                    desk.ask(wire.Add("ann", ["price > 2"])), desk.ask(wire.Remove("ann", first))
+                )
+                transport = await NatsTransport.connect(nats_url)
+                streams = Streams(transport, Subjects("goes"))
+                await streams.start()
+                assert await streams.get(streams.at, Subjects("goes").position("ann")) is not None
+                await streams.aclose()
+                await transport.aclose()
+                await desk.ask(wire.Remove("ann", both[0].added))
 
     asyncio.run(run())

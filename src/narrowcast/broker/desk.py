@@ -102,6 +102,10 @@ class Desk:
         self.epoch = Epoch(0, no_routes())
         self._next: Epoch | None = None
         self._plans = plans
+        #: Whether a plan is being taken up, or what was before is being given up.
+        self.busy = False
+        #: Held while somebody becomes known or is forgotten: who subscribes meanwhile has a position.
+        self._knowing = asyncio.Lock()
         #: Those who are there, and when they were heard last.
         self._present: dict[str, float] = {}
         self._arrived = asyncio.Event()
@@ -227,8 +231,6 @@ class Desk:
         added: list[int] = []
         after: int | None = None
         had: dict[str, list[int]] = {}
-        if self._positions is not None and isinstance(request, wire.Hello | wire.Add):
-            after, had = await self._positions.of(who)  # from now on what it wants is stored for it
         if isinstance(request, wire.Report):
             self._note(request)
             if who not in self._present:  # it was silent for long, and is there after all
@@ -249,16 +251,23 @@ class Desk:
             if isinstance(request, wire.Hello):
                 self._present[who] = time.monotonic()
                 if self._positions is not None:
+                    async with self._knowing:
+                        after, had = await self._positions.of(who)
                     said = wire.encode(wire.Taken(request.life))
                     await self._transport.publish(self.subjects.control(who), said)
         elif isinstance(request, wire.Remove):
             self.interests.remove(who, request.subscription_ids)
             await self._tell(removed=request.subscription_ids)
             await self._place(who)
-            if self._positions is not None and not self.interests.of(who):
-                await self._positions.forget(who)
+            if self._positions is not None:
+                async with self._knowing:
+                    if not self.interests.of(who):
+                        await self._positions.forget(who)
         else:
-            added = self.interests.add(who, request.filters)
+            async with self._knowing:
+                if self._positions is not None:  # from now on what it wants is stored for it
+                    after, had = await self._positions.of(who)
+                added = self.interests.add(who, request.filters)
             rows = [wire.Row(n, who, text) for n, text in zip(added, request.filters, strict=True)]
             await self._tell(added=rows)
             await self._place(who)
@@ -345,11 +354,6 @@ class Desk:
 
     # ---- plans
 
-    @property
-    def busy(self) -> bool:
-        """Whether a plan is being taken up."""
-        return self._next is not None
-
     def use(self, routes: Routes, folder: str = "", flow: str | None = None) -> None:
         """Take up a plan at once, before anybody is there."""
         self.epoch = self._numbered(routes, folder, flow)
@@ -419,13 +423,14 @@ class Desk:
         PlanError
             When too few listen: then the old plan is still in use.
         """
-        if self._next is not None:
+        if self.busy:
             raise PlanError("another plan is being taken up; wait until it is in use")
         if not 0 <= least <= 1 or (joins is not None and joins <= 0):
             raise ParameterError(f"least is {least} and joins {joins}; give a share, and a number above 0")
         if self._others.names and not folder:
             raise PlanError("the other nodes need the plan too; give it in a folder that they see")
-        then = self._next = self._numbered(routes, folder, flow)
+        self.busy, then = True, self._numbered(routes, folder, flow)
+        self._next = then
         try:
             await self._tell(prepared=then.said())
             await self.permit()
@@ -455,14 +460,22 @@ class Desk:
             raise
         finally:
             self._next = None
-            await self._tell(used=self.epoch.number)
-            await self.settle()
-            if self._positions is not None:
-                await self._positions.switch(self.epoch.number)
-            for name in sorted(self._present):
-                await self._transport.publish(self.subjects.control(name), wire.encode(self.standing(name)))
-            await self.permit()
+            try:
+                await self._give_up()
+            finally:
+                self.busy = False
         return len(then.joined)
+
+    async def _give_up(self) -> None:
+        """Let everybody go by the plan in use, and give up the channels of others."""
+        await self._tell(used=self.epoch.number)
+        await self.settle()
+        if self._positions is not None:
+            with suppress(TransportError):  # those that are known for longer do no harm
+                await self._positions.switch(self.epoch.number)
+        for name in sorted(self._present):
+            await self._transport.publish(self.subjects.control(name), wire.encode(self.standing(name)))
+        await self.permit()
 
     def channels(self, subscriber: str) -> list[tuple[int, int]]:
         """Return plan and number of the channels that a subscriber may listen to now."""

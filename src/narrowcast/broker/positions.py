@@ -192,9 +192,16 @@ class Positions:
 
     async def switch(self, epoch: int) -> None:
         """Note that a plan is in use on all nodes, and nothing more goes over channels of others."""
+        over = [
+            (own, key)
+            for own in self._channels.values()
+            for key, until in own.items()
+            if not until and key[0] != epoch
+        ]
         last = await self._streams.last()
-        for own in self._channels.values():
-            own.update({key: last for key, until in own.items() if not until and key[0] != epoch})
+        for own, key in over:  # not those that somebody has joined meanwhile
+            if key in own:
+                own[key] = last
 
     async def _write(self, subscriber: str) -> None:
         """Store the channels of somebody."""
@@ -272,7 +279,8 @@ class Positions:
                 for subject in self._kept_for(subscriber)
             )
         )
-        return min([each - 1 for each in found if each is not None], default=last)
+        # No further: while some subjects are asked for, more is stored under others.
+        return min([last, *(each - 1 for each in found if each is not None)])
 
     def _kept_for(self, subscriber: str) -> list[str]:
         """Return the subjects under which something may be stored for somebody."""

@@ -267,7 +267,8 @@ class Reading:
             done = self._done
             await _turns()
             # Messages of different subjects overtake one another: none before it may be unprocessed.
-            place = min([done[1], *(number - 1 for _, number in self._ends if number <= done[1])])
+            unprocessed = (number - 1 for _, number in self._ends if number <= done[1])
+            place = min([done[1], self.cursor.after, *unprocessed])
             had = self._had_behind(place) if last else {}
             if place <= self._stored[1] and not had:
                 self._stored = done[0], self._stored[1]

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import threading
+from concurrent.futures import CancelledError
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,7 @@ import typer
 
 from narrowcast.cli import live, options
 from narrowcast.errors import InputError, ParameterError
+from narrowcast.files import first_line
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -108,18 +110,23 @@ async def _read(stream: BinaryIO) -> AsyncIterator[bytes]:
 
     A thread waits for them that nobody waits for: it may do so for ever.
     """
-    loop, chunks = asyncio.get_running_loop(), asyncio.Queue[bytes](1)
+    loop, chunks = asyncio.get_running_loop(), asyncio.Queue[bytes | Exception](1)
 
     def pump() -> None:
-        chunk = b"more"
-        while chunk:
-            chunk = os.read(stream.fileno(), _CHUNK)
-            with suppress(RuntimeError):  # the loop has ended, and so has the command
+        chunk: bytes | Exception = b"more"
+        with suppress(RuntimeError, CancelledError):  # the loop has ended, and so has the command
+            while chunk and not isinstance(chunk, Exception):
+                try:
+                    chunk = os.read(stream.fileno(), _CHUNK)
+                except (OSError, ValueError) as error:  # the command may have closed it
+                    chunk = error
                 asyncio.run_coroutine_threadsafe(chunks.put(chunk), loop).result()
 
     threading.Thread(target=pump, daemon=True).start()
     rest = b""
     while chunk := await chunks.get():
+        if isinstance(chunk, Exception):
+            raise InputError(f"{stream.name} cannot be read to its end: {first_line(chunk)}") from chunk
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             yield line
