@@ -212,6 +212,8 @@ class Reading:
         again = Message(out + message.subject.removeprefix(kept), message.payload, "", place.stream)
         if place.stream <= self._before:
             self._reader.remember(again)
+        else:
+            self._first = False  # once is enough: another time later ones would be forgotten for these
         for each in self.cursor.replayed(again, pending=place.pending):
             self._reader.accept(each)
         self._wake.set()
