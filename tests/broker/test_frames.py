@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from narrowcast.broker import Desk, Interests, MemoryTransport, Node, Subscriber, arrivals, wire
+from narrowcast.broker import node as node_of
 from narrowcast.broker.arrivals import Arrivals
-from narrowcast.broker.seen import Seen
+from narrowcast.broker.publisher import BATCH
+from narrowcast.broker.seen import EVENTS, Seen
+from narrowcast.broker.transport import Message
 from narrowcast.errors import InputError
 
 if TYPE_CHECKING:
@@ -71,7 +75,7 @@ def test_every_place_gets_its_events_in_their_order(some: list[wire.Batch], data
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from("pq"), st.lists(st.integers(0, 12), max_size=4), st.sampled_from([0, 1, 4, 25])
+            st.sampled_from("pq"), st.lists(st.integers(0, 10), max_size=4), st.sampled_from([0, 1, 4, 25])
         ),
         max_size=40,
     ),
@@ -80,7 +84,7 @@ def test_every_place_gets_its_events_in_their_order(some: list[wire.Batch], data
 def test_what_was_there_lately_is_known(arrive: list[tuple[str, list[int], int]], patient: bool) -> None:
     """It is fresh if it was never there, and is not if it is among the last so many of its publisher.
 
-    Unless that was longer ago than a while.
+    Unless that was longer ago than a while; with patience however long ago, where numbers are close.
     """
     now, seconds = 0, 10
     seen, never = Seen(events=5, seconds=seconds, patient=patient), defaultdict[str, set[int]](set)
@@ -95,7 +99,7 @@ def test_what_was_there_lately_is_known(arrive: list[tuple[str, list[int], int]]
             for number, fresh in zip(numbers, flags, strict=True):
                 if number not in never[publisher]:
                     assert fresh
-                if number in [each for each, at in lately[publisher] if now - at <= seconds]:
+                if number in [each for each, at in lately[publisher] if patient or now - at <= seconds]:
                     assert not fresh
                 never[publisher].add(number)
                 if fresh:
@@ -111,6 +115,35 @@ def test_many_events_and_then_a_while_forget_none_of_them(monkeypatch: pytest.Mo
     seen.fresh("p", [2])  # so many that the next ones begin anew
     now = 11.0
     assert seen.fresh("p", [2]) == [False]  # a while since the first
+
+
+def test_who_reads_slowly_knows_what_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two turns of a node that was killed, one event a second, with a publisher that starts anew in between."""
+    now, events = 0.0, 40
+    monkeypatch.setattr("narrowcast.broker.seen.time.monotonic", lambda: now)
+    seen = Seen(events=events, patient=True)
+    half, most = events // 2, 0
+    for life in range(4):
+        own = [10**18 * life + half + n for n in range(half)] + [10**18 * (life + 1) + n for n in range(half)]
+        for numbers, flags in ((own, None), (own, [False])):  # and all of it again
+            for number in numbers:
+                now += 1.0
+                assert seen.fresh("p", [number]) == flags
+                most = max(most, len(seen))
+    assert most <= 2 * events
+    now += 1.0
+    assert seen.fresh("p", [half]) is None  # of long ago
+
+
+def test_little_is_kept_of_who_is_wanted_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("narrowcast.broker.seen.time.monotonic", lambda: now)
+    seen = Seen(events=1000, seconds=10, patient=True)
+    for number in range(0, 100_000, 50):  # one of fifty, twenty a second
+        now += 0.05
+        assert seen.fresh("p", [number]) is None
+        assert seen.fresh("p", [max(0, number - 1000)]) == [False]
+        assert len(seen) <= 2 * (200 + 1)
 
 
 def test_publishers_of_long_ago_are_forgotten() -> None:
@@ -137,6 +170,28 @@ def test_no_more_is_kept_than_lately_came(monkeypatch: pytest.MonkeyPatch) -> No
     assert seen.fresh("q", [1]) is None
     assert len(seen) == 1  # publishers that are silent are forgotten
     assert seen.fresh("q", [1]) == [False]
+
+
+@given(batches(), st.integers(1, 8))
+def test_a_turn_has_no_more_events_than_may_come_again(some: list[wire.Batch], most: int) -> None:
+    node = Node(transport := MemoryTransport(), Desk(transport, Interests()))
+    messages = [Message(node.subjects.ingress(b.publisher, 16), wire.encode(b)) for b in some]
+    messages.insert(len(messages) // 2, Message(node.subjects.ingress("p", 16), b"\x93 is none"))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(node_of, "TURN", most)
+        turns = list(node._turns(messages))
+    assert [message for turn in turns for message, _ in turn] == messages
+    assert [batch for turn in turns for _, batch in turn if batch is not None] == some
+    many = [[0 if batch is None else len(batch.payloads) for _, batch in turn] for turn in turns]
+    assert all(sum(own) <= most or sum(own[:-1]) == 0 for own in many)
+    for own, then in pairwise(many):  # no fewer than fit
+        assert sum(own) + then[0] > most
+
+
+def test_what_comes_again_after_a_kill_is_remembered() -> None:
+    """A turn that a node was not done with, and the one before where that was not heard."""
+    assert 2 * node_of.TURN <= EVENTS
+    assert BATCH // len(b"{}") <= node_of.TURN  # one message of a publisher
 
 
 @pytest.mark.parametrize(

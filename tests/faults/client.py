@@ -28,8 +28,6 @@ log = logging.getLogger("faults")
 
 #: Seconds to try to come in while nobody answers, and from one try to the next.
 PATIENCE, PAUSE = 60.0, 0.3
-#: The most events that are published between two flushes.
-TOGETHER = 40
 
 
 def over() -> asyncio.Future[str]:
@@ -105,7 +103,7 @@ async def publish(url: str, folder: Path, life: int, load: Load, name: str) -> N
     while not ending.done():
         first = publisher.number
         try:
-            for _ in range(rng.randint(1, TOGETHER)):
+            for _ in range(rng.randint(1, load.together)):
                 await publisher.publish(load.event(publisher.number, time.time()))
                 if rng.random() < 0.2:
                     await asyncio.sleep(0)

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import numpy as np
 
+from faults.awaited import acknowledged
 from faults.fuzzing import RATES, Fuzzer, metrics
+from faults.journal import read_handed, read_published
 from faults.load import Load
-from faults.processes import Broker, await_that
+from faults.processes import Broker
 from faults.setting import Run, Setting
 
 #: Seconds for which publishers store events while the node stands still.
@@ -22,12 +25,12 @@ FILL = 12.0
 CALM, ELSEWHERE, HERE = "calm", "garbage_elsewhere", "garbage"
 #: Of messages with garbage so many of 13 go where publishers send.
 _INGRESS, _CONTROL = 8, 5
-#: How many messages with garbage a second are stored among events: those are worked off faster than stored.
-_STORED = 200.0
+#: How many messages with garbage a second are stored among events, to be worked off with them.
+_STORED = RATES["messages"] * _INGRESS / (_INGRESS + _CONTROL)
 #: More than any run sends, and requests of schemathesis among those over HTTP.
 _MANY, _CASES = 20_000, 2_000
-#: Between which parts of all that waited the rate is taken, and seconds from one look to the next.
-_FROM, _TO, _STEP = 0.1, 0.9, 0.2
+#: Between which parts of all that waited the rate is taken.
+_FROM, _TO = 0.1, 0.9
 
 
 @dataclass
@@ -60,10 +63,10 @@ def drained(folder: Path, load: Load, *, times: int = 3, fill: float = FILL) -> 
         for where, own in rates.items():
             with ExitStack() as stack:
                 turn = _Turn(stack, folder / f"{number}-{where}", load, cases, where)
-                own.append(turn.run(fill))
+                turn.run(fill)
                 found.left_out += int(metrics(turn.setting.broker.api)["bad_total"])
-                turn.setting.end()
                 found.runs.append(turn.setting.judge())
+            own.append(worked_off(turn.setting.folder))
     return found
 
 
@@ -80,8 +83,8 @@ class _Turn:
         elif where == ELSEWHERE:
             self._to = stack.enter_context(self.setting.another(folder / "other")).start()
 
-    def run(self, fill: float) -> float:
-        """Return how many events a second the node works off."""
+    def run(self, fill: float) -> None:
+        """Let events be stored for some seconds, and worked off then."""
         node = self.setting.broker.pid
         epochs = {} if self._to is None else {self._to: self._epoch(self._to)}
         os.kill(node, signal.SIGSTOP)
@@ -101,10 +104,9 @@ class _Turn:
             time.sleep(2.0 if live else 0.0)
         finally:
             os.kill(node, signal.SIGCONT)
-        found = self._worked_off()
+        self.setting.end()
         for fuzzer in live:
             fuzzer.end()
-        return found
 
     def _epoch(self, broker: Broker) -> int:
         return int(httpx.get(f"{broker.api}/health", timeout=30).json()["epoch"])
@@ -118,18 +120,20 @@ class _Turn:
         words = (to.api, self._load.seed, _MANY, RATES["http"], self._cases, 0, 1)
         return Fuzzer(self._stack, self._folder, "http", *words)
 
-    def _worked_off(self) -> float:
-        """Return the events a second of most of what had waited."""
-        api = self.setting.broker.api
-        marks: list[tuple[float, float]] = []
 
-        def is_over() -> bool:
-            marks.append((time.time(), metrics(api)["events_total"]))
-            time.sleep(_STEP)
-            return len(marks) > 2 and marks[-1][1] - marks[-3][1] < 0.01 * marks[-1][1]
+def worked_off(folder: Path) -> float:
+    """Return how many events a second a node worked off, by when somebody was handed out what was among them.
 
-        await_that("all that waited is worked off", is_over)
-        whole = marks[-1][1]
-        some = [mark for mark in marks if _FROM * whole <= mark[1] <= _TO * whole]
-        assert len(some) > 1, f"too little has waited to see how fast it goes: {marks}"
-        return (some[-1][1] - some[0][1]) / (some[-1][0] - some[0][0])
+    That is of the middle part of what each publisher had stored: in the beginning and in the end garbage is
+    not under way yet, or any more.
+    """
+    lives = [life for own in read_handed(folder).values() for life in own]
+    found = 0.0
+    for publisher, numbers in acknowledged(read_published(folder)[0]).items():
+        came = [life.came_from(publisher) for life in lives]
+        number = np.concatenate([life.number[own] for life, own in zip(lives, came, strict=True)])
+        at = np.concatenate([life.at[own] for life, own in zip(lives, came, strict=True)])
+        first, last = (numbers[int(part * len(numbers))] for part in (_FROM, _TO))
+        inside = (number >= first) & (number <= last)
+        found += float((last - first) / np.ptp(at[inside]))
+    return found

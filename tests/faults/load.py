@@ -44,6 +44,8 @@ class Load:
         Events that a subscriber may be handed out before it acknowledges some.
     limit
         Events that may wait for a subscriber to ask for them; what finds no room is replayed later.
+    together
+        Events that are published between two flushes, at most.
     rare
         Of so many events only one is of those that somebody may want.
     channels
@@ -58,6 +60,7 @@ class Load:
     rate: float = 200.0
     window: int = 256
     limit: int = LIMIT
+    together: int = 40
     rare: int = 1
     channels: int = 4
     guarded: bool = False

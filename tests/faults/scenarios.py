@@ -129,7 +129,7 @@ def _fuzzed(folder: Path, quick: bool) -> Row:
 
 
 def _drained(folder: Path, quick: bool) -> Row:
-    load = Load(seed=41, rate=1e9, rare=20)
+    load = Load(seed=41, rate=1e9, together=200, rare=20)
     found = draining.drained(folder, load, times=1 if quick else 3, fill=2.0 if quick else draining.FILL)
     made = row(found.runs[0], 0, load)
     wrong = [what for each in found.runs for what in each.verdict.examples]

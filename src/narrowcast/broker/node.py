@@ -19,6 +19,7 @@ from narrowcast.broker.decode import LARGEST, Decoder
 from narrowcast.broker.ingress import Arriving, Stored
 from narrowcast.broker.interests import Interests
 from narrowcast.broker.outlet import Sending, Storing
+from narrowcast.broker.seen import EVENTS
 from narrowcast.broker.standing import Epoch, Snapshot, no_routes
 from narrowcast.broker.streams import place_of
 from narrowcast.broker.tasks import ended
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from narrowcast.broker.transport import Message, Transport
     from narrowcast.routing import Deliveries, Router
 
+    #: A message, and its events where it has any.
+    Taken = tuple[Message, wire.Batch | None]
+
 log = logging.getLogger(__name__)
 
 #: Seconds to wait for more events, at most.
@@ -46,6 +50,9 @@ LINGER = 0.03
 _PAUSE = 0.2
 #: Events of a frame that is stored, at most: a subscriber acknowledges frames.
 STORED = 256
+#: Events that are looked at in one go, at most, unless one message has more. What a node was not done with when
+#: it was killed comes again, and perhaps what it did before that: a subscriber remembers twice as many.
+TURN = EVENTS // 2
 #: Reasons that are told apart: whoever sends garbage does not fill the memory.
 _REASONS = 1000
 _FAILED = "the node failed to send it; its log says why"
@@ -200,34 +207,53 @@ class Node:
         """Send on what comes from publishers."""
         while messages := await ingress.take(self._batch):
             begun = time.perf_counter()
-            refused: dict[int, bytes] = {}
-            batches: list[wire.Batch] = []
-            for position, message in enumerate(messages):
-                batch = self._events_of(message)
-                if batch is not None:
-                    batches.append(self._paced(batch, message, position, refused))
-                    if batch.settle:
-                        refused.setdefault(position, wire.encode(wire.Refused("", batch.first)))
             self.waiting = len(ingress)
-            since = min((batch.sent for batch in batches if batch.sent), default=time.time())
-            arrived = Arrivals.of(batches)
-            try:
-                await self.deliver(arrived, since)
-            except TransportError as error:  # the server is gone, and more waits for it than may
-                log.warning("%d events are lost: %s", len(arrived), error)
-                self.counts.unsent += len(arrived)
-                await asyncio.sleep(_PAUSE)
-            except Exception:  # some events end no node
-                log.exception("%d events could not be sent", len(arrived))
-                self._set_aside([arrived.letter(row, _FAILED) for row in range(len(arrived))])
-            now = time.time()
-            for batch in batches:
-                if batch.sent:
-                    self.counts.taking.add(max(0.0, now - batch.sent), len(batch.payloads))
-            await self._kept()
-            await ingress.done(messages, refused)
+            for turn in self._turns(messages):
+                refused = await self._send(turn)
+                await self._kept()
+                await ingress.done([message for message, _ in turn], refused)
             if len(messages) < self._batch:
                 await asyncio.sleep(min(self._linger, time.perf_counter() - begun))
+
+    def _turns(self, messages: list[Message]) -> Iterator[list[Taken]]:
+        """Yield messages with their events, as many together as may come again after a kill."""
+        turn: list[Taken] = []
+        many = 0
+        for message in messages:
+            batch = self._events_of(message)
+            own = 0 if batch is None else len(batch.payloads)
+            if turn and many + own > TURN:
+                yield turn
+                turn, many = [], 0
+            turn.append((message, batch))
+            many += own
+        yield turn
+
+    async def _send(self, turn: list[Taken]) -> dict[int, bytes]:
+        """Send the events of some messages; return what those are told who are to be, by position."""
+        refused: dict[int, bytes] = {}
+        batches: list[wire.Batch] = []
+        for position, (message, batch) in enumerate(turn):
+            if batch is not None:
+                batches.append(self._paced(batch, message, position, refused))
+                if batch.settle:
+                    refused.setdefault(position, wire.encode(wire.Refused("", batch.first)))
+        since = min((batch.sent for batch in batches if batch.sent), default=time.time())
+        arrived = Arrivals.of(batches)
+        try:
+            await self.deliver(arrived, since)
+        except TransportError as error:  # the server is gone, and more waits for it than may
+            log.warning("%d events are lost: %s", len(arrived), error)
+            self.counts.unsent += len(arrived)
+            await asyncio.sleep(_PAUSE)
+        except Exception:  # some events end no node
+            log.exception("%d events could not be sent", len(arrived))
+            self._set_aside([arrived.letter(row, _FAILED) for row in range(len(arrived))])
+        now = time.time()
+        for batch in batches:
+            if batch.sent:
+                self.counts.taking.add(max(0.0, now - batch.sent), len(batch.payloads))
+        return refused
 
     def _events_of(self, message: Message) -> wire.Batch | None:
         """Return the events of a message: a publisher's many, or one as it is; None where it is neither."""

@@ -15,10 +15,11 @@ _STEP, SILENT = 1.0, 3600.0
 
 @dataclass(slots=True)
 class _Known:
-    """Events of a publisher since some moment, and those of a while before."""
+    """Events of a publisher since some moment and the number of the first, and those of a while before."""
 
     since: float
     heard: float
+    mark: int
     late: set[int] = field(default_factory=set)
     early: set[int] = field(default_factory=set)
 
@@ -37,8 +38,9 @@ class Seen:
     publishers
         How many publishers are, those heard of last.
     patient
-        Whether the time counts only while events of a publisher come: then one whose events come again after
-        a node or a server was gone is not forgotten, for up to an hour.
+        Whether the time counts only while events of a publisher come, and once their numbers have gone on by
+        more than twice as many: then one whose events come again after a node or a server was gone is not
+        forgotten, for up to an hour, nor is one that is read slowly.
 
     Examples
     --------
@@ -63,7 +65,9 @@ class Seen:
 
     def fresh(self, publisher: str, numbers: list[int]) -> list[bool] | None:
         """Return which events are here for the first time, None for all of them; and remember them."""
-        known = self._of(publisher)
+        if not numbers:
+            return None
+        known = self._of(publisher, numbers[0])
         late, early = known.late, known.early
         before = len(late)
         found: list[bool] | None = None
@@ -72,30 +76,35 @@ class Seen:
         if len(late) != before + len(numbers):  # some were there, or come twice here
             late.difference_update(numbers if len(late) > before else ())
             found = [_first(known, number) for number in numbers]
-        if len(late) >= self._events:
-            known.late, known.early, known.since = set(), late, known.heard
+        if len(late) >= self._events or (self._patient and len(late) > before and self._past(known, numbers)):
+            known.late, known.early, known.since, known.mark = set(), late, known.heard, numbers[-1]
         return found
+
+    def _past(self, known: _Known, numbers: list[int]) -> bool:
+        """Return whether a while is over, and numbers have gone on so far that none from before comes again."""
+        while_over = known.heard - known.since > self._seconds
+        return while_over and abs(numbers[-1] - known.mark) > 2 * self._events
 
     def __len__(self) -> int:
         return sum(len(known.late) + len(known.early) for known in self._known.values())
 
-    def _of(self, publisher: str) -> _Known:
-        """Return what is known of a publisher, without what is too old, whoever published it."""
+    def _of(self, publisher: str, number: int) -> _Known:
+        """Return what is known of a publisher, which begins with a number, without what is too old."""
         now = time.monotonic()
         known = self._known.get(publisher)
         if known is None:
-            known = self._known[publisher] = _Known(now, now)
+            known = self._known[publisher] = _Known(now, now, number)
             if len(self._known) > self._publishers:
                 self._known.popitem(last=False)
         else:
             self._known.move_to_end(publisher)
             if self._patient:
                 known.since += max(0.0, now - known.heard - _STEP)
-            known.heard = now
-            if now - known.since > self._seconds:
+            elif now - known.since > self._seconds:
                 gone = now - known.since > 2 * self._seconds
                 known.early = set() if gone else known.late
                 known.late, known.since = set(), now
+            known.heard = now
         if now - self._looked > self._seconds:
             self._looked = now
             for name in [one for one, each in self._known.items() if now - each.heard > self._silent]:
