@@ -118,7 +118,7 @@ def test_many_events_and_then_a_while_forget_none_of_them(monkeypatch: pytest.Mo
 
 
 def test_who_reads_slowly_knows_what_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two turns of a node that was killed, one event a second, with a publisher that starts anew in between."""
+    """Two turns of a node that was killed, an event a second, of a publisher that starts anew in between."""
     now, events = 0.0, 40
     monkeypatch.setattr("narrowcast.broker.seen.time.monotonic", lambda: now)
     seen = Seen(events=events, patient=True)

@@ -31,7 +31,9 @@ async def too_much(publisher: Publisher, sent: list[int]) -> None:
         sent.append(len(sent))
 
 
-def test_a_full_store_refuses_publishers_and_goes_on_when_it_is_read(tmp_path: Path) -> None:
+def test_a_full_store_refuses_publishers_and_goes_on_when_it_is_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def run() -> None:
         with NatsServer(tmp_path / "nats") as server:
             async with broker(server.url, tmp_path, most=2 << 20) as node:
@@ -45,6 +47,9 @@ def test_a_full_store_refuses_publishers_and_goes_on_when_it_is_read(tmp_path: P
                     with pytest.raises(TransportError, match=r"1 events of 'p' .* maximum bytes exceeded"):
                         await too_much(publisher, sent)
                     taken = len(sent)
+                    for _ in range(2):  # it is said once who holds it back
+                        await node.holding._positions.sweep()  # type: ignore[attr-defined]
+                    assert caplog.text.count("that are behind, most for 'ann'; once") == 1
                     got = [event.data["price"] for event in await read(ann, taken)]
                     while refused:  # until what was read is forgotten
                         try:

@@ -50,8 +50,8 @@ LINGER = 0.03
 _PAUSE = 0.2
 #: Events of a frame that is stored, at most: a subscriber acknowledges frames.
 STORED = 256
-#: Events that are looked at in one go, at most, unless one message has more. What a node was not done with when
-#: it was killed comes again, and perhaps what it did before that: a subscriber remembers twice as many.
+#: Events that are looked at in one go, at most, unless one message has more. What a node was not done with
+#: when it was killed comes again, and perhaps what was before that: subscribers remember twice as many.
 TURN = EVENTS // 2
 #: Reasons that are told apart: whoever sends garbage does not fill the memory.
 _REASONS = 1000

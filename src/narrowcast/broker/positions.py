@@ -17,7 +17,7 @@ from narrowcast.model.subjects import name_of, subject_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterable
 
-    from narrowcast.broker.streams import Streams
+    from narrowcast.broker.streams import Room, Streams
     from narrowcast.broker.wire import Subjects
 
 log = logging.getLogger(__name__)
@@ -28,6 +28,8 @@ BEFORE, _SHARE = 16_384, 0.1
 #: The part of the room that is taken before it is looked for those who hold back what is not for them; and
 #: how many of them are looked at, at a time and together.
 _FILLED, _LOOKS, _ASKED = 0.25, 2_000, 32
+#: The part of the room that is taken before those are named who hold it back most, and how many of them are.
+_TOLD, _NAMED = 0.5, 3
 #: Seconds from one look at what everybody has read to the next.
 SWEEP = 5.0
 #: Digits of a place, at most: who writes down its own may write anything.
@@ -122,6 +124,8 @@ class Positions:
         self._channels: dict[str, dict[tuple[int, int], int]] = {}
         # Places behind that of a subscriber up to which there is nothing for it.
         self._nothing: dict[str, int] = {}
+        # Who was told of last to hold back what is stored.
+        self._told: list[str] = []
         # Those whose channels are not stored as they are here; and one at a time, so that what is stored last
         # is what was written last.
         self._unstored: set[str] = set()
@@ -248,16 +252,29 @@ class Positions:
         self._nothing = {name: place for name, place in self._nothing.items() if name in positions}
         if room.last - room.first >= _FILLED * room.fits:
             await self._look(positions, room.last)
-        places = [max(place, self._nothing.get(name, 0)) for name, place in positions.items()]
-        before = min(places, default=room.last) - min(BEFORE, int(_SHARE * room.fits)) + 1
+        places = {name: max(place, self._nothing.get(name, 0)) for name, place in positions.items()}
+        before = min(places.values(), default=room.last) - min(BEFORE, int(_SHARE * room.fits)) + 1
         if before > room.first:
             await self._streams.trim(before)
+        self._tell(places, room)
         for name, own in list(self._channels.items()):
             gone = [key for key, until in own.items() if until and until <= positions.get(name, 0)]
             for key in gone:
                 del own[key]
             if gone or name in self._unstored:
                 await self._write(name)
+
+    def _tell(self, places: dict[str, int], room: Room) -> None:
+        """Name those who hold back most of what is stored, when that is much, and others than before."""
+        taken = room.last - min(places.values(), default=room.last)
+        behind = heapq.nsmallest(_NAMED, places, key=places.__getitem__) if taken > _TOLD * room.fits else []
+        if behind and behind != self._told:
+            log.warning(
+                "%.0f %% of the store waits for subscribers that are behind, most for %s; once it is full "
+                "publishers are refused: let them read, or give up their subscriptions",
+                100 * taken / room.fits, ", ".join(map(repr, behind)),
+            )  # fmt: skip
+        self._told = behind
 
     async def _look(self, positions: dict[str, int], last: int) -> None:
         """Look how far there is nothing for those who are behind most: what is for others need not wait."""

@@ -81,9 +81,9 @@ class Seen:
         return found
 
     def _past(self, known: _Known, numbers: list[int]) -> bool:
-        """Return whether a while is over, and numbers have gone on so far that none from before comes again."""
-        while_over = known.heard - known.since > self._seconds
-        return while_over and abs(numbers[-1] - known.mark) > 2 * self._events
+        """Return whether a while is over, and numbers have gone on so far that none of before comes again."""
+        far = abs(numbers[-1] - known.mark) > 2 * self._events
+        return far and known.heard - known.since > self._seconds
 
     def __len__(self) -> int:
         return sum(len(known.late) + len(known.early) for known in self._known.values())
