@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import narrowcast as nc
-from narrowcast.broker.placing import Recent, worthwhile
+from narrowcast.broker.placing import LEAST, Recent, worthwhile
 from narrowcast.errors import ParameterError
 from narrowcast.model.matches import Matches
 from support.broker import SCHEMA, Setting, plan_of, some_events, wanted, write_plan_of
@@ -77,6 +77,23 @@ def test_the_last_events_count() -> None:
     assert recent.channels(wants, members, spreads=True) == []
     with pytest.raises(ParameterError, match="events is 0"):
         Recent(0)
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 1)), max_size=20), max_size=8))
+def test_batches_of_any_size_are_the_same_events(batches: list[list[tuple[int, int]]]) -> None:
+    recent, all_of_them = Recent(events=16), []
+    wants = nc.Scan().fit(nc.compile_filters(SCHEMA, ["price < 5"]).subscriptions)
+    for batch in batches:
+        events = nc.EventBatch.from_rows([{"price": price} for price, _ in batch], SCHEMA)
+        went = [channel for _, channel in batch]
+        recent.add(events, Matches.from_pairs(np.arange(len(batch)), went, len(batch)))
+        all_of_them += batch
+        last = all_of_them[-16:]
+        wanted = np.array([price < 5 for price, _ in last], bool)
+        carried = [np.array([each == channel for _, each in last], bool) for channel in (0, 1)]
+        some = [c for c in (0, 1) if carried[c].any() and worthwhile(carried[c], wanted, 1, spreads=True)]
+        expected = some if np.count_nonzero(wanted) >= LEAST else []
+        assert recent.channels(wants, np.array([1, 1]), spreads=True) == expected
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

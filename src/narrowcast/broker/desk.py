@@ -257,8 +257,9 @@ class Desk:
                     await self._transport.publish(self.subjects.control(who), said)
         elif isinstance(request, wire.Remove):
             self.interests.remove(who, request.subscription_ids)
-            await self._tell(removed=request.subscription_ids)
-            await self._place(who)
+            if request.subscription_ids:
+                await self._tell(removed=request.subscription_ids)
+                await self._place(who)
             if self._positions is not None:
                 async with self._knowing:
                     if not self.interests.of(who):
@@ -269,8 +270,9 @@ class Desk:
                     after, had = await self._positions.of(who)
                 added = self.interests.add(who, request.filters)
             rows = [wire.Row(n, who, text) for n, text in zip(added, request.filters, strict=True)]
-            await self._tell(added=rows)
-            await self._place(who)
+            if rows:
+                await self._tell(added=rows)
+                await self._place(who)
         return msgspec.structs.replace(self.standing(who), added=added, after=after, had=had)
 
     def _note(self, said: wire.Report) -> None:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from narrowcast.errors import ParameterError
+from narrowcast.model.events import EventBatch
+from narrowcast.model.matches import Matches
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from narrowcast.matching.base import Matcher
-    from narrowcast.model.events import EventBatch
-    from narrowcast.model.matches import Matches
 
     Flags = NDArray[np.bool_]
+    _Sent = tuple[EventBatch, Matches]
 
 #: Events that are remembered, and of which at least so many have to be wanted before anybody is placed.
 RECENT, LEAST = 4096, 8
@@ -71,7 +76,7 @@ class Recent:
         if events < 1:
             raise ParameterError(f"events is {events}; remember at least 1")
         self._most = events
-        self._batches: deque[tuple[EventBatch, Matches]] = deque()
+        self._batches: deque[_Sent] = deque()
         self._held = 0
 
     def add(self, events: EventBatch, channels: Matches) -> None:
@@ -102,6 +107,7 @@ class Recent:
         send
             As of `worthwhile`.
         """
+        self._fold()
         schema = wants.subscriptions_.schema
         known = [(events, channels) for events, channels in self._batches if events.schema == schema]
         if not known or not len(members):
@@ -118,3 +124,25 @@ class Recent:
         return [
             c for c in some if worthwhile(carried[c], wanted, int(members[c]), spreads=spreads, send=send)
         ]
+
+    def _fold(self) -> None:
+        """Make one batch of those that are alike: to look at thousands of single events takes far longer."""
+        alike = groupby(self._batches, lambda each: (each[0].schema, [c.type for c in each[0].columns]))
+        self._batches = deque(_joined(list(some)) for _, some in alike)
+        if (more := self._held - self._most) > 0:
+            events, channels = self._batches.popleft()
+            kept = np.arange(more, len(events))
+            self._batches.appendleft((events.slice(more, len(events)), channels.take(kept)))
+            self._held = self._most
+
+
+def _joined(some: Sequence[_Sent]) -> _Sent:
+    """Return batches with columns of the same types as one."""
+    if len(some) == 1:
+        return some[0]
+    columns = zip(*(events.columns for events, _ in some), strict=True)
+    ids = np.concatenate([events.event_id for events, _ in some])
+    counts = np.concatenate([channels.counts() for _, channels in some])
+    index = np.concatenate([channels.index for _, channels in some])
+    joined = EventBatch(some[0][0].schema, tuple(pa.concat_arrays(own) for own in columns), ids)
+    return joined, Matches.trusted(np.append(0, np.cumsum(counts)), index)
