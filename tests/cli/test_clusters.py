@@ -235,6 +235,7 @@ def test_all_histories_are_equal_and_of_one_event(tmp_path: Path) -> None:
         assert found[method, 3]["costs"]["false-positives"]["terms"]["receptions"] == 7
 
 
+@pytest.mark.slow
 def test_nobody_matched_anything(tmp_path: Path) -> None:
     found = compared(tmp_path, ["x > 100", "x > 200", "x < -1"], [1.0, 2.0], "--channels", "2")
     for method in METHODS:

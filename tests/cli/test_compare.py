@@ -334,6 +334,7 @@ def test_plan_and_evaluate_on_a_network(given: list[str], spark: SparkSession, t
     assert "waste" not in shown.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_what_only_the_data_shows(folder: Path, spark: SparkSession, tmp_path: Path) -> None:
     words: list[str | Path] = [

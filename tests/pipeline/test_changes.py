@@ -127,6 +127,7 @@ def test_the_same_as_in_memory_in_any_order_and_said_twice(
         assert wanted.n_wants == got.n_wants
 
 
+@pytest.mark.slow
 @spark_only
 def test_a_workload_that_shifts(frame: Callable[[pa.Table], DataFrame]) -> None:
     feeds = Feeds(n_subscribers=40, shift="clustered", rates_shift=True, seed=3)

@@ -114,6 +114,7 @@ def test_the_command_places_those_who_matched_nothing(tmp_path: Path) -> None:
     assert set(found["costs"]) <= set(next(iter(again["methods"].values()))["costs"])
 
 
+@pytest.mark.slow
 def test_methods_by_boxes_have_them_from_filters(tmp_path: Path) -> None:
     workload = Hotspots(n_subscriptions=60, n_events=40, seed=1)
     tables = workload.tables()

@@ -80,6 +80,7 @@ def test_as_good_as_on_the_driver(
     assert (plan.unicast.nnz == 0) == (channels is None)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_same_plan_whatever_the_partitions(spark: SparkSession) -> None:
     interest, plans = small(120), []

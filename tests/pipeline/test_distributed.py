@@ -201,6 +201,7 @@ def small(**given: Any) -> Interest:
     return Interest.from_tables(tables["interests"], tables["rates"])
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @settings(max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
@@ -354,6 +355,7 @@ def test_what_the_driver_does_not_take(spark: SparkSession) -> None:
         make_plan(frames, "joint", channels=3, limit=0)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_flows_that_nobody_wants_are_too_many(spark: SparkSession) -> None:
     frames = InterestFrames(

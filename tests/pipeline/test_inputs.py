@@ -76,6 +76,7 @@ def test_events(spark: SparkSession, tmp_path: Path, options: dict[str, Any], fl
     assert set(found.fingerprints) == {"subscriptions", "events"}
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_cells_of_a_grid_that_is_given(spark: SparkSession, tmp_path: Path) -> None:
     paths = write(tmp_path)

@@ -185,6 +185,7 @@ class TestRoutes:
         pq.write_table(pa.table(PLAIN).slice(0, 0), tmp_path / "e.parquet")
         assert rows(spark.read.parquet(str(tmp_path / "e.parquet")))[0] == []
 
+    @pytest.mark.slow
     def test_a_damaged_file_is_named(self, spark: SparkSession, tmp_path: Path) -> None:
         pq.write_table(pa.table(PLAIN), tmp_path / "e.parquet")
         found = over_events(

@@ -54,6 +54,7 @@ def test_a_function_that_is_not_there(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_table_2() -> None:
     rows, outcome = run("table-2", (0, 1))
     for model in MODELS:

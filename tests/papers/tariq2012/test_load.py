@@ -27,6 +27,7 @@ def run(name: str, seeds: tuple[int, ...] = (0,), **given: Any) -> tuple[dict[An
     return {(row.series, row.x, row.metric): row for row in outcome.rows}, outcome
 
 
+@pytest.mark.slow
 def test_figure_3k() -> None:
     rows, outcome = run("figure-3k", (0, 1), **TINY)
     assert {series.rsplit("/", 1)[0] for series, _, metric in rows if metric == "notification_cost"} == set(

@@ -46,6 +46,7 @@ class TestFiles:
         place.run()
         assert sorted(place.found()) == [1, 2, 3, 4]
 
+    @pytest.mark.slow
     def test_types_of_json_stay_as_they_were_guessed_first(self, place: Place) -> None:
         line(place, "1.json", event_id=1, price=80, name="x")
         place.run(schema=None)

@@ -107,6 +107,7 @@ def place(spark: SparkSession, tmp_path: Path) -> Place:
     return Place(spark, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_log_at_once(place: Place) -> None:
     log = log_of(400)
     place.put("a.parquet", log)

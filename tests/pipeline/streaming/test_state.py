@@ -124,6 +124,7 @@ def test_any_batches(
         assert pairs(frames) == wanted
 
 
+@pytest.mark.slow
 def test_a_steady_stream_has_its_rate(spark: SparkSession, tmp_path: Path) -> None:
     state = State(spark, str(tmp_path / "state"), half_life=2, every=3)
     for number in range(8):  # 5 a second for 16 half-lives
@@ -179,6 +180,7 @@ def test_the_moment_of_a_batch(spark: SparkSession, tmp_path: Path) -> None:
     assert all(before.timestamp() <= each / 1e6 <= after.timestamp() for each in found.values())
 
 
+@pytest.mark.slow
 def test_late_events_and_those_before_1970(spark: SparkSession, tmp_path: Path) -> None:
     state = State(spark, str(tmp_path / "state"), half_life=HALF, every=2)
     long = -60 * 365.25 * 86400

@@ -221,6 +221,7 @@ class TestBadInput:
         with pytest.raises(JobError, match=said):
             place.run()
 
+    @pytest.mark.slow
     def test_a_type_that_holds_more_is_fine(self, place: Place) -> None:
         (place.folder / "lines").mkdir()
         for i, (kind, line) in enumerate(
