@@ -12,6 +12,7 @@ from narrowcast.broker.cursor import Cursor
 from narrowcast.broker.transport import Message
 
 SUBJECTS = ["to", "all", "c1", "c2"]
+STRAY = "c3"
 
 
 class World:
@@ -19,7 +20,8 @@ class World:
 
     So has a replay: what it brings, each message with how many are to come, waits in one while live messages
     are heard, or find no room. It brings messages of subjects that were joined before it was asked for; those
-    of others are somebody else's until then.
+    of others are somebody else's until then. Of a stray one it brings nothing ever: the reader listens to it,
+    but no node knows.
     """
 
     def __init__(self, subjects: list[str], after: int, ahead: int, joined: list[str]) -> None:
@@ -80,7 +82,8 @@ class World:
 
     def _left(self) -> list[Message]:
         """Return what a replay has not brought yet of what is stored."""
-        return [m for m in self.stored[self._next : self.sent] if m.subject in self._brought]
+        brought = self._brought - {STRAY}
+        return [m for m in self.stored[self._next : self.sent] if m.subject in brought]
 
     def bring(self, many: int) -> None:
         """Let the last replay bring so many messages, also when it is over; they are not heard yet."""
@@ -96,9 +99,12 @@ class World:
 
     def settle(self) -> None:
         """Let everything come."""
-        for subject in SUBJECTS:
+        for subject in [*SUBJECTS, STRAY]:
             self.hear(subject, 100)
+        asked = 0
         while self.cursor.behind:
+            asked += 1
+            assert asked <= len(self.stored), "replays are asked for again and again"
             self.ask()
             self.bring(100)
             if self.cursor.replaying:
@@ -141,6 +147,18 @@ def steps(subjects: list[str], fates: list[str]) -> st.SearchStrategy[list[Step]
 def test_everything_comes_once_and_in_order(
     drawn: list[Step], after: int, ahead: int, joined: list[str]
 ) -> None:
+    check(drawn, after, ahead, joined)
+
+
+@given(steps(["to", STRAY], ["comes", "comes", "cut"]), st.integers(0, 8), st.integers(1, 10))
+def test_so_does_what_is_beside_a_channel_that_no_node_knows_of(
+    drawn: list[Step], after: int, ahead: int
+) -> None:
+    check(drawn, after, ahead, [*SUBJECTS, STRAY])
+
+
+def check(drawn: list[Step], after: int, ahead: int, joined: list[str]) -> None:
+    """Compare what a reader gets with what it should."""
     # Where something was lost and nobody told, one more of each comes at the end, so that it is missed.
     lost = any(step.fate == "lost" for step in drawn)
     world = World([*(step.subject for step in drawn), *SUBJECTS], after, ahead, joined)
@@ -165,7 +183,8 @@ def test_everything_comes_once_and_in_order(
     assert len(numbers) == len(set(numbers))
     # What a channel held before it was joined may come: events of it that are wanted came directly before.
     before = {m.number for m in world.stored if m.subject not in joined}
-    assert set(world.wanted) <= set(numbers) <= set(world.wanted) | before
+    wanted = {n for n in world.wanted if world.stored[n - 1].subject != STRAY}
+    assert wanted <= set(numbers) <= set(world.wanted) | before
     for subject in SUBJECTS:
         own = [m.number for m in world.got if m.subject == subject]
         assert own == sorted(own)
@@ -242,3 +261,35 @@ def test_nothing_is_caught_up_by_a_replay_that_was_cut_off() -> None:
     cursor.lost()
     assert cursor.caught_up() == []
     assert cursor.behind
+
+
+def test_what_no_replay_brings_is_waited_for_no_longer() -> None:
+    """It expired, or is of a channel that no node knows of: replays were asked for again and again."""
+    cursor = caught_up(10)
+    cursor.live(message(11, 0))
+    assert cursor.live(message(20, 15)) == []
+    assert cursor.begin() == 11
+    assert [m.number for m in cursor.replayed(message(18, subject="to"), pending=0)] == [18, 20]
+    assert not cursor.behind
+
+
+def test_what_was_read_of_a_subject_before_is_not_read_again() -> None:
+    cursor = Cursor(10, last={"c": 30})
+    assert cursor.begin() == 10
+    found = [m for n, subject in ((20, "c"), (25, "to"), (30, "c"), (40, "c"))
+             for m in cursor.replayed(message(n, subject=subject), pending=40 - n)]  # fmt: skip
+    assert [m.number for m in found] == [25, 40]
+
+
+def test_a_channel_that_was_left_is_not_read_again() -> None:
+    """A replay may begin before what was read of it."""
+    cursor = caught_up(0)
+    cursor.live(message(5))
+    cursor.leave("c")
+    assert cursor.live(message(9, 7, "to")) == []
+    assert cursor.begin() == 0
+    found = [cursor.replayed(message(n, subject=subject), pending=9 - n)
+             for n, subject in ((5, "c"), (7, "to"), (9, "to"))]  # fmt: skip
+    assert [m.number for some in found for m in some] == [7, 9]
+    cursor.join("c")  # and is new when it is joined again
+    assert [m.number for m in cursor.live(message(20, 15))] == [20]

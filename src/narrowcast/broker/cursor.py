@@ -6,10 +6,13 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from narrowcast.broker.transport import Message
 
-#: Messages that come live while others are replayed, and are remembered for afterwards.
-AHEAD = 4096
+#: Messages that come live while others are replayed, and are remembered for afterwards; and subjects that
+#: were left of which it is remembered how far they were read.
+AHEAD, LEFT = 4096, 4096
 
 
 class Cursor:
@@ -21,12 +24,15 @@ class Cursor:
     of different subjects may come in another order than they are stored.
 
     A replay goes on with what is stored while it lasts. It is over once the reader has all of it: what still
-    comes of it comes live too, so that another one is needed when that is missed.
+    comes of it comes live too, so that another one is needed when that is missed. What it does not bring of
+    that for which it was asked is not there any more, or not for this reader, and is waited for no longer.
 
     Parameters
     ----------
     after
         The place up to which it had all.
+    last
+        Behind that place, those up to which it had all of some subjects.
     ahead
         Messages that are remembered during a replay, at most.
 
@@ -48,7 +54,7 @@ class Cursor:
     ([9], False)
     """
 
-    def __init__(self, after: int, *, ahead: int = AHEAD) -> None:
+    def __init__(self, after: int, *, last: Mapping[str, int] | None = None, ahead: int = AHEAD) -> None:
         #: The last place that it had: behind it begins what has to be replayed, if anything.
         self.after = after
         #: Whether messages may be missing.
@@ -56,23 +62,35 @@ class Cursor:
         #: Whether a replay is under way that brings them.
         self.replaying = False
         # The last place of each subject; one that it had nothing of yet begins behind the first place of all.
-        self._last: dict[str, int] = {}
+        self._last: dict[str, int] = dict(last or {})
         self._first = after
+        # Subjects that were left: a replay may bring them again.
+        self._left: dict[str, None] = {}
         self._fresh: set[str] = set()
         self._ahead: deque[Message] = deque()
         self._most = ahead
         # The last of those that came live during a replay and were not remembered.
         self._forgotten = 0
+        # The last of those that were missed, by subject: behind what it had of it a replay begins, or began.
+        self._missed: dict[str, int] = {}
 
     def join(self, subject: str) -> None:
         """Note that messages of a subject come from now on: what was there before is none of its own."""
-        if subject not in self._last:
+        if subject not in self._last or subject in self._left:
+            self._left.pop(subject, None)
             self._fresh.add(subject)
 
     def leave(self, subject: str) -> None:
         """Note that no more messages of a subject come."""
         self._fresh.discard(subject)
-        self._last.pop(subject, None)
+        if subject in self._last:
+            self._left[subject] = None
+            if len(self._left) > LEFT:
+                oldest = next(iter(self._left))
+                del self._left[oldest], self._last[oldest]
+
+    def __contains__(self, subject: str) -> bool:
+        return subject in self._last
 
     def lost(self) -> None:
         """Note that messages behind the last place may have been missed, of a replay too."""
@@ -101,6 +119,7 @@ class Cursor:
             self.lost()
             # What is missing lies behind what it had of this subject, perhaps before what it had of others.
             self.after = known
+            self._missed[subject] = message.before
             self._remember(message)
             return []
         return [self._had(message)]
@@ -139,6 +158,9 @@ class Cursor:
         if not self.replaying or self._forgotten > self.after:
             return []
         self.behind = self.replaying = False
+        for subject, place in self._missed.items():
+            self._last[subject] = max(place, self._last.get(subject, self._first))
+        self._missed.clear()
         ahead = list(self._ahead)
         self._ahead.clear()
         return [each for message in ahead for each in self.live(message)]

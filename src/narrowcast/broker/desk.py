@@ -230,7 +230,7 @@ class Desk:
             self._present[who] = time.monotonic()
         added: list[int] = []
         after: int | None = None
-        had: dict[str, list[int]] = {}
+        had = wire.Had()
         if isinstance(request, wire.Report):
             self._note(request)
             if who not in self._present:  # it was silent for long, and is there after all

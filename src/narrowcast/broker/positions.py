@@ -7,10 +7,11 @@ import heapq
 import logging
 import re
 import secrets
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from narrowcast.broker.wire import Had
 from narrowcast.errors import InputError, TransportError
 from narrowcast.model.subjects import name_of, subject_of
 
@@ -38,28 +39,26 @@ _DIGITS = 20
 _TOGETHER = 256
 _TOKEN = re.compile(r"[0-9a-f]{16}")
 _decode = msgspec.msgpack.Decoder(list[tuple[int, int, int]]).decode
-#: Numbers of events, by their publisher.
-Had: TypeAlias = dict[str, list[int]]
 _decode_had = msgspec.json.Decoder(Had).decode
 
 
 def written(place: int, store: str, had: Had | None = None) -> bytes:
-    """Return a place as it is written down, with the store that it is one of, and events behind it.
+    """Return a place as it is written down, with the store that it is one of, and what was had behind it.
 
     Examples
     --------
-    >>> written(17, "a1"), had_in(written(17, "a1", {"p": [4, 5]}))
+    >>> written(17, "a1"), had_in(written(17, "a1", Had({"p": [4, 5]}))).events
     (b'17 a1', {'p': [4, 5]})
     """
     return f"{place} {store}".encode() + (b" " + msgspec.json.encode(had) if had else b"")
 
 
 def had_in(payload: bytes | None) -> Had:
-    """Return the events behind a place that somebody has had, by publisher, as they are written down."""
+    """Return what somebody has had behind a place, as it is written down."""
     try:
         return _decode_had((payload or b"").split(b" ", 2)[2])
     except (IndexError, msgspec.MsgspecError, UnicodeError):
-        return {}
+        return Had()
 
 
 def place_in(payload: bytes | None, store: str) -> int | None:
@@ -157,7 +156,7 @@ class Positions:
                 return found, had_in(payload)
         last = await self._streams.last()
         await self._streams.put(of.position(subscriber), written(last, self.store))
-        return last, {}
+        return last, Had()
 
     async def begin(self, subscribers: Collection[str]) -> None:
         """Keep from now on what is for all of these, also for those who were never there."""

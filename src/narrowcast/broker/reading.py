@@ -8,18 +8,18 @@ import secrets
 import time
 from collections import defaultdict, deque
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from narrowcast.broker.cursor import Cursor
 from narrowcast.broker.positions import BEFORE, written
 from narrowcast.broker.streams import error_of, place_of
 from narrowcast.broker.transport import Message
+from narrowcast.broker.wire import Had
 from narrowcast.errors import NarrowcastError, ParameterError, TransportError
 
 if TYPE_CHECKING:
     from narrowcast.broker.asking import Asking
     from narrowcast.broker.event import Event
-    from narrowcast.broker.positions import Had
     from narrowcast.broker.transport import Transport
     from narrowcast.broker.wire import Subjects
 
@@ -56,6 +56,14 @@ class Reader(Protocol):
         ...
 
 
+class _End(NamedTuple):
+    """How many events there are up to the end of a message, its place, and its subject."""
+
+    many: int
+    number: int
+    subject: str
+
+
 class Reading:
     """Brings each stored message to a reader once, in order, and writes down how far it is.
 
@@ -70,7 +78,7 @@ class Reading:
     after, store
         The place up to which all was read, in an earlier life, and the store that it is one of.
     had
-        Events behind that place that were handed out in an earlier life.
+        What was read behind that place in an earlier life.
     waiting
         Events of another store that wait to be handed out first.
     window
@@ -94,19 +102,22 @@ class Reading:
         check_window(window)
         self._transport, self._subjects, self._asking = transport, subjects, asking
         self._name, self._reader, self._window = name, reader, window
-        self.cursor = Cursor(after)
+        self._had = Had() if had is None else had
+        self.cursor = Cursor(after, last=self._had.subjects)
         #: Which store it reads.
         self.store = store
-        self._before, self._had, self._first = after, had or {}, True
+        self._before, self._first = after, True
         self._connections = transport.connections
         self._wake = asyncio.Event()
         # A replay: what it is called, how many messages of it came, and where the last is acknowledged.
         self._token, self._expected, self._ack = "", 0, ""
-        # Where each message ends, in events that were added; how many were handed out; and up to which event
-        # and place all is processed, and is written down.
-        self._ends: deque[tuple[int, int]] = deque([(waiting, after)] if waiting else ())
+        # Where each message ends, in events that were added; how many of those were handed out; how many of
+        # all are processed, with the highest place of a message and the last one of each subject; and what is
+        # written down, and of how many.
+        self._ends: deque[_End] = deque([_End(waiting, after, "")] if waiting else ())
         self._added, self._taken = waiting, 0
-        self._done = self._stored = (0, after)
+        self._done, self._lasts = (0, max([after, *self._had.subjects.values()])), dict(self._had.subjects)
+        self._written, self._stored = written(after, store, self._had), 0
         self._storing = asyncio.Lock()
         self._ended = False
         #: What was handed out last, some of it perhaps of frames that are not processed whole.
@@ -210,10 +221,10 @@ class Reading:
         self._expected, self._ack = place.consumer, message.reply
         kept, out = self._subjects.stored(""), f"{self._subjects.prefix}.out."
         again = Message(out + message.subject.removeprefix(kept), message.payload, "", place.stream)
-        if place.stream <= self._before:
-            self._reader.remember(again)
-        else:
+        if place.stream > self._before:
             self._first = False  # once is enough: another time later ones would be forgotten for these
+        if place.stream <= max(self._before, self._had.subjects.get(again.subject, 0)):
+            self._reader.remember(again)
         for each in self.cursor.replayed(again, pending=place.pending):
             self._reader.accept(each)
         self._wake.set()
@@ -225,14 +236,14 @@ class Reading:
 
     # ---- how far it is
 
-    def added(self, number: int, many: int) -> None:
+    def added(self, number: int, subject: str, many: int) -> None:
         """Note that a message brought so many events."""
         self._added += many
-        self._ends.append((self._added, number))
+        self._ends.append(_End(self._added, number, subject))
 
     def left(self) -> int:
         """Return how many events may be handed out now."""
-        return self._window - (self._taken - self._stored[0])
+        return self._window - (self._taken - self._stored)
 
     def taken(self, events: list[Event]) -> None:
         """Note that events are handed out."""
@@ -243,9 +254,10 @@ class Reading:
 
     def processed(self) -> None:
         """Note that all that was handed out is processed: who asks for more is done with what was before."""
-        while self._ends and self._ends[0][0] <= self._taken:
-            many, number = self._ends.popleft()
+        while self._ends and self._ends[0].many <= self._taken:
+            many, number, subject = self._ends.popleft()
             self._done = many, max(number, self._done[1])
+            self._lasts[subject] = number
 
     def paused(self) -> asyncio.Lock:
         """Return what keeps this from writing anything down, for the length of a block."""
@@ -256,7 +268,10 @@ class Reading:
         self._ended = True
 
     async def write(self, *, last: bool = False) -> None:
-        """Write down how far this is, if that is new; the `last` time with what was had behind that.
+        """Write down how far this is, if that is new; the `last` time to the event.
+
+        That is a place up to which all is processed, and behind it what is processed of each subject: one may
+        be far behind others, where something of it was missed.
 
         Raises
         ------
@@ -266,36 +281,42 @@ class Reading:
         async with self._storing:
             if self._ended:
                 return
-            done = self._done
+            done, after = self._done, self.cursor.after
             await _turns()
             # Messages of different subjects overtake one another: none before it may be unprocessed.
-            unprocessed = (number - 1 for _, number in self._ends if number <= done[1])
-            place = min([done[1], self.cursor.after, *unprocessed])
-            had = self._had_behind(place) if last else {}
-            if place <= self._stored[1] and not had:
-                self._stored = done[0], self._stored[1]
-                return
-            place = max(place, self._stored[1])
-            where = self._subjects.position(self._name)
-            try:
-                async with asyncio.timeout(_PATIENCE):
-                    said = written(place, self.store, had)
-                    why = error_of(await (await self._asking.send(where, said)))
-            except TimeoutError:
-                why = f"it does not answer within {_PATIENCE:g} s"
-            if why is not None:
-                raise TransportError(f"the NATS server does not store how far {self._name} is: {why}")
-            self._stored = done[0], place
+            unprocessed = (end.number - 1 for end in self._ends if end.number <= done[1])
+            place = min([done[1], after, self.cursor.after, *unprocessed])
+            said = written(place, self.store, self._had_behind(place, last=last))
+            if said != self._written:
+                await self._put(said)
+            self._written, self._stored = said, done[0]
 
-    def _had_behind(self, place: int) -> Had:
-        """Return the events behind a place that were handed out: perhaps of a frame of which not all were."""
-        many = self._taken - self._done[0] if place == self._done[1] else len(self._handed)
-        had: Had = defaultdict(list)
-        for publisher, numbers in self._had.items() if place <= self._before else ():
-            had[publisher] += numbers
-        for event in list(self._handed)[max(0, len(self._handed) - many) :] if many else ():
-            had[event.publisher].append(event.number)
-        return had
+    async def _put(self, said: bytes) -> None:
+        """Have it stored how far this is."""
+        where = self._subjects.position(self._name)
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                why = error_of(await (await self._asking.send(where, said)))
+        except TimeoutError:
+            why = f"it does not answer within {_PATIENCE:g} s"
+        if why is not None:
+            raise TransportError(f"the NATS server does not store how far {self._name} is: {why}")
+
+    def _had_behind(self, place: int, *, last: bool) -> Had:
+        """Return what is processed behind a place; the `last` time with events of a frame that is not whole."""
+        events: dict[str, list[int]] = defaultdict(list)
+        if place <= self._before:
+            for publisher, numbers in self._had.events.items():
+                events[publisher] += numbers
+        many = self._taken - self._done[0] if last else 0
+        for event in list(self._handed)[len(self._handed) - many :] if many else ():
+            events[event.publisher].append(event.number)
+        self._lasts = {
+            subject: number
+            for subject, number in self._lasts.items()
+            if number > place or subject in self.cursor
+        }
+        return Had(dict(events), {subject: number for subject, number in self._lasts.items() if number > place})
 
     async def stored(self) -> None:
         """Wait until something may be handed out."""

@@ -147,7 +147,7 @@ class Subscriber:
     async def _read_from(self, standing: wire.Standing) -> None:
         """Read what is stored from where this was, and no longer what was in a store that is gone."""
         assert standing.after is not None
-        for publisher, numbers in standing.had.items():
+        for publisher, numbers in standing.had.events.items():
             self._seen.fresh(publisher, numbers)
         if self._reading is not None:
             self._reading.end()
@@ -315,7 +315,12 @@ class Subscriber:
                 subject = self._subjects.channel(epoch, channel)
                 if self._reading is not None:
                     self._reading.cursor.join(subject)
-                self._channels[epoch, channel] = await self._transport.subscribe(subject, self._hear)
+                try:
+                    self._channels[epoch, channel] = await self._transport.subscribe(subject, self._hear)
+                except TransportError:
+                    if self._reading is not None:
+                        self._reading.cursor.leave(subject)
+                    raise
         said = wire.encode(wire.Listening(self.name, epoch, list(channels)))
         await self._asking.send(self._subjects.ask(self.name), said)
         if self._reading is not None:  # what is asked of the node now it is asked after that
@@ -356,7 +361,7 @@ class Subscriber:
         frame = frame_of(message)
         if frame is None:
             if self._reading is not None:
-                self._reading.added(message.number, 0)
+                self._reading.added(message.number, message.subject, 0)
             return
         self.got.arriving.add(max(0.0, time.time() - frame.since), len(frame.payloads))
         standing = self._standing
@@ -407,7 +412,7 @@ class Subscriber:
                 own = own[:room]
             self._events.extend(map(Event, repeat(publisher), own, payloads, repeat(subject)))
         if self._reading is not None:
-            self._reading.added(number, len(self._events) - before)
+            self._reading.added(number, subject, len(self._events) - before)
         if self._events:
             self._arrived.set()
 

@@ -182,6 +182,28 @@ class RolledOut(msgspec.Struct, tag="rolled-out", frozen=True):
     listening: int
 
 
+#: A number that a message can hold: who writes down its own may write anything.
+_Number = Annotated[int, msgspec.Meta(ge=0, le=_LAST)]
+
+
+class Had(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a subscriber has had behind its place in what is stored.
+
+    Parameters
+    ----------
+    events
+        Numbers of events, by publisher: of a frame of which it has not had all.
+    subjects
+        The place up to which it has had all that is stored under a subject.
+    """
+
+    events: dict[str, list[_Number]] = {}
+    subjects: dict[str, _Number] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.events or self.subjects)
+
+
 class Standing(msgspec.Struct, tag="standing", frozen=True):
     """What holds for a subscriber: an answer to `Hello`, `Add` and `Remove`, and on the control subject.
 
@@ -210,7 +232,7 @@ class Standing(msgspec.Struct, tag="standing", frozen=True):
     store
         What tells the store of events from others: one that was restored, or made anew, is another.
     had
-        Of `Hello`, events behind `after` that it has had, by publisher: it ended in the middle of a frame.
+        Of `Hello`, what it has had behind `after`.
     """
 
     change: int
@@ -225,7 +247,7 @@ class Standing(msgspec.Struct, tag="standing", frozen=True):
     since: int = 0
     after: int | None = None
     store: str = ""
-    had: dict[str, list[int]] = {}
+    had: Had = Had()
 
 
 class Beat(msgspec.Struct, tag="beat", frozen=True):
