@@ -107,8 +107,9 @@ class World:
             assert asked <= len(self.stored), "replays are asked for again and again"
             self.ask()
             self.bring(100)
-            if self.cursor.replaying:
-                assert self._coming, "a replay waits for what never comes"
+            if self.cursor.replaying and not self._coming:
+                assert STRAY in self._joined, "a replay waits for what never comes"
+                self.cursor.lost()  # a reader asks again when nothing comes for a while
             self.hear_replay(100)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: Seconds in which a filter of 64 KB is to be decided, on any machine.
 PATIENCE = 20.0
-NAMES = "bytes, depth, expand, boxes, payload, subscriptions, subscribers, attributes, rate, burst"
+NAMES = "bytes, depth, expand, boxes, payload, subscriptions, text, subscribers, attributes, rate, burst"
 
 
 def test_parse() -> None:
@@ -50,6 +50,7 @@ def test_parse() -> None:
         (["boxes=0"], "--limit boxes=0 is below 1; give another"),
         (["boxes=100000"], "--limit boxes=100000 is over 65536, the most that subscribers take"),
         (["subscriptions=0"], "--limit subscriptions=0 is below 1; raise it"),
+        (["text=786433"], "--limit text=786433 is over 786432: a message of NATS has 1 MB"),
         (["rate=0"], "--limit rate=0 is not above 0; raise it, or leave it out for any rate"),
         (["rate=nan"], "--limit rate=nan is not above 0; raise it, or leave it out for any rate"),
         (["burst=5"], "--limit burst=5 is given without rate; give both"),
@@ -71,6 +72,18 @@ def refusal(interests: Interests, subscriber: str, *filters: str) -> str:
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 600
     return str(refused.value)
+
+
+def test_filters_of_one_together() -> None:
+    interests = Interests(SCHEMA, limits=BrokerLimits(text=100))
+    interests.add("ann", ["price > 1", "name = 'é'"])  # 25 and 27 bytes
+    said = refusal(interests, "ann", "price > 2", "price > 3")
+    assert said == (
+        "'ann' has filters of 52 bytes and asks for 50 more, with 16 for each; 100 are the most that a "
+        "subscriber may have: use fewer or shorter ones, or another name beside this one"
+    )
+    interests.add("ann", ["price > 2"])
+    interests.add("bob", ["price > 2", "price > 3", "price > 4", "price > 5"])
 
 
 def test_subscriptions_of_one() -> None:

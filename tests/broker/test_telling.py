@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -111,6 +112,40 @@ def test_a_report_of_another_shape_is_refused() -> None:
         with pytest.raises(InputError, match=f"has 2 classes of seconds, not {len(SECONDS) + 1}"):
             await desk.ask(wire.Report("ann", [1, 2], 0.5, 0, 0, 0))
         assert desk.got.arriving.many == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"total": float("nan")}, {"total": float("inf")}, {"total": -1.0}, {"filtered": -5}, {"classes": [-1]}],
+)
+def test_a_report_of_what_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    """What subscribers say goes into sums: one of them would spoil those for good."""
+    right: dict[str, Any] = {"classes": [1], "total": 0.5, "filtered": 0, "repeated": 0, "dropped": 0}
+    wire.decode_request(wire.encode(wire.Report("ann", **right)))
+    with pytest.raises(msgspec.ValidationError):
+        wire.decode_request(wire.encode(wire.Report("ann", **right | wrong)))
+
+
+def test_when_something_was_sent_that_cannot_be_then() -> None:
+    """What publishers say goes into sums too, and on to subscribers."""
+
+    async def run() -> None:
+        transport = MemoryTransport()
+        desk = Desk(transport, Interests(SCHEMA))
+        node = Node(transport, desk)
+        await node.start()
+        async with Subscriber(transport, "ann") as ann:
+            await ann.subscribe("price >= 0")
+            for i, sent in enumerate((-1e300, -1.0, 5.0, 1e300, float("nan"), float("inf"))):
+                batch = wire.Batch("p", i, [b'{"price": 1}'], sent)
+                await transport.publish(desk.subjects.ingress("p", node.partitions), wire.encode(batch))
+            async with asyncio.timeout(30):
+                assert [(await anext(ann)).number for _ in range(6)] == list(range(6))
+            assert node.counts.taking.many == 0
+            assert 0 <= ann.got.arriving.total < 30
+        await node.stop()
 
     asyncio.run(run())
 

@@ -69,12 +69,16 @@ async def messages(url: str, seed: str, n_ingress: str, n_control: str, epoch: s
     """Send events and control messages; what publishers send is known to be stored."""
     from narrowcast.broker.asking import Asking
     from narrowcast.broker.nats import NatsTransport
-    from narrowcast.broker.streams import error_of
+    from narrowcast.broker.streams import Streams, error_of
+    from narrowcast.broker.wire import Subjects
 
     rng = random.Random(f"{seed} messages")
     transport = await NatsTransport.connect(url)
     asking = Asking(transport, "nc.answer.fuzzer")
     await asking.start()
+    streams = Streams(transport, Subjects("nc"))
+    await streams.start()
+    store = (await streams.get(streams.at, Subjects("nc").store) or b"").decode()
     left = ["in"] * int(n_ingress) + ["control"] * int(n_control)
     rng.shuffle(left)
     counts: Counter[str] = Counter()
@@ -92,11 +96,12 @@ async def messages(url: str, seed: str, n_ingress: str, n_control: str, epoch: s
     begun, many = time.monotonic(), 0
     rest = iter(left)
     while some := list(islice(rest, _TOGETHER)):
-        made = [ingress(rng) if kind == "in" else control(rng, int(epoch)) for kind in some]
+        made = [ingress(rng) if kind == "in" else control(rng, int(epoch), store) for kind in some]
         await asyncio.gather(*map(send, made))
         many += len(some)
         await asyncio.sleep(max(0.0, begun + many / float(rate) - time.monotonic()))
     await transport.flush()
+    await streams.aclose()
     await transport.aclose()
     say({"sent": many, **counts})
 

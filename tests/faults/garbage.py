@@ -115,7 +115,19 @@ def ingress(rng: random.Random) -> Sent:
     return Sent(of.ingress(name, 16), odd, 1, 1)
 
 
-def control(rng: random.Random, epoch: int) -> Sent:
+def position(rng: random.Random, store: str) -> bytes:
+    """Return how far somebody has read, who may write down anything."""
+    huge = 10 ** rng.randrange(40)
+    read = rng.choice([b"9" * rng.choice([17, 18, 19, 20, 5000]), b"-1", b"", b"x y", b"1", _bytes(rng)])
+    had = rng.choice([
+        b"", b"{", b"[]", b'{"events": 5}', _bytes(rng),
+        json.dumps({"events": {rng.choice(ODD): [huge, -huge]}}).encode(),
+        json.dumps({"subjects": {rng.choice(ODD): rng.choice([huge, -huge])}}).encode(),
+    ])  # fmt: skip
+    return b" ".join([read, rng.choice([b"", b"0" * 16, store.encode(), store.encode()]), had])
+
+
+def control(rng: random.Random, epoch: int, store: str) -> Sent:
     """Return something where subscribers, nodes and those who run the broker speak.
 
     What is well-formed is of nobody who is there, so that who wants what stays as it is.
@@ -124,9 +136,8 @@ def control(rng: random.Random, epoch: int) -> Sent:
     name = f"fuzz{rng.randrange(50)}"
     many = [rng.randint(-(1 << 63), 1 << 63) for _ in range(rng.randrange(4))]
     kind = rng.randrange(10)
-    if kind <= 1 and rng.random() < 0.2:  # how far somebody has read, who may write down anything there
-        read = rng.choice([b"9" * 5000, b"-1", b"", b"x y", b"1", _bytes(rng)])
-        return Sent(of.position(name), read + rng.choice([b"", b" ", b" " + b"0" * 16]))
+    if kind <= 1 and rng.random() < 0.2:
+        return Sent(of.position(name), position(rng, store))
     if kind <= 1:  # garbage, also in the name of who is there
         place = rng.choice([of.ask("s0"), of.ask(name), of.orders, of.control("s1"), of.beats, of.changes,
                             f"{of.inbox('s2')}.x.1", of.to("s3"), of.everybody])  # fmt: skip
@@ -145,7 +156,12 @@ def control(rng: random.Random, epoch: int) -> Sent:
         6: wire.Report(
             name, [1] * rng.choice([0, 15, 16]), rng.choice([0.0, float("inf"), float("nan")]), 1, -5, 0
         ),
-        7: wire.Replay(name, rng.choice([0, -1, 1 << 62]), rng.choice(["", "x", "0" * 16, "g" * 16, "*"])),
+        7: wire.Replay(
+            name,
+            rng.choice([0, -1, 1 << 62]),
+            rng.choice(["", "x", "0" * 16, "g" * 16, "*"]),
+            rng.choice(["", store]),
+        ),
     }.get(kind)
     if asked is not None:
         asker = rng.choice([name, name, "s4", "s5"])  # who asks in the name of another is refused

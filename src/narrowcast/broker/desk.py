@@ -12,14 +12,14 @@ import msgspec
 import numpy as np
 
 from narrowcast.broker import wire
+from narrowcast.broker.answering import Answering
 from narrowcast.broker.counts import SECONDS, Got
-from narrowcast.broker.gathering import Gathering
+from narrowcast.broker.gathering import Gathering, fitting
 from narrowcast.broker.offered import read_offered
 from narrowcast.broker.placing import Recent
 from narrowcast.broker.standing import Epoch, no_routes, nothing_on_its_way
 from narrowcast.broker.tasks import ended
 from narrowcast.errors import InputError, NarrowcastError, ParameterError, PlanError, TransportError
-from narrowcast.files import first_line
 from narrowcast.filters.limits import LENIENT
 from narrowcast.filters.subscriptions import compile_filters
 from narrowcast.matching import Scan
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from narrowcast.broker.interests import Interests
     from narrowcast.broker.positions import Positions
-    from narrowcast.broker.transport import Inbox, Message, Transport
+    from narrowcast.broker.transport import Message, Transport
     from narrowcast.routing.routes import Routes
 
     Asked = wire.Hello | wire.Bye | wire.Add | wire.Remove | wire.Listening | wire.Report
@@ -124,12 +124,13 @@ class Desk:
         asked = await self._transport.subscribe(self.subjects.asks)
         orders = await self._transport.subscribe(self.subjects.orders)
         await self._others.start()
-        self._tasks = [asyncio.create_task(self._answer(orders, self._ordered, together=True))]
+        ordered = Answering(self._transport, self.subjects, self._ordered)
+        self._tasks = [asyncio.create_task(ordered.run(orders, together=True))]
         await self._beat()
         if self._waits:  # they ask for all that holds, and are told from then on
             await asyncio.sleep(_GATHER)
         self._tasks += [
-            asyncio.create_task(self._answer(asked, self._asked)),
+            asyncio.create_task(Answering(self._transport, self.subjects, self._asked).run(asked)),
             asyncio.create_task(self._beats()),
         ]
         if self._positions is not None:
@@ -164,34 +165,6 @@ class Desk:
         """End its work."""
         await ended(*self._tasks)
         await self._others.aclose()
-
-    async def _answer(
-        self, asked: Inbox, do: Callable[[Message], Awaitable[wire.Answer]], *, together: bool = False
-    ) -> None:
-        """Answer questions, one after another, or all that come together."""
-        running: set[asyncio.Task[None]] = set()
-        async for message in asked:
-            if together:
-                task = asyncio.create_task(self._answered(message, do))
-                running.add(task)
-                task.add_done_callback(running.discard)
-            else:
-                await self._answered(message, do)
-
-    async def _answered(self, message: Message, do: Callable[[Message], Awaitable[wire.Answer]]) -> None:
-        """Answer a question."""
-        try:
-            answer = await do(message)
-        except (msgspec.MsgspecError, UnicodeError) as error:
-            answer = wire.Refused(f"request cannot be read: {first_line(error)}")
-        except NarrowcastError as error:
-            answer = wire.Refused(str(error))
-        except Exception:  # one question ends no node
-            log.exception("a question could not be answered")
-            answer = wire.Refused("the node failed to answer; its log says why")
-        if message.reply.startswith(self.subjects.answers):  # nobody lets a node publish elsewhere
-            with suppress(TransportError):  # who asked asks again
-                await self._transport.publish(message.reply, wire.encode(answer))
 
     async def _asked(self, message: Message) -> wire.Answer:
         """Answer a subscriber, who asks for itself."""
@@ -235,8 +208,7 @@ class Desk:
             self._note(request)
             if who not in self._present:  # it was silent for long, and is there after all
                 self._present[who] = time.monotonic()
-                order = wire.Prepare(self.epoch.number, self.epoch.channels(who))
-                await self._transport.publish(self.subjects.control(who), wire.encode(order))
+                await self._order(who, wire.Prepare(self.epoch.number, self.epoch.channels(who)))
         elif isinstance(request, wire.Listening):
             epochs = [each for each in (self.epoch, self._next) if each and each.number == request.epoch]
             if self._positions is not None:
@@ -253,8 +225,7 @@ class Desk:
                 if self._positions is not None:
                     async with self._knowing:
                         after, had = await self._positions.of(who)
-                    said = wire.encode(wire.Taken(request.life))
-                    await self._transport.publish(self.subjects.control(who), said)
+                    await self._order(who, wire.Taken(request.life))
         elif isinstance(request, wire.Remove):
             self.interests.remove(who, request.subscription_ids)
             if request.subscription_ids:
@@ -311,8 +282,15 @@ class Desk:
     async def change(self, request: wire.Add | wire.Remove) -> wire.Standing:
         """Change the subscriptions of somebody who may be elsewhere, and tell them."""
         answer = await self.ask(request)
-        await self._transport.publish(self.subjects.control(request.subscriber), wire.encode(answer))
+        await self._order(request.subscriber, answer)
         return answer
+
+    async def _order(self, who: str, order: wire.Standing | wire.Prepare | wire.Taken) -> None:
+        """Tell a subscriber what to do."""
+        try:
+            await self._transport.publish(self.subjects.control(who), wire.encode(order))
+        except ParameterError as error:  # filters of a table
+            log.warning("%s is not told what holds, which does not fit a message: %s", who, error)
 
     def standing(self, subscriber: str) -> wire.Standing:
         """Return what holds for a subscriber."""
@@ -334,19 +312,24 @@ class Desk:
     async def _tell(self, **changed: Any) -> None:
         """Count a change, which is what `wire.Change` takes, and wait until all nodes have taken it up."""
         self._number += 1
-        await self._others.tell(wire.Change(number=self._number, **changed))
+        try:
+            await self._others.tell(wire.Change(number=self._number, **changed))
+        except ParameterError:  # it does not fit a message: who misses one asks for all that holds
+            self._number += 1
+            await self._others.tell(wire.Change(number=self._number))
 
     def _state(self, join: wire.Join) -> wire.State:
         """Return what holds, for another node, which hears of all changes from now on."""
         self._others.add(join.node)
-        rows = self.interests.rows(join.after, _ROWS)
+        some = self.interests.rows(join.after, _ROWS)
+        rows = fitting([wire.Row(number, *row) for number, row in some.items()])
         epochs = [each for each in (self.epoch, self._next) if each is not None]
         plans = [each.said() if each.folder else None for each in epochs]
         return wire.State(
             number=self._number,
             schema=self.interests.schema.to_dict(),
-            rows=[wire.Row(number, *row) for number, row in rows.items()],
-            more=len(rows) == _ROWS,
+            rows=rows,
+            more=len(rows) < len(some) or len(some) == _ROWS,
             plan=plans[0],
             prepared=plans[1] if len(plans) > 1 else None,
             placed=[(each.number, *one) for each in epochs for one in each.placed.items()],
@@ -476,7 +459,7 @@ class Desk:
             with suppress(TransportError):  # those that are known for longer do no harm
                 await self._positions.switch(self.epoch.number)
         for name in sorted(self._present):
-            await self._transport.publish(self.subjects.control(name), wire.encode(self.standing(name)))
+            await self._order(name, self.standing(name))
         await self.permit()
 
     def channels(self, subscriber: str) -> list[tuple[int, int]]:
@@ -490,8 +473,7 @@ class Desk:
         waited = {name for name in self._present if then.channels(name)}
         for name in sorted(waited):
             channels = then.channels(name)
-            order = wire.Prepare(then.number, channels)
-            await self._transport.publish(self.subjects.control(name), wire.encode(order))
+            await self._order(name, wire.Prepare(then.number, channels))
             if joins is not None:
                 await asyncio.sleep(len(channels) / joins)
         return waited

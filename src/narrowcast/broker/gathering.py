@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from narrowcast.broker import wire
@@ -17,6 +18,20 @@ log = logging.getLogger(__name__)
 
 #: Seconds that a node has to take up a change, before it counts as gone.
 PATIENCE = 5.0
+#: Bytes of the subscriptions that a node is told of in one message, which has 1 MB.
+_BYTES = 512 << 10
+
+
+def fitting(rows: list[wire.Row], most: int = _BYTES) -> list[wire.Row]:
+    """Return as many of the first subscriptions as fit a message, one at least.
+
+    Examples
+    --------
+    >>> [row.filter for row in fitting([wire.Row(i, "ann", "x" * 40) for i in range(9)], most=90)]
+    ['xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx', 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx']
+    """
+    ends = accumulate(len(row.subscriber.encode()) + len(row.filter.encode()) for row in rows)
+    return rows[: max(1, sum(end <= most for end in ends))]
 
 
 class Gathering:

@@ -166,7 +166,8 @@ class Interests:
 
     def _check(self, subscriber: str, filters: Sequence[str]) -> None:
         """Refuse what a limit does not allow, and what is no text."""
-        held = len(self._owned.get(subscriber, ()))
+        own = self._owned.get(subscriber, {})
+        held = len(own)
         self._bounds.check_name(subscriber)
         self._bounds.check_subscriptions(subscriber, held, len(filters))
         if not held and self._bounds.subscribers is not None:
@@ -174,6 +175,7 @@ class Interests:
         for text in filters:
             if not (text.isascii() or _is_text(text)):
                 raise InputError(f"filter {text!r:.200} cannot be used: it is no valid text")
+        self._bounds.check_text(subscriber, own.values(), filters)
 
     def load(
         self, subscribers: Sequence[str], filters: Sequence[str], ids: Sequence[int] | None = None

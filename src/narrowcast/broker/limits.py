@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 #: Bytes of the longest name of a subscriber: it becomes a word of subjects, where a byte may take three.
 LONGEST_NAME = 512
+#: Bytes of all filters of a subscriber, at most: it is told of them in one message, of 1 MB. Each takes some
+#: more for its number.
+LONGEST_TEXT, _EACH = 768 << 10, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,8 @@ class BrokerLimits:
         Bytes of the largest event.
     subscriptions
         How many a subscriber may have.
+    text
+        Bytes of all of its filters together.
     subscribers
         How many there may be in all; any number where left out.
     attributes
@@ -55,6 +60,7 @@ class BrokerLimits:
     filters: Limits = field(default_factory=Limits)
     payload: int = LARGEST
     subscriptions: int = 10_000
+    text: int = LONGEST_TEXT
     subscribers: int | None = None
     attributes: int = 500
     rate: float | None = None
@@ -69,7 +75,11 @@ class BrokerLimits:
             raise ParameterError(
                 f"--limit boxes={self.filters.boxes} is over {LENIENT.boxes}, the most that subscribers take"
             )
-        for name in ("subscriptions", "subscribers", "attributes", "burst"):
+        if self.text > LONGEST_TEXT:
+            raise ParameterError(
+                f"--limit text={self.text} is over {LONGEST_TEXT}: a message of NATS has 1 MB"
+            )
+        for name in ("subscriptions", "text", "subscribers", "attributes", "burst"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ParameterError(f"--limit {name}={value} is below 1; raise it")
@@ -130,6 +140,16 @@ class BrokerLimits:
             f"{subscriber!r:.60} has {held:,} subscriptions{asks}; {self.subscriptions:,} are the most that "
             f"a subscriber may have: {fix}, or raise serve --limit subscriptions="
         )
+
+    def check_text(self, subscriber: str, held: Iterable[str], more: Iterable[str]) -> None:
+        """Refuse more filters of somebody who has some, where all together are too long."""
+        there, asked = (sum(len(text.encode()) + _EACH for text in texts) for texts in (held, more))
+        if there + asked > self.text:
+            raise InputError(
+                f"{subscriber!r:.60} has filters of {there:,} bytes and asks for {asked:,} more, with "
+                f"{_EACH} for each; {self.text:,} are the most that a subscriber may have: use fewer or "
+                "shorter ones, or another name beside this one"
+            )
 
     def check_subscribers(self, subscriber: str, there: int) -> None:
         """Refuse a subscriber who is new, beside so many that are there."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from narrowcast.broker import wire
 from narrowcast.broker.arrivals import Arrivals
@@ -53,6 +54,9 @@ STORED = 256
 #: Events that are looked at in one go, at most, unless one message has more. What a node was not done with
 #: when it was killed comes again, and perhaps what was before that: subscribers remember twice as many.
 TURN = EVENTS // 2
+#: Seconds that the clock of a publisher may be away from this one's, or its events have waited, at most:
+#: else it is not said when they were sent.
+_AWAY = 7 * 86_400.0
 #: Reasons that are told apart: whoever sends garbage does not fill the memory.
 _REASONS = 1000
 _FAILED = "the node failed to send it; its log says why"
@@ -262,7 +266,7 @@ class Node:
             try:
                 batch = wire.decode_batch(payload)
                 if self.subjects.comes_from(message.subject, batch.publisher):
-                    return batch
+                    return batch if abs(time.time() - batch.sent) < _AWAY else replace(batch, sent=0.0)
                 why = f"batch of {batch.publisher!r:.100} came at {message.subject:.100}"
             except (msgspec.MsgspecError, UnicodeError) as error:
                 why = f"message is no batch of events: {first_line(error)}"
@@ -288,7 +292,7 @@ class Node:
         rest = enumerate(batch.payloads[many:], batch.first + many)
         self._set_aside([(batch.publisher, number, why, payload) for number, payload in rest])
         refused[position] = wire.encode(wire.Refused(why, batch.first + many, len(batch.payloads) - many))
-        return msgspec.structs.replace(batch, payloads=batch.payloads[:many])
+        return replace(batch, payloads=batch.payloads[:many])
 
     def _set_aside(self, letters: list[tuple[str, int, str, bytes]]) -> None:
         """Count events that cannot be used, which are kept with the reason."""

@@ -7,6 +7,7 @@ import heapq
 import logging
 import re
 import secrets
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -31,10 +32,11 @@ BEFORE, _SHARE = 16_384, 0.1
 _FILLED, _LOOKS, _ASKED = 0.25, 2_000, 32
 #: The part of the room that is taken before those are named who hold it back most, and how many of them are.
 _TOLD, _NAMED = 0.5, 3
-#: Seconds from one look at what everybody has read to the next.
-SWEEP = 5.0
-#: Digits of a place, at most: who writes down its own may write anything.
-_DIGITS = 20
+#: Seconds from one look at what everybody has read to the next; and how much longer than a look that is, at
+#: least: with 100,000 subscribers one takes a second.
+SWEEP, _REST = 5.0, 20.0
+#: Digits of a place, at most, so that a message holds it: who writes down its own may write anything.
+_DIGITS = 18
 #: Positions that are written down at once.
 _TOGETHER = 256
 _TOKEN = re.compile(r"[0-9a-f]{16}")
@@ -251,7 +253,10 @@ class Positions:
         self._nothing = {name: place for name, place in self._nothing.items() if name in positions}
         if room.last - room.first >= _FILLED * room.fits:
             await self._look(positions, room.last)
-        places = {name: max(place, self._nothing.get(name, 0)) for name, place in positions.items()}
+        # Nobody is further than all that there is: trimmed behind it, places would begin there.
+        places = {
+            name: min(room.last, max(place, self._nothing.get(name, 0))) for name, place in positions.items()
+        }
         before = min(places.values(), default=room.last) - min(BEFORE, int(_SHARE * room.fits)) + 1
         if before > room.first:
             await self._streams.trim(before)
@@ -306,9 +311,12 @@ class Positions:
 
     async def sweeps(self) -> None:
         """Sweep again and again."""
+        took = 0.0
         while True:
-            await asyncio.sleep(SWEEP)
+            await asyncio.sleep(max(SWEEP, _REST * took))
+            begun = time.monotonic()
             try:
                 await self.sweep()
             except TransportError as error:
                 log.warning("what everybody has read is kept for now: %s", error)
+            took = time.monotonic() - begun

@@ -303,7 +303,7 @@ class Reading:
             raise TransportError(f"the NATS server does not store how far {self._name} is: {why}")
 
     def _had_behind(self, place: int, *, last: bool) -> Had:
-        """Return what is processed behind a place; the `last` time with events of a frame that is not whole."""
+        """Return what is processed behind a place; the `last` time with what was had of a frame."""
         events: dict[str, list[int]] = defaultdict(list)
         if place <= self._before:
             for publisher, numbers in self._had.events.items():
@@ -316,7 +316,8 @@ class Reading:
             for subject, number in self._lasts.items()
             if number > place or subject in self.cursor
         }
-        return Had(dict(events), {subject: number for subject, number in self._lasts.items() if number > place})
+        behind = {subject: number for subject, number in self._lasts.items() if number > place}
+        return Had(dict(events), behind)
 
     async def stored(self) -> None:
         """Wait until something may be handed out."""

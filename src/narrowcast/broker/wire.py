@@ -15,6 +15,8 @@ from narrowcast.model.subjects import fault_of, subject_of
 
 #: The highest number of an event, so that those behind it have one too.
 _LAST = 1 << 62
+#: A number that a message can hold, and sums of many: who says something of itself may say anything.
+_Number = Annotated[int, msgspec.Meta(ge=0, le=_LAST)]
 #: A publisher, and how many of its events come one after another.
 Run: TypeAlias = tuple[str, int]
 
@@ -27,7 +29,7 @@ class Batch(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """
 
     publisher: str
-    first: Annotated[int, msgspec.Meta(ge=0, le=_LAST)]
+    first: _Number
     payloads: list[bytes]
     sent: float = 0.0
     settle: bool = False
@@ -133,11 +135,11 @@ class Report(msgspec.Struct, tag="report", frozen=True):
     """
 
     subscriber: str
-    classes: list[int]
-    total: float
-    filtered: int
-    repeated: int
-    dropped: int
+    classes: list[_Number]
+    total: Annotated[float, msgspec.Meta(ge=0, le=1e18)]
+    filtered: _Number
+    repeated: _Number
+    dropped: _Number
 
 
 class Replay(msgspec.Struct, tag="replay", frozen=True):
@@ -180,10 +182,6 @@ class RolledOut(msgspec.Struct, tag="rolled-out", frozen=True):
     epoch: int
     plan: str
     listening: int
-
-
-#: A number that a message can hold: who writes down its own may write anything.
-_Number = Annotated[int, msgspec.Meta(ge=0, le=_LAST)]
 
 
 class Had(msgspec.Struct, frozen=True, omit_defaults=True):

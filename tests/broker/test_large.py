@@ -1,0 +1,135 @@
+"""What does not fit a message ends no node, and is told."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from narrowcast.broker import Desk, Follower, Interests, Node, Subscriber, wire
+from narrowcast.broker.nats import NatsTransport
+from narrowcast.errors import InputError
+from support.broker import PATIENCE, SCHEMA, plan_of
+from support.stored import broker
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.nats
+
+
+def long_filters(many: int, start: int = 0) -> list[str]:
+    """Return filters of 600 bytes."""
+    return [f"price > {start + i} AND name <> '{'x' * 570}'" for i in range(many)]
+
+
+@asynccontextmanager
+async def desk(url: str, prefix: str, *, others: bool = False) -> AsyncIterator[Desk]:
+    """Run a node with a connection of its own, and return its desk."""
+    transport = await NatsTransport.connect(url)
+    made = Desk(transport, Interests(SCHEMA), prefix=prefix, others=others)
+    node = Node(transport, made)
+    await node.start()
+    try:
+        yield made
+    finally:
+        assert not any(task.done() for task in node._tasks)
+        await node.stop()
+        await transport.aclose()
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[NatsTransport]:
+    transport = await NatsTransport.connect(url)
+    try:
+        yield transport
+    finally:
+        await transport.aclose()
+
+
+def test_more_filters_than_a_subscriber_can_be_told_of(nats_url: str) -> None:
+    async def run() -> None:
+        async with desk(nats_url, "large"), connected(nats_url) as one:
+            ann = await Subscriber(one, "ann", prefix="large").start()
+            for i in range(4):
+                await ann.subscribe(*long_filters(300, 300 * i))
+            with pytest.raises(InputError, match="786,432 are the most that a subscriber may have"):
+                await ann.subscribe(*long_filters(300, 1200))
+            assert len(ann.filters) == 1200
+            bob = await Subscriber(one, "bob", prefix="large").start()
+            assert await bob.subscribe("price > 1")
+            for each in (ann, bob):
+                await each.aclose()
+
+    asyncio.run(run())
+
+
+def test_a_table_with_more_than_a_subscriber_can_be_told_of(
+    nats_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with desk(nats_url, "table") as first, connected(nats_url) as one:
+            bob = await Subscriber(one, "bob", prefix="table").start()
+            texts = long_filters(3000)
+            assert first.interests.load(["ann"] * 3000, texts) == []
+            with pytest.raises(InputError, match="what holds does not fit a message: payload of 1,"):
+                await Subscriber(one, "ann", prefix="table").start()
+            ids = await bob.subscribe("price > 1")
+            await first.rollout(plan_of({"ann": texts[:3], "bob": ["price > 1"]}, "hash", 2, 1), overlap=0.2)
+            assert (await first.change(wire.Remove("bob", ids))).filters == {}
+            assert len((await first.change(wire.Remove("ann", [0]))).filters) == 2999
+            await bob.aclose()
+
+    asyncio.run(run())
+    assert "ann is not told what holds, which does not fit a message" in caplog.text
+
+
+def test_more_than_another_node_can_be_told_of_at_once(nats_url: str) -> None:
+    async def run() -> None:
+        async with desk(nats_url, "nodes") as first, connected(nats_url) as one:
+            for i in range(4):
+                await first.ask(wire.Add(f"s{i}", long_filters(1000, 1000 * i)))
+            other = Follower(one, prefix="nodes")
+            await other.start()
+            assert other.interests.rows(-1, 10**9) == first.interests.rows(-1, 10**9)
+            # The name is told with each: together that is more than a message holds.
+            await first.ask(wire.Add("n" * 500, [f"price = {i}" for i in range(2200)]))
+            async with asyncio.timeout(PATIENCE):
+                while len(other.interests) < len(first.interests):
+                    await asyncio.sleep(0.01)
+            assert other.interests.rows(-1, 10**9) == first.interests.rows(-1, 10**9)
+            await first.ask(wire.Add("bob", ["price = 1"]))
+            assert len(other.interests) == len(first.interests)
+            await other.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "position",
+    [b"9" * 20 + b" %b", b'7 %b {"events": {"p": [9' + b"9" * 30 + b"]}}", b'7 %b {"subjects": {"p": -1}}'],
+)
+def test_a_position_that_no_message_holds(nats_url: str, tmp_path: Path, position: bytes) -> None:
+    """A subscriber writes down its own, and may write anything."""
+
+    async def run() -> None:
+        prefix = f"place{len(position)}"
+        async with broker(nats_url, tmp_path, prefix) as node, connected(nats_url) as one:
+            desk = node.holding
+            assert isinstance(desk, Desk)
+            assert desk._positions is not None
+            ann = await Subscriber(one, "ann", prefix=prefix).start()
+            await ann.aclose()
+            said = position.replace(b"%b", desk._positions.store.encode())
+            await one.publish(desk.subjects.position("ann"), said)
+            await one.flush()
+            for name in ("ann", "bob"):
+                again = await Subscriber(one, name, prefix=prefix).start()
+                await again.subscribe("price > 1")
+                await again.aclose()
+            assert not any(task.done() for task in node._tasks)
+
+    asyncio.run(run())
