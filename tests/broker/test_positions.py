@@ -206,3 +206,19 @@ def test_a_place_that_is_not_there_yet_moves_nothing(nats_url: str) -> None:
             assert await streams.last() == 1
 
     asyncio.run(run())
+
+
+@pytest.mark.nats
+def test_who_goes_back_for_what_it_missed_is_not_taken_to_be_further(nats_url: str) -> None:
+    async def run() -> None:
+        async with positions(nats_url, "back") as (made, streams, subjects):
+            await made.of("ann")
+            own, others = subjects.stored(subjects.to("ann")), subjects.stored("others")
+            for subject in (own, others, others):
+                await streams.put(subject, b"")
+            await made._look({"ann": 1}, 3)
+            assert [made._reached("ann", place) for place in range(5)] == [0, 3, 3, 3, 4]
+            await made._look({"ann": 0}, 3)  # what is for it comes first
+            assert [made._reached("ann", place) for place in range(5)] == [0, 1, 2, 3, 4]
+
+    asyncio.run(run())

@@ -123,8 +123,8 @@ class Positions:
         self.store = ""
         # By subscriber, plan and channel: the place up to which the channel may hold something, 0 for any.
         self._channels: dict[str, dict[tuple[int, int], int]] = {}
-        # Places behind that of a subscriber up to which there is nothing for it.
-        self._nothing: dict[str, int] = {}
+        # Between which two places there is nothing for a subscriber.
+        self._nothing: dict[str, tuple[int, int]] = {}
         # Who was told of last to hold back what is stored.
         self._told: list[str] = []
         # Those whose channels are not stored as they are here; and one at a time, so that what is stored last
@@ -250,13 +250,11 @@ class Positions:
         positions: dict[str, int] = {}
         for kind in ("restored", "position"):
             positions |= {name: place async for name, place in self._places(kind)}
-        self._nothing = {name: place for name, place in self._nothing.items() if name in positions}
+        self._nothing = {name: places for name, places in self._nothing.items() if name in positions}
         if room.last - room.first >= _FILLED * room.fits:
             await self._look(positions, room.last)
         # Nobody is further than all that there is: trimmed behind it, places would begin there.
-        places = {
-            name: min(room.last, max(place, self._nothing.get(name, 0))) for name, place in positions.items()
-        }
+        places = {name: min(room.last, self._reached(name, place)) for name, place in positions.items()}
         before = min(places.values(), default=room.last) - min(BEFORE, int(_SHARE * room.fits)) + 1
         if before > room.first:
             await self._streams.trim(before)
@@ -267,6 +265,11 @@ class Positions:
                 del own[key]
             if gone or name in self._unstored:
                 await self._write(name)
+
+    def _reached(self, subscriber: str, place: int) -> int:
+        """Return up to which place there is nothing for somebody who has read up to one."""
+        first, last = self._nothing.get(subscriber, (0, 0))
+        return last if first <= place <= last else place  # it may have gone back, for what it had missed
 
     def _tell(self, places: dict[str, int], room: Room) -> None:
         """Name those who hold back most of what is stored, when that is much, and others than before."""
@@ -282,15 +285,14 @@ class Positions:
 
     async def _look(self, positions: dict[str, int], last: int) -> None:
         """Look how far there is nothing for those who are behind most: what is for others need not wait."""
-
-        def place(name: str) -> int:
-            return max(positions[name], self._nothing.get(name, 0))
-
-        behind = heapq.nsmallest(_LOOKS, (name for name in positions if place(name) < last), key=place)
+        places = {name: self._reached(name, place) for name, place in positions.items()}
+        late = (name for name, place in places.items() if place < last)
+        behind = heapq.nsmallest(_LOOKS, late, key=places.__getitem__)
         for start in range(0, len(behind), _ASKED):
             some = behind[start : start + _ASKED]
-            found = await asyncio.gather(*(self._read_up_to(name, place(name), last) for name in some))
-            self._nothing |= dict(zip(some, found, strict=True))
+            found = await asyncio.gather(*(self._read_up_to(name, places[name], last) for name in some))
+            for name, reached in zip(some, found, strict=True):
+                self._nothing[name] = min(positions[name], reached), reached
 
     async def _read_up_to(self, subscriber: str, place: int, last: int) -> int:
         """Return up to which place behind one there is nothing for somebody, as far as it was stored then."""
