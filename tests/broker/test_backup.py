@@ -340,14 +340,16 @@ def test_streams_come_again(nats_url: str, tmp_path: Path) -> None:
             await source.streams.make()
             for n in range(300):
                 await source.streams.put(of.stored(of.to(names[n % 5])), b"%d" % n * 1000)
-                await source.streams.put(of.position(names[n % 5]), b"%d" % n)
+                await source.streams.put(of.position(names[n % 5], "k"), b"%d" % n)
             await source.streams.trim(101)
             taken = {}
             for name in (source.streams.ingress, source.streams.out):
                 held = io.BytesIO()
                 taken[name] = await source.take(name, held.write), held
             at, records = await source.records(source.streams.at)
-            assert dict(records) == {of.position(name): b"%d" % (295 + i) for i, name in enumerate(names)}
+            assert dict(records) == {
+                of.position(name, "k"): b"%d" % (295 + i) for i, name in enumerate(names)
+            }
             assert (at.messages, taken[source.streams.out][0].messages) == (5, 200)
             for name, (each, held) in taken.items():
                 held.seek(0)
@@ -362,7 +364,7 @@ def test_streams_come_again(nats_url: str, tmp_path: Path) -> None:
                     f"STREAM.MSG.GET.{target.streams.out}", {"next_by_subj": subject, "seq": n + 1}
                 )
                 assert found["message"]["seq"] == n + 1
-            assert await target.streams.get(target.streams.at, of.position("a.b")) == b"296"
+            assert await target.streams.get(target.streams.at, of.position("a.b", "k")) == b"296"
             # What is stored next comes behind all that was there.
             await target.streams.put(of.stored(of.everybody), b"next")
             assert await target.streams.last() == 301

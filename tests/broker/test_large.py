@@ -124,7 +124,7 @@ def test_a_position_that_no_message_holds(nats_url: str, tmp_path: Path, positio
             ann = await Subscriber(one, "ann", prefix=prefix).start()
             await ann.aclose()
             said = position.replace(b"%b", desk._positions.store.encode())
-            await one.publish(desk.subjects.position("ann"), said)
+            await one.publish(desk._positions.records.subject("position", "ann"), said)
             await one.flush()
             for name in ("ann", "bob"):
                 again = await Subscriber(one, name, prefix=prefix).start()

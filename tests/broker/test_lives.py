@@ -19,7 +19,7 @@ from narrowcast.broker.transport import Message
 from narrowcast.broker.wire import Subjects
 
 NC = Subjects("nc")
-STORE = "a1"
+STORE, KEY = "a1", "k1"
 CHANNELS = [NC.channel(1, number) for number in range(2)]
 #: The reader listens to it, but no node knows: no replay brings it. All of it comes directly too.
 STRAY = NC.channel(1, 2)
@@ -57,7 +57,8 @@ class Life:
         asking = Asking(world.transport, NC.inbox("ann"))
         self._asking = asking
         self.reading = Reading(
-            world.transport, NC, asking, "ann", self, after=after, store=STORE, had=had_in(position),
+            world.transport, NC, asking, "ann", self, after=after, store=STORE, key=KEY,
+            had=had_in(position),
             window=LEAST,
         )  # fmt: skip
         self.handed: list[int] = []
@@ -125,7 +126,7 @@ class World:
             self.position = message.payload
             self._answer = asyncio.ensure_future(self.transport.publish(message.reply, b'{"seq": 1}'))
 
-        await self.transport.subscribe(NC.position("ann"), store)
+        await self.transport.subscribe(NC.position("ann", KEY), store)
         return await self.live()
 
     async def live(self) -> Life:

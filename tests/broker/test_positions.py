@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from narrowcast.broker.nats import NatsTransport
 from narrowcast.broker.positions import Positions, had_in, place_in, renewed, written
+from narrowcast.broker.records import Records
 from narrowcast.broker.streams import Streams
 from narrowcast.broker.wire import Had, Subjects
 from narrowcast.errors import TransportError
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 STORES = st.text("0123456789abcdef", min_size=1, max_size=16)
-NC = Subjects("a.b")
 
 
 @given(st.integers(0, 10**18 - 1), STORES, STORES)
@@ -48,27 +48,35 @@ def test_whatever_somebody_writes_is_a_place_or_nothing(payload: bytes, store: s
 @given(
     st.dictionaries(st.sampled_from("pqrs"), st.integers(0, 99)),
     st.dictionaries(st.sampled_from("pqrs"), st.tuples(st.integers(0, 99), st.booleans())),
-    STORES,
+    st.text("0123456789abcdef", min_size=16, max_size=16),
 )
 def test_a_restored_store_is_another_with_the_same_positions(
     restored: dict[str, int], positions: dict[str, tuple[int, bool]], store: str
 ) -> None:
-    records = [(NC.store, store.encode()), (NC.joined("p"), b"\x90")]
+    of = Records.new("a.b")
+    records = [(of.store, store.encode()), (of.subject("joined", "p"), b"\x90")]
     had = Had({"p": [7]}, {"s": 9})
-    records += [(NC.restored(name), written(place, store, had)) for name, place in restored.items()]
+    records += [
+        (of.subject("restored", name), written(place, store, had)) for name, place in restored.items()
+    ]
     # Some were written down by somebody who did not know of this store.
     records += [
-        (NC.position(name), written(place, store if own else "x")) for name, (place, own) in positions.items()
+        (of.subject("position", name), written(place, store if own else "x"))
+        for name, (place, own) in positions.items()
     ]
-    found = dict(renewed(records, NC))
-    new = found.pop(NC.store).decode()
+    records += [("a.b.at.store.x", b'{"stream":"a_b_at"}'), ("a.b.at.position.x.p", written(999, store))]
+    found = dict(renewed(records, "a.b"))
+    now = Records.found("a.b", found.items())
+    assert now is not None
+    of, new = now
     assert new != store
-    assert found.pop(NC.joined("p")) == b"\x90"
+    assert found.pop(of.store) == new.encode()
+    assert found.pop(of.subject("joined", "p")) == b"\x90"
     right = restored | {name: place for name, (place, own) in positions.items() if own}
-    assert {name: place_in(found[NC.restored(name)], new) for name in right} == right
+    assert {name: place_in(found[of.subject("restored", name)], new) for name in right} == right
     assert len(found) == len(right)
     kept = [name for name in restored if not positions.get(name, (0, False))[1]]
-    assert all(had_in(found[NC.restored(name)]) == had for name in kept)
+    assert all(had_in(found[of.subject("restored", name)]) == had for name in kept)
 
 
 class Failing(Streams):
@@ -102,9 +110,9 @@ async def positions(url: str, prefix: str) -> AsyncIterator[tuple[Positions, Fai
         await transport.aclose()
 
 
-async def stored(streams: Streams, subjects: Subjects, name: str) -> list[list[int]]:
+async def stored(made: Positions, streams: Streams, name: str) -> list[list[int]]:
     """Return the channels that are stored for somebody."""
-    payload = await streams.get(streams.at, subjects.joined(name))
+    payload = await streams.get(streams.at, made.records.subject("joined", name))
     assert payload is not None
     found: list[list[int]] = msgspec.msgpack.decode(payload)
     return found
@@ -115,13 +123,13 @@ def test_channels_that_could_not_be_stored_are_when_they_are_joined_again(nats_u
     """Nothing goes over them before; after that a node that starts anew has to know of them."""
 
     async def run() -> None:
-        async with positions(nats_url, "unstored") as (made, streams, subjects):
+        async with positions(nats_url, "unstored") as (made, streams, _):
             streams.refuses = True
             with pytest.raises(TransportError):
                 await made.join("ann", 7, [1])
             streams.refuses = False
             await made.join("ann", 7, [1])
-            assert await stored(streams, subjects, "ann") == [[7, 1, 0]]
+            assert await stored(made, streams, "ann") == [[7, 1, 0]]
 
     asyncio.run(run())
 
@@ -137,7 +145,7 @@ def test_what_is_joined_while_others_are_swept_is_stored_last(nats_url: str) -> 
             await streams.put(subjects.stored("x"), b"")
             await made.switch(8)
             for name in ("ann", "bob"):  # they have read all that was over those channels
-                await streams.put(subjects.position(name), written(1, made.store))
+                await streams.put(made.records.subject("position", name), written(1, made.store))
             streams.held = asyncio.Event()
             sweeping = asyncio.create_task(made.sweep())
             joining = [asyncio.create_task(made.join(name, 8, [2])) for name in ("bob", "cleo", "ann")]
@@ -145,7 +153,7 @@ def test_what_is_joined_while_others_are_swept_is_stored_last(nats_url: str) -> 
             streams.held.set()
             await asyncio.gather(sweeping, *joining)
             for name in ("ann", "bob", "cleo"):
-                assert await stored(streams, subjects, name) == [[8, 2, 0]]
+                assert await stored(made, streams, name) == [[8, 2, 0]]
 
     asyncio.run(run())
 
@@ -161,7 +169,7 @@ def test_channels_that_are_joined_while_others_are_given_up_stay(nats_url: str) 
             await made.join("ann", 9, [2])
             await giving_up
             await made.join("ann", 9, [3])  # so that all is stored
-            assert await stored(streams, subjects, "ann") == [[7, 1, 1], [9, 2, 0], [9, 3, 0]]
+            assert await stored(made, streams, "ann") == [[7, 1, 1], [9, 2, 0], [9, 3, 0]]
 
     asyncio.run(run())
 
@@ -201,7 +209,7 @@ def test_a_place_that_is_not_there_yet_moves_nothing(nats_url: str) -> None:
         async with positions(nats_url, "ahead") as (made, streams, subjects):
             await made.of("ann")
             await streams.put(subjects.stored("x"), b"")
-            await streams.put(subjects.position("ann"), written(10**17, made.store))
+            await streams.put(made.records.subject("position", "ann"), written(10**17, made.store))
             await made.sweep()
             assert await streams.last() == 1
 

@@ -59,7 +59,9 @@ def read(breaks: list[int]) -> Broken:
         transport, subjects = MemoryTransport(), Subjects("nc")
         reader = Broken(transport, subjects, breaks)
         asking = Asking(transport, "nc.answer.ann")
-        reader.reading = Reading(transport, subjects, asking, "ann", reader, after=AFTER, store="a1")
+        reader.reading = Reading(
+            transport, subjects, asking, "ann", reader, after=AFTER, store="a1", key="k1"
+        )
         running = asyncio.create_task(reader.reading.run())
         async with asyncio.timeout(PATIENCE):
             while reader.reading.cursor.behind:

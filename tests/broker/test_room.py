@@ -124,7 +124,9 @@ def test_who_subscribes_while_the_last_filter_goes_has_a_place(nats_url: str, tm
                 transport = await NatsTransport.connect(nats_url)
                 streams = Streams(transport, Subjects("goes"))
                 await streams.start()
-                assert await streams.get(streams.at, Subjects("goes").position("ann")) is not None
+                assert desk._positions is not None
+                where = desk._positions.records.subject("position", "ann")
+                assert await streams.get(streams.at, where) is not None
                 await streams.aclose()
                 await transport.aclose()
                 await desk.ask(wire.Remove("ann", both[0].added))

@@ -69,6 +69,7 @@ async def messages(url: str, seed: str, n_ingress: str, n_control: str, epoch: s
     """Send events and control messages; what publishers send is known to be stored."""
     from narrowcast.broker.asking import Asking
     from narrowcast.broker.nats import NatsTransport
+    from narrowcast.broker.records import Records
     from narrowcast.broker.streams import Streams, error_of
     from narrowcast.broker.wire import Subjects
 
@@ -78,7 +79,9 @@ async def messages(url: str, seed: str, n_ingress: str, n_control: str, epoch: s
     await asking.start()
     streams = Streams(transport, Subjects("nc"))
     await streams.start()
-    store = (await streams.get(streams.at, Subjects("nc").store) or b"").decode()
+    rows = [(each.subject, each.payload) async for each in streams.newest(streams.at, "nc.at.store.*")]
+    known = Records.found("nc", rows)
+    assert known is not None
     left = ["in"] * int(n_ingress) + ["control"] * int(n_control)
     rng.shuffle(left)
     counts: Counter[str] = Counter()
@@ -96,7 +99,7 @@ async def messages(url: str, seed: str, n_ingress: str, n_control: str, epoch: s
     begun, many = time.monotonic(), 0
     rest = iter(left)
     while some := list(islice(rest, _TOGETHER)):
-        made = [ingress(rng) if kind == "in" else control(rng, int(epoch), store) for kind in some]
+        made = [ingress(rng) if kind == "in" else control(rng, int(epoch), *known) for kind in some]
         await asyncio.gather(*map(send, made))
         many += len(some)
         await asyncio.sleep(max(0.0, begun + many / float(rate) - time.monotonic()))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from narrowcast.broker import wire
+from narrowcast.broker.records import Records
 
 #: Names that are nobody's, and texts that are odd in some way.
 ODD = ("", "\x00", "fuzz", "a.b", "*", ">", "é" * 40, "x" * 600, "../..", "'; DROP TABLE", "%00", "💥")
@@ -127,8 +128,8 @@ def position(rng: random.Random, store: str) -> bytes:
     return b" ".join([read, rng.choice([b"", b"0" * 16, store.encode(), store.encode()]), had])
 
 
-def control(rng: random.Random, epoch: int, store: str) -> Sent:
-    """Return something where subscribers, nodes and those who run the broker speak.
+def control(rng: random.Random, epoch: int, records: Records, store: str) -> Sent:
+    """Return something where subscribers, nodes and those who run the broker speak, by all they know.
 
     What is well-formed is of nobody who is there, so that who wants what stays as it is.
     """
@@ -137,7 +138,10 @@ def control(rng: random.Random, epoch: int, store: str) -> Sent:
     many = [rng.randint(-(1 << 63), 1 << 63) for _ in range(rng.randrange(4))]
     kind = rng.randrange(10)
     if kind <= 1 and rng.random() < 0.2:
-        return Sent(of.position(name), position(rng, store))
+        place = rng.choice(
+            [records.subject("position", name), of.position(name, "x"), "nc.at.position.x.%FF"]
+        )
+        return Sent(place, position(rng, store))
     if kind <= 1:  # garbage, also in the name of who is there
         place = rng.choice([of.ask("s0"), of.ask(name), of.orders, of.control("s1"), of.beats, of.changes,
                             f"{of.inbox('s2')}.x.1", of.to("s3"), of.everybody])  # fmt: skip

@@ -14,7 +14,7 @@ CLOSED = (
 MUTE = (
     "nc.out.to.ann", "nc.out.to.bob", "nc.out.all", "nc.out.channel.1.1", "nc.control.ann", "nc.control.bob",
     "nc.changes", "nc.orders", "nc.ask.bob", "nc.beats", "nc.answer.bob.x", "nc.in", "nc.in.3.ann",
-    "nc.at.position.bob", "nc.at.joined.ann", "nc.at.restored.ann", "nc.at.store", "nc.keep.to.bob",
+    "nc.at.position.x.bob", "nc.at.joined.x.ann", "nc.at.restored.x.ann", "nc.at.store.x", "nc.keep.to.bob",
     "nc.replay.bob.x", "$JS.API.INFO", "$JS.API.STREAM.DELETE.nc_out", "$JS.ACK.nc_out.bob.1.1.1.1.1",
     "$SYS.REQ.SERVER.PING", "_INBOX.x.y",
 )  # fmt: skip

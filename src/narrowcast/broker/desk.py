@@ -157,7 +157,7 @@ class Desk:
         """Note that somebody listens to nothing any more."""
         self._present.pop(who, None)
         self._arrived.set()
-        for each in filter(None, (self.epoch, self._next)):
+        for each in self._epochs():
             each.leave(who)
         await self._tell(left=[who])
 
@@ -210,7 +210,7 @@ class Desk:
                 self._present[who] = time.monotonic()
                 await self._order(who, wire.Prepare(self.epoch.number, self.epoch.channels(who)))
         elif isinstance(request, wire.Listening):
-            epochs = [each for each in (self.epoch, self._next) if each and each.number == request.epoch]
+            epochs = [each for each in self._epochs() if each.number == request.epoch]
             if self._positions is not None:
                 for each in epochs:
                     await self._positions.join(who, each.number, each.channels(who))
@@ -239,6 +239,9 @@ class Desk:
             async with self._knowing:
                 if self._positions is not None:  # from now on what it wants is stored for it
                     after, had = await self._positions.of(who)
+                    for each in self._epochs():  # it may have given up all before, and still listen
+                        if who in each.joined:
+                            await self._positions.join(who, each.number, each.channels(who))
                 added = self.interests.add(who, request.filters)
             rows = [wire.Row(n, who, text) for n, text in zip(added, request.filters, strict=True)]
             if rows:
@@ -305,6 +308,7 @@ class Desk:
             kept=self.interests.kept,
             since=self._since,
             store="" if self._positions is None else self._positions.store,
+            key="" if self._positions is None else self._positions.records.key(subscriber),
         )
 
     # ---- other nodes
@@ -323,7 +327,7 @@ class Desk:
         self._others.add(join.node)
         some = self.interests.rows(join.after, _ROWS)
         rows = fitting([wire.Row(number, *row) for number, row in some.items()])
-        epochs = [each for each in (self.epoch, self._next) if each is not None]
+        epochs = self._epochs()
         plans = [each.said() if each.folder else None for each in epochs]
         return wire.State(
             number=self._number,
@@ -338,6 +342,10 @@ class Desk:
         )
 
     # ---- plans
+
+    def _epochs(self) -> list[Epoch]:
+        """Return the plan in use, and the one to come, if there is one."""
+        return [self.epoch] if self._next is None else [self.epoch, self._next]
 
     def use(self, routes: Routes, folder: str = "", flow: str | None = None) -> None:
         """Take up a plan at once, before anybody is there."""
@@ -464,8 +472,7 @@ class Desk:
 
     def channels(self, subscriber: str) -> list[tuple[int, int]]:
         """Return plan and number of the channels that a subscriber may listen to now."""
-        epochs = [each for each in (self.epoch, self._next) if each is not None]
-        now = [(each.number, channel) for each in epochs for channel in each.channels(subscriber)]
+        now = [(each.number, channel) for each in self._epochs() for channel in each.channels(subscriber)]
         return now + self._leaving.get(subscriber, [])
 
     async def _prepare(self, then: Epoch, joins: float | None) -> set[str]:

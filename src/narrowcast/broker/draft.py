@@ -124,8 +124,8 @@ class Draft:
         """Note that a stream is taken, and write positions where those are what it holds."""
         self._streams.append(taken)
         if positions is not None:
-            kinds = (subject.split(".")[-2:] for subject, _ in positions)
-            self._positions = len({name for kind, name in kinds if kind in ("position", "restored")})
+            kinds = (subject.split(".")[-3:] for subject, _ in positions)
+            self._positions = len({words[-1] for words in kinds if words[0] in ("position", "restored")})
             with writing(self._folder / POSITIONS):
                 self.file(POSITIONS).write_bytes(msgspec.msgpack.encode(positions))
 

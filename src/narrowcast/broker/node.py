@@ -272,7 +272,11 @@ class Node:
                 why = f"message is no batch of events: {first_line(error)}"
             self._set_aside([(self._name, 0, why, payload)])
             return None
-        if self._streams is not None:  # the same number when it comes again
+        if self._streams is not None:
+            if payload.startswith(self._streams.answers):
+                self._set_aside([(self._name, 0, "it is an answer of the NATS server's own", payload)])
+                return None
+            # The same number when it comes again.
             return wire.Batch(self.subjects.plain, place_of(message.reply).stream, [payload])
         self._plain += 1
         return wire.Batch(self._name, self._plain, [payload])

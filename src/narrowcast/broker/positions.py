@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from narrowcast.broker.records import Kind, Records
 from narrowcast.broker.wire import Had
 from narrowcast.errors import InputError, TransportError
-from narrowcast.model.subjects import name_of, subject_of
+from narrowcast.model.subjects import subject_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Iterable
+    from collections.abc import AsyncIterator, Collection, Sequence
 
     from narrowcast.broker.streams import Room, Streams
     from narrowcast.broker.wire import Subjects
@@ -40,6 +41,8 @@ _DIGITS = 18
 #: Positions that are written down at once.
 _TOGETHER = 256
 _TOKEN = re.compile(r"[0-9a-f]{16}")
+#: Where it is written down how far somebody is, the latest first.
+_PLACES: tuple[Kind, Kind] = ("position", "restored")
 _decode = msgspec.msgpack.Decoder(list[tuple[int, int, int]]).decode
 _decode_had = msgspec.json.Decoder(Had).decode
 
@@ -76,7 +79,7 @@ def place_in(payload: bytes | None, store: str) -> int | None:
     return int(place) if right else None
 
 
-def renewed(records: Iterable[tuple[str, bytes]], subjects: Subjects) -> list[tuple[str, bytes]]:
+def renewed(records: Sequence[tuple[str, bytes]], prefix: str) -> list[tuple[str, bytes]]:
     """Return what a backup has written down, for a store that is another from now on.
 
     Who was connected all the time may still write down a place of the old one: positions are kept where only
@@ -84,26 +87,32 @@ def renewed(records: Iterable[tuple[str, bytes]], subjects: Subjects) -> list[tu
 
     Examples
     --------
-    >>> from narrowcast.broker.wire import Subjects
-    >>> found = renewed([("nc.at.store", b"a1"), ("nc.at.position.ann", b"17 a1")], Subjects("nc"))
-    >>> store = dict(found)["nc.at.store"].decode()
-    >>> store != "a1", place_in(dict(found)["nc.at.restored.ann"], store)
+    >>> of, store = Records("nc", "5ec4e7"), "0123456789abcdef"
+    >>> rows = [(of.store, store.encode()), (of.subject("position", "ann"), written(17, store))]
+    >>> found = renewed(rows, "nc")
+    >>> new, now = Records.found("nc", found)
+    >>> now != store, place_in(dict(found)[new.subject("restored", "ann")], now)
     (True, 17)
     """
-    found, store = dict(records), secrets.token_hex(8)
-    before = found.pop(subjects.store, b"").decode(errors="replace")
-    kinds = f"{subjects.prefix}.at.restored.", f"{subjects.prefix}.at.position."
-    places = {
-        subject.removeprefix(kind): written(place, store, had_in(payload))
-        for kind in kinds  # a position of that store is later than one that it was restored from
-        for subject, payload in found.items()
-        if subject.startswith(kind) and (place := place_in(payload, before)) is not None
-    }
-    return [
-        (subjects.store, store.encode()),
-        *((subject, payload) for subject, payload in found.items() if not subject.startswith(kinds)),
-        *((kinds[0] + token, place) for token, place in places.items()),
-    ]
+    new, store = Records.new(prefix), secrets.token_hex(8)
+    rows: dict[str, bytes] = {new.store: store.encode()}
+    found = Records.found(prefix, records)
+    if found is not None:
+        old, before = found
+        kinds: tuple[Kind, ...] = (
+            "joined",
+            "restored",
+            "position",
+        )  # a position is later than a restored one
+        for kind in kinds:
+            for subject, payload in records:
+                if (name := old.name(kind, subject)) is None:
+                    continue
+                if kind == "joined":
+                    rows[new.subject(kind, name)] = payload
+                elif (place := place_in(payload, before)) is not None:
+                    rows[new.subject("restored", name)] = written(place, store, had_in(payload))
+    return list(rows.items())
 
 
 class Positions:
@@ -119,12 +128,14 @@ class Positions:
 
     def __init__(self, streams: Streams, subjects: Subjects) -> None:
         self._streams, self._subjects = streams, subjects
-        #: What tells this store from others, once it has started.
-        self.store = ""
+        #: What tells this store from others, once it has started; and where what is known is written down.
+        self.store, self.records = "", Records.new(subjects.prefix)
         # By subscriber, plan and channel: the place up to which the channel may hold something, 0 for any.
         self._channels: dict[str, dict[tuple[int, int], int]] = {}
         # Between which two places there is nothing for a subscriber.
         self._nothing: dict[str, tuple[int, int]] = {}
+        # Positions that are nobody's.
+        self._odd: list[str] = []
         # Who was told of last to hold back what is stored.
         self._told: list[str] = []
         # Those whose channels are not stored as they are here; and one at a time, so that what is stored last
@@ -135,55 +146,62 @@ class Positions:
     async def start(self) -> None:
         """Make the streams where they are not there, and take up what they hold."""
         await self._streams.make()
-        known = await self._streams.get(self._streams.at, self._subjects.store)
-        self.store = secrets.token_hex(8) if known is None else known.decode()
-        if known is None:
-            await self._streams.put(self._subjects.store, self.store.encode())
-        prefix = f"{self._subjects.prefix}.at.joined"
-        async for message in self._streams.newest(self._streams.at, f"{prefix}.*"):
+        prefix, at = self._subjects.prefix, self._streams.at
+        rows = [
+            (each.subject, each.payload) async for each in self._streams.newest(at, f"{prefix}.at.store.*")
+        ]
+        found = Records.found(prefix, rows)
+        if found is not None:
+            self.records, self.store = found
+        else:
+            self.store = secrets.token_hex(8)
+            await self._streams.put(self.records.store, self.store.encode())
+        async for message in self._streams.newest(at, self.records.pattern("joined")):
+            if (name := self.records.name("joined", message.subject)) is None:
+                continue
             try:
-                rows = _decode(message.payload)
+                own = _decode(message.payload)
             except msgspec.MsgspecError:
                 log.warning("%s cannot be read, and is left out", message.subject)
                 continue
-            found = {(epoch, channel): until for epoch, channel, until in rows}
-            self._channels[name_of(prefix, message.subject)] = found
+            joined = {(epoch, channel): until for epoch, channel, until in own}
+            self._channels[name] = joined
 
     async def of(self, subscriber: str) -> tuple[int, Had]:
         """Return how far somebody is, and what it has had behind that; who is not known begins here."""
-        of = self._subjects
-        for subject in (of.position(subscriber), of.restored(subscriber)):
-            payload = await self._streams.get(self._streams.at, subject)
+        for kind in _PLACES:
+            payload = await self._streams.get(self._streams.at, self.records.subject(kind, subscriber))
             if (found := place_in(payload, self.store)) is not None:
                 return found, had_in(payload)
         last = await self._streams.last()
-        await self._streams.put(of.position(subscriber), written(last, self.store))
+        await self._streams.put(self.records.subject("position", subscriber), written(last, self.store))
         return last, Had()
 
     async def begin(self, subscribers: Collection[str]) -> None:
         """Keep from now on what is for all of these, also for those who were never there."""
         known: set[str] = set()
-        for kind in ("restored", "position"):
+        for kind in _PLACES:
             known |= {name async for name, _ in self._places(kind)}
         fresh, last = sorted(set(subscribers) - known), written(await self._streams.last(), self.store)
         for start in range(0, len(fresh), _TOGETHER):
-            some = fresh[start : start + _TOGETHER]
-            await asyncio.gather(*(self._streams.put(self._subjects.position(name), last) for name in some))
+            subjects = [self.records.subject("position", name) for name in fresh[start : start + _TOGETHER]]
+            await asyncio.gather(*(self._streams.put(subject, last) for subject in subjects))
 
-    async def _places(self, kind: str) -> AsyncIterator[tuple[str, int]]:
+    async def _places(self, kind: Kind) -> AsyncIterator[tuple[str, int]]:
         """Yield who is written down to be how far."""
-        prefix = f"{self._subjects.prefix}.at.{kind}"
-        async for message in self._streams.newest(self._streams.at, f"{prefix}.*"):
-            if (place := place_in(message.payload, self.store)) is not None:
-                yield name_of(prefix, message.subject), place
+        async for message in self._streams.newest(self._streams.at, self.records.pattern(kind)):
+            if (name := self.records.name(kind, message.subject)) is None:
+                self._odd.append(message.subject)
+            elif (place := place_in(message.payload, self.store)) is not None:
+                yield name, place
 
     async def forget(self, subscriber: str) -> None:
         """Keep nothing any more for somebody."""
         self._channels.pop(subscriber, None)
         self._unstored.discard(subscriber)
-        of = self._subjects
-        for subject in (of.position(subscriber), of.restored(subscriber), of.joined(subscriber)):
-            await self._streams.forget(self._streams.at, subject)
+        kinds: tuple[Kind, ...] = (*_PLACES, "joined")
+        for kind in kinds:
+            await self._streams.forget(self._streams.at, self.records.subject(kind, subscriber))
 
     async def join(self, subscriber: str, epoch: int, channels: list[int]) -> None:
         """Note that channels of a plan hold something for somebody from now on; return when it is stored."""
@@ -218,7 +236,8 @@ class Positions:
             rows = [(*key, until) for key, until in own.items()]
             self._unstored.discard(subscriber)
             try:
-                await self._streams.put(self._subjects.joined(subscriber), msgspec.msgpack.encode(rows))
+                where = self.records.subject("joined", subscriber)
+                await self._streams.put(where, msgspec.msgpack.encode(rows))
             except BaseException:  # also where nobody waits any more
                 self._unstored.add(subscriber)
                 raise
@@ -248,8 +267,11 @@ class Positions:
         """Forget what everybody has read, and channels that hold nothing more for somebody."""
         room = await self._streams.room()  # who comes after that begins behind it
         positions: dict[str, int] = {}
-        for kind in ("restored", "position"):
+        for kind in reversed(_PLACES):
             positions |= {name: place async for name, place in self._places(kind)}
+        odd, self._odd = self._odd[:_TOGETHER], []
+        for subject in odd:  # somebody has written where nobody reads
+            await self._streams.forget(self._streams.at, subject)
         self._nothing = {name: places for name, places in self._nothing.items() if name in positions}
         if room.last - room.first >= _FILLED * room.fits:
             await self._look(positions, room.last)

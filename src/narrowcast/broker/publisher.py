@@ -105,6 +105,8 @@ class Publisher:
         self._subject, self._refusals = subjects.ingress(self.name, partitions), subjects.refusals(self.name)
         self._hearing: Inbox | None = None
         self._asking = Asking(transport, subjects.inbox(self.name))
+        # What it sends again is stored once, by a key that nobody else can use up before.
+        self._secret = secrets.token_hex(16)
         self._window, self._patience = window, patience
         self._events: list[bytes] = []
         self._bytes = 0
@@ -193,7 +195,7 @@ class Publisher:
     async def _out(self, sent: _Sent) -> None:
         """Send a message."""
         self._connections = self._transport.connections
-        key = f"{self.name}/{sent.first}"
+        key = f"{self._secret}/{sent.first}"
         (await self._asking.send(self._subject, sent.payload, key=key)).add_done_callback(sent.hear)
 
     def _clear(self) -> None:

@@ -77,6 +77,8 @@ class Reading:
         What takes messages up.
     after, store
         The place up to which all was read, in an earlier life, and the store that it is one of.
+    key
+        By which it is written down how far this is.
     had
         What was read behind that place in an earlier life.
     waiting
@@ -95,12 +97,14 @@ class Reading:
         *,
         after: int,
         store: str,
+        key: str,
         had: Had | None = None,
         waiting: int = 0,
         window: int = WINDOW,
     ) -> None:
         check_window(window)
         self._transport, self._subjects, self._asking = transport, subjects, asking
+        self._where = subjects.position(name, key)
         self._name, self._reader, self._window = name, reader, window
         self._had = Had() if had is None else had
         self.cursor = Cursor(after, last=self._had.subjects)
@@ -293,10 +297,9 @@ class Reading:
 
     async def _put(self, said: bytes) -> None:
         """Have it stored how far this is."""
-        where = self._subjects.position(self._name)
         try:
             async with asyncio.timeout(_PATIENCE):
-                why = error_of(await (await self._asking.send(where, said)))
+                why = error_of(await (await self._asking.send(self._where, said)))
         except TimeoutError:
             why = f"it does not answer within {_PATIENCE:g} s"
         if why is not None:

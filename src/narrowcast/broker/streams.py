@@ -127,6 +127,8 @@ class Streams:
         name = subjects.prefix.replace(".", "_")
         #: Their names.
         self.ingress, self.out, self.at = f"{name}_in", f"{name}_out", f"{name}_at"
+        #: How answers of a server begin to what is stored in them: it sends them to any subject.
+        self.answers = tuple(f'{{"stream":"{each}"'.encode() for each in (self.ingress, self.out, self.at))
         self._asking = Asking(transport, subjects.inbox(f"streams-{secrets.token_hex(4)}"))
 
     async def start(self) -> None:

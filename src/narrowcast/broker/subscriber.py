@@ -161,6 +161,7 @@ class Subscriber:
             self,
             after=standing.after,
             store=standing.store,
+            key=standing.key,
             had=standing.had,
             waiting=len(self._events),
             window=self._window,
@@ -315,12 +316,7 @@ class Subscriber:
                 subject = self._subjects.channel(epoch, channel)
                 if self._reading is not None:
                     self._reading.cursor.join(subject)
-                try:
-                    self._channels[epoch, channel] = await self._transport.subscribe(subject, self._hear)
-                except TransportError:
-                    if self._reading is not None:
-                        self._reading.cursor.leave(subject)
-                    raise
+                self._channels[epoch, channel] = await self._transport.subscribe(subject, self._hear)
         said = wire.encode(wire.Listening(self.name, epoch, list(channels)))
         await self._asking.send(self._subjects.ask(self.name), said)
         if self._reading is not None:  # what is asked of the node now it is asked after that

@@ -231,6 +231,8 @@ class Standing(msgspec.Struct, tag="standing", frozen=True):
         What tells the store of events from others: one that was restored, or made anew, is another.
     had
         Of `Hello`, what it has had behind `after`.
+    key
+        What the subject of its position has in it that nobody else knows.
     """
 
     change: int
@@ -246,6 +248,7 @@ class Standing(msgspec.Struct, tag="standing", frozen=True):
     after: int | None = None
     store: str = ""
     had: Had = Had()
+    key: str = ""
 
 
 class Beat(msgspec.Struct, tag="beat", frozen=True):
@@ -433,22 +436,9 @@ class Subjects:
         """Return where a message is stored before the server sends it on under a subject."""
         return f"{self.prefix}.keep.{subject.removeprefix(f'{self.prefix}.out.')}"
 
-    def position(self, subscriber: str) -> str:
-        """Return where a subscriber writes down how far it has read what is stored."""
-        return subject_of(f"{self.prefix}.at.position", subscriber)
-
-    def restored(self, subscriber: str) -> str:
-        """Return where a backup has written down how far a subscriber had read: nobody else may."""
-        return subject_of(f"{self.prefix}.at.restored", subscriber)
-
-    @property
-    def store(self) -> str:
-        """Where the first node writes down which store this is."""
-        return f"{self.prefix}.at.store"
-
-    def joined(self, subscriber: str) -> str:
-        """Return where the first node writes down which channels hold what is for a subscriber."""
-        return subject_of(f"{self.prefix}.at.joined", subscriber)
+    def position(self, subscriber: str, key: str = "*") -> str:
+        """Return where a subscriber writes down how far it has read what is stored, by a key of its own."""
+        return f"{self.prefix}.at.position.{key}.{subject_of('x', subscriber)[2:]}"
 
     def replay(self, subscriber: str) -> str:
         """Return what a subscriber gets below that was stored and that it missed."""

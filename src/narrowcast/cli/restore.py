@@ -176,7 +176,7 @@ async def _give(
                 tell(f"restore {each.name}")
                 given.append(each.name)
                 if each.name == snapshots.streams.at:
-                    records = renewed(positions_in(folder, found), subjects)
+                    records = renewed(positions_in(folder, found), found.prefix)
                     await snapshots.give_records(each, records)
                     continue
                 with (folder / member_of(each.name)).open("rb") as file:
