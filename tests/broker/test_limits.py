@@ -79,8 +79,9 @@ def test_filters_of_one_together() -> None:
     interests.add("ann", ["price > 1", "name = 'é'"])  # 25 and 27 bytes
     said = refusal(interests, "ann", "price > 2", "price > 3")
     assert said == (
-        "'ann' has filters of 52 bytes and asks for 50 more, with 16 for each; 100 are the most that a "
-        "subscriber may have: use fewer or shorter ones, or another name beside this one"
+        "'ann' has filters of 52 bytes and asks for 50 more, with 16 for the number of each; 100 are the "
+        "most that a subscriber may have: use fewer or shorter ones, or another name beside this one, or "
+        "raise serve --limit text="
     )
     interests.add("ann", ["price > 2"])
     interests.add("bob", ["price > 2", "price > 3", "price > 4", "price > 5"])

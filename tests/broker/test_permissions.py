@@ -148,6 +148,24 @@ def test_any_name_may_come(tmp_path: Path) -> None:
 
 
 @pytest.mark.nats
+def test_who_may_not_publish_is_told_why(tmp_path: Path) -> None:
+    users, ann = Users.of([]).add("ann", ["subscriber"])
+
+    async def run() -> None:
+        async with came(server, ann.name, ann.token) as transport:
+            publisher = await Publisher(transport, "ann").start()
+            await publisher.publish({"price": 1})
+            begun = time.monotonic()
+            with pytest.raises(TransportError, match="does not let user 'ann' publish to"):
+                await publisher.flush()
+            assert time.monotonic() - begun < 5  # no node is waited for
+            await publisher._end()
+
+    with NatsServer(tmp_path, users=lines(users, NC)) as server:
+        asyncio.run(run())
+
+
+@pytest.mark.nats
 def test_she_gets_nothing_that_is_not_her_own(tmp_path: Path) -> None:
     users, ann = Users.of([]).add("ann", ["subscriber"])
     users, bob = users.add("bob", ["subscriber"])

@@ -145,10 +145,11 @@ class BrokerLimits:
         """Refuse more filters of somebody who has some, where all together are too long."""
         there, asked = (sum(len(text.encode()) + _EACH for text in texts) for texts in (held, more))
         if there + asked > self.text:
+            fix = "" if self.text == LONGEST_TEXT else ", or raise serve --limit text="
             raise InputError(
                 f"{subscriber!r:.60} has filters of {there:,} bytes and asks for {asked:,} more, with "
-                f"{_EACH} for each; {self.text:,} are the most that a subscriber may have: use fewer or "
-                "shorter ones, or another name beside this one"
+                f"{_EACH} for the number of each; {self.text:,} are the most that a subscriber may have: use "
+                f"fewer or shorter ones, or another name beside this one{fix}"
             )
 
     def check_subscribers(self, subscriber: str, there: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
@@ -41,8 +42,9 @@ _LONG, _CLOSE = 3600, 0.5
 _AGAIN, _PING, _PINGS = 0.2, 3, 2
 #: What a server says of a message that it has stored, and what it is told so that it stores one only once.
 _NUMBER, _BEFORE, _KEY = "Nats-Sequence", "Nats-Last-Sequence", "Nats-Msg-Id"
-#: How a server begins to say that somebody may not do what they did.
-_DENIED = "permissions violation for "
+#: How a server begins to say that somebody may not do what they did, and seconds for which that counts of
+#: what they publish: they may be permitted to later.
+_DENIED, _COUNTS = "permissions violation for ", 1.0
 
 
 class _Faults:
@@ -61,7 +63,9 @@ class _Faults:
         #: What is told to give up as long as it connects for the first time.
         self.connecting: Client | None = None
         #: Why this user may connect no longer.
-        self.refusal = ""
+        self.refused = ""
+        #: Why it may not publish what it just did, and when that was said.
+        self._unpublished, self._said = "", 0.0
         #: Messages that found no room before anybody was told of them.
         self.dropped = 0
         self._denied: set[str] = set()
@@ -76,13 +80,21 @@ class _Faults:
             what = said.partition(_DENIED)[2]
             self._denied.add(what)
             if what.startswith("publish"):
-                self._fail(f"the NATS server does not let {self._login.who} {what}")
+                self._said = time.monotonic()
+                self._unpublished = f"the NATS server does not let {self._login.who} {what}"
+                self._fail(self._unpublished)
         elif (why := self._login.refusal(error)) is not None:
             if self.connecting is not None:
                 self.connecting.options["allow_reconnect"] = False
             else:
-                self.refusal = why
+                self.refused = why
                 self._fail(why)
+
+    @property
+    def refusal(self) -> str:
+        """Why this user may connect no longer, or not publish what it just did; nothing where it may."""
+        lately = time.monotonic() - self._said < _COUNTS
+        return self.refused or (self._unpublished if lately else "")
 
     def _fail(self, why: str) -> None:
         """Say once what went wrong."""
@@ -203,7 +215,7 @@ class NatsTransport:
                 log.warning("the connection to NATS is lost")
 
         async def again() -> None:
-            faults.refusal = ""
+            faults.refused = ""
             log.warning("the connection to NATS is there again")
 
         if login.tls is not None:

@@ -13,6 +13,7 @@ from narrowcast.errors import ParameterError, PlanError, TransportError
 
 if TYPE_CHECKING:
     from narrowcast.broker.login import Login
+    from narrowcast.broker.transport import Message
     from narrowcast.broker.wire import Rollout
 
 #: Seconds that a rollout may take: channels may be joined slowly.
@@ -97,6 +98,7 @@ async def _rollout(who: Login, order: Rollout, prefix: str, done: list[dict[str,
         # How long it takes to join so many channels only the broker knows; that it is there it says.
         asked = asyncio.ensure_future(asking.ask(subjects.orders, wire.encode(order), patience=_LONG))
         since: int | None = None
+        beat: asyncio.Future[Message] = asyncio.Future()
         try:
             while not asked.done():
                 beat = asyncio.ensure_future(anext(beats))
@@ -117,8 +119,9 @@ async def _rollout(who: Login, order: Rollout, prefix: str, done: list[dict[str,
                     raise TransportError(_ENDED)
             said = await asked
         finally:
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
+            for each in (asked, beat):
+                each.cancel()
+            await asyncio.gather(asked, beat, return_exceptions=True)
             await asking.aclose()
     answer = wire.decode_answer(said)
     if isinstance(answer, wire.Refused):

@@ -227,8 +227,12 @@ def make_api(node: Node, transport: Transport, tokens: Tokens | None = None) -> 
         """
         some = _events_of(await request.body())
         publisher = await publisher_of(access.name(request))
-        for event in some:
-            await publisher.publish(event)
+        for number, event in enumerate(some):
+            try:
+                await publisher.publish(event)
+            except PaceError as error:  # it is told of those before, perhaps of another request
+                taken = f"{number} of {len(some)} events" if number else "nothing"
+                raise PaceError(f"{error}; of this request {taken} was taken: send the rest again") from error
         await publisher.flush()
         return Published(events=len(some))
 
