@@ -44,7 +44,7 @@ _AGAIN, _PING, _PINGS = 0.2, 3, 2
 _NUMBER, _BEFORE, _KEY = "Nats-Sequence", "Nats-Last-Sequence", "Nats-Msg-Id"
 #: How a server begins to say that somebody may not do what they did, and seconds for which that counts of
 #: what they publish: they may be permitted to later.
-_DENIED, _COUNTS = "permissions violation for ", 1.0
+_DENIED, _COUNTS = "permissions violation for ", 5.0
 
 
 class _Faults:
