@@ -1,0 +1,148 @@
+"""Whatever bytes somebody sends, no node ends by them, and none of them comes again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from narrowcast.broker import Subscriber, wire
+from narrowcast.broker.nats import NatsTransport
+from narrowcast.broker.streams import Streams
+from narrowcast.broker.transport import Message
+from support.broker import PATIENCE
+from support.stored import broker, read
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from narrowcast.broker import Node
+
+pytestmark = pytest.mark.nats
+
+#: Headers that clients cannot read, or that say what only a server says.
+HEADERS = (
+    b"NATS/1.0", b"NATS/1.0 \xff\xff\xff\r\n\r\n", b"NATS/1.0 503 \xff\r\n\r\n", b"NATS/1.0 503\r\n\r\n",
+    b"NATS/1.0\r\nStatus: 100\r\n\r\n", b"NATS/1.0\r\nNats-Sequence: " + b"9" * 5000 + b"\r\n\r\n",
+    b"NATS/1.0\r\n\xff: \xff\r\n\r\n", b"NATS/1.0\r\n", b"?",
+)  # fmt: skip
+#: Words of subjects that are no text, or white space to some and not to others; and how they are read.
+WORDS = {
+    b"\xff\xfe": "\ufffd\ufffd",
+    b"a\x0bb": "a\vb",
+    b"a\x0cb": "a\fb",
+    b"\x00": "\0",
+    b"\xed\xa0": "\ufffd" * 2,
+}
+
+
+def message(subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> bytes:
+    """Return what a client writes to publish something."""
+    sizes = b"%d %d" % (len(header), len(header + payload)) if header else b"%d" % len(payload)
+    words = [b"HPUB" if header else b"PUB", subject, *([reply] if reply else []), sizes]
+    return b" ".join(words) + b"\r\n" + header + payload + b"\r\n"
+
+
+async def write(url: str, *messages: bytes) -> None:
+    """Publish as a client does that checks nothing."""
+    host, _, port = url.rpartition("/")[2].partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    said = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True, "protocol": 1}
+    writer.write(b"CONNECT %b\r\n" % json.dumps(said).encode() + b"".join(messages) + b"PING\r\n")
+    async with asyncio.timeout(PATIENCE):
+        while (line := await reader.readline()) != b"PONG\r\n":
+            assert line.startswith((b"INFO", b"PING")), line
+    writer.close()
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[NatsTransport]:
+    transport = await NatsTransport.connect(url)
+    try:
+        yield transport
+    finally:
+        await transport.aclose()
+
+
+def working(node: Node) -> bool:
+    """Return whether no part of a node has ended."""
+    return not any(task.done() for task in node._tasks)
+
+
+async def heard(url: str, *messages: bytes) -> list[Message]:
+    """Return what comes of messages below ``odd``, and of a last one, over one connection."""
+    found: list[Message] = []
+    async with connected(url) as one:
+        await one.subscribe("odd.>", found.append)
+        await write(url, *messages, message(b"odd.last", b"last"))
+        async with asyncio.timeout(PATIENCE):
+            while not found or found[-1].payload != b"last":
+                await asyncio.sleep(0.01)
+        assert one.connections == 1
+    return found[:-1]
+
+
+@pytest.mark.parametrize("header", HEADERS)
+def test_a_header_that_cannot_be_read_says_nothing(nats_url: str, header: bytes) -> None:
+    came = asyncio.run(heard(nats_url, message(b"odd.a", b"hello", b"odd.b", header)))
+    assert came == [Message("odd.a", b"hello", "odd.b")]
+
+
+def test_only_a_server_says_that_nobody_listens(nats_url: str) -> None:
+    some = [message(b"odd.a", b"", b"odd.b", header) for header in HEADERS]
+    assert asyncio.run(heard(nats_url, *some)) == [Message("odd.a", b"", "odd.b")] * len(HEADERS)
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_subjects_that_are_no_text(nats_url: str, word: bytes) -> None:
+    subject = b"odd." + word
+    some = message(subject, b"1"), message(b"odd.a", b"2", subject), message(subject, b"3", b"r", b"NATS/1.0")
+    came = asyncio.run(heard(nats_url, *some))
+    read_as = "odd." + WORDS[word]
+    assert came == [Message(read_as, b"1"), Message("odd.a", b"2", read_as), Message(read_as, b"3", "r")]
+
+
+def test_stored_messages_that_cannot_be_read_come_once(nats_url: str, tmp_path: Path) -> None:
+    """They are there before a node is, which takes them as any others, and is there for all after them."""
+
+    async def run() -> None:
+        prefix, subject = "poison", b"poison.in.3.p"
+        some = [message(subject, b'{"price": %d}' % i, b"", each) for i, each in enumerate(HEADERS)]
+        some += [message(subject, b"", b"", header) for header in HEADERS]
+        batch = wire.encode(wire.Batch("p", 1, [b'{"price": 100}']))
+        some += [message(b"poison.in.3." + word, batch) for word in WORDS]
+        async with connected(nats_url) as one:
+            streams = Streams(one, wire.Subjects(prefix))
+            await streams.start()
+
+            async def waiting() -> int:
+                found = await streams.call(f"STREAM.INFO.{streams.ingress}")
+                return int(found["state"]["messages"])
+
+            async with broker(nats_url, tmp_path, prefix):
+                ann = await Subscriber(one, "ann", prefix=prefix).start()
+                await ann.subscribe("price >= 0")
+            await write(nats_url, *some)
+            assert await waiting() == len(some)
+            async with broker(nats_url, tmp_path, prefix) as node:
+                await write(nats_url, *some, message(subject, b'{"price": 1000}'))
+                found = await read(ann, 2 * len(HEADERS) + 1)
+                assert [event.data["price"] for event in found] == [*range(len(HEADERS))] * 2 + [1000]
+                async with asyncio.timeout(PATIENCE):
+                    while await waiting():
+                        await asyncio.sleep(0.01)
+                assert node.counts.reasons["event is empty"] == 2 * len(HEADERS)
+                assert node.counts.bad == 2 * len(HEADERS) + 2 * len(WORDS)
+                assert working(node)
+            async with broker(nats_url, tmp_path, prefix) as node:
+                await write(nats_url, message(subject, b'{"price": 1001}'))
+                assert [event.data["price"] for event in await read(ann, 1)] == [1001]
+                assert node.counts.bad == 0
+            await ann.aclose()
+            await streams.aclose()
+
+    asyncio.run(run())
