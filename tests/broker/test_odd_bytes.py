@@ -5,22 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from narrowcast.broker import Subscriber, wire
+from narrowcast.broker import Desk, Follower, Interests, Node, Publisher, Subscriber, wire
 from narrowcast.broker.nats import NatsTransport
+from narrowcast.broker.pace import Pace
+from narrowcast.broker.refusing import Refusing
 from narrowcast.broker.streams import Streams
 from narrowcast.broker.transport import Message
-from support.broker import PATIENCE
+from support.broker import PATIENCE, SCHEMA
 from support.stored import broker, read
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
-
-    from narrowcast.broker import Node
 
 pytestmark = pytest.mark.nats
 
@@ -144,5 +145,140 @@ def test_stored_messages_that_cannot_be_read_come_once(nats_url: str, tmp_path: 
                 assert node.counts.bad == 0
             await ann.aclose()
             await streams.aclose()
+
+    asyncio.run(run())
+
+
+#: What is no subject to answer at, though it begins as one.
+NOWHERE = b"..x", b".*", b".>", b".\x0bx", b".", b"." + b"x" * 2100
+
+
+@asynccontextmanager
+async def forgetful(url: str, prefix: str) -> AsyncIterator[Node]:
+    """Run a node that stores nothing, with a connection of its own."""
+    async with connected(url) as one:
+        node = Node(one, Desk(one, Interests(SCHEMA), prefix=prefix, others=True))
+        await node.start()
+        try:
+            yield node
+            assert working(node)
+        finally:
+            await node.stop()
+
+
+def test_questions_that_no_answer_can_be_sent_to(nats_url: str) -> None:
+    async def run() -> None:
+        hello = wire.encode(wire.Hello("ann"))
+        async with forgetful(nats_url, "ask"), connected(nats_url) as one:
+            for each in NOWHERE:
+                reply = b"ask.answer.ann" + each
+                await write(nats_url, message(b"ask.ask.ann", hello, reply))
+                await write(nats_url, message(b"ask.orders", b"?", reply))
+            bob = await Subscriber(one, "bob", prefix="ask").start()
+            assert await bob.subscribe("price > 1") == [0]
+            await bob.aclose()
+
+    asyncio.run(run())
+
+
+def test_publishers_that_no_answer_can_be_sent_to(nats_url: str) -> None:
+    async def run() -> None:
+        subjects = wire.Subjects("pub")
+        async with forgetful(nats_url, "pub") as node, connected(nats_url) as one:
+            ann = await Subscriber(one, "ann", prefix="pub").start()
+            await ann.subscribe("price >= 0")
+            to = subjects.ingress("eve", 16).encode()
+            batches = [wire.encode(wire.Batch("eve", i + 1, [b'{"price": 1}'])) for i in range(len(NOWHERE))]
+            some = [message(to, b, b"pub.answer.eve" + r) for b, r in zip(batches, NOWHERE, strict=True)]
+            await write(nats_url, *some)
+            assert len(await read(ann, len(NOWHERE))) == len(NOWHERE)
+            async with Publisher(one, "p", prefix="pub") as publisher:
+                await publisher.publish({"price": 7})
+                await publisher.flush()
+            assert [event.data for event in await read(ann, 1)] == [{"price": 7}]
+            assert working(node)
+            await ann.aclose()
+
+    asyncio.run(run())
+
+
+def test_publishers_that_cannot_be_told_that_there_is_no_room(nats_url: str) -> None:
+    async def run() -> None:
+        async with connected(nats_url) as one:
+            refusing = Refusing(one, wire.Subjects("full"))
+            await refusing.say("no space left on device")
+            await write(
+                nats_url, *(message(b"full.in", b"{}", b"full.answer.eve" + each) for each in NOWHERE)
+            )
+            answers = await one.subscribe("full.answer.p")
+            await one.publish("full.in", b"{}", reply="full.answer.p")
+            async with asyncio.timeout(PATIENCE):
+                said = wire.decode_answer((await anext(answers)).payload)
+            assert isinstance(said, wire.Refused)
+            assert "no space left on device" in said.reason
+            await refusing.say("")
+
+    asyncio.run(run())
+
+
+def test_publishers_whose_names_cannot_be_told(nats_url: str, tmp_path: Path) -> None:
+    """One is too long for an answer, and another is no text; what they send is done with all the same."""
+
+    async def run() -> None:
+        prefix, name = "named", "p" * 2030
+        subjects = wire.Subjects(prefix)
+        async with (
+            connected(nats_url) as one,
+            broker(nats_url, tmp_path, prefix, pace=Pace(1, burst=1)) as node,
+        ):
+            ann = await Subscriber(one, "ann", prefix=prefix).start()
+            await ann.subscribe("price >= 0")
+            batch = wire.encode(wire.Batch(name, 1, [b'{"price": 1}'], 0.0, settle=True))
+            await write(nats_url, message(subjects.ingress(name, 16).encode(), batch))
+            await write(nats_url, *[message(b"named.in.3.%FF", b'{"price": 2}')] * 3)
+            async with Publisher(one, "p", prefix=prefix) as publisher:
+                await publisher.publish({"price": 3})
+                await publisher.flush()
+            assert [event.data["price"] for event in await read(ann, 3)] == [1, 2, 3]
+            assert node.counts.bad == 2  # they came too fast
+            assert working(node)
+            await ann.aclose()
+
+    asyncio.run(run())
+
+
+def test_changes_that_another_node_cannot_take_up(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither one that nobody waits for, nor one that is none, nor that the first node is gone ends it."""
+
+    async def run() -> None:
+        async with connected(nats_url) as one:
+            async with forgetful(nats_url, "follow") as first:
+                other = Follower(one, prefix="follow")
+                tasks = await other.start()
+                assert isinstance(first.holding, Desk)
+
+                async def forge(row: wire.Row) -> None:
+                    change = wire.Change(number=other._number + 1, added=[row])
+                    await write(nats_url, message(b"follow.changes", wire.encode(change), b"follow.x"))
+
+                known = wire.encode(wire.Change(number=other._number))
+                for reply in (b"", b"follow..x"):
+                    await write(nats_url, message(b"follow.changes", known, reply))
+                await forge(wire.Row(2**63, "eve", "price > 1"))
+                await first.holding.ask(wire.Add("ann", ["price > 1"]))
+                async with asyncio.timeout(PATIENCE):
+                    while other.interests.rows(-1, 9) != first.holding.interests.rows(-1, 9):
+                        await asyncio.sleep(0.01)
+            monkeypatch.setattr(other._asking, "ask", partial(other._asking.ask, patience=0.2))
+            await forge(wire.Row(99, "eve", "fresh > 1"))
+            await asyncio.sleep(0.5)  # nobody answers
+            async with forgetful(nats_url, "follow") as first:
+                assert isinstance(first.holding, Desk)
+                await first.holding.ask(wire.Add("bob", ["price > 2"]))
+                async with asyncio.timeout(PATIENCE):
+                    while other.interests.rows(-1, 9) != first.holding.interests.rows(-1, 9):
+                        await asyncio.sleep(0.01)
+                assert not any(task.done() for task in tasks)
+            await other.stop()
 
     asyncio.run(run())
