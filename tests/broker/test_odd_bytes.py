@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from narrowcast.broker import Desk, Follower, Interests, Node, Publisher, Subscriber, wire
+from narrowcast.broker import positions as of_subscribers
 from narrowcast.broker.nats import NatsTransport
 from narrowcast.broker.pace import Pace
+from narrowcast.broker.positions import Positions
 from narrowcast.broker.refusing import Refusing
 from narrowcast.broker.streams import Streams
 from narrowcast.broker.transport import Message
@@ -72,6 +76,13 @@ async def connected(url: str) -> AsyncIterator[NatsTransport]:
 def working(node: Node) -> bool:
     """Return whether no part of a node has ended."""
     return not any(task.done() for task in node._tasks)
+
+
+def positions_of(node: Node) -> Positions:
+    """Return what a node knows of subscribers."""
+    assert isinstance(node.holding, Desk)
+    assert node.holding._positions is not None
+    return node.holding._positions
 
 
 async def heard(url: str, *messages: bytes) -> list[Message]:
@@ -282,3 +293,82 @@ def test_changes_that_another_node_cannot_take_up(nats_url: str, monkeypatch: py
             await other.stop()
 
     asyncio.run(run())
+
+
+def test_records_of_nobody_are_passed_over(
+    nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node sweeps on, and starts again, whatever names others have written down."""
+    monkeypatch.setattr(of_subscribers, "SWEEP", 0.05)
+    monkeypatch.setattr(of_subscribers, "_REST", 0.0)
+
+    async def run() -> None:
+        words = b"%FF", b"\xff", b"a\x0bb", b"%ED%A0%80", b"x" * 2050, b"%"
+        async with connected(nats_url) as one:
+            async with broker(nats_url, tmp_path, "record") as node:
+                known = positions_of(node)
+                ann = await Subscriber(one, "ann", prefix="record").start()
+                await ann.subscribe("price >= 0")
+                for word in words:
+                    place = message(b"record.at.position." + word, b"1 " + known.store.encode())
+                    joined = message(b"record.at.joined." + word, msgspec.msgpack.encode([(1, 1, 1)]))
+                    await write(nats_url, place, joined)
+                await known.sweep()
+                await known.begin(["ann", "bob"])
+                assert (await known.of("ann"))[0] == 0
+                assert working(node)
+            async with broker(nats_url, tmp_path, "record") as node:
+                assert positions_of(node).store == known.store
+                assert set(positions_of(node)._channels) - {"ann"} == {"\ud800", ""}
+                await write(nats_url, message(b"record.in", b'{"price": 7}'))
+                assert [event.data for event in await read(ann, 1)] == [{"price": 7}]
+                await positions_of(node).sweep()
+                assert [positions_of(node)._channels[name] for name in ("\ud800", "")] == [{}, {}]
+                assert working(node)
+            await ann.aclose()
+
+    asyncio.run(run())
+    assert "is kept for now" not in caplog.text
+
+
+@pytest.mark.parametrize("store", [b"\xff", b"", b"a b", b"x" * 900_000])
+def test_a_store_that_is_called_anything(nats_url: str, tmp_path: Path, store: bytes) -> None:
+    async def run() -> None:
+        prefix = f"store{len(store)}-{store[:1].hex()}"
+        async with broker(nats_url, tmp_path, prefix):
+            await write(nats_url, message(f"{prefix}.at.store".encode(), store))
+        async with broker(nats_url, tmp_path, prefix) as node, connected(nats_url) as one:
+            made = positions_of(node).store
+            assert re.fullmatch("[0-9a-f]{16}", made)
+            ann = await Subscriber(one, "ann", prefix=prefix).start()
+            await ann.aclose()
+        async with broker(nats_url, tmp_path, prefix) as node:
+            assert positions_of(node).store == made
+
+    asyncio.run(run())
+
+
+def test_a_sweep_that_fails_is_not_the_last(
+    nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(of_subscribers, "SWEEP", 0.01)
+    monkeypatch.setattr(of_subscribers, "_REST", 0.0)
+
+    async def run() -> None:
+        async with broker(nats_url, tmp_path, "sweeps") as node:
+            swept, right = list[int](), positions_of(node).sweep
+
+            async def sweep() -> None:
+                swept.append(len(swept))
+                if len(swept) == 1:
+                    raise ValueError("what nobody thought of")
+                await right()
+
+            monkeypatch.setattr(positions_of(node), "sweep", sweep)
+            async with asyncio.timeout(PATIENCE):
+                while len(swept) < 3:
+                    await asyncio.sleep(0.01)
+            assert working(node)
+
+    asyncio.run(run())
+    assert "what nobody thought of" in caplog.text

@@ -8,13 +8,14 @@ import logging
 import re
 import secrets
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from narrowcast.broker.wire import Had
-from narrowcast.errors import InputError, TransportError
-from narrowcast.model.subjects import name_of, subject_of
+from narrowcast.errors import InputError, ParameterError, TransportError
+from narrowcast.model.subjects import LONGEST, name_of, subject_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterable
@@ -74,6 +75,22 @@ def place_in(payload: bytes | None, store: str) -> int | None:
     place, of, *_ = [*(payload or b"").split(b" ", 2), b""]
     right = place.isdigit() and len(place) <= _DIGITS and of == store.encode()
     return int(place) if right else None
+
+
+def named(prefix: str, subject: str) -> str | None:
+    """Return whom a record is of, None where its subject is no name's: who may write some may write any.
+
+    Examples
+    --------
+    >>> named("nc.at.position", "nc.at.position.ann"), named("nc.at.position", "nc.at.position.%FF")
+    ('ann', None)
+    """
+    if not (subject.isascii() and subject.isprintable()) or len(subject) > LONGEST:
+        return None
+    try:
+        return name_of(prefix, subject)
+    except (ParameterError, UnicodeError):
+        return None
 
 
 def renewed(records: Iterable[tuple[str, bytes]], subjects: Subjects) -> list[tuple[str, bytes]]:
@@ -136,8 +153,9 @@ class Positions:
         """Make the streams where they are not there, and take up what they hold."""
         await self._streams.make()
         known = await self._streams.get(self._streams.at, self._subjects.store)
-        self.store = secrets.token_hex(8) if known is None else known.decode()
-        if known is None:
+        self.store = (known or b"").decode(errors="replace")
+        if not _TOKEN.fullmatch(self.store):  # there is none, or it is somebody else's
+            self.store = secrets.token_hex(8)
             await self._streams.put(self._subjects.store, self.store.encode())
         prefix = f"{self._subjects.prefix}.at.joined"
         async for message in self._streams.newest(self._streams.at, f"{prefix}.*"):
@@ -146,8 +164,8 @@ class Positions:
             except msgspec.MsgspecError:
                 log.warning("%s cannot be read, and is left out", message.subject)
                 continue
-            found = {(epoch, channel): until for epoch, channel, until in rows}
-            self._channels[name_of(prefix, message.subject)] = found
+            if (name := named(prefix, message.subject)) is not None:
+                self._channels[name] = {(epoch, channel): until for epoch, channel, until in rows}
 
     async def of(self, subscriber: str) -> tuple[int, Had]:
         """Return how far somebody is, and what it has had behind that; who is not known begins here."""
@@ -174,8 +192,9 @@ class Positions:
         """Yield who is written down to be how far."""
         prefix = f"{self._subjects.prefix}.at.{kind}"
         async for message in self._streams.newest(self._streams.at, f"{prefix}.*"):
-            if (place := place_in(message.payload, self.store)) is not None:
-                yield name_of(prefix, message.subject), place
+            place, name = place_in(message.payload, self.store), named(prefix, message.subject)
+            if place is not None and name is not None:
+                yield name, place
 
     async def forget(self, subscriber: str) -> None:
         """Keep nothing any more for somebody."""
@@ -264,7 +283,8 @@ class Positions:
             for key in gone:
                 del own[key]
             if gone or name in self._unstored:
-                await self._write(name)
+                with suppress(ParameterError):  # a name that is too long, whoever joined by it
+                    await self._write(name)
 
     def _reached(self, subscriber: str, place: int) -> int:
         """Return up to which place there is nothing for somebody who has read up to one."""
@@ -321,4 +341,6 @@ class Positions:
                 await self.sweep()
             except TransportError as error:
                 log.warning("what everybody has read is kept for now: %s", error)
+            except Exception:  # nothing that is written down ends a node
+                log.exception("what everybody has read is kept for now")
             took = time.monotonic() - begun
