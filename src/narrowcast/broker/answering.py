@@ -55,7 +55,8 @@ class Answering:
         answer = await self._answer(message)
         if not message.reply.startswith(self._answers):
             return  # nobody lets a node publish elsewhere
-        with suppress(TransportError):  # who asked asks again
+        # Who asked asks again; and where it wants no answer that can be sent, it gets none.
+        with suppress(TransportError, ParameterError):
             try:
                 await self._transport.publish(message.reply, wire.encode(answer))
             except ParameterError as error:  # filters of a table are held to no limit

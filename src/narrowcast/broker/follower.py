@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,7 +15,8 @@ from narrowcast.broker.asking import Asking
 from narrowcast.broker.interests import Interests
 from narrowcast.broker.placing import Recent
 from narrowcast.broker.standing import Epoch, no_routes, nothing_on_its_way
-from narrowcast.errors import NarrowcastError, TransportError
+from narrowcast.errors import NarrowcastError, ParameterError, TransportError
+from narrowcast.files import first_line
 from narrowcast.model.schema import Schema
 from narrowcast.routing.routes import read_routes
 
@@ -95,8 +97,12 @@ class Follower:
                     await self._ask_again()
 
     async def _ask_again(self) -> None:
-        """Ask for all that holds, until it is said."""
+        """Ask for all that holds, because changes were missed."""
         log.warning("changes were missed; asking for all that holds")
+        await self._caught_up()
+
+    async def _caught_up(self) -> None:
+        """Ask for all that holds, until it is said."""
         while True:
             try:
                 await self._catch_up()
@@ -143,7 +149,10 @@ class Follower:
     async def _ask(self, after: int) -> wire.State:
         """Ask the first node what holds."""
         order = wire.encode(wire.Join(self._name, after))
-        answer = wire.decode_answer(await self._asking.ask(self.subjects.orders, order))
+        try:
+            answer = wire.decode_answer(await self._asking.ask(self.subjects.orders, order))
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise TransportError(f"what the first node says cannot be read: {first_line(error)}") from error
         if not isinstance(answer, wire.State):
             raise TransportError(f"the first node does not say what holds: {answer}")
         return answer
@@ -190,8 +199,17 @@ class Follower:
                 if change.number > self._number + 1:
                     await self._ask_again()
                 if change.number > self._number:
-                    await self._take_up(change)
-            await self._transport.publish(message.reply, self._name.encode())
+                    await self._try(change)
+            with suppress(TransportError, ParameterError):  # the first node waits only for a while
+                await self._transport.publish(message.reply, self._name.encode())
+
+    async def _try(self, change: wire.Change) -> None:
+        """Take up a change, or all that holds where it cannot be."""
+        try:
+            await self._take_up(change)
+        except Exception:  # one change ends no node
+            log.exception("change %d could not be taken up; asking for all that holds", change.number)
+            await self._caught_up()
 
     async def _take_up(self, change: wire.Change) -> None:
         """Take up a change."""
@@ -200,7 +218,7 @@ class Follower:
         if rows:
             if unknown := self._unknown(rows):
                 log.info("attributes are new: %s; asking for all that holds", unknown)
-                await self._catch_up()
+                await self._caught_up()
                 return
             self.interests.load(
                 [row.subscriber for row in rows],

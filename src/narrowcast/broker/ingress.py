@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from narrowcast.broker.streams import place_of
-from narrowcast.errors import TransportError
+from narrowcast.errors import ParameterError, TransportError
 from narrowcast.model.subjects import name_of
 
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ class Arriving:
         with suppress(TransportError):
             for position, message in enumerate(messages):
                 if message.reply.startswith(self._answered):
-                    await self._transport.publish(message.reply, refused.get(position, b""))
+                    with suppress(ParameterError):  # what a publisher calls its place may be none
+                        await self._transport.publish(message.reply, refused.get(position, b""))
 
 
 class Stored:
@@ -121,7 +122,10 @@ class Stored:
 
     def _follow(self, found: list[Message]) -> bool:
         """Return whether messages follow the last one without a gap."""
-        first, last = place_of(found[0].reply).consumer, place_of(found[-1].reply).consumer
+        try:
+            first, last = place_of(found[0].reply).consumer, place_of(found[-1].reply).consumer
+        except TransportError:  # somebody else's
+            return False
         right = first == self._last + 1 and last == first + len(found) - 1
         self._last = last
         return right
@@ -157,8 +161,13 @@ class Stored:
             for position, message in enumerate(messages):
                 await self._transport.publish(message.reply, b"+ACK")
                 if position in refused:
-                    publisher = name_of(message.subject.rpartition(".")[0], message.subject)
-                    await self._transport.publish(self._subjects.refusals(publisher), refused[position])
+                    await self._tell(message, refused[position])
+
+    async def _tell(self, message: Message, answer: bytes) -> None:
+        """Tell a publisher what became of a message, where its name is one that it can be told by."""
+        with suppress(ParameterError, UnicodeError):
+            publisher = name_of(message.subject.rpartition(".")[0], message.subject)
+            await self._transport.publish(self._subjects.refusals(publisher), answer)
 
     async def _close(self) -> None:
         """Listen no longer."""

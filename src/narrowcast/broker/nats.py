@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from contextlib import suppress
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Self
 
 from narrowcast.broker.login import Login, PlainError
@@ -18,6 +20,7 @@ from narrowcast.files import first_line
 try:
     import nats.errors
     from nats.aio.client import Client
+    from nats.protocol import parser
 except ImportError as error:
     raise MissingError("nats-py is not installed; run: pip install 'narrowcast[broker]'") from error
 
@@ -45,6 +48,12 @@ _NUMBER, _BEFORE, _KEY = "Nats-Sequence", "Nats-Last-Sequence", "Nats-Msg-Id"
 #: How a server begins to say that somebody may not do what they did, and seconds for which that counts of
 #: what they publish: they may be permitted to later.
 _DENIED, _COUNTS = "permissions violation for ", 5.0
+#: Digits of a number of a server's, at most: who publishes may write such headers too.
+_DIGITS = 18
+#: How a message begins. A server ends words at spaces and tabs, and takes other white space as any byte.
+_WORD = rb"([^ \t\r\n]+)[ \t]+"
+_MSG = re.compile(rb"\AMSG[ \t]+" + _WORD + rb"(\d+)[ \t]+(" + _WORD + rb")?(\d+)\r\n")
+_HMSG = re.compile(rb"\AHMSG[ \t]+" + _WORD + rb"(\d+)[ \t]+(" + _WORD + rb")?(\d+)[ \t]+(\d+)\r\n")
 
 
 class _Faults:
@@ -117,8 +126,48 @@ class _Faults:
             raise TransportError(f"the NATS server does not let {self._login.who} listen to {subject}")
 
 
+class _Parser(parser.Parser):
+    """Reads what a server sends, whatever publishers write into subjects.
+
+    It is what nats-py does, but for how a message begins: there a subject with a form feed is none, and the
+    connection is made again, where messages are stored without end.
+    """
+
+    parse = FunctionType(
+        parser.Parser.parse.__code__, vars(parser) | {"MSG_RE": _MSG, "HMSG_RE": _HMSG}, "parse", (b"",)
+    )
+
+
 class _Client(Client):
-    """A client that leaves nothing open, and tells its secrets only over TLS where it is to use that."""
+    """A client that leaves nothing open, and tells its secrets only over TLS where it is to use that.
+
+    Whoever publishes writes what it likes into headers and subjects: what cannot be read is no reason to read
+    nothing any more.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ps = _Parser(self)
+
+    async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
+        """Return what a header says; one that cannot be read says nothing."""
+        try:
+            return await super()._process_headers(headers)
+        except (ValueError, LookupError):
+            return None
+
+    def _build_message(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
+    ) -> Msg:
+        """Return a message; what is no text in its subjects is replaced, so that no subject of ours fits."""
+        return self.msg_class(
+            subject=subject.decode(errors="replace"),
+            reply=reply.decode(errors="replace"),
+            data=data,
+            headers=headers,
+            _client=self,
+            _sid=sid,
+        )
 
     async def _connect_to_server(self, s: Srv) -> None:
         """Open a connection; the one before may have got no further than that."""
@@ -361,8 +410,8 @@ class NatsSubscription(Waiting):
 
     async def arrive(self, message: Msg) -> None:
         """Take up a message as NATS brings it."""
-        if not message.data and message.headers and "Status" in message.headers:
-            return  # the server itself, that nobody listens: that is no answer
+        if not message.data and message.headers and "Status" in message.headers and not message.reply:
+            return  # the server itself, that nobody listens: that is no answer; it wants none, as others do
         about = message.headers
         if about is None:
             self.put(Message(message.subject, message.data, message.reply))
@@ -396,4 +445,4 @@ def _but_eof(record: logging.LogRecord) -> bool:
 
 def _whole(text: str | None) -> int:
     """Return a number of a server's, 0 where there is none."""
-    return int(text) if text is not None and text.isdecimal() else 0
+    return int(text) if text is not None and text.isdecimal() and len(text) <= _DIGITS else 0

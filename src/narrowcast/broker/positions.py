@@ -8,13 +8,14 @@ import logging
 import re
 import secrets
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from narrowcast.broker.records import Kind, Records
 from narrowcast.broker.wire import Had
-from narrowcast.errors import InputError, TransportError
+from narrowcast.errors import InputError, ParameterError, TransportError
 from narrowcast.model.subjects import subject_of
 
 if TYPE_CHECKING:
@@ -271,7 +272,8 @@ class Positions:
             positions |= {name: place async for name, place in self._places(kind)}
         odd, self._odd = self._odd[:_TOGETHER], []
         for subject in odd:  # somebody has written where nobody reads
-            await self._streams.forget(self._streams.at, subject)
+            with suppress(TransportError):  # it is no subject, either
+                await self._streams.forget(self._streams.at, subject)
         self._nothing = {name: places for name, places in self._nothing.items() if name in positions}
         if room.last - room.first >= _FILLED * room.fits:
             await self._look(positions, room.last)
@@ -286,7 +288,8 @@ class Positions:
             for key in gone:
                 del own[key]
             if gone or name in self._unstored:
-                await self._write(name)
+                with suppress(ParameterError):  # a name that is too long, whoever joined by it
+                    await self._write(name)
 
     def _reached(self, subscriber: str, place: int) -> int:
         """Return up to which place there is nothing for somebody who has read up to one."""
@@ -343,4 +346,6 @@ class Positions:
                 await self.sweep()
             except TransportError as error:
                 log.warning("what everybody has read is kept for now: %s", error)
+            except Exception:  # nothing that is written down ends a node
+                log.exception("what everybody has read is kept for now")
             took = time.monotonic() - begun

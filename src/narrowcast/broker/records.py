@@ -8,7 +8,8 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self
 
-from narrowcast.model.subjects import name_of, subject_of
+from narrowcast.errors import ParameterError
+from narrowcast.model.subjects import LONGEST, name_of, subject_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -94,8 +95,10 @@ class Records:
 
     def name(self, kind: Kind, subject: str) -> str | None:
         """Return whose something is that is written down under a subject; None where it is nobody's."""
+        if len(subject) > LONGEST:
+            return None
         try:
             found = name_of(subject.rpartition(".")[0], subject)
             return found if subject == self.subject(kind, found) else None
-        except UnicodeError:
+        except (ParameterError, UnicodeError):  # who may write some may write any
             return None

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from narrowcast.broker import wire
-from narrowcast.errors import TransportError
+from narrowcast.errors import ParameterError, TransportError
 
 if TYPE_CHECKING:
     from narrowcast.broker.transport import Inbox, Transport
@@ -73,5 +73,5 @@ class Refusing:
             why = self._why.rpartition(": ")[2]  # without the server's own files
             said = wire.Refused(f"events cannot be stored: {why}; publish again when there is room")
             if self._why and message.reply.startswith((self._subjects.answers, "_INBOX.")):
-                with suppress(TransportError):
+                with suppress(TransportError, ParameterError):  # what it calls its place may be none
                     await self._transport.publish(message.reply, wire.encode(said))
