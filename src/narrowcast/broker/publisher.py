@@ -17,6 +17,7 @@ import msgspec
 from narrowcast.broker import wire
 from narrowcast.broker.asking import PATIENCE, Asking
 from narrowcast.broker.decode import LARGEST
+from narrowcast.broker.limits import LONGEST_NAME
 from narrowcast.broker.streams import error_of
 from narrowcast.errors import InputError, NarrowcastError, PaceError, ParameterError, TransportError
 
@@ -98,6 +99,11 @@ class Publisher:
         if name == "":
             raise ParameterError("name is empty; give the publisher one, or none at all")
         self.name = secrets.token_hex(8) if name is None else name
+        if (size := len(self.name.encode(errors="replace"))) > LONGEST_NAME:
+            raise ParameterError(
+                f"publisher {self.name!r:.60} has a name of {size:,} bytes; the most is {LONGEST_NAME}: "
+                "shorten it"
+            )
         self._transport, self._connections = transport, 0
         #: Whether messages are stored: None until the first answer tells.
         self.stored: bool | None = None
