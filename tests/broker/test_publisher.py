@@ -184,6 +184,6 @@ def test_what_is_no_event_and_what_is_not_started() -> None:
 
 
 def test_a_name_that_is_too_long() -> None:
-    with pytest.raises(ParameterError, match="'qqq.* has a name of 513 bytes; the most is 512: shorten it"):
+    with pytest.raises(ParameterError, match=r"'qqq.* has a name of 513 bytes; the most is 512: shorten it"):
         Publisher(MemoryTransport(), "q" * 513)
     assert Publisher(MemoryTransport(), "q" * 512).name == "q" * 512
