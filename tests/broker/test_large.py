@@ -28,10 +28,10 @@ def long_filters(many: int, start: int = 0) -> list[str]:
 
 
 @asynccontextmanager
-async def desk(url: str, prefix: str, *, others: bool = False) -> AsyncIterator[Desk]:
+async def desk(url: str, prefix: str, *, others: bool = False, learns: bool = False) -> AsyncIterator[Desk]:
     """Run a node with a connection of its own, and return its desk."""
     transport = await NatsTransport.connect(url)
-    made = Desk(transport, Interests(SCHEMA), prefix=prefix, others=others)
+    made = Desk(transport, Interests(None if learns else SCHEMA), prefix=prefix, others=others)
     node = Node(transport, made)
     await node.start()
     try:
@@ -64,6 +64,35 @@ def test_more_filters_than_a_subscriber_can_be_told_of(nats_url: str) -> None:
             assert await bob.subscribe("price > 1")
             for each in (ann, bob):
                 await each.aclose()
+
+    asyncio.run(run())
+
+
+def test_as_many_and_as_long_attributes_as_there_may_be(nats_url: str) -> None:
+    """Everybody is told of all of them: also who has as many filters as it may have."""
+
+    async def run() -> None:
+        async with desk(nats_url, "named", learns=True) as first, connected(nats_url) as one:
+            bob = await Subscriber(one, "bob", prefix="named").start()
+            await bob.subscribe("price > 0 AND name <> 'x'")
+            ann = await Subscriber(one, "ann", prefix="named").start()
+            with pytest.raises(InputError, match="has a name of 3,000 bytes; the most is 256"):
+                await ann.subscribe(f"{'a' * 3000} > 0")
+            names = [f"{i:03d}".rjust(256, "a") for i in range(498)]
+            ids = await ann.subscribe(*(f"{name} > TIMESTAMP '2020-01-01 00:00:00'" for name in names))
+            await ann.unsubscribe(*ids)
+            assert (len(first.interests.schema), len(first.interests.of("ann"))) == (500, 0)
+            for i in range(6):
+                await ann.subscribe(*long_filters(200, 200 * i))
+            with pytest.raises(InputError, match="786,432 are the most that a subscriber may have"):
+                await ann.subscribe(*long_filters(200, 1200))
+            assert len(ann.filters) == 1200
+            assert await bob.subscribe("price > 1")
+            for each in (ann, bob):
+                await each.aclose()
+                again = await Subscriber(one, each.name, prefix="named").start()
+                assert len(again.filters) == len(each.filters)
+                await again.aclose()
 
     asyncio.run(run())
 
