@@ -16,7 +16,7 @@ from narrowcast.broker.answering import Answering
 from narrowcast.broker.counts import SECONDS, Got
 from narrowcast.broker.gathering import Gathering, fitting
 from narrowcast.broker.offered import read_offered
-from narrowcast.broker.placing import Recent
+from narrowcast.broker.placing import LONGEST, Recent
 from narrowcast.broker.standing import Epoch, no_routes, nothing_on_its_way
 from narrowcast.broker.tasks import ended
 from narrowcast.errors import InputError, NarrowcastError, ParameterError, PlanError, TransportError
@@ -262,6 +262,8 @@ class Desk:
         if self.epoch.knows(who) or not self.epoch.routes.plan.n_channels:
             return
         texts = list(self.interests.of(who).values())
+        if sum(map(len, texts)) > LONGEST:  # who has that many is sent to directly until the next plan
+            texts = []
         wants = Scan().fit(compile_filters(self.interests.schema, texts, limits=LENIENT).subscriptions)
         plan = self.epoch.routes.plan
         members = np.bincount(plan.listens.indices, minlength=plan.n_channels)
