@@ -219,6 +219,7 @@ def test_what_comes_again_after_a_kill_is_remembered() -> None:
     """A turn that a node was not done with, and the one before where that was not heard."""
     assert 2 * node_of.TURN <= EVENTS
     assert BATCH // len(b"{}") <= node_of.TURN  # one message of a publisher
+    assert wire.MOST <= node_of.TURN  # and of anybody
 
 
 @pytest.mark.parametrize(

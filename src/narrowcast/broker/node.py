@@ -52,8 +52,8 @@ LINGER = 0.03
 _PAUSE = 0.2
 #: Events of a frame that is stored, at most: a subscriber acknowledges frames.
 STORED = 256
-#: Events that are looked at in one go, at most, unless one message has more. What a node was not done with
-#: when it was killed comes again, and perhaps what was before that: subscribers remember twice as many.
+#: Events that are looked at in one go, at most; no message has more. What a node was not done with when it
+#: was killed comes again, and perhaps what was before that: subscribers remember twice as many.
 TURN = EVENTS // 2
 #: Seconds that the clock of a publisher may be away from this one's, or its events have waited, at most:
 #: else it is not said when they were sent.
