@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from narrowcast.broker import Desk, Interests, MemoryTransport, Node, Subscriber, arrivals, wire
 from narrowcast.broker import node as node_of
 from narrowcast.broker.arrivals import Arrivals
+from narrowcast.broker.framed import halves
+from narrowcast.broker.limits import LONGEST_NAME
 from narrowcast.broker.publisher import BATCH
 from narrowcast.broker.seen import EVENTS, Seen
 from narrowcast.broker.transport import Message
@@ -29,7 +31,8 @@ Entry = tuple[str, int, bytes]
 @st.composite
 def batches(draw: DrawFn) -> list[wire.Batch]:
     payloads = st.lists(st.binary(max_size=6), max_size=5)
-    one = st.builds(wire.Batch, st.sampled_from("pqr"), st.integers(0, 1 << 62), payloads)
+    names = st.sampled_from(["p", "q", "r" * 40, "\N{OGHAM LETTER BEITH}" * 90])
+    one = st.builds(wire.Batch, names, st.integers(0, 1 << 62), payloads)
     return draw(st.lists(one, max_size=6))
 
 
@@ -50,7 +53,7 @@ def test_every_place_gets_its_events_in_their_order(some: list[wire.Batch], data
     assert len(arrived) == len(entries)
     pair = st.tuples(st.integers(0, 4), st.integers(0, max(0, len(entries) - 1)))
     pairs = sorted(data.draw(st.sets(pair)) if entries else [], key=lambda each: each[1])
-    most = data.draw(st.integers(1, 30))
+    most, many = data.draw(st.integers(1, 900)), data.draw(st.none() | st.integers(1, 9))
     place, row = (np.array([each[i] for each in pairs], np.int64) for i in range(2))
     expected: defaultdict[int, list[Entry]] = defaultdict(list)
     for at, i in pairs:
@@ -58,10 +61,11 @@ def test_every_place_gets_its_events_in_their_order(some: list[wire.Batch], data
     found: defaultdict[int, list[Entry]] = defaultdict(list)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(arrivals, "FRAME", most)
-        for at, part in arrived.parts(place, row):
-            frame = wire.decode_frame(wire.encode(wire.Frame(7, 1.5, *part)))
-            size = sum(map(len, frame.payloads))
-            assert size <= most or len(frame.payloads) == 1
+        for at, part in arrived.parts(place, row, many):
+            said = wire.encode(wire.Frame(1 << 32, 1.5, *part))
+            frame = wire.decode_frame(said)
+            assert len(said) <= most or len(frame.payloads) == 1
+            assert many is None or len(frame.payloads) <= many
             found[at] += read(frame)
     assert found == expected
     rows = np.array(data.draw(st.lists(st.integers(0, len(entries) - 1))) if entries else [], np.int64)
@@ -70,6 +74,29 @@ def test_every_place_gets_its_events_in_their_order(some: list[wire.Batch], data
     assert [one for _, part in parts for one in read(wire.Frame(0, 0.0, *part))] == [
         entries[i] for i in rows.tolist()
     ]
+
+
+def test_a_frame_of_short_events_and_long_names_fits_a_message() -> None:
+    names = [f"{i:04d}" + "n" * (LONGEST_NAME - 4) for i in range(3000)]
+    some = Arrivals.of(
+        [wire.Batch(name, 1, [b"{}"]) for name in names] + [wire.Batch("p", 0, [b""] * 99_999)]
+    )
+    parts = [part for _, part in some.parts(np.zeros(len(some), np.int64), np.arange(len(some)))]
+    frames = [wire.Frame(-1, 1.5, *part) for part in parts]
+    assert sum(len(frame.payloads) for frame in frames) == len(some)
+    assert max(len(wire.encode(frame)) for frame in frames) <= arrivals.FRAME
+    assert len(frames) <= 7  # and not many more than have to be
+
+
+@given(batches())
+def test_halves_of_a_frame_hold_its_events(some: list[wire.Batch]) -> None:
+    arrived = Arrivals.of(some)
+    for _, part in arrived.parts(np.zeros(len(arrived), np.int64), np.arange(len(arrived))):
+        frame = wire.Frame(-1, 1.5, *part)
+        first, second = halves(frame)
+        assert len(first.payloads) == len(frame.payloads) // 2
+        assert read(first) + read(second) == read(frame)
+        assert (first.exact, first.since) == (second.exact, second.since) == (-1, 1.5)
 
 
 @given(
@@ -192,6 +219,7 @@ def test_what_comes_again_after_a_kill_is_remembered() -> None:
     """A turn that a node was not done with, and the one before where that was not heard."""
     assert 2 * node_of.TURN <= EVENTS
     assert BATCH // len(b"{}") <= node_of.TURN  # one message of a publisher
+    assert wire.MOST <= node_of.TURN  # and of anybody
 
 
 @pytest.mark.parametrize(

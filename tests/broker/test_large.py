@@ -6,13 +6,14 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
-from narrowcast.broker import Desk, Follower, Interests, Node, Subscriber, wire
+from narrowcast.broker import Desk, Follower, Interests, Node, Publisher, Subscriber, wire
 from narrowcast.broker.nats import NatsTransport
 from narrowcast.errors import InputError
 from support.broker import PATIENCE, SCHEMA, plan_of
-from support.stored import broker
+from support.stored import broker, read
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -27,10 +28,10 @@ def long_filters(many: int, start: int = 0) -> list[str]:
 
 
 @asynccontextmanager
-async def desk(url: str, prefix: str, *, others: bool = False) -> AsyncIterator[Desk]:
+async def desk(url: str, prefix: str, *, others: bool = False, learns: bool = False) -> AsyncIterator[Desk]:
     """Run a node with a connection of its own, and return its desk."""
     transport = await NatsTransport.connect(url)
-    made = Desk(transport, Interests(SCHEMA), prefix=prefix, others=others)
+    made = Desk(transport, Interests(None if learns else SCHEMA), prefix=prefix, others=others)
     node = Node(transport, made)
     await node.start()
     try:
@@ -63,6 +64,35 @@ def test_more_filters_than_a_subscriber_can_be_told_of(nats_url: str) -> None:
             assert await bob.subscribe("price > 1")
             for each in (ann, bob):
                 await each.aclose()
+
+    asyncio.run(run())
+
+
+def test_as_many_and_as_long_attributes_as_there_may_be(nats_url: str) -> None:
+    """Everybody is told of all of them: also who has as many filters as it may have."""
+
+    async def run() -> None:
+        async with desk(nats_url, "named", learns=True) as first, connected(nats_url) as one:
+            bob = await Subscriber(one, "bob", prefix="named").start()
+            await bob.subscribe("price > 0 AND name <> 'x'")
+            ann = await Subscriber(one, "ann", prefix="named").start()
+            with pytest.raises(InputError, match="has a name of 3,000 bytes; the most is 256"):
+                await ann.subscribe(f"{'a' * 3000} > 0")
+            names = [f"{i:03d}".rjust(256, "a") for i in range(498)]
+            ids = await ann.subscribe(*(f"{name} > TIMESTAMP '2020-01-01 00:00:00'" for name in names))
+            await ann.unsubscribe(*ids)
+            assert (len(first.interests.schema), len(first.interests.of("ann"))) == (500, 0)
+            for i in range(6):
+                await ann.subscribe(*long_filters(200, 200 * i))
+            with pytest.raises(InputError, match="786,432 are the most that a subscriber may have"):
+                await ann.subscribe(*long_filters(200, 1200))
+            assert len(ann.filters) == 1200
+            assert await bob.subscribe("price > 1")
+            for each in (ann, bob):
+                await each.aclose()
+                again = await Subscriber(one, each.name, prefix="named").start()
+                assert len(again.filters) == len(each.filters)
+                await again.aclose()
 
     asyncio.run(run())
 
@@ -106,6 +136,84 @@ def test_more_than_another_node_can_be_told_of_at_once(nats_url: str) -> None:
             await other.stop()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_long_names_of_publishers_and_the_events_of_others(
+    nats_url: str, tmp_path: Path, stored: bool
+) -> None:
+    """Together they are more than a message holds."""
+
+    async def run() -> None:
+        prefix = f"named{stored:d}"
+        of = wire.Subjects(prefix)
+        async with connected(nats_url) as one, run_node(nats_url, tmp_path, prefix, stored) as node:
+            bob = await Subscriber(one, "bob", prefix=prefix).start()
+            await bob.subscribe("price > 0")
+            desk = await Publisher(one, "desk", prefix=prefix).start()
+            event = b'{"price": 2, "name": "%b"}' % (b"x" * 1900)
+            async with node._sending:  # so that what comes is taken together
+                await one.publish(of.plain, b'{"price": 1}')
+                await one.flush()
+                await asyncio.sleep(0.2)
+                for i in range(250):
+                    name = f"{i:03d}" + "q" * 2900
+                    # As a client of NATS: ours has shorter subjects.
+                    await one._client.publish(of.ingress(name, 16), wire.encode(wire.Batch(name, 1, [event])))
+                await desk.publish({"price": 3})
+                await one.flush()
+            await desk.flush()
+            assert [e.data["price"] for e in await read(bob, 2)] == [1, 3]
+            assert (node.counts.bad, node.counts.unsent) == (250, 0)
+            [why] = node.counts.reasons
+            assert why == "publisher has a name of 2,903 bytes; the most is 512: shorten it"
+            await desk.aclose()
+            await bob.aclose()
+
+    asyncio.run(run())
+
+
+@asynccontextmanager
+async def run_node(url: str, folder: Path, prefix: str, stored: bool) -> AsyncIterator[Node]:
+    """Run a node that stores events, or not."""
+    if stored:
+        async with broker(url, folder, prefix) as node:
+            yield node
+        return
+    async with connected(url) as transport:
+        node = Node(transport, Desk(transport, Interests(SCHEMA), prefix=prefix))
+        await node.start()
+        yield node
+        await node.stop()
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_frame_that_a_server_does_not_take_goes_in_parts(
+    nats_url: str, tmp_path: Path, stored: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server may take less than others do."""
+
+    async def run() -> None:
+        prefix = f"parts{stored:d}"
+        of = wire.Subjects(prefix)
+        async with connected(nats_url) as one, run_node(nats_url, tmp_path, prefix, stored) as node:
+            bob = await Subscriber(one, "bob", prefix=prefix).start()
+            await bob.subscribe("price > 0")
+            sizes = [400_000] * 5 + [1_100_000, 10]
+            payloads = [b'{"price": %d, "name": "%b"}' % (1 + i, b"x" * size) for i, size in enumerate(sizes)]
+            numbers = np.arange(7, dtype="<i8").tobytes()
+            frame = wire.Frame(-1, 1.5, [("p", 3), ("q", 4)], numbers, payloads)
+            last = wire.Frame(-1, 1.5, [("q", 1)], np.array([7], "<i8").tobytes(), [b'{"price": 9}'])
+            await node._outlet.send([(of.to("bob"), frame), (of.to("bob"), last)], node.counts)
+            got = [(e.publisher, e.number, e.data["price"]) for e in await read(bob, 7)]
+            who = ["p"] * 3 + ["q"] * 2
+            assert got == [(name, i, 1 + i) for i, name in enumerate(who)] + [("q", 6, 7), ("q", 7, 9)]
+            assert node.counts.unsent == 1
+            await bob.aclose()
+
+    asyncio.run(run())
+    assert caplog.text.count("an event ") == 1
+    assert "exceeds the server's max_payload" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,18 @@ def test_attributes_in_all() -> None:
     Interests(given_types, limits=BrokerLimits(attributes=1)).add("ann", ["a4 > 1"])
 
 
+def test_names_of_attributes() -> None:
+    interests = Interests()
+    assert refusal(interests, "ann", "a > 1", f"{'é' * 128}x > 1") == (
+        f"attribute '{'é' * 59} has a name of 257 bytes; the most is 256 where filters say which there are: "
+        "shorten it, or say so by serve --schema"
+    )
+    interests.add("ann", [f"{'a' * 256} > 1"])
+    assert interests.schema.names == ("a" * 256,)
+    given_types = nc.Schema.of({"a" * 257: "double"})
+    Interests(given_types).add("ann", [f"{'a' * 257} > 1"])
+
+
 def test_filters() -> None:
     interests = Interests(limits=BrokerLimits.parse(["bytes=50", "depth=3", "boxes=4"]))
     assert "a filter of 61 bytes is over the limit of 50" in refusal(interests, "ann", f"name = '{'x' * 52}'")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,12 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from narrowcast.broker import Desk, Follower, Interests, MemoryTransport, wire
+from narrowcast.broker import Desk, Follower, Interests, MemoryTransport, Node, Publisher, Subscriber, wire
+from narrowcast.broker.nats import NatsTransport
+from narrowcast.broker.streams import Streams
 from narrowcast.errors import InputError, PlanError
 from narrowcast.routing.routes import read_routes
 from support.broker import SCHEMA, some_filters, write_plan_of
+from support.stored import broker, read
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
 
@@ -191,5 +197,133 @@ def test_a_plan_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
             await desk.rollout_from(bad)
         assert (desk.epoch.number, desk.epoch.folder, desk._next) == (1, good, None)
         await desk.stop()
+
+    asyncio.run(run())
+
+
+@asynccontextmanager
+async def two_nodes(url: str, folder: Path, prefix: str) -> AsyncIterator[tuple[Desk, Node, NatsTransport]]:
+    """Run two nodes that store events, of which the second takes half of the publishers."""
+    of = wire.Subjects(prefix)
+    one, two = [await NatsTransport.connect(url) for _ in range(2)]
+    async with broker(url, folder, prefix, mine=list(range(8))) as first:
+        desk = first.holding
+        assert isinstance(desk, Desk)
+        streams = Streams(two, of, most=64 << 20)
+        second = Node(
+            two, Follower(two, prefix=prefix, stored=True), streams=streams, mine=list(range(8, 16))
+        )
+        await second.start()
+        try:
+            yield desk, second, one
+        finally:
+            await second.stop()
+            await one.aclose()
+            await two.aclose()
+
+
+def name_of_second(of: wire.Subjects) -> str:
+    """Return the name of a publisher whose events the second of two nodes takes."""
+    return next(f"p{i}" for i in range(99) if int(of.ingress(f"p{i}", 16).split(".")[2]) >= 8)
+
+
+@pytest.mark.nats
+@pytest.mark.parametrize("subscribes", [False, True])
+def test_a_node_that_stores_late_while_a_plan_is_taken_up(
+    nats_url: str, tmp_path: Path, subscribes: bool
+) -> None:
+    """What it routed by the old plan comes to those who listened, also who subscribes meanwhile."""
+
+    async def run() -> None:
+        prefix = f"late{subscribes:d}"
+        async with two_nodes(nats_url, tmp_path, prefix) as (desk, second, one):
+            filters = {"ann": ["price > 0"], "bob": ["price > 0"]}
+            subscribers = [await Subscriber(one, name, prefix=prefix).start() for name in filters]
+            for each in subscribers:
+                await each.subscribe("price > 0")
+            ann = subscribers[0]
+            await desk.rollout_from(write_plan_of(tmp_path / "a", filters, "hash", 1, 1), overlap=3)
+            publisher = await Publisher(one, name_of_second(desk.subjects), prefix=prefix).start()
+            await publisher.publish({"price": 1})
+            assert [e.data["price"] for e in await read(ann, 1)] == [1]
+            desk._others._patience = 0.3
+            storing = second.storing
+            assert storing is not None
+            store, routed = storing._publish, asyncio.Event()
+
+            async def late(some: dict[str, bytes]) -> None:
+                routed.set()
+                await asyncio.sleep(3)
+                await store(some)
+
+            storing._publish = late  # type: ignore[method-assign]
+            await publisher.publish({"price": 2})
+            await publisher.flush()
+            await routed.wait()
+            storing._publish = store  # type: ignore[method-assign]
+            rollout = asyncio.create_task(
+                desk.rollout_from(write_plan_of(tmp_path / "b", filters, "hash", 1, 2), overlap=3)
+            )
+            while desk.epoch.number < 2:
+                await asyncio.sleep(0.01)
+            if subscribes:
+                await asyncio.sleep(0.5)  # it is known by now that the node does not answer
+                await ann.subscribe("price > 9")
+                assert sorted(ann._channels) == sorted(desk.channels("ann")) == [(1, 0), (2, 0)]
+            await rollout
+            await publisher.publish({"price": 3})
+            assert [e.data["price"] for e in await read(ann, 2)] == [2, 3]
+            async with asyncio.timeout(20):
+                while list(ann._channels) != [(2, 0)]:  # it is told to leave the other
+                    await asyncio.sleep(0.01)
+            await publisher.aclose()
+            for each in subscribers:
+                await each.aclose()
+
+    asyncio.run(run())
+
+
+@pytest.mark.nats
+def test_a_node_that_is_gone_holds_no_plan_up(
+    nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        filters = {"ann": ["price > 0"], "bob": ["price > 0"]}
+        async with two_nodes(nats_url, tmp_path, "gone") as (desk, second, _):
+            desk._others._patience, desk._others._dead = 0.3, 1.5
+            folder = write_plan_of(tmp_path / "a", filters, "hash", 1, 1)
+            await desk.rollout_from(folder, overlap=0.1)
+            assert "count as dead" not in caplog.text
+            await second.holding.stop()  # and nobody knows yet
+            begun = time.monotonic()
+            await desk.rollout_from(folder, overlap=0.1)
+            assert time.monotonic() - begun >= 1.5
+            assert caplog.text.count("nodes that do not answer within 1.5 s count as dead") == 1
+            await desk.rollout_from(folder, overlap=0.1)  # by now it does
+            assert caplog.text.count("count as dead") == 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.nats
+def test_a_node_that_missed_a_plan_is_not_waited_for_without_end(nats_url: str, tmp_path: Path) -> None:
+    """It asks for all that holds, and answers what comes then."""
+
+    async def run() -> None:
+        filters = {"ann": ["price > 0"], "bob": ["price > 0"]}
+        async with two_nodes(nats_url, tmp_path, "missed") as (desk, second, _):
+            gathering = desk._others
+            gathering._patience = 0.3
+            tell = gathering.tell
+
+            async def lost(change: wire.Change) -> None:
+                if change.used is None:
+                    await tell(change)
+
+            gathering.tell = lost  # type: ignore[method-assign]
+            begun = time.monotonic()
+            await desk.rollout_from(write_plan_of(tmp_path / "a", filters, "hash", 1, 1), overlap=0.1)
+            assert time.monotonic() - begun < 30
+            assert second.holding.epoch.number == 1
 
     asyncio.run(run())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import narrowcast as nc
-from narrowcast.broker.placing import LEAST, Recent, worthwhile
+from narrowcast.broker import Desk, Interests, MemoryTransport, wire
+from narrowcast.broker.placing import LEAST, RECENT, Recent, worthwhile
 from narrowcast.errors import ParameterError
 from narrowcast.model.matches import Matches
 from support.broker import SCHEMA, Setting, plan_of, some_events, wanted, write_plan_of
@@ -124,5 +126,53 @@ def test_somebody_new_joins_those_who_want_the_same(opened: Open, nodes: int, tm
         for name, numbers in second.items():
             found = sorted((event.publisher, event.number) for event in setting.got[name])
             assert found == sorted([ids[i] for i in first.get(name, [])] + [again[i] for i in numbers])
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("text", "many", "placed"),
+    [
+        ("price >= 0 OR name LIKE '%{}%x%y%'", 1, True),
+        ("price >= 0 OR name LIKE '%{}%x%y%'", 300, True),
+        ("price >= 0 OR name LIKE '%{}%x%y%'", 3000, False),  # not even a few events could be looked at
+        ("price >= -{}", 1000, True),
+    ],
+)
+def test_however_many_filters_are_looked_at_in_bounded_time(
+    text: str, many: int, placed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recent = Recent()
+    events = nc.EventBatch.from_rows([{"price": i, "name": f"N{i}"} for i in range(RECENT)], SCHEMA)
+    went = (np.arange(RECENT) >= RECENT - 20).astype(np.int64)  # the newest count
+    recent.add(events, Matches.from_pairs(np.arange(RECENT), went, RECENT))
+    wants = nc.Scan().fit(nc.compile_filters(SCHEMA, [text.format(i) for i in range(many)]).subscriptions)
+    looked: list[int] = []
+    match = wants.match
+
+    def count(some: nc.EventBatch) -> Matches:
+        looked.append(len(some))
+        return match(some)
+
+    monkeypatch.setattr(wants, "match", count)
+    begun = time.perf_counter()
+    found = recent.channels(wants, np.array([0, 0]), spreads=False)
+    assert time.perf_counter() - begun < 1.0  # 40 ms where nothing else runs
+    assert bool(found) == placed
+    assert many == 1 or sum(looked) * many <= 500_000
+
+
+@pytest.mark.parametrize("many", [3, 3000])
+def test_who_has_very_many_filters_is_sent_to_directly(many: int) -> None:
+    async def run() -> None:
+        transport = MemoryTransport()
+        desk = Desk(transport, Interests(SCHEMA))
+        desk.use(plan_of({"ann": ["price > 0"], "bob": ["price > 0"]}, "hash", 1, 1))
+        await desk.start()
+        events = nc.EventBatch.from_rows([{"price": 5}] * 50, SCHEMA)
+        desk.recent.add(events, Matches.from_pairs(np.arange(50), np.zeros(50, np.int64), 50))
+        await desk.ask(wire.Add("cid", [f"price > 0 AND price < {10 + i}" for i in range(many)]))
+        assert desk.epoch.channels("cid") == ([0] if many == 3 else [])
+        await desk.stop()
 
     asyncio.run(run())

@@ -10,6 +10,7 @@ import pytest
 from narrowcast.broker import Desk, Interests, MemoryTransport, Node, Publisher, Subscriber, wire
 from narrowcast.broker.arrivals import Arrivals
 from narrowcast.broker.decode import LARGEST
+from narrowcast.broker.pace import Pace
 from narrowcast.errors import InputError, ParameterError, TransportError
 
 if TYPE_CHECKING:
@@ -179,5 +180,119 @@ def test_what_is_no_event_and_what_is_not_started() -> None:
         await publisher.aclose()
         with pytest.raises(TransportError, match="it is not started, or was closed"):
             await publisher.publish({"a": 1})
+
+    asyncio.run(run())
+
+
+def test_a_name_that_is_too_long() -> None:
+    with pytest.raises(ParameterError, match=r"'qqq.* has a name of 513 bytes; the most is 512: shorten it"):
+        Publisher(MemoryTransport(), "q" * 513)
+    assert Publisher(MemoryTransport(), "q" * 512).name == "q" * 512
+
+
+def test_a_message_has_no_more_events_than_a_node_takes(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "MOST", 50)
+
+    async def run() -> None:
+        async with opened() as transport:
+            node = Node(transport, Desk(transport, Interests()))
+            await node.start()
+            heard = await transport.subscribe(node.subjects.partition())
+            async with Publisher(transport, "p") as publisher:
+
+                async def some() -> None:
+                    for _ in range(100):
+                        await publisher.publish(b"")
+
+                await asyncio.gather(*(some() for _ in range(20)))
+            found: list[wire.Batch] = []
+            async with asyncio.timeout(20):
+                while sum(len(batch.payloads) for batch in found) < 2000:
+                    found += [wire.decode_batch(message.payload) for message in await heard.take(100)]
+            assert max(len(batch.payloads) for batch in found) == 50
+            numbers = [batch.first + i for batch in found for i in range(len(batch.payloads))]
+            assert numbers == list(range(found[0].first, found[0].first + 2000))
+            assert (node.counts.bad, publisher.published) == (2000, 2000)  # none of them is JSON
+            await node.stop()
+
+    asyncio.run(run())
+
+
+def test_who_flushes_does_not_wait_for_what_others_publish_then() -> None:
+    async def run() -> None:
+        transport = MemoryTransport()
+        node = Node(transport, Desk(transport, Interests()))
+        await node.start()
+        async with Publisher(transport, "p") as publisher:
+            ended = asyncio.Event()
+
+            async def others() -> None:
+                while not ended.is_set():
+                    await publisher.publish({"price": 1})
+                    await asyncio.sleep(0)
+
+            other = asyncio.create_task(others())
+            async with asyncio.timeout(20):
+                for _ in range(5):
+                    await publisher.publish({"price": 2})
+                    await publisher._send()
+            ended.set()
+            await other
+        await node.stop()
+
+    asyncio.run(run())
+
+
+def test_a_message_of_very_many_events_is_set_aside(opened: Open) -> None:
+    async def run() -> None:
+        async with opened() as transport:
+            node = Node(transport, Desk(transport, Interests()))
+            await node.start()
+            of = node.subjects
+            async with Subscriber(transport, "ann") as ann:
+                await ann.subscribe("price > 1")
+                for many in (wire.MOST, wire.MOST + 1):
+                    batch = wire.Batch("p", 0, [b""] * (many - 1) + [b'{"price": 2}'])
+                    await transport.publish(of.ingress("p", 16), wire.encode(batch))
+                await transport.publish(of.plain, b'{"price": 3}')
+                async with asyncio.timeout(20):
+                    assert [(await anext(ann)).data["price"] for _ in range(2)] == [2, 3]
+            assert (node.counts.events, node.counts.bad) == (2, wire.MOST)
+            assert (
+                node.counts.reasons[
+                    "message is no batch of events: Expected `array` of length <= 32768 - at `$[2]`"
+                ]
+                == 1
+            )
+            await node.stop()
+
+    asyncio.run(run())
+
+
+def test_nobody_is_refused_in_the_name_of_a_node(opened: Open) -> None:
+    """Where to answer is for a publisher to say, but not to say for another."""
+
+    async def run() -> None:
+        async with opened() as transport:
+            node = Node(transport, Desk(transport, Interests()), pace=Pace(10, 10))
+            await node.start()
+            of = node.subjects
+            async with Publisher(transport, "desk") as publisher:
+                await publisher.publish({"price": 1})
+                await publisher.flush()
+                heard = await transport.subscribe(f"{of.answers}>")
+                plain = await transport.subscribe("_INBOX.>")
+                evil = wire.encode(wire.Batch("eve", publisher.number - 1000, [b"{}"] * 2000))
+                own = f"{of.inbox('eve')}.1.2"
+                for reply in (of.refusals("desk"), f"{of.inbox('eve')}l.1", of.orders, "_INBOX.1", own):
+                    await transport.publish(of.ingress("eve", 16), evil, reply=reply)
+                async with asyncio.timeout(20):
+                    assert [message.subject for message in await heard.take(9)] == [own]
+                    assert [message.subject for message in await plain.take(9)] == ["_INBOX.1"]
+                await publisher.publish({"price": 2})
+                await publisher.flush()
+            await node.stop()
 
     asyncio.run(run())

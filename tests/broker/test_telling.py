@@ -118,8 +118,11 @@ def test_a_report_of_another_shape_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"total": float("nan")}, {"total": float("inf")}, {"total": -1.0}, {"filtered": -5}, {"classes": [-1]}],
-)
+    [
+        {"total": float("nan")}, {"total": float("inf")}, {"total": -1.0}, {"filtered": -5},
+        {"classes": [-1]}, {"filtered": (1 << 40) + 1}, {"dropped": 1 << 62}, {"classes": [1 << 41]},
+    ],
+)  # fmt: skip
 def test_a_report_of_what_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
     """What subscribers say goes into sums: one of them would spoil those for good."""
     right: dict[str, Any] = {"classes": [1], "total": 0.5, "filtered": 0, "repeated": 0, "dropped": 0}

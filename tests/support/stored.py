@@ -30,6 +30,7 @@ async def broker(
     plan: Routes | None = None,
     most: int = 64 << 20,
     pace: Pace | None = None,
+    mine: list[int] | None = None,
 ) -> AsyncIterator[Node]:
     """Run a node that stores events, with a connection of its own."""
     transport = await NatsTransport.connect(url)
@@ -40,7 +41,7 @@ async def broker(
     desk = Desk(transport, Interests(SCHEMA, store=store), prefix=prefix, positions=positions)
     if plan is not None:
         desk.use(plan)
-    node = Node(transport, desk, streams=streams, pace=pace)
+    node = Node(transport, desk, streams=streams, pace=pace, mine=mine)
     await node.start()
     try:
         yield node

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-#: Bytes of the payloads in a frame, at most: half of what a server takes unless told.
+#: Bytes of a frame with more than one event, at most: half of what a server takes unless told.
 FRAME = 1 << 19
+#: Bytes at most of a frame beside its events, of an event beside its payload, and of a run beside its name.
+_HEAD, _EVENT, _RUN = 40, 13, 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,11 +96,12 @@ class Arrivals:
         row, place = row[order], place[order]
         numbers = self.numbers[row].astype("<i8", copy=False).tobytes()
         payloads = [self.payloads[i] for i in row.tolist()]
-        size = np.fromiter(map(len, payloads), np.int64, len(payloads))
+        who = self.who[row]
+        size = np.fromiter(map(len, payloads), np.int64, len(payloads)) + _EVENT
         begins = np.append(True, place[1:] != place[:-1])
-        starts = self._cut(np.flatnonzero(begins), size, len(size) if most is None else most)
+        starts = self._cut(np.flatnonzero(begins), size, who, len(size) if most is None else most)
         ends = np.append(starts[1:], len(place))
-        runs = self._runs(self.who[row], starts)
+        runs = self._runs(who, starts)
         columns = (place[starts].tolist(), starts.tolist(), ends.tolist(), runs)
         for at, start, end, own in zip(*columns, strict=True):
             yield at, (own, numbers[8 * start : 8 * end], payloads[start:end])
@@ -120,24 +123,28 @@ class Arrivals:
         for begin, end in pairwise(bounds):
             yield list(zip(names[begin:end], many[begin:end], strict=True))
 
-    @staticmethod
-    def _cut(starts: Ints, size: Ints, most: int) -> Ints:
+    def _cut(self, starts: Ints, size: Ints, who: Ints, most: int) -> Ints:
         """Return where stretches of events start, such that none has too many bytes or events.
 
-        One event that is larger by itself goes alone.
+        One event that is larger by itself goes alone. A publisher is named where its events begin, and again
+        at the start of each stretch: names of strangers may be far longer than their events.
         """
         ends = np.append(starts[1:], len(size))
-        over = (np.add.reduceat(size, starts) > FRAME) | (ends - starts > most)
+        named = np.fromiter((len(name.encode()) for name in self.publishers), np.int64) + _RUN
+        alone = size + named[who]
+        after = np.where(np.append(True, who[1:] != who[:-1]), alone, size)
+        room = np.add.reduceat(after, starts) + alone[starts] - after[starts] + _HEAD
+        over = (room > FRAME) | (ends - starts > most)
         if not over.any():
             return starts
         found: list[int] = []
         for start, end, large in zip(starts.tolist(), ends.tolist(), over.tolist(), strict=True):
             found.append(start)
             if large:
-                room = 0
-                for i, each in enumerate(size[start:end].tolist(), start):
-                    room += each
-                    if (room > FRAME and i > found[-1]) or i - found[-1] == most:
+                own = _HEAD + int(alone[start])
+                for i, each in enumerate(after[start + 1 : end].tolist(), start + 1):
+                    own += each
+                    if own > FRAME or i - found[-1] == most:
                         found.append(i)
-                        room = each
+                        own = _HEAD + int(alone[i])
         return np.array(found, np.int64)

@@ -16,7 +16,7 @@ from narrowcast.broker.answering import Answering
 from narrowcast.broker.counts import SECONDS, Got
 from narrowcast.broker.gathering import Gathering, fitting
 from narrowcast.broker.offered import read_offered
-from narrowcast.broker.placing import Recent
+from narrowcast.broker.placing import LONGEST, Recent
 from narrowcast.broker.standing import Epoch, no_routes, nothing_on_its_way
 from narrowcast.broker.tasks import ended
 from narrowcast.errors import InputError, NarrowcastError, ParameterError, PlanError, TransportError
@@ -101,6 +101,8 @@ class Desk:
         #: The plan in use.
         self.epoch = Epoch(0, no_routes())
         self._next: Epoch | None = None
+        #: The plan that was in use, while some node may still go by it: nobody leaves its channels.
+        self._old: Epoch | None = None
         self._plans = plans
         #: Whether a plan is being taken up, or what was before is being given up.
         self.busy = False
@@ -263,6 +265,8 @@ class Desk:
         if self.epoch.knows(who) or not self.epoch.routes.plan.n_channels:
             return
         texts = list(self.interests.of(who).values())
+        if sum(map(len, texts)) > LONGEST:  # who has that many is sent to directly until the next plan
+            texts = []
         wants = Scan().fit(compile_filters(self.interests.schema, texts, limits=LENIENT).subscriptions)
         plan = self.epoch.routes.plan
         members = np.bincount(plan.listens.indices, minlength=plan.n_channels)
@@ -304,7 +308,7 @@ class Desk:
             schema=self.interests.schema.to_dict(),
             epoch=self.epoch.number,
             channels=self.epoch.channels(subscriber),
-            prepared=None if self._next is None else self._next.number,
+            prepared=next((each.number for each in (self._next, self._old) if each is not None), None),
             kept=self.interests.kept,
             since=self._since,
             store="" if self._positions is None else self._positions.store,
@@ -423,7 +427,7 @@ class Desk:
         if self._others.names and not folder:
             raise PlanError("the other nodes need the plan too; give it in a folder that they see")
         self.busy, then = True, self._numbered(routes, folder, flow)
-        self._next = then
+        self._next, there = then, set(self._others.names)
         try:
             await self._tell(prepared=then.said())
             await self.permit()
@@ -441,7 +445,7 @@ class Desk:
                 )
             if late:
                 log.warning("%d subscribers do not listen to the new plan yet", late)
-            self.epoch = then
+            self._old, self.epoch = self.epoch, then
             self.recent.clear()
             self.used(then)
             log.info(
@@ -454,15 +458,23 @@ class Desk:
         finally:
             self._next = None
             try:
-                await self._give_up()
+                await self._give_up(there)
             finally:
-                self.busy = False
+                self.busy, self._old = False, None
         return len(then.joined)
 
-    async def _give_up(self) -> None:
-        """Let everybody go by the plan in use, and give up the channels of others."""
+    async def _give_up(self, there: set[str]) -> None:
+        """Let everybody go by the plan in use, and give up the channels of others.
+
+        Where events are stored, the nodes that were there are waited for: what one still stores for the old
+        channels, when it has to wait for the server, comes only to who listens to them.
+        """
+        number = self._number + 1
         await self._tell(used=self.epoch.number)
+        if self._positions is not None and self._old is not None:
+            await self._others.taken(number, there, self._tell)
         await self.settle()
+        self._old = None
         if self._positions is not None:
             with suppress(TransportError):  # those that are known for longer do no harm
                 await self._positions.switch(self.epoch.number)
@@ -472,7 +484,8 @@ class Desk:
 
     def channels(self, subscriber: str) -> list[tuple[int, int]]:
         """Return plan and number of the channels that a subscriber may listen to now."""
-        now = [(each.number, channel) for each in self._epochs() for channel in each.channels(subscriber)]
+        epochs = self._epochs() if self._old is None else [*self._epochs(), self._old]
+        now = [(each.number, channel) for each in epochs for channel in each.channels(subscriber)]
         return now + self._leaving.get(subscriber, [])
 
     async def _prepare(self, then: Epoch, joins: float | None) -> set[str]:

@@ -145,6 +145,7 @@ class Follower:
         self._place(state.placed)
         for number, name in state.joined:
             self._join(number, name)
+        await self.settle()  # the plan may be another: what is answered from now on says that it is used
 
     async def _ask(self, after: int) -> wire.State:
         """Ask the first node what holds."""

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from narrowcast.broker import wire
 from narrowcast.broker.answers import Answers
+from narrowcast.errors import TransportError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from narrowcast.broker.transport import Message, Transport
 
 log = logging.getLogger(__name__)
 
-#: Seconds that a node has to take up a change, before it counts as gone.
-PATIENCE = 5.0
+#: Seconds that a node has to take up a change, before it counts as gone; and those before it counts as dead,
+#: where what it is about to store would be lost.
+PATIENCE, DEAD = 5.0, 60.0
 #: Bytes of the subscriptions that a node is told of in one message, which has 1 MB.
 _BYTES = 512 << 10
 
@@ -46,17 +51,26 @@ class Gathering:
         What moves bytes.
     subjects
         Where they listen.
-    patience
-        Seconds to wait for them.
+    patience, dead
+        Seconds to wait for them, and before they count as dead.
     """
 
-    def __init__(self, transport: Transport, subjects: wire.Subjects, *, patience: float = PATIENCE) -> None:
-        self._transport, self._subjects, self._patience = transport, subjects, patience
+    def __init__(
+        self,
+        transport: Transport,
+        subjects: wire.Subjects,
+        *,
+        patience: float = PATIENCE,
+        dead: float = DEAD,
+    ) -> None:
+        self._transport, self._subjects, self._patience, self._dead = transport, subjects, patience, dead
         self._answers = Answers(transport, subjects.inbox("desk"), self._hear)
         #: The nodes that are there.
         self.names: set[str] = set()
         self._known: set[str] = set()
         self._heard: dict[int, set[str]] = {}
+        #: The last change that each has taken up.
+        self._last: dict[str, int] = {}
         self._changed = asyncio.Event()
         self._telling = asyncio.Lock()
 
@@ -70,9 +84,10 @@ class Gathering:
         if name not in self._known or not number.isdecimal():
             return  # somebody else's
         self.names.add(name)  # one that was slow is there again
+        self._last[name] = max(int(number), self._last.get(name, 0))
         if int(number) in self._heard:
             self._heard[int(number)].add(name)
-            self._changed.set()
+        self._changed.set()
 
     def add(self, node: str) -> None:
         """Count on a node from now on."""
@@ -98,6 +113,29 @@ class Gathering:
                     self.names &= heard
             finally:
                 del self._heard[change.number]
+
+    async def taken(self, number: int, nodes: set[str], again: Callable[[], Awaitable[None]]) -> None:
+        """Wait until nodes have taken up a change, or one behind it, or count as dead.
+
+        Others are told of what comes meanwhile. `again` tells all nodes of one change more: who has missed
+        some asks for all that holds, and answers that one.
+        """
+        end = time.monotonic() + self._dead
+        while late := {name for name in nodes if self._last.get(name, 0) < number}:
+            left = end - time.monotonic()
+            if left <= 0:
+                log.error(
+                    "nodes that do not answer within %g s count as dead, and what they store from now on may "
+                    "be lost; see that they have ended: %s", self._dead, ", ".join(sorted(late)),
+                )  # fmt: skip
+                return
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(min(left, self._patience)):
+                    await self._changed.wait()
+            except TimeoutError:
+                with suppress(TransportError):  # again later
+                    await again()
 
     async def aclose(self) -> None:
         """Stop listening."""

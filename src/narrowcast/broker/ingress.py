@@ -55,8 +55,7 @@ class Arriving:
     """
 
     def __init__(self, transport: Transport, subjects: Subjects, inbox: Inbox) -> None:
-        self._transport, self._inbox = transport, inbox
-        self._answered = (subjects.answers, "_INBOX.")  # nowhere else: that would be as a node
+        self._transport, self._inbox, self._subjects = transport, inbox, subjects
 
     def __len__(self) -> int:
         return len(self._inbox)
@@ -69,9 +68,16 @@ class Arriving:
         """Answer publishers."""
         with suppress(TransportError):
             for position, message in enumerate(messages):
-                if message.reply.startswith(self._answered):
+                if self._may_answer(message):
                     with suppress(ParameterError):  # what a publisher calls its place may be none
                         await self._transport.publish(message.reply, refused.get(position, b""))
+
+    def _may_answer(self, message: Message) -> bool:
+        """Return whether a reply is where its publisher hears: elsewhere it would be as of a node."""
+        own = self._subjects.answers
+        if message.subject != self._subjects.plain:  # else nobody is named, and nothing is said of numbers
+            own += f"{message.subject.rpartition('.')[2]}."
+        return message.reply.startswith((own, "_INBOX."))
 
 
 class Stored:

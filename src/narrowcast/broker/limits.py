@@ -17,6 +17,9 @@ LONGEST_NAME = 512
 #: Bytes of all filters of a subscriber, at most: it is told of them in one message, of 1 MB. Each takes some
 #: more for its number.
 LONGEST_TEXT, _EACH = 768 << 10, 16
+#: Bytes of the longest name of an attribute that is learnt from a filter: everybody is told of all of them in
+#: one message, beside its own filters.
+LONGEST_ATTRIBUTE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,12 @@ class BrokerLimits:
     def check_attributes(self, there: int, fresh: Iterable[str]) -> None:
         """Refuse attributes that are new, beside so many that filters name already."""
         names = list(fresh)
+        for name in names:
+            if (size := len(name.encode())) > LONGEST_ATTRIBUTE:
+                raise InputError(
+                    f"attribute {name!r:.60} has a name of {size:,} bytes; the most is {LONGEST_ATTRIBUTE} "
+                    "where filters say which there are: shorten it, or say so by serve --schema"
+                )
         if there + len(names) > self.attributes:
             raise InputError(
                 f"filters name {there:,} attributes, and {names[0]!r:.60} is new; {self.attributes:,} may be "

@@ -19,6 +19,7 @@ from narrowcast.broker.counts import Counts
 from narrowcast.broker.decode import LARGEST, Decoder
 from narrowcast.broker.ingress import Arriving, Stored
 from narrowcast.broker.interests import Interests
+from narrowcast.broker.limits import LONGEST_NAME
 from narrowcast.broker.outlet import Sending, Storing
 from narrowcast.broker.seen import EVENTS
 from narrowcast.broker.standing import Epoch, Snapshot, no_routes
@@ -51,8 +52,8 @@ LINGER = 0.03
 _PAUSE = 0.2
 #: Events of a frame that is stored, at most: a subscriber acknowledges frames.
 STORED = 256
-#: Events that are looked at in one go, at most, unless one message has more. What a node was not done with
-#: when it was killed comes again, and perhaps what was before that: subscribers remember twice as many.
+#: Events that are looked at in one go, at most; no message has more. What a node was not done with when it
+#: was killed comes again, and perhaps what was before that: subscribers remember twice as many.
 TURN = EVENTS // 2
 #: Seconds that the clock of a publisher may be away from this one's, or its events have waited, at most:
 #: else it is not said when they were sent.
@@ -265,9 +266,12 @@ class Node:
         if payload[:1] in _BATCH:
             try:
                 batch = wire.decode_batch(payload)
-                if self.subjects.comes_from(message.subject, batch.publisher):
+                if (size := len(batch.publisher.encode())) > LONGEST_NAME:
+                    why = f"publisher has a name of {size:,} bytes; the most is {LONGEST_NAME}: shorten it"
+                elif self.subjects.comes_from(message.subject, batch.publisher):
                     return batch if abs(time.time() - batch.sent) < _AWAY else replace(batch, sent=0.0)
-                why = f"batch of {batch.publisher!r:.100} came at {message.subject:.100}"
+                else:
+                    why = f"batch of {batch.publisher!r:.100} came at {message.subject:.100}"
             except (msgspec.MsgspecError, UnicodeError) as error:
                 why = f"message is no batch of events: {first_line(error)}"
             self._set_aside([(self._name, 0, why, payload)])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from narrowcast.broker import wire
 from narrowcast.broker.answers import Answers
+from narrowcast.broker.framed import halves
 from narrowcast.broker.streams import error_of
 from narrowcast.errors import ParameterError, TransportError
 
@@ -52,11 +53,19 @@ class Sending:
             counts.entries += len(frame.payloads)
             if counts.frames % _TOGETHER == 0:
                 await asyncio.sleep(0)  # those before leave meanwhile
-            try:
-                await self._transport.publish(subject, wire.encode(frame))
-            except ParameterError as error:  # a server that takes less than others
-                log.warning("%d events cannot be sent to %s: %s", len(frame.payloads), subject, error)
-                counts.unsent += len(frame.payloads)
+            await self._publish(subject, frame, counts)
+
+    async def _publish(self, subject: str, frame: wire.Frame, counts: Counts) -> None:
+        """Send a frame, in halves where it is too large: whoever else is in it misses nothing."""
+        try:
+            await self._transport.publish(subject, wire.encode(frame))
+        except ParameterError as error:  # a server that takes less than others
+            if len(frame.payloads) > 1:
+                for half in halves(frame):
+                    await self._publish(subject, half, counts)
+                return
+            log.warning("an event cannot be sent to %s: %s", subject, error)
+            counts.unsent += 1
 
 
 class Storing:
@@ -77,6 +86,8 @@ class Storing:
         #: Frames that the server has not answered for, by where it answers.
         self._waiting: dict[str, tuple[str, bytes]] = {}
         self._refused: dict[str, bytes] = {}
+        #: Subjects whose frames do not fit a message, and why.
+        self._large: dict[str, str] = {}
         self._answered = asyncio.Event()
         #: Why frames are not stored at the moment.
         self.trouble = ""
@@ -103,15 +114,27 @@ class Storing:
 
     async def send(self, frames: Iterable[tuple[str, wire.Frame]], counts: Counts) -> None:
         """Store frames. A second one for a subject waits until the first is stored: none overtakes it."""
-        some: dict[str, bytes] = {}
+        some: dict[str, wire.Frame] = {}
         for subject, frame in frames:
             counts.frames += 1
             counts.entries += len(frame.payloads)
             if subject in some:
-                await self._store(some)
+                await self._whole(some, counts)
                 some = {}
-            some[subject] = wire.encode(frame)
-        await self._store(some)
+            some[subject] = frame
+        await self._whole(some, counts)
+
+    async def _whole(self, some: dict[str, wire.Frame], counts: Counts) -> None:
+        """Store frames of different subjects, those in halves that are too large: others are in them too."""
+        self._large = {}
+        await self._store({subject: wire.encode(frame) for subject, frame in some.items()})
+        for subject, why in self._large.items():
+            if len(some[subject].payloads) > 1:
+                for half in halves(some[subject]):  # one behind the other: none overtakes the first
+                    await self._whole({subject: half}, counts)
+            else:
+                log.error("an event for %s cannot be stored, and is lost: %s", subject, why)
+                counts.unsent += 1
 
     async def _store(self, some: dict[str, bytes]) -> None:
         """Have frames of different subjects stored, again and again until they are."""
@@ -145,7 +168,7 @@ class Storing:
             try:
                 await self._transport.publish(self._subjects.stored(subject), payload, reply=reply)
             except ParameterError as error:  # a server that takes less than any event may have
-                log.error("a frame for %s cannot be stored, and is lost: %s", subject, error)
+                self._large[subject] = str(error)
                 del self._waiting[reply]
 
     async def _wait(self, connections: int) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from narrowcast.broker import wire
 from narrowcast.broker.asking import PATIENCE, Asking
 from narrowcast.broker.decode import LARGEST
+from narrowcast.broker.limits import LONGEST_NAME
 from narrowcast.broker.streams import error_of
 from narrowcast.errors import InputError, NarrowcastError, PaceError, ParameterError, TransportError
 
@@ -98,6 +99,11 @@ class Publisher:
         if name == "":
             raise ParameterError("name is empty; give the publisher one, or none at all")
         self.name = secrets.token_hex(8) if name is None else name
+        if (size := len(self.name.encode(errors="replace"))) > LONGEST_NAME:
+            raise ParameterError(
+                f"publisher {self.name!r:.60} has a name of {size:,} bytes; the most is {LONGEST_NAME}: "
+                "shorten it"
+            )
         self._transport, self._connections = transport, 0
         #: Whether messages are stored: None until the first answer tells.
         self.stored: bool | None = None
@@ -165,7 +171,7 @@ class Publisher:
         self._bytes += len(payload)
         self.published += 1
         self.number += 1
-        if self._bytes >= BATCH:
+        if self._bytes >= BATCH or len(self._events) >= wire.MOST:
             await self._send()
             self._tell_refused()
         elif self._soon is None or self._soon.done():
@@ -174,23 +180,27 @@ class Publisher:
     async def _send(self) -> None:
         """Send what there is."""
         async with self._sending:  # one at a time: in order
-            if not self._events:
-                return
-            self._clear()
-            # Where they are stored one at a time: none overtakes one that was lost and is sent again.
-            while len(self._sent) >= (self._window if self.stored is False else 1):
-                await self._oldest()
-            events, first = self._events, self.number - len(self._events)
-            self._events, self._bytes = [], 0
-            payload = wire.encode(wire.Batch(self.name, first, events, time.time()))
-            sent = _Sent(first, len(events), payload)
-            self._sent.append(sent)
-            try:
-                await self._out(sent)
-            except NarrowcastError as error:
-                if self.stored is False or isinstance(error, ParameterError):  # else it is sent again
-                    self._sent.remove(sent)
-                    self._refused.append((sent.first, sent.many, str(error)))
+            end = self.number  # what is published meanwhile is another's to send
+            while self.number - len(self._events) < end:
+                self._clear()
+                # Where they are stored one at a time: none overtakes one that was lost and is sent again.
+                while len(self._sent) >= (self._window if self.stored is False else 1):
+                    await self._oldest()
+                await self._next()
+
+    async def _next(self) -> None:
+        """Send as many of the events that wait as one message may have."""
+        events, first = self._events[: wire.MOST], self.number - len(self._events)
+        del self._events[: wire.MOST]
+        self._bytes = sum(map(len, self._events))  # mostly there are none
+        sent = _Sent(first, len(events), wire.encode(wire.Batch(self.name, first, events, time.time())))
+        self._sent.append(sent)
+        try:
+            await self._out(sent)
+        except NarrowcastError as error:
+            if self.stored is False or isinstance(error, ParameterError):  # else it is sent again
+                self._sent.remove(sent)
+                self._refused.append((sent.first, sent.many, str(error)))
 
     async def _out(self, sent: _Sent) -> None:
         """Send a message."""

@@ -17,6 +17,10 @@ from narrowcast.model.subjects import fault_of, subject_of
 _LAST = 1 << 62
 #: A number that a message can hold, and sums of many: who says something of itself may say anything.
 _Number = Annotated[int, msgspec.Meta(ge=0, le=_LAST)]
+#: How often something was, in a report: sums of very many have to be numbers too.
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+#: Events of one message of a publisher, at most: a node looks at them in one go.
+MOST = 1 << 15
 #: A publisher, and how many of its events come one after another.
 Run: TypeAlias = tuple[str, int]
 
@@ -30,7 +34,7 @@ class Batch(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     publisher: str
     first: _Number
-    payloads: list[bytes]
+    payloads: Annotated[list[bytes], msgspec.Meta(max_length=MOST)]
     sent: float = 0.0
     settle: bool = False
 
@@ -135,11 +139,11 @@ class Report(msgspec.Struct, tag="report", frozen=True):
     """
 
     subscriber: str
-    classes: list[_Number]
+    classes: list[_Count]
     total: Annotated[float, msgspec.Meta(ge=0, le=1e18)]
-    filtered: _Number
-    repeated: _Number
-    dropped: _Number
+    filtered: _Count
+    repeated: _Count
+    dropped: _Count
 
 
 class Replay(msgspec.Struct, tag="replay", frozen=True):
