@@ -139,7 +139,9 @@ def test_stored_messages_that_cannot_be_read_come_once(nats_url: str, tmp_path: 
                 ann = await Subscriber(one, "ann", prefix=prefix).start()
                 await ann.subscribe("price >= 0")
             await write(nats_url, *some)
-            assert await waiting() == len(some)
+            async with asyncio.timeout(PATIENCE):
+                while await waiting() < len(some):
+                    await asyncio.sleep(0.01)
             async with broker(nats_url, tmp_path, prefix) as node:
                 await write(nats_url, *some, message(subject, b'{"price": 1000}'))
                 found = await read(ann, 2 * len(HEADERS) + 1)
@@ -250,8 +252,8 @@ def test_publishers_whose_names_cannot_be_told(nats_url: str, tmp_path: Path) ->
             async with Publisher(one, "p", prefix=prefix) as publisher:
                 await publisher.publish({"price": 3})
                 await publisher.flush()
-            assert [event.data["price"] for event in await read(ann, 3)] == [1, 2, 3]
-            assert node.counts.bad == 2  # they came too fast
+            assert [event.data["price"] for event in await read(ann, 2)] == [2, 3]
+            assert node.counts.bad == 3  # a name that is too long, and two that came too fast
             assert working(node)
             await ann.aclose()
 
@@ -324,7 +326,7 @@ def test_records_of_nobody_are_passed_over(
                 await write(nats_url, message(b"record.in", b'{"price": 7}'))
                 assert [event.data for event in await read(ann, 1)] == [{"price": 7}]
                 await positions_of(node).sweep()
-                assert [positions_of(node)._channels[name] for name in ("\ud800", "")] == [{}, {}]
+                assert [positions_of(node)._channels[name] for name in ("\ud800", "")] == [{(1, 1): 1}] * 2
                 assert working(node)
             await ann.aclose()
 
