@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from narrowcast.broker import Desk, Interests, MemoryTransport, Node, Publisher, Subscriber
+from narrowcast.broker import Desk, Interests, MemoryTransport, Node, Publisher, Subscriber, wire
 from narrowcast.broker.quarantine import Quarantine
 from narrowcast.errors import ParameterError, TransportError
 from support.broker import SCHEMA
@@ -102,7 +102,7 @@ def test_a_node_keeps_what_it_cannot_use(tmp_path: Path, caplog: pytest.LogCaptu
             for event in (bad[0], b'{"price": 2}', *bad[1:], b'{"price": 3}'):
                 await publisher.publish(event)
             await transport.publish("nc.in", b"garbage")  # as it is, and as a batch that is none
-            await transport.publish("nc.in.0.p", b"\x93garbage")
+            await transport.publish("nc.in.0.q", b"\x93garbage")
             await publisher.flush()
             assert [(await anext(ann)).data["price"] for _ in range(2)] == [2, 3]
             async with asyncio.timeout(20):
@@ -122,3 +122,30 @@ def test_a_node_keeps_what_it_cannot_use(tmp_path: Path, caplog: pytest.LogCaptu
 
     asyncio.run(asyncio.wait_for(run(), 60))
     assert "1 events are left out and not kept" in caplog.text
+
+
+def test_whose_they_are_is_told_by_where_they_came_in() -> None:
+    """Whatever a message says: with users nobody else publishes there."""
+
+    async def run() -> None:
+        transport = MemoryTransport()
+        kept = Quarantine(":memory:")
+        desk = Desk(transport, Interests(SCHEMA))
+        node = Node(transport, desk, quarantine=kept)
+        await node.start()
+        async with Subscriber(transport, "ann") as ann:
+            await ann.subscribe("price >= 0")
+            own = desk.subjects.ingress("mal lory", node.partitions)
+            forged = wire.encode(wire.Batch("desk", 1, [b'{"price": 1}']))
+            for payload in (forged, b"\x93\xff", b"junk", b'{"price": 2}'):
+                await transport.publish(own, payload)
+            await transport.publish(desk.subjects.plain, b'{"price": 3}')
+            found = [await anext(ann) for _ in range(2)]
+            assert [(event.publisher[:5], event.data["price"]) for event in found] == [
+                ("mal l", 2), ("node-", 3),
+            ]  # fmt: skip
+        assert [letter.publisher for letter in kept.read()] == ["mal lory"] * 3
+        await node.stop()
+        kept.close()
+
+    asyncio.run(asyncio.wait_for(run(), 30))

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from narrowcast.broker.streams import place_of
 from narrowcast.broker.tasks import ended
 from narrowcast.errors import InputError, ParameterError, TransportError
 from narrowcast.files import first_line
+from narrowcast.model.subjects import name_of
 from narrowcast.routing import ChannelRouter, Method
 
 if TYPE_CHECKING:
@@ -137,7 +139,7 @@ class Node:
         #: Messages of publishers that wait.
         self.waiting = 0
         # Events that come without a publisher's name have this node's, and numbers that no other start has.
-        self._name, self._plain = f"node-{secrets.token_hex(8)}", 0
+        self._name, self._plain = f"node-{secrets.token_hex(8)}", time.time_ns()
         self._tasks: list[asyncio.Task[None]] = []
         self._streams, self._pace = streams, pace
         self.storing = None if streams is None else Storing(transport, self.subjects)
@@ -274,16 +276,26 @@ class Node:
                     why = f"batch of {batch.publisher!r:.100} came at {message.subject:.100}"
             except (msgspec.MsgspecError, UnicodeError) as error:
                 why = f"message is no batch of events: {first_line(error)}"
-            self._set_aside([(self._name, 0, why, payload)])
+            self._set_aside([(self._sender(message), 0, why, payload)])
             return None
         if self._streams is not None:
             if payload.startswith(self._streams.answers):
-                self._set_aside([(self._name, 0, "it is an answer of the NATS server's own", payload)])
+                why = "it is an answer of the NATS server's own"
+                self._set_aside([(self._sender(message), 0, why, payload)])
                 return None
             # The same number when it comes again.
-            return wire.Batch(self.subjects.plain, place_of(message.reply).stream, [payload])
+            return wire.Batch(self._sender(message), place_of(message.reply).stream, [payload])
         self._plain += 1
-        return wire.Batch(self._name, self._plain, [payload])
+        return wire.Batch(self._sender(message), self._plain, [payload])
+
+    def _sender(self, message: Message) -> str:
+        """Return whose a message is, by where it came in: with users nobody else publishes there."""
+        if message.subject.startswith(f"{self.subjects.plain}."):
+            with suppress(ParameterError, UnicodeError):  # a word that is no name
+                name = name_of(message.subject.rpartition(".")[0], message.subject)
+                if name and len(name.encode()) <= LONGEST_NAME:
+                    return name
+        return self._name if self._streams is None else self.subjects.plain
 
     def _paced(
         self, batch: wire.Batch, message: Message, position: int, refused: dict[int, bytes]
