@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from narrowcast.broker.lasting import Delivery, Lasting
     from narrowcast.broker.streams import Streams
 
+#: Bytes that are stored, at least.
+_LEAST = 1 << 20
+
 
 @dataclass(frozen=True)
 class Kept:
@@ -62,11 +65,17 @@ class Kept:
         found = (wanted or Delivery.AT_MOST_ONCE) if lasting is None else lasting.delivery(wanted)
         if found is Delivery.AT_LEAST_ONCE and alone:
             raise ParameterError("--memory stores nothing; leave it out, or serve at-most-once")
+        if not keep >= 1:
+            raise ParameterError(f"--keep is {keep:g}; give at least 1 second")
+        if most is not None and most < _LEAST:
+            raise ParameterError(f"--store is {most:,}; give at least {_LEAST:,} bytes")
+        if not 1 <= replicas <= 5:
+            raise ParameterError(f"--replicas is {replicas}; give 1 to 5 servers")
         if most is None:
             most = MOST
             if own is not None:
                 own.mkdir(parents=True, exist_ok=True)
-                most = max(1 << 20, min(MOST, shutil.disk_usage(own).free // 2))
+                most = max(_LEAST, min(MOST, shutil.disk_usage(own).free // 2))
         return cls(found, keep, most, replicas)
 
     @property
