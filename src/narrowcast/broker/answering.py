@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,36 @@ if TYPE_CHECKING:
     from narrowcast.broker.transport import Inbox, Message, Transport
 
 log = logging.getLogger(__name__)
+
+#: Questions that wait of each who asks, and of all together, at most: others are not answered.
+_EACH, _MOST = 256, 65_536
+
+
+class _Waiting:
+    """Questions by the subject that they came at: each has its turn, however many others ask."""
+
+    def __init__(self) -> None:
+        self._by: dict[str, deque[Message]] = {}
+        self._many = 0
+
+    def __len__(self) -> int:
+        return self._many
+
+    def add(self, some: list[Message]) -> None:
+        """Let questions wait, as far as there is room."""
+        for message in some:
+            if len(self._by.get(message.subject, ())) < _EACH and self._many < _MOST:
+                self._by.setdefault(message.subject, deque()).append(message)
+                self._many += 1
+
+    def next(self) -> Message:
+        """Return the first question of whose turn it is; whoever has more comes after all others."""
+        subject = next(iter(self._by))
+        own = self._by.pop(subject)
+        if len(own) > 1:
+            self._by[subject] = own
+        self._many -= 1
+        return own.popleft()
 
 
 class Answering:
@@ -42,13 +73,19 @@ class Answering:
     async def run(self, asked: Inbox, *, together: bool = False) -> None:
         """Answer questions, one after another, or all that come together."""
         running: set[asyncio.Task[None]] = set()
-        async for message in asked:
+        waiting = _Waiting()
+        while some := await asked.take(_MOST):
             if together:
-                task = asyncio.create_task(self._take(message))
-                running.add(task)
-                task.add_done_callback(running.discard)
-            else:
-                await self._take(message)
+                for message in some:
+                    task = asyncio.create_task(self._take(message))
+                    running.add(task)
+                    task.add_done_callback(running.discard)
+                continue
+            waiting.add(some)
+            while waiting:
+                await self._take(waiting.next())
+                if len(asked):
+                    waiting.add(await asked.take(_MOST))
 
     async def _take(self, message: Message) -> None:
         """Answer a question."""
