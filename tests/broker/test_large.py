@@ -13,7 +13,7 @@ from narrowcast.broker import Desk, Follower, Interests, Node, Publisher, Subscr
 from narrowcast.broker.nats import NatsTransport
 from narrowcast.errors import InputError
 from support.broker import PATIENCE, SCHEMA, plan_of
-from support.stored import broker, read
+from support.stored import broker, connected, read
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -39,15 +39,6 @@ async def desk(url: str, prefix: str, *, others: bool = False, learns: bool = Fa
     finally:
         assert not any(task.done() for task in node._tasks)
         await node.stop()
-        await transport.aclose()
-
-
-@asynccontextmanager
-async def connected(url: str) -> AsyncIterator[NatsTransport]:
-    transport = await NatsTransport.connect(url)
-    try:
-        yield transport
-    finally:
         await transport.aclose()
 
 

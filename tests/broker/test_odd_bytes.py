@@ -14,14 +14,13 @@ import pytest
 
 from narrowcast.broker import Desk, Follower, Interests, Node, Publisher, Subscriber, wire
 from narrowcast.broker import positions as of_subscribers
-from narrowcast.broker.nats import NatsTransport
 from narrowcast.broker.pace import Pace
 from narrowcast.broker.positions import Positions
 from narrowcast.broker.refusing import Refusing
 from narrowcast.broker.streams import Streams
 from narrowcast.broker.transport import Message
 from support.broker import PATIENCE, SCHEMA
-from support.stored import broker, read
+from support.stored import broker, connected, read
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -62,15 +61,6 @@ async def write(url: str, *messages: bytes) -> None:
         while (line := await reader.readline()) != b"PONG\r\n":
             assert line.startswith((b"INFO", b"PING")), line
     writer.close()
-
-
-@asynccontextmanager
-async def connected(url: str) -> AsyncIterator[NatsTransport]:
-    transport = await NatsTransport.connect(url)
-    try:
-        yield transport
-    finally:
-        await transport.aclose()
 
 
 def working(node: Node) -> bool:

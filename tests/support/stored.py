@@ -51,6 +51,16 @@ async def broker(
         store.close()
 
 
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[NatsTransport]:
+    """Connect for the length of a block."""
+    transport = await NatsTransport.connect(url)
+    try:
+        yield transport
+    finally:
+        await transport.aclose()
+
+
 async def read(subscriber: Subscriber, many: int) -> list[Event]:
     """Read so many events."""
     found: list[Event] = []
