@@ -100,11 +100,7 @@ def renewed(records: Sequence[tuple[str, bytes]], prefix: str) -> list[tuple[str
     found = Records.found(prefix, records)
     if found is not None:
         old, before = found
-        kinds: tuple[Kind, ...] = (
-            "joined",
-            "restored",
-            "position",
-        )  # a position is later than a restored one
+        kinds: tuple[Kind, ...] = ("joined", "restored", "position")  # the latest place comes last
         for kind in kinds:
             for subject, payload in records:
                 if (name := old.name(kind, subject)) is None:
