@@ -20,8 +20,8 @@ from scipy import sparse
 
 from narrowcast import Interest
 from narrowcast.model.plan import ChannelPlan
-from narrowcast.planning.baselines import stable_hash
-from narrowcast.planning.clusters import two_level_plan
+from narrowcast.planning.baselines.simple import stable_hash
+from narrowcast.planning.sessions.clusters import two_level_plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,8 @@ from benchmarks.workloads import Work
 from numpy.typing import NDArray
 
 from narrowcast import Matches
+from narrowcast.lab.cobas import CobasTree, Intervals
 from narrowcast.matching import MATCHERS
-from narrowcast.matching.cobas import CobasTree, Intervals
 
 SIZES = (10_000, 100_000, 1_000_000)
 WORKLOADS = ("narrow", "mixed")

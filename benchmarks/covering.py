@@ -17,10 +17,10 @@ from typing import Any
 import pyarrow.parquet as pq
 from benchmarks.sparks import watched
 
-from narrowcast.pipeline.covering import covered
-from narrowcast.pipeline.interest import InterestFrames
-from narrowcast.pipeline.session import session, sized
 from narrowcast.planning import Cover
+from narrowcast.spark.planning.covering import covered
+from narrowcast.spark.session import session, sized
+from narrowcast.spark.stages.interest import InterestFrames
 from narrowcast.workloads.feeds import Feeds
 
 #: Subscribers and topics: of a first run, and of those that are told.

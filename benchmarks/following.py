@@ -29,13 +29,13 @@ import pyarrow.parquet as pq
 
 from narrowcast.costs import Overall
 from narrowcast.costs.growth import Table
+from narrowcast.lab.following import Following
+from narrowcast.lab.overlay import Overlay, Ring, channel_keys, links, measured
+from narrowcast.lab.papers.tamara2007.setting import MODELS, PAPER, change_pct, history, overhead_pct, planted
 from narrowcast.model.interest import Interest
 from narrowcast.model.plan import ChannelPlan
-from narrowcast.papers.tamara2007.setting import MODELS, PAPER, change_pct, history, overhead_pct, planted
 from narrowcast.planning import PLANNERS, Cover, PerFlow
-from narrowcast.planning.tamara import Tamara
-from narrowcast.sim.following import Following
-from narrowcast.sim.overlay import Overlay, Ring, channel_keys, links, measured
+from narrowcast.planning.topics.tamara import Tamara
 from narrowcast.workloads.feeds import MODELS as BANDS
 from narrowcast.workloads.feeds import Feeds
 

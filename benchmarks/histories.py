@@ -32,15 +32,15 @@ import pyarrow.parquet as pq
 from benchmarks.peers import child
 from benchmarks.sparks import _descendants, logged, watched
 
-from narrowcast.pipeline.clustering import clustered
-from narrowcast.pipeline.compile import compile_subscriptions, owners
-from narrowcast.pipeline.histories import Histories, histories, long_rows
-from narrowcast.pipeline.match import PARQUET, match
-from narrowcast.pipeline.plan import LIMIT
-from narrowcast.pipeline.session import session, sized
-from narrowcast.pipeline.similarity import similarities
-from narrowcast.pipeline.tables import ingest
-from narrowcast.planning.direct import Direct
+from narrowcast.lab.spark.similarity import similarities
+from narrowcast.planning.subscribers.direct import Direct
+from narrowcast.spark.planning.clustering import clustered
+from narrowcast.spark.planning.plan import LIMIT
+from narrowcast.spark.session import session, sized
+from narrowcast.spark.sources.tables import ingest
+from narrowcast.spark.stages.compile import compile_subscriptions, owners
+from narrowcast.spark.stages.histories import Histories, histories, long_rows
+from narrowcast.spark.stages.match import PARQUET, match
 from narrowcast.workloads.hotspots import Hotspots
 
 HERE = Path(__file__).parent

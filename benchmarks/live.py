@@ -46,8 +46,8 @@ from benchmarks.workloads import make
 import narrowcast as nc
 from narrowcast.broker import Desk, Interests, NatsServer, Node, Publisher, Subscriber
 from narrowcast.broker.nats import NatsTransport
-from narrowcast.broker.positions import Positions
-from narrowcast.broker.streams import Streams
+from narrowcast.broker.storage.positions import Positions
+from narrowcast.broker.storage.streams import Streams
 from narrowcast.broker.wire import Subjects
 from narrowcast.matching import Auto
 from narrowcast.matching.answers import subscribers_of

@@ -21,9 +21,9 @@ from benchmarks.sparks import logged, watched, write_events, write_packed
 from benchmarks.workloads import make
 
 from narrowcast.matching.partition import measure
-from narrowcast.pipeline.match import match
-from narrowcast.pipeline.session import session
-from narrowcast.planning.partitioning import scheme
+from narrowcast.planning.ranges.partitioning import scheme
+from narrowcast.spark.session import session
+from narrowcast.spark.stages.match import match
 
 HERE = Path(__file__).parent
 SIZES = (10_000, 100_000, 1_000_000)

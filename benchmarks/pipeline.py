@@ -31,12 +31,12 @@ from rich.progress import Progress
 from narrowcast.matching import Auto
 from narrowcast.matching.partition import Partitioner
 from narrowcast.model.events import EventBatch
-from narrowcast.pipeline.checkpoint import Checkpoints
-from narrowcast.pipeline.interest import from_topics
-from narrowcast.pipeline.match import PARQUET, match
-from narrowcast.pipeline.run import Job, Made, Run
-from narrowcast.pipeline.session import session
-from narrowcast.pipeline.worker import matches_of
+from narrowcast.spark.checkpoint import Checkpoints
+from narrowcast.spark.session import session
+from narrowcast.spark.stages.interest import from_topics
+from narrowcast.spark.stages.match import PARQUET, match
+from narrowcast.spark.stages.run import Job, Made, Run
+from narrowcast.spark.stages.worker import matches_of
 
 HERE = Path(__file__).parent
 #: Events of each workload against 100,000 subscriptions, and those that Spark joins.

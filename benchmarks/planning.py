@@ -23,9 +23,9 @@ from scipy.spatial.distance import pdist
 from narrowcast import COSTS, Auto, EventBatch, Interest, Locations, SubscriptionSet, Topology
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation_of
-from narrowcast.pipeline.trial import trials
 from narrowcast.planning import PLANNERS, Partial
 from narrowcast.planning.base import plan_of_flows
+from narrowcast.spark.stages.trial import trials
 from narrowcast.workloads import Stocks
 from narrowcast.workloads.stocks import SCHEMA
 

@@ -40,13 +40,13 @@ from narrowcast.costs.filtering import receivers
 from narrowcast.kernels import joint, sessions
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import rows_of
-from narrowcast.pipeline.distributed import plan_packed
-from narrowcast.pipeline.interest import InterestFrames
-from narrowcast.pipeline.packed import packed
-from narrowcast.pipeline.session import session
-from narrowcast.pipeline.trial import trials
 from narrowcast.planning import PLANNERS, Joint
-from narrowcast.planning.clusters import Points
+from narrowcast.planning.sessions.clusters import Points
+from narrowcast.spark.planning.distributed import plan_packed
+from narrowcast.spark.planning.packed import packed
+from narrowcast.spark.session import session
+from narrowcast.spark.stages.interest import InterestFrames
+from narrowcast.spark.stages.trial import trials
 from narrowcast.workloads import Flows
 
 HERE = Path(__file__).parent

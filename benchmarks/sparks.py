@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from benchmarks.workloads import Work
 from numpy.typing import NDArray
 
-from narrowcast.pipeline.compile import pack
+from narrowcast.spark.stages.compile import pack
 
 Ints = NDArray[np.int64]
 

@@ -24,10 +24,10 @@ from benchmarks.peers import child
 from benchmarks.sparks import filters_of
 from benchmarks.workloads import Work, make
 
-from narrowcast.pipeline.session import session
-from narrowcast.pipeline.streaming.batch import Batch
-from narrowcast.pipeline.streaming.state import State
-from narrowcast.pipeline.streaming.stream import Stream
+from narrowcast.spark.session import session
+from narrowcast.spark.streaming.batch import Batch
+from narrowcast.spark.streaming.state import State
+from narrowcast.spark.streaming.stream import Stream
 
 HERE = Path(__file__).parent
 SUBSCRIPTIONS, EVENTS, BATCHES, TURNS, WARM = 100_000, 10_000, 120, 4, 10

@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array, vstack
 
+from narrowcast.lab.spectral.quality import balance, received
 from narrowcast.model.interest import Interest
 from narrowcast.planning import PLANNERS
-from narrowcast.planning.direct import Direct
-from narrowcast.planning.portions import in_portions
-from narrowcast.planning.spectral.quality import balance, received
+from narrowcast.planning.subscribers.direct import Direct
+from narrowcast.planning.subscribers.portions import in_portions
 from narrowcast.workloads.hotspots import Hotspots
 
 #: The R-tree that is packed all at once.
@@ -172,7 +172,7 @@ def _mllib(vectors: Any) -> dict[str, tuple[Any, float]]:
     from pyspark.ml.clustering import KMeans, PowerIterationClustering
     from pyspark.ml.linalg import Vectors
 
-    from narrowcast.pipeline import session
+    from narrowcast.spark import session
 
     n, width = vectors.shape
     found = {}

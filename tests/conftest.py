@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Give the one Spark of a process that runs tests: starting it costs seconds."""
-    from narrowcast.pipeline import session
+    from narrowcast.spark import session
 
     folder = tmp_path_factory.mktemp("spark")
     conf = {

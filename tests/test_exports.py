@@ -42,7 +42,7 @@ def test_import_brings_neither_spark_nor_nats_nor_pandas() -> None:
 
 
 def test_pipeline_and_broker_load_on_use() -> None:
-    assert narrowcast.pipeline.session
+    assert narrowcast.spark.session
     assert narrowcast.broker
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = narrowcast.nothing

@@ -1,6 +1,6 @@
 """Learns who wants what, folds many flows onto few channels, and sends every message the cheapest way.
 
-Everything here works without Spark and NATS; `narrowcast.pipeline` and `narrowcast.broker` load on use.
+Everything here works without Spark and NATS; `narrowcast.spark` and `narrowcast.broker` load on use.
 """
 
 # First of all: from here on an interruption of the command is met.
@@ -8,7 +8,7 @@ from narrowcast import start as _start  # noqa: F401
 
 # isort: split
 from importlib import import_module
-from types import ModuleType
+from typing import Any
 
 from narrowcast.costs import COSTS, CostModel, FalsePositives, Filtering, Forwarding, Network, Overall, Waste
 from narrowcast.errors import NarrowcastError
@@ -20,12 +20,9 @@ from narrowcast.matching import (
     MATCHERS,
     Auto,
     Bitmap,
-    Cobas,
     Grid,
-    Hilbert,
     Matcher,
     Scan,
-    STree,
     Topics,
     load_matcher,
 )
@@ -48,8 +45,6 @@ from narrowcast.planning import (
     Cover,
     Direct,
     Forgy,
-    FrequencyThreshold,
-    Giant,
     GroupsFirst,
     Hash,
     Iterated,
@@ -159,11 +154,22 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-#: Packages that bring Spark or NATS with them.
-_ON_USE = ("broker", "pipeline")
+#: Imported on first use: packages that bring Spark or NATS with them, and methods of the lab.
+_ON_USE = {
+    "Cobas": "narrowcast.lab.cobas:Cobas",
+    "FrequencyThreshold": "narrowcast.lab.giant:FrequencyThreshold",
+    "Giant": "narrowcast.lab.giant:Giant",
+    "Hilbert": "narrowcast.lab.trees.hilbert:Hilbert",
+    "STree": "narrowcast.lab.trees.stree:STree",
+    "broker": "narrowcast.broker",
+    "pipeline": "narrowcast.pipeline",
+    "spark": "narrowcast.spark",
+}
 
 
-def __getattr__(name: str) -> ModuleType:
-    if name in _ON_USE:
-        return import_module(f"narrowcast.{name}")
-    raise AttributeError(f"module 'narrowcast' has no attribute {name!r}")
+def __getattr__(name: str) -> Any:
+    if name not in _ON_USE:
+        raise AttributeError(f"module 'narrowcast' has no attribute {name!r}")
+    module, _, attribute = _ON_USE[name].partition(":")
+    found = import_module(module)
+    return getattr(found, attribute) if attribute else found

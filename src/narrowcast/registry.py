@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from importlib import import_module
+from typing import Any, Generic, TypeVar, cast
 
 from narrowcast.errors import ParameterError
 
@@ -18,28 +19,32 @@ class Registry(Mapping[str, T], Generic[T]):
     ----------
     kind
         What is registered, as a user would call it; it appears in errors.
+    places
+        Where strategies are defined, `module:name` by the name that they are found by. A module is imported
+        when its strategy is used for the first time.
 
     Examples
     --------
-    >>> greetings = Registry("greeting")
-    >>> @greetings.register("plain")
-    ... def plain(): return "hello"
-    >>> greetings["plain"]()
-    'hello'
-    >>> greetings["plane"]
+    >>> shapes = Registry("shape", {"pair": "fractions:Fraction"})
+    >>> @shapes.register("single")
+    ... def single(): return 1
+    >>> shapes["pair"](1, 2), list(shapes)
+    (Fraction(1, 2), ['pair', 'single'])
+    >>> shapes["pear"]
     Traceback (most recent call last):
-    narrowcast.errors.ParameterError: unknown greeting 'plane'; did you mean 'plain'? known: plain
+    narrowcast.errors.ParameterError: unknown shape 'pear'; did you mean 'pair'? known: pair, single
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, places: Mapping[str, str] | None = None) -> None:
         self._kind = kind
+        self._places = dict(places or {})
         self._items: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
         """Return a decorator that puts what it decorates under a name; a name is used once."""
 
         def put(item: T) -> T:
-            if name in self._items:
+            if name in self:
                 raise ParameterError(f"{self._kind} {name!r} is registered already")
             self._items[name] = item
             return item
@@ -47,23 +52,25 @@ class Registry(Mapping[str, T], Generic[T]):
         return put
 
     def __getitem__(self, name: str) -> T:
-        try:
-            return self._items[name]
-        except KeyError:
-            close = difflib.get_close_matches(str(name), self._items, n=1)
+        if name not in self:
+            close = difflib.get_close_matches(str(name), self, n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
-            known = ", ".join(sorted(self._items))
-            raise ParameterError(f"unknown {self._kind} {name!r}; {hint}known: {known}") from None
+            known = ", ".join(self)
+            raise ParameterError(f"unknown {self._kind} {name!r}; {hint}known: {known}")
+        if name not in self._items:
+            module, _, attribute = self._places[name].partition(":")
+            self._items[name] = cast("T", getattr(import_module(module), attribute))
+        return self._items[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._items
+        return name in self._items or name in self._places
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the strategy of that name, or the default: Mapping's own would meet our error."""
-        return self._items.get(name, default)
+        return super().get(name, default) if name in self else default
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._items))
+        return iter(sorted({**self._places, **self._items}))
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len({**self._places, **self._items})

@@ -10,7 +10,7 @@ import pytest
 
 from narrowcast.broker.memory import MemoryTransport
 from narrowcast.broker.nats import NatsTransport
-from narrowcast.broker.server import NatsServer
+from narrowcast.broker.server.server import NatsServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

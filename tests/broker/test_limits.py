@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import narrowcast as nc
 from narrowcast.broker import Desk, Interests, MemoryTransport, Node, Publisher, Subscriber
-from narrowcast.broker.decode import LARGEST, Decoder
+from narrowcast.broker.data.decode import LARGEST, Decoder
+from narrowcast.broker.data.pace import Pace
 from narrowcast.broker.limits import BrokerLimits
-from narrowcast.broker.pace import Pace
-from narrowcast.broker.quarantine import Quarantine
+from narrowcast.broker.storage.quarantine import Quarantine
 from narrowcast.errors import InputError, PaceError, ParameterError
 from support.broker import SCHEMA
 

@@ -9,7 +9,7 @@ import pytest
 
 from narrowcast.broker import Desk, Publisher, Subscriber, wire
 from narrowcast.broker.nats import NatsTransport
-from narrowcast.broker.records import Records
+from narrowcast.broker.storage.records import Records
 from support.broker import plan_of
 from support.stored import broker, read
 

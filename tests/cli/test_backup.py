@@ -21,7 +21,7 @@ import pytest
 
 import narrowcast as nc
 from narrowcast.broker import Connection, Store
-from narrowcast.broker.server import NatsServer
+from narrowcast.broker.server.server import NatsServer
 from support.command import outcome, refusal
 from support.live import NARROWCAST, line_with, running
 

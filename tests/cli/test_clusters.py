@@ -13,7 +13,7 @@ from narrowcast.model.artefact import read_plan, write_plan
 from narrowcast.model.interest import Interest
 from narrowcast.model.ownership import placed
 from narrowcast.model.plan import ChannelPlan
-from narrowcast.planning.direct import Direct
+from narrowcast.planning.subscribers.direct import Direct
 from narrowcast.workloads.hotspots import Hotspots
 from support.command import document, outcome, refusal, table_of
 

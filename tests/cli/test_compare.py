@@ -15,8 +15,8 @@ import narrowcast as nc
 from narrowcast.cli.compare import _routed, _rows, _sent
 from narrowcast.costs.false_positives import FalsePositives
 from narrowcast.costs.filtering import Filtering
-from narrowcast.pipeline.compare import Compared, Comparison
-from narrowcast.pipeline.sendings import Replayed, Sent
+from narrowcast.spark.stages.compare import Compared, Comparison
+from narrowcast.spark.stages.sendings import Replayed, Sent
 from narrowcast.workloads.hotspots import Hotspots
 from support.command import call, document, refusal, table_of
 

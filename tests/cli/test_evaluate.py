@@ -12,9 +12,9 @@ import pytest
 
 import narrowcast as nc
 from narrowcast.model.cells import CellGrid
-from narrowcast.pipeline.replay import drawn_publishers
 from narrowcast.routing.choice import router_maker
-from narrowcast.sim import Replay
+from narrowcast.routing.replay import Replay
+from narrowcast.spark.stages.replay import drawn_publishers
 from support.command import call, document, refusal, table_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 
 import narrowcast as nc
 from narrowcast.cli.follow import line_of
-from narrowcast.pipeline.streaming.follow import Followed
+from narrowcast.spark.streaming.follow import Followed
 from support.command import call, refusal
 from support.stream import Place
 

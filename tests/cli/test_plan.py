@@ -18,9 +18,9 @@ from narrowcast.costs.false_positives import FalsePositives
 from narrowcast.costs.filtering import Filtering
 from narrowcast.errors import ParameterError
 from narrowcast.model.ownership import by_subscriber, by_subscription
-from narrowcast.pipeline.plan import to_interest
-from narrowcast.pipeline.streaming.state import State
 from narrowcast.planning.base import plan_of_subscribers
+from narrowcast.spark.planning.plan import to_interest
+from narrowcast.spark.streaming.state import State
 from support.command import call, document, refusal, table_of
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from narrowcast.broker import NatsServer, NatsTransport, wire
-from narrowcast.broker.login import Login
+from narrowcast.broker.security.login import Login
 from narrowcast.cli.rollout import _rollout
 from narrowcast.errors import TransportError
 

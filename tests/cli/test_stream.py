@@ -12,9 +12,9 @@ import pytest
 
 import narrowcast as nc
 from narrowcast.errors import ParameterError
-from narrowcast.pipeline.streaming.backlog import Lag
-from narrowcast.pipeline.streaming.batch import Batch
-from narrowcast.pipeline.streaming.metrics import Metrics
+from narrowcast.spark.streaming.backlog import Lag
+from narrowcast.spark.streaming.batch import Batch
+from narrowcast.spark.streaming.metrics import Metrics
 from support.command import call, document, refusal
 
 if TYPE_CHECKING:

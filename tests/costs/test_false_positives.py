@@ -8,13 +8,13 @@ from hypothesis.extra.numpy import arrays
 
 from narrowcast.costs import COSTS, FalsePositives, Waste
 from narrowcast.costs.false_positives import heard, reached
+from narrowcast.lab.spectral.quality import received
 from narrowcast.model import plan as plan_module
 from narrowcast.model.interest import Interest
 from narrowcast.model.ownership import by_subscriber, by_subscription
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation
 from narrowcast.planning.base import plan_of_subscribers
-from narrowcast.planning.spectral.quality import received
 
 INTEREST = Interest([[1, 1, 0], [0, 1, 1]], rate=[1, 10, 100])
 

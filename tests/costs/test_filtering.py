@@ -18,7 +18,7 @@ from narrowcast.costs.filtering import Filtering, receivers
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.interest import Interest
 from narrowcast.model.plan import ChannelPlan
-from narrowcast.planning.hierarchical import GroupsFirst
+from narrowcast.planning.sessions.hierarchical import GroupsFirst
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "tock2005_tiny.json").read_text())
 INTEREST = Interest([[1, 1, 0], [0, 1, 1]], rate=[1, 10, 100])

@@ -18,7 +18,7 @@ from narrowcast.costs.overall import Overall
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.interest import Interest
 from narrowcast.model.plan import ChannelPlan
-from narrowcast.planning.baselines import PerFlow, Unicast
+from narrowcast.planning.baselines.simple import PerFlow, Unicast
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = json.loads((GOLDEN / "tamara2007_cost_model.json").read_text())

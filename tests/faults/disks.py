@@ -136,7 +136,7 @@ def kept(folder: Path, load: Load, *, bad: int = 50, full: float = FULL) -> Full
 
 def _letters(data: Path) -> list[object]:
     """Return the dead letters of a broker."""
-    from narrowcast.broker.quarantine import Quarantine
+    from narrowcast.broker.storage.quarantine import Quarantine
     from narrowcast.cli.dead_letters import FILE
 
     letters = Quarantine(data / FILE)

@@ -67,10 +67,10 @@ class Answers:
 
 async def messages(url: str, seed: str, n_ingress: str, n_control: str, epoch: str, rate: str) -> None:
     """Send events and control messages; what publishers send is known to be stored."""
-    from narrowcast.broker.asking import Asking
+    from narrowcast.broker.clients.asking import Asking
     from narrowcast.broker.nats import NatsTransport
-    from narrowcast.broker.records import Records
-    from narrowcast.broker.streams import Streams, error_of
+    from narrowcast.broker.storage.records import Records
+    from narrowcast.broker.storage.streams import Streams, error_of
     from narrowcast.broker.wire import Subjects
 
     rng = random.Random(f"{seed} messages")

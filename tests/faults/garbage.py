@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from narrowcast.broker import wire
-from narrowcast.broker.records import Records
+from narrowcast.broker.storage.records import Records
 
 #: Names that are nobody's, and texts that are odd in some way.
 ODD = ("", "\x00", "fuzz", "a.b", "*", ">", "é" * 40, "x" * 600, "../..", "'; DROP TABLE", "%00", "💥")

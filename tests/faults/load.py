@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from narrowcast.broker.subscriber import LIMIT
-from narrowcast.broker.users import User, Users
+from narrowcast.broker.clients.subscriber import LIMIT
+from narrowcast.broker.security.users import User, Users
 from support.broker import SCHEMA, some_events, some_filters, wanted, write_plan_of
 
 #: A price that is in no filter.

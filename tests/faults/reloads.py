@@ -12,8 +12,8 @@ from pathlib import Path
 from faults.load import Load
 from faults.processes import Client
 from narrowcast.broker import NatsServer
-from narrowcast.broker.permissions import Guard
-from narrowcast.broker.users import UsersFile
+from narrowcast.broker.security.permissions import Guard
+from narrowcast.broker.security.users import UsersFile
 from narrowcast.broker.wire import Subjects
 
 #: How often it changes, and seconds from one change to the next.

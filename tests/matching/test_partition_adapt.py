@@ -14,7 +14,7 @@ from narrowcast import Auto, EventBatch, Schema, SubscriptionSet, compile_filter
 from narrowcast.errors import InputError, ParameterError
 from narrowcast.matching.partition import Partitioner, Partitioning, Work, adapt, aligned, measure, moved
 from narrowcast.matching.partition.adapt import renumbered
-from narrowcast.planning.partitioning import scheme
+from narrowcast.planning.ranges.partitioning import scheme
 from support.partition import check_parts, cobas, raw
 
 Work_ = tuple[SubscriptionSet, EventBatch]

@@ -7,7 +7,8 @@ import pytest
 
 import narrowcast as nc
 from narrowcast.errors import ParameterError
-from narrowcast.planning import auto, clusters
+from narrowcast.planning import auto
+from narrowcast.planning.sessions import clusters
 
 LINE = nc.Topology([0, 1, 2], [1, 2, 3], [1.0, 10.0, 100.0])
 INTEREST = nc.Interest([[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 0, 1]], rate=[9, 2, 8, 3])

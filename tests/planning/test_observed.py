@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import narrowcast as nc
 from narrowcast.errors import ParameterError, TableError
-from narrowcast.planning.baselines import PerFlow
-from narrowcast.planning.giant import FrequencyThreshold
+from narrowcast.lab.giant import FrequencyThreshold
+from narrowcast.planning.baselines.simple import PerFlow
 from narrowcast.planning.replan import HALF_LIFE, Replanner, observed
-from narrowcast.planning.tamara import Tamara
+from narrowcast.planning.topics.tamara import Tamara
 
 
 def events(**counts: float) -> pa.Table:

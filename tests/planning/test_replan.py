@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.diff import delta_between
 from narrowcast.model.interest import Interest
-from narrowcast.planning.baselines import Broadcast, Hash, PerFlow
+from narrowcast.planning.baselines.simple import Broadcast, Hash, PerFlow
 from narrowcast.planning.replan import Replanner, changed
 
 if TYPE_CHECKING:

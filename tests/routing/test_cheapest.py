@@ -14,7 +14,7 @@ from narrowcast import ChannelPlan, Matches, Network, Topology
 from narrowcast.errors import ParameterError
 from narrowcast.routing import ROUTERS, ChannelRouter, ExactRouter, Method, PartialRouter, ThresholdRouter
 from narrowcast.routing.choice import router_maker
-from narrowcast.sim import Replay
+from narrowcast.routing.replay import Replay
 
 if TYPE_CHECKING:
     from narrowcast.routing import Deliveries

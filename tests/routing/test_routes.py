@@ -15,8 +15,8 @@ from narrowcast.errors import ParameterError, PlanError
 from narrowcast.model import artefact
 from narrowcast.model.matches import Matches
 from narrowcast.model.placement import Placement
-from narrowcast.pipeline.streaming import deliver
 from narrowcast.routing.routes import Flows, Routes, plan_name, read_routes
+from narrowcast.spark.streaming import deliver
 
 if TYPE_CHECKING:
     from pathlib import Path

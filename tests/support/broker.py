@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from narrowcast.broker import Event, Transport
-    from narrowcast.broker.standing import Holding
+    from narrowcast.broker.data.standing import Holding
     from narrowcast.routing import Router
 
 #: Nothing here should take long; a hang should fail, not block the run.

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from narrowcast.pipeline.java import java_home
+from narrowcast.spark.java import java_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

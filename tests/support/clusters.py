@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from narrowcast.sim.clusters import Load, Method, Policy, Stream, lives
+from narrowcast.lab.clusters import Load, Method, Policy, Stream, lives
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "rassoc": {"levels": 2, "groups": 2},

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from narrowcast.costs.positions import Charges
-from narrowcast.planning.merging import Hubs, Merging
-from narrowcast.sim.hubs import Stretches, lines_of
+from narrowcast.lab.hubs import Stretches, lines_of
+from narrowcast.planning.ranges.merging import Hubs, Merging
 
 
 @st.composite

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from narrowcast.broker import Desk, Interests, Node, Store, Subscriber
 from narrowcast.broker.nats import NatsTransport
-from narrowcast.broker.positions import Positions
-from narrowcast.broker.streams import Streams
+from narrowcast.broker.storage.positions import Positions
+from narrowcast.broker.storage.streams import Streams
 from narrowcast.broker.wire import Subjects
 from support.broker import PATIENCE, SCHEMA
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from narrowcast.broker import Event
-    from narrowcast.broker.pace import Pace
+    from narrowcast.broker.data.pace import Pace
     from narrowcast.routing.routes import Routes
 
 

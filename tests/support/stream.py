@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import narrowcast as nc
-from narrowcast.pipeline.streaming.batch import Batch
-from narrowcast.pipeline.streaming.stream import Stream
+from narrowcast.spark.streaming.batch import Batch
+from narrowcast.spark.streaming.stream import Stream
 
 if TYPE_CHECKING:
     from pathlib import Path

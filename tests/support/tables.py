@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from narrowcast.pipeline.tables import Ingested
+from narrowcast.spark.sources.tables import Ingested
 
 
 def rows(done: Ingested) -> list[tuple[Any, ...]]:

@@ -12,8 +12,8 @@ import pytest
 
 import narrowcast as nc
 from narrowcast.broker import Desk, Interests, MemoryTransport, Node, Subscriber
-from narrowcast.broker.pace import Pace
-from narrowcast.broker.quarantine import Quarantine
+from narrowcast.broker.data.pace import Pace
+from narrowcast.broker.storage.quarantine import Quarantine
 from narrowcast.errors import ParameterError, TransportError
 from narrowcast.web.api import make_api
 from narrowcast.web.server import place_of, serving

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from narrowcast.broker import Desk, Interests, MemoryTransport, Node
-from narrowcast.broker.users import Users
+from narrowcast.broker.security.users import Users
 from narrowcast.web.api import make_api
 from narrowcast.web.server import serving
 from narrowcast.web.tokens import Tokens

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from narrowcast.broker.blocking import BlockingPublisher, BlockingSubscriber, Connection
-from narrowcast.broker.desk import Desk
-from narrowcast.broker.event import Event
-from narrowcast.broker.follower import Follower
-from narrowcast.broker.interests import Interests
+from narrowcast.broker.clients.blocking import BlockingPublisher, BlockingSubscriber, Connection
+from narrowcast.broker.clients.event import Event
+from narrowcast.broker.clients.publisher import Publisher
+from narrowcast.broker.clients.subscriber import Subscriber
+from narrowcast.broker.control.desk import Desk
+from narrowcast.broker.control.follower import Follower
+from narrowcast.broker.control.interests import Interests
+from narrowcast.broker.data.node import Node
+from narrowcast.broker.data.record import Record
 from narrowcast.broker.memory import MemoryTransport
-from narrowcast.broker.node import Node
-from narrowcast.broker.publisher import Publisher
-from narrowcast.broker.record import Record
-from narrowcast.broker.server import NatsServer
-from narrowcast.broker.store import Store
-from narrowcast.broker.subscriber import Subscriber
+from narrowcast.broker.server.server import NatsServer
+from narrowcast.broker.storage.store import Store
 from narrowcast.broker.transport import Inbox, Message, Transport
 
 if TYPE_CHECKING:

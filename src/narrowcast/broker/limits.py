@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Self
 
-from narrowcast.broker.decode import LARGEST
+from narrowcast.broker.data.decode import LARGEST
 from narrowcast.errors import InputError, ParameterError
 from narrowcast.filters.limits import LENIENT, Limits
 

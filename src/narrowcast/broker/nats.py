@@ -10,7 +10,7 @@ from contextlib import suppress
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Self
 
-from narrowcast.broker.login import Login, PlainError
+from narrowcast.broker.security.login import Login, PlainError
 from narrowcast.broker.tasks import ended
 from narrowcast.broker.transport import Message, check_subject
 from narrowcast.broker.waiting import Waiting

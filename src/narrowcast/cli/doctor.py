@@ -19,9 +19,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from narrowcast.broker.server import find_server
+from narrowcast.broker.server.server import find_server
 from narrowcast.errors import MissingError
-from narrowcast.pipeline.java import java_home
+from narrowcast.spark.java import java_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

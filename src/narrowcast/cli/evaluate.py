@@ -12,28 +12,28 @@ from narrowcast.costs import COSTS
 from narrowcast.errors import PlanError
 from narrowcast.model.artefact import read_plan
 from narrowcast.model.schema import Schema
-from narrowcast.pipeline.changes import instant_of
-from narrowcast.pipeline.evaluate import evaluate as evaluate_plan
-from narrowcast.pipeline.evaluate import false_positives_by_subscription
-from narrowcast.pipeline.inputs import Inputs, take
-from narrowcast.pipeline.interest import extent, has
-from narrowcast.pipeline.match import STRATEGIES
-from narrowcast.pipeline.network import COLUMNS, NetworkTables
-from narrowcast.pipeline.ownership import subscribed
-from narrowcast.pipeline.problems import plainly
-from narrowcast.pipeline.progress import watched
-from narrowcast.pipeline.replay import replay_inputs
-from narrowcast.pipeline.run import RECENT
-from narrowcast.pipeline.sendings import Sending, per_event
-from narrowcast.pipeline.session import sized
-from narrowcast.pipeline.storage import write_table
-from narrowcast.planning.base import check_channels
 from narrowcast.report.page import PROSE
 from narrowcast.routing.choice import router_for
+from narrowcast.spark.problems import plainly
+from narrowcast.spark.progress import watched
+from narrowcast.spark.session import sized
+from narrowcast.spark.stages.changes import instant_of
+from narrowcast.spark.stages.evaluate import evaluate as evaluate_plan
+from narrowcast.spark.stages.evaluate import false_positives_by_subscription
+from narrowcast.spark.stages.inputs import Inputs, take
+from narrowcast.spark.stages.interest import extent, has
+from narrowcast.spark.stages.match import STRATEGIES
+from narrowcast.spark.stages.network import COLUMNS, NetworkTables
+from narrowcast.spark.stages.ownership import subscribed
+from narrowcast.spark.stages.replay import replay_inputs
+from narrowcast.spark.stages.run import RECENT
+from narrowcast.spark.stages.sendings import Sending, per_event
+from narrowcast.spark.storage import write_table
+from narrowcast.validation import check_channels
 
 if TYPE_CHECKING:
     from narrowcast.model.artefact import PlanInfo
-    from narrowcast.pipeline.inputs import Taken
+    from narrowcast.spark.stages.inputs import Taken
 
 #: Why a plan of events is not scored on other events.
 _OTHERS = "the plan is of other events, and says nothing of which channel carries these"

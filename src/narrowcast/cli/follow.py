@@ -13,15 +13,15 @@ from narrowcast.cli import inputs, options
 from narrowcast.cli.settings import Settings, for_plan, parameters
 from narrowcast.costs.overall import Overall
 from narrowcast.errors import ParameterError
-from narrowcast.pipeline.plan import check_planner, make_planner
 from narrowcast.planning import PLANNERS
 from narrowcast.planning.replan import HALF_LIFE, Replanner, check_positive
+from narrowcast.spark.planning.plan import check_planner, make_planner
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from narrowcast.pipeline.streaming.follow import Followed
     from narrowcast.planning.base import OnlinePlanner
+    from narrowcast.spark.streaming.follow import Followed
 
 
 def follow(
@@ -103,8 +103,8 @@ def follow(
 
         narrowcast follow --changes log/ --plan plan --method tamara-tidy --set period=3600 --json
     """
-    from narrowcast.pipeline.streaming.follow import ROWS, Follow
-    from narrowcast.pipeline.streaming.incoming import FILES
+    from narrowcast.spark.streaming.follow import ROWS, Follow
+    from narrowcast.spark.streaming.incoming import FILES
 
     if not (every == 0 or 0.001 <= every < 1e6):
         raise ParameterError(f"--every is {every}; give seconds, at least 0.001, or 0 to go on at once")
@@ -178,7 +178,7 @@ def line_of(done: Followed) -> str:
 
     Examples
     --------
-    >>> from narrowcast.pipeline.streaming.follow import Followed
+    >>> from narrowcast.spark.streaming.follow import Followed
     >>> line_of(Followed(3, 120, 2, 0, 14, 1234.5, 5, 1, {"base": 9, "survey": 0}, 0.5))
     'batch 3: 120 changes, 2 ignored; 14 channels, overall cost 1,234.5; rows +5 -1; messages: base 9'
     >>> line_of(Followed(4, 0, 0, 0, 14, 1200.0, 0, 0, {}, 0.5, events=900, unknown=7, moved=2))

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from narrowcast.broker import Transport
-    from narrowcast.broker.lasting import Delivery, Lasting
-    from narrowcast.broker.streams import Streams
+    from narrowcast.broker.storage.lasting import Delivery, Lasting
+    from narrowcast.broker.storage.streams import Streams
 
 #: Bytes that are stored, at least.
 _LEAST = 1 << 20
@@ -55,8 +55,8 @@ class Kept:
         alone
             Whether there is no server at all.
         """
-        from narrowcast.broker.lasting import Delivery
-        from narrowcast.broker.streams import MOST
+        from narrowcast.broker.storage.lasting import Delivery
+        from narrowcast.broker.storage.streams import MOST
 
         try:
             wanted = None if asked is None else Delivery(asked)
@@ -87,7 +87,7 @@ class Kept:
         """Return where events are stored, if they are."""
         if not self.stores:
             return None
-        from narrowcast.broker.streams import Streams
+        from narrowcast.broker.storage.streams import Streams
         from narrowcast.broker.wire import Subjects
 
         return Streams(transport, Subjects(prefix), keep=self.keep, most=self.most, replicas=self.replicas)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
 
     from narrowcast.broker import Transport
-    from narrowcast.broker.login import Login
+    from narrowcast.broker.security.login import Login
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +61,8 @@ def login(
     url: str, user: str | None, token: str | None, ca: Path | None, cert: Path | None, key: Path | None
 ) -> Login:
     """Return who comes to a server, by the options of a command."""
-    from narrowcast.broker.login import Login
-    from narrowcast.broker.tls import Tls
+    from narrowcast.broker.security.login import Login
+    from narrowcast.broker.security.tls import Tls
 
     tls = Tls(ca, cert, key)
     return Login.of(url, user or None, token or None, tls.context() if tls.given else None)

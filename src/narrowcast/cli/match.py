@@ -14,15 +14,15 @@ from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import check_new_table, write_new_table
 from narrowcast.matching.partition import read_partitions
 from narrowcast.model.schema import Schema
-from narrowcast.pipeline.match import STRATEGIES
-from narrowcast.pipeline.progress import watched
-from narrowcast.pipeline.session import sized
-from narrowcast.pipeline.storage import exists, read_back, size_of
-from narrowcast.planning.partitioning import SCHEMES, TAKES
-from narrowcast.planning.partitioning import scheme as scheme_of
+from narrowcast.planning.ranges.partitioning import SCHEMES, TAKES
+from narrowcast.planning.ranges.partitioning import scheme as scheme_of
+from narrowcast.spark.progress import watched
+from narrowcast.spark.session import sized
+from narrowcast.spark.stages.match import STRATEGIES
+from narrowcast.spark.storage import exists, read_back, size_of
 
 if TYPE_CHECKING:
-    from narrowcast.pipeline.content import Content
+    from narrowcast.spark.stages.content import Content
 
 
 def match(
@@ -96,9 +96,9 @@ def match(
 
         narrowcast match --subscriptions s --events e --out m --strategy partitioned --partitions plan
     """
-    from narrowcast.pipeline.content import Content
-    from narrowcast.pipeline.histories import check_chosen
-    from narrowcast.pipeline.took import Took
+    from narrowcast.spark.stages.content import Content
+    from narrowcast.spark.stages.histories import check_chosen
+    from narrowcast.spark.stages.took import Took
 
     options.one_of("--strategy", strategy, STRATEGIES)
     types = None if schema is None else Schema.read(schema)
@@ -172,7 +172,7 @@ def match(
 
 def _write_histories(content: Content, matches: str, path: str, chosen: dict[str, Any]) -> dict[str, Any]:
     """Write the histories that go with a table of matches, and return how many there are."""
-    from narrowcast.pipeline.histories import histories, long_rows, write_histories
+    from narrowcast.spark.stages.histories import histories, long_rows, write_histories
 
     with watched(content.spark, content.progress, "histories"), long_rows(content.spark):
         built = histories(read_back(content.spark, matches), content.owners, content.events, **chosen)

@@ -18,16 +18,16 @@ from narrowcast.model.labels import labels_in, positions
 from narrowcast.model.migration import ACTIONS, migration, peak
 from narrowcast.model.ownership import placed
 from narrowcast.model.plan import ChannelPlan
-from narrowcast.pipeline.plan import parameters_of
-from narrowcast.planning.start import Step
+from narrowcast.planning.sessions.start import Step
 from narrowcast.report.charts import save_chart
 from narrowcast.routing.choice import CLUSTERS
+from narrowcast.spark.planning.plan import parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from narrowcast.pipeline.plan import Planned
-    from narrowcast.planning.earlier import Succession
+    from narrowcast.planning.subscribers.earlier import Succession
+    from narrowcast.spark.planning.plan import Planned
 
 #: The way from the plan before.
 WAY = "migration.parquet"

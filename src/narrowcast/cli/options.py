@@ -14,14 +14,14 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from narrowcast.errors import ParameterError
-from narrowcast.pipeline.match import STRATEGIES
-from narrowcast.pipeline.session import MASTER, bytes_of, session, settings_of
 from narrowcast.report.page import PROSE
+from narrowcast.spark.session import MASTER, bytes_of, session, settings_of
+from narrowcast.spark.stages.match import STRATEGIES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from narrowcast.pipeline.estimate import Estimate
+    from narrowcast.spark.stages.estimate import Estimate
 
 Master = Annotated[
     str,

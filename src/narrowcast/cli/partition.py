@@ -14,17 +14,17 @@ from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import read_table
 from narrowcast.matching.partition import Partitioning, Work, read_partitions, write_partitions
 from narrowcast.model.schema import Schema
-from narrowcast.pipeline.partition import cut_parts
-from narrowcast.pipeline.problems import plainly
-from narrowcast.pipeline.progress import watched
-from narrowcast.pipeline.session import sized
-from narrowcast.pipeline.storage import size_of
-from narrowcast.planning.partitioning import SCHEMES, TAKES
-from narrowcast.planning.partitioning import scheme as scheme_of
+from narrowcast.planning.ranges.partitioning import SCHEMES, TAKES
+from narrowcast.planning.ranges.partitioning import scheme as scheme_of
+from narrowcast.spark.problems import plainly
+from narrowcast.spark.progress import watched
+from narrowcast.spark.session import sized
+from narrowcast.spark.stages.partition import cut_parts
+from narrowcast.spark.storage import size_of
 
 if TYPE_CHECKING:
     from narrowcast.matching.partition import Adapted
-    from narrowcast.pipeline.partition import Cut
+    from narrowcast.spark.stages.partition import Cut
 
 #: Parts that are made unless said otherwise.
 PARTS = 64
@@ -92,7 +92,7 @@ def partition(
 
         narrowcast partition --subscriptions s --events today --from plan --out next
     """
-    from narrowcast.pipeline.content import Content
+    from narrowcast.spark.stages.content import Content
 
     if out.exists() or out.is_symlink():
         raise TableError(f"{out} exists already; name another folder or remove it")

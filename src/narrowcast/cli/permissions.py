@@ -35,8 +35,8 @@ def permissions(
 
         narrowcast permissions --users users.json --plan plan --prefix market > market-users.conf
     """
-    from narrowcast.broker.permissions import fragment, no_channels
-    from narrowcast.broker.users import Users
+    from narrowcast.broker.security.permissions import fragment, no_channels
+    from narrowcast.broker.security.users import Users
     from narrowcast.broker.wire import Subjects
 
     subjects, found = Subjects(prefix), Users.read(users)
@@ -45,7 +45,7 @@ def permissions(
 
 def _channels(plan: Path, prefix: str) -> Callable[[str], list[str]]:
     """Return what gives the channels of somebody, in plans of any number: a broker counts them itself."""
-    from narrowcast.broker.standing import Epoch
+    from narrowcast.broker.data.standing import Epoch
     from narrowcast.model.artefact import read_plan
     from narrowcast.routing.routes import Routes
 

@@ -16,12 +16,9 @@ from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import rows_in
 from narrowcast.model.artefact import read_info, write_plan
 from narrowcast.model.schema import Schema
-from narrowcast.pipeline.changes import instant_of
-from narrowcast.pipeline.inputs import Inputs, take
-from narrowcast.pipeline.match import STRATEGIES
-from narrowcast.pipeline.network import NetworkTables
-from narrowcast.pipeline.ownership import check_by, gathered, subscribed
-from narrowcast.pipeline.plan import (
+from narrowcast.planning import PLANNERS
+from narrowcast.planning.watch import watching
+from narrowcast.spark.planning.plan import (
     LIMIT,
     check_large,
     check_planner,
@@ -30,13 +27,16 @@ from narrowcast.pipeline.plan import (
     parameters_of,
     takes_network,
 )
-from narrowcast.pipeline.problems import plainly
-from narrowcast.pipeline.progress import watched
-from narrowcast.pipeline.run import RECENT
-from narrowcast.pipeline.session import sized
-from narrowcast.pipeline.storage import write_table
-from narrowcast.planning import PLANNERS
-from narrowcast.planning.watch import watching
+from narrowcast.spark.problems import plainly
+from narrowcast.spark.progress import watched
+from narrowcast.spark.session import sized
+from narrowcast.spark.stages.changes import instant_of
+from narrowcast.spark.stages.inputs import Inputs, take
+from narrowcast.spark.stages.match import STRATEGIES
+from narrowcast.spark.stages.network import NetworkTables
+from narrowcast.spark.stages.ownership import check_by, gathered, subscribed
+from narrowcast.spark.stages.run import RECENT
+from narrowcast.spark.storage import write_table
 
 
 def plan(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from narrowcast.broker import Desk, Interests
-    from narrowcast.broker.lasting import Lasting
+    from narrowcast.broker.storage.lasting import Lasting
     from narrowcast.cli.replan import Replan
     from narrowcast.routing.routes import Routes
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from typing import BinaryIO
 
-    from narrowcast.broker.login import Login
+    from narrowcast.broker.security.login import Login
 
 #: Bytes that are read in one go.
 _CHUNK = 1 << 18

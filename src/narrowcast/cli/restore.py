@@ -21,8 +21,8 @@ from narrowcast.errors import InputError, ParameterError, TableError, TransportE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from narrowcast.broker.backup import Manifest
-    from narrowcast.broker.login import Login
+    from narrowcast.broker.security.login import Login
+    from narrowcast.broker.storage.backup import Manifest
     from narrowcast.cli.backup import Tell
 
 #: What is in the way that is named.
@@ -68,7 +68,7 @@ def restore(
 
         narrowcast restore broker.tar.gz --data broker --nats nats://one:4222
     """
-    from narrowcast.broker.backup import read
+    from narrowcast.broker.storage.backup import read
 
     if dry_run:
         found = read(file)
@@ -104,7 +104,7 @@ def restore(
 
 def _check(data: Path, *, force: bool) -> None:
     """Refuse a folder that holds something, or in which a broker may run."""
-    from narrowcast.broker.borrowed import Borrowed
+    from narrowcast.broker.server.borrowed import Borrowed
 
     if not data.exists() and not data.is_symlink():
         return
@@ -130,7 +130,7 @@ def _put(
     found: Manifest, aside: Path, data: Path, who: Login | None, tell: Tell, *, force: bool
 ) -> Path | None:
     """Put what was read in its place, with its streams; return where what was there has gone."""
-    from narrowcast.broker.borrowed import Borrowed
+    from narrowcast.broker.server.borrowed import Borrowed
 
     place = partial(_place, aside, data, force=force)
     if found.streams and who is not None:
@@ -153,9 +153,9 @@ async def _give(
     found: Manifest, folder: Path, who: Login, tell: Tell, then: Callable[[], Path | None]
 ) -> Path | None:
     """Let a server have all streams, and do something then; where either fails, it has none of them."""
-    from narrowcast.broker.backup import member_of, positions_in
-    from narrowcast.broker.positions import renewed
-    from narrowcast.broker.snapshot import Snapshots
+    from narrowcast.broker.storage.backup import member_of, positions_in
+    from narrowcast.broker.storage.positions import renewed
+    from narrowcast.broker.storage.snapshot import Snapshots
     from narrowcast.broker.wire import Subjects
 
     subjects = Subjects(found.prefix)
@@ -191,7 +191,7 @@ async def _give(
 
 def _place(aside: Path, data: Path, *, force: bool) -> Path | None:
     """Put a folder in its place; return where what was there has gone."""
-    from narrowcast.broker.backup import STREAMS
+    from narrowcast.broker.storage.backup import STREAMS
 
     _check(data, force=force)  # another may have written there meanwhile
     shutil.rmtree(aside / STREAMS, ignore_errors=True)

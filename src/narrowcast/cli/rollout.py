@@ -12,7 +12,7 @@ from narrowcast.cli import live, options
 from narrowcast.errors import ParameterError, PlanError, TransportError
 
 if TYPE_CHECKING:
-    from narrowcast.broker.login import Login
+    from narrowcast.broker.security.login import Login
     from narrowcast.broker.transport import Message
     from narrowcast.broker.wire import Rollout
 
@@ -87,8 +87,8 @@ def rollout(
 async def _rollout(who: Login, order: Rollout, prefix: str, done: list[dict[str, Any]]) -> None:
     """Order a node to take up a plan, and note what it says."""
     from narrowcast.broker import wire
-    from narrowcast.broker.asking import Asking
-    from narrowcast.broker.desk import BEAT
+    from narrowcast.broker.clients.asking import Asking
+    from narrowcast.broker.control.desk import BEAT
 
     async with live.connected(who, "narrowcast rollout", prefix) as transport:
         subjects = wire.Subjects(prefix)

@@ -13,13 +13,13 @@ from narrowcast.errors import ParameterError, TableError
 from narrowcast.filters.subscriptions import COLUMNS
 from narrowcast.model.artefact import read_plan
 from narrowcast.model.schema import EVENT_ID, Schema
-from narrowcast.pipeline.checkpoint import RECORDS, Checkpoints, key_of, workshop
-from narrowcast.pipeline.match import STRATEGIES
-from narrowcast.pipeline.network import NetworkTables
-from narrowcast.pipeline.run import RECENT, TABLES, Job, Made, Run
 from narrowcast.planning import PLANNERS
-from narrowcast.planning.base import check_channels
 from narrowcast.report.job import FILES, rows_of, summary_of, write_report
+from narrowcast.spark.checkpoint import RECORDS, Checkpoints, key_of, workshop
+from narrowcast.spark.stages.match import STRATEGIES
+from narrowcast.spark.stages.network import NetworkTables
+from narrowcast.spark.stages.run import RECENT, TABLES, Job, Made, Run
+from narrowcast.validation import check_channels
 from narrowcast.workloads import WORKLOADS, make_workload, origin_of, values_of
 
 

@@ -25,7 +25,7 @@ from narrowcast.routing.choice import router_maker, router_parameters
 
 if TYPE_CHECKING:
     from narrowcast.broker import Interests
-    from narrowcast.broker.permissions import Guard
+    from narrowcast.broker.security.permissions import Guard
     from narrowcast.routing import Router
 
 log = logging.getLogger(__name__)
@@ -199,14 +199,14 @@ def serve(
         narrowcast serve --limit payload=65536 --limit subscriptions=100 --limit rate=1000
     """
     from narrowcast.broker import Interests, NatsServer, Record, Store
-    from narrowcast.broker.indexfile import IndexFile
-    from narrowcast.broker.lasting import Lasting
+    from narrowcast.broker.control.indexfile import IndexFile
     from narrowcast.broker.limits import BrokerLimits
-    from narrowcast.broker.login import Login
-    from narrowcast.broker.permissions import Guard
-    from narrowcast.broker.quarantine import Quarantine
-    from narrowcast.broker.tls import Tls
-    from narrowcast.broker.users import UsersFile
+    from narrowcast.broker.security.login import Login
+    from narrowcast.broker.security.permissions import Guard
+    from narrowcast.broker.security.tls import Tls
+    from narrowcast.broker.security.users import UsersFile
+    from narrowcast.broker.storage.lasting import Lasting
+    from narrowcast.broker.storage.quarantine import Quarantine
     from narrowcast.broker.wire import Subjects
     from narrowcast.cli.replan import Replan
 
@@ -308,7 +308,7 @@ def _router(name: str, params: dict[str, Any]) -> Router:
     >>> _router("exact", {}).send, _router("exact", {"send": 2}).send
     (0.35, 2)
     """
-    from narrowcast.broker.placing import SEND
+    from narrowcast.broker.control.placing import SEND
 
     takes = "send" in router_parameters(name) and "send" not in params
     return router_maker(name, params | ({"send": SEND} if takes else {}))(None)

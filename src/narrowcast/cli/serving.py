@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from narrowcast.broker import Desk, Interests, NatsServer, Node, Record, Transport
+    from narrowcast.broker.data.standing import Holding
     from narrowcast.broker.limits import BrokerLimits
-    from narrowcast.broker.login import Login
-    from narrowcast.broker.permissions import Guard
-    from narrowcast.broker.quarantine import Quarantine
-    from narrowcast.broker.standing import Holding
-    from narrowcast.broker.streams import Streams
-    from narrowcast.broker.tls import Tls
+    from narrowcast.broker.security.login import Login
+    from narrowcast.broker.security.permissions import Guard
+    from narrowcast.broker.security.tls import Tls
+    from narrowcast.broker.storage.quarantine import Quarantine
+    from narrowcast.broker.storage.streams import Streams
     from narrowcast.cli.kept import Kept
     from narrowcast.cli.plans import Plans
     from narrowcast.routing import Router
@@ -128,7 +128,7 @@ class Serving:
     def _desk(self, transport: Transport, interests: Interests, streams: Streams | None) -> Desk:
         """Return the desk of the first node."""
         from narrowcast.broker import Desk
-        from narrowcast.broker.positions import Positions
+        from narrowcast.broker.storage.positions import Positions
         from narrowcast.broker.wire import Subjects
 
         return Desk(
@@ -144,7 +144,7 @@ class Serving:
     def _node(self, transport: Transport, holding: Holding, streams: Streams | None) -> Node:
         """Return the node."""
         from narrowcast.broker import Node
-        from narrowcast.broker.pace import Pace
+        from narrowcast.broker.data.pace import Pace
 
         bounds = self.bounds
         return Node(
@@ -188,7 +188,7 @@ class Serving:
 
     async def _watch(self, node: Node, transport: Transport) -> None:
         """Wait for the end of the node, and keep its server alive and well until then."""
-        from narrowcast.broker.refusing import Refusing
+        from narrowcast.broker.data.refusing import Refusing
 
         refusing = Refusing(transport, node.subjects)
         working = asyncio.create_task(node.wait())

@@ -11,10 +11,10 @@ import typer
 
 from narrowcast.costs import COSTS
 from narrowcast.errors import ParameterError
-from narrowcast.pipeline.network import COLUMNS
-from narrowcast.pipeline.plan import COMMON, parameters_of
 from narrowcast.routing import ROUTERS, ThresholdRouter
 from narrowcast.routing.choice import CLUSTERS, router_maker, router_parameters
+from narrowcast.spark.planning.plan import COMMON, parameters_of
+from narrowcast.spark.stages.network import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

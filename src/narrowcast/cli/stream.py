@@ -12,8 +12,8 @@ from narrowcast.errors import ParameterError
 from narrowcast.model.schema import Schema
 
 if TYPE_CHECKING:
-    from narrowcast.pipeline.streaming.backlog import Lag
-    from narrowcast.pipeline.streaming.batch import Batch
+    from narrowcast.spark.streaming.backlog import Lag
+    from narrowcast.spark.streaming.batch import Batch
 
 
 def stream(
@@ -94,9 +94,9 @@ def stream(
         narrowcast stream --subscriptions s.csv --source nats://host:4222/TICKS --schema types.json --plan p
         --flow symbol --sink nats://host:4222/out --checkpoint ck
     """
-    from narrowcast.pipeline.streaming.metrics import Metrics
-    from narrowcast.pipeline.streaming.record import named
-    from narrowcast.pipeline.streaming.stream import Stream
+    from narrowcast.spark.streaming.metrics import Metrics
+    from narrowcast.spark.streaming.record import named
+    from narrowcast.spark.streaming.stream import Stream
 
     if not (every == 0 or 0.001 <= every < 1e6):
         raise ParameterError(f"--every is {every}; give seconds, at least 0.001, or 0 to go on at once")

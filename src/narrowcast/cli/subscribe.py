@@ -13,7 +13,7 @@ from narrowcast.errors import ParameterError
 
 if TYPE_CHECKING:
     from narrowcast.broker import Event
-    from narrowcast.broker.login import Login
+    from narrowcast.broker.security.login import Login
 
 #: Events that are written in one go.
 _MANY = 1024

@@ -9,7 +9,7 @@ import typer
 
 from narrowcast.cli import options
 
-#: As `narrowcast.broker.users` has them, which is not loaded for the help.
+#: As `narrowcast.broker.security.users` has them, which is not loaded for the help.
 _ROLES = "subscriber, publisher, operator or node"
 
 app = typer.Typer(no_args_is_help=True, help="Who may use a live broker, and for what: add, list, or remove.")
@@ -39,7 +39,7 @@ def add(
 
         narrowcast users add desk --role publisher --role operator --users users.json
     """
-    from narrowcast.broker.users import Users, alone
+    from narrowcast.broker.security.users import Users, alone
 
     with alone(users):
         before = Users.read(users) if users.exists() else Users.of([])
@@ -60,7 +60,7 @@ def list_(users: File, as_json: options.Json = False) -> None:
 
         narrowcast users list --users users.json
     """
-    from narrowcast.broker.users import Users
+    from narrowcast.broker.security.users import Users
 
     found = [{"name": user.name, "roles": list(user.roles)} for user in Users.read(users)]
     rows = [("name", "roles"), *((str(user["name"]), ", ".join(user["roles"])) for user in found)]
@@ -75,7 +75,7 @@ def remove(name: Name, users: File) -> None:
 
         narrowcast users remove ann --users users.json
     """
-    from narrowcast.broker.users import Users, alone
+    from narrowcast.broker.security.users import Users, alone
 
     with alone(users):
         Users.read(users).remove(name).write(users)

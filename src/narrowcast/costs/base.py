@@ -46,7 +46,7 @@ class Costs(Registry[Callable[..., CostModel]]):
     """
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name in sorted(self._items) if not _needs(self._items[name]))
+        return (name for name in super().__iter__() if not _needs(self[name]))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -74,7 +74,7 @@ class Costs(Registry[Callable[..., CostModel]]):
         narrowcast.errors.ParameterError: cost 'network' needs topology; give it, or leave the cost out
         """
         known = {key: value for key, value in given.items() if value is not None}
-        chosen = sorted(self._items) if names is None else list(names)
+        chosen = sorted(super().__iter__()) if names is None else list(names)
         found: dict[str, CostModel] = {}
         for name in chosen:
             missing = [each for each in _needs(self[name]) if each not in known]
@@ -97,4 +97,14 @@ def _needs(factory: Callable[..., CostModel]) -> list[str]:
 
 
 #: Cost models by the name that `--cost` takes; each entry makes a model from keyword parameters.
-COSTS = Costs("cost")
+COSTS = Costs(
+    "cost",
+    {
+        "false-positives": "narrowcast.costs.false_positives:FalsePositives",
+        "filtering": "narrowcast.costs.filtering:Filtering",
+        "forwarding": "narrowcast.costs.forwarding:Forwarding",
+        "network": "narrowcast.costs.network:Network",
+        "overall": "narrowcast.costs.overall:Overall",
+        "waste": "narrowcast.costs.waste:Waste",
+    },
+)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from narrowcast.costs.base import COSTS
 from narrowcast.model.cost import Cost
 from narrowcast.model.labels import positions
 from narrowcast.model.plan import ChannelPlan, cuts
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
-@COSTS.register("false-positives")
 class FalsePositives:
     """False positives per second.
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from narrowcast.costs.base import COSTS
 from narrowcast.errors import ParameterError
 from narrowcast.model.cost import Cost
 from narrowcast.model.labels import encode, positions
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
 
 
-@COSTS.register("filtering")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filtering:
     """The work of receivers per second (tock2005, equations 1 to 4).

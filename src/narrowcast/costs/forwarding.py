@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from narrowcast.costs.base import COSTS
 from narrowcast.costs.positions import MESSAGE, UPKEEP
 from narrowcast.errors import ParameterError
 from narrowcast.model.cost import Cost
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from narrowcast.model.plan import ChannelPlan
 
 
-@COSTS.register("forwarding")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forwarding:
     """Bytes a second: events to all channels that carry them, and upkeep of who listens where.

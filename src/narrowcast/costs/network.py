@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from narrowcast.costs.base import COSTS
 from narrowcast.costs.forest import Closure, Forest
 from narrowcast.errors import ParameterError
 from narrowcast.kernels.trees import distance_sums, spanning_costs, tree_costs, tree_means
@@ -36,7 +35,6 @@ _PAIRS = 1 << 20
 _ROUNDING = 1e-12
 
 
-@COSTS.register("network")
 class Network:
     """The cost of links that messages pass, on a network (riabov2003, section 5).
 

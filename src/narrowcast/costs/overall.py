@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from narrowcast.costs.base import COSTS
 from narrowcast.costs.growth import Growth, growth_of
 from narrowcast.errors import ParameterError
 from narrowcast.model.cost import Cost
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 INTERVAL = 360.0
 
 
-@COSTS.register("overall")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overall:
     """Messages per interval of maintenance: upkeep of all channels, and events (tamara2007, section 2).

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from narrowcast.costs.base import COSTS
 from narrowcast.model.cost import Cost
 from narrowcast.model.labels import positions
 
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from narrowcast.model.plan import ChannelPlan
 
 
-@COSTS.register("waste")
 class Waste:
     """Wasted messages per second.
 

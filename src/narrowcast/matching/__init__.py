@@ -3,23 +3,17 @@
 from narrowcast.matching.auto import Auto, matcher_for
 from narrowcast.matching.base import MATCHERS, Matcher
 from narrowcast.matching.bitmap import Bitmap
-from narrowcast.matching.cobas import Cobas
 from narrowcast.matching.grid import Grid
-from narrowcast.matching.hilbert import Hilbert
 from narrowcast.matching.load import load_matcher
 from narrowcast.matching.scan import Scan
-from narrowcast.matching.stree import STree
 from narrowcast.matching.topics import Topics
 
 __all__ = [
     "MATCHERS",
     "Auto",
     "Bitmap",
-    "Cobas",
     "Grid",
-    "Hilbert",
     "Matcher",
-    "STree",
     "Scan",
     "Topics",
     "load_matcher",

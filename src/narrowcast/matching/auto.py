@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from narrowcast.matching.base import MATCHERS
 from narrowcast.matching.bitmap import BlockIndex, FlatIndex
 from narrowcast.matching.buckets import N_BUCKETS, Buckets
 from narrowcast.matching.combined import CombinedIndex
@@ -113,7 +112,6 @@ class Estimate:
         return best
 
 
-@MATCHERS.register("auto")
 class Auto(Indexed):
     """Estimates what each subscription costs in each kind of index, and puts it where it costs least.
 

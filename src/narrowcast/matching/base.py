@@ -39,4 +39,17 @@ class Matcher(Protocol):
         ...
 
 
-MATCHERS: Registry[type[Matcher]] = Registry("matcher")
+#: Matchers by name.
+MATCHERS: Registry[type[Matcher]] = Registry(
+    "matcher",
+    {
+        "auto": "narrowcast.matching.auto:Auto",
+        "bitmap": "narrowcast.matching.bitmap:Bitmap",
+        "cobas": "narrowcast.lab.cobas.matcher:Cobas",
+        "grid": "narrowcast.matching.grid:Grid",
+        "hilbert": "narrowcast.lab.trees.hilbert:Hilbert",
+        "scan": "narrowcast.matching.scan:Scan",
+        "stree": "narrowcast.lab.trees.stree:STree",
+        "topics": "narrowcast.matching.topics:Topics",
+    },
+)

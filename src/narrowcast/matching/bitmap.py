@@ -12,7 +12,6 @@ from narrowcast.kernels import blocks as blocks_kernel
 from narrowcast.kernels import flat as flat_kernel
 from narrowcast.kernels.bits import gather
 from narrowcast.kernels.blocks import Blocks
-from narrowcast.matching.base import MATCHERS
 from narrowcast.matching.buckets import N_BUCKETS, Buckets
 from narrowcast.matching.groups import Groups
 from narrowcast.matching.growing import GrowingRows
@@ -222,7 +221,6 @@ def joined(parts: list[tuple[Ints, NDArray[np.int32]]]) -> Found:
     return Found(indptr, np.concatenate([np.empty(0, np.int32), *(box for _, box in parts)]))
 
 
-@MATCHERS.register("bitmap")
 class Bitmap(Indexed):
     """Intersects, for each event, rows of flags: one row per attribute says which boxes meet its bucket.
 

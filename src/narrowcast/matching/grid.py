@@ -12,7 +12,6 @@ from narrowcast.kernels import grid as kernels
 from narrowcast.kernels.bits import gather
 from narrowcast.kernels.flat import count_rows, list_rows
 from narrowcast.kernels.grid import LANES, SPAN, Bounds
-from narrowcast.matching.base import MATCHERS
 from narrowcast.matching.groups import category_of, points
 from narrowcast.matching.growing import GrowingRows
 from narrowcast.matching.index import Found
@@ -235,7 +234,6 @@ class GridIndex:
         return cls(n_boxes, category, arrays["slot_of"], grid)
 
 
-@MATCHERS.register("grid")
 class Grid(Indexed):
     """Compares each event only with boxes near it: those of its category, in the same cell of a small grid.
 

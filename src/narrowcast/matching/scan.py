@@ -9,7 +9,6 @@ import numpy as np
 from narrowcast.errors import ParameterError
 from narrowcast.filters.checks import Checks
 from narrowcast.matching.answers import Answers, require_fitting, require_subscriptions
-from narrowcast.matching.base import MATCHERS
 from narrowcast.model.matches import Matches
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 _PAIRS = 1 << 20
 
 
-@MATCHERS.register("scan")
 class Scan(Answers):
     """Compares each event with each box, a block at a time.
 

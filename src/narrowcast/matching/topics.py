@@ -9,7 +9,6 @@ import numpy as np
 
 from narrowcast.kernels import tuples as kernels
 from narrowcast.kernels.tuples import Tuples
-from narrowcast.matching.base import MATCHERS
 from narrowcast.matching.index import Found
 from narrowcast.matching.indexed import Indexed
 
@@ -80,7 +79,6 @@ class TupleIndex:
         return cls(Tuples(**{name: arrays[name] for name in Tuples._fields}))
 
 
-@MATCHERS.register("topics")
 class Topics(Indexed):
     """Looks up what subscriptions ask for exactly: for topics with wildcards, and for equality in general.
 

@@ -8,6 +8,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from narrowcast.errors import ParameterError
+from narrowcast.validation import check_whole
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -77,3 +78,27 @@ def same(one: Relation, other: Relation) -> bool:
         and np.array_equal(one.indptr, other.indptr)
         and np.array_equal(one.indices, other.indices)
     )
+
+
+def recent(wants: Relation, last: int | None = None) -> Relation:
+    """Return histories: of each row the last so many events that it matched, or all of a common window.
+
+    Parameters
+    ----------
+    wants
+        Rows x events, columns in the order of time.
+    last
+        How many events of each row, fewer where it matched fewer; None for all that there are.
+
+    Examples
+    --------
+    >>> recent(relation([[1, 1, 0, 1], [0, 1, 0, 0]]), 2).toarray().astype(int).tolist()
+    [[0, 1, 0, 1], [0, 1, 0, 0]]
+    """
+    if last is None:
+        return wants
+    check_whole("history", last)
+    ends = np.repeat(wants.indptr[1:], np.diff(wants.indptr))
+    kept = ends - np.arange(wants.nnz) <= last
+    start = np.append(0, np.cumsum(np.minimum(np.diff(wants.indptr), last)))
+    return relation(csr_array((wants.data[kept], wants.indices[kept], start), shape=wants.shape))

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Self
 
 from narrowcast.costs.waste import Waste
 from narrowcast.errors import ParameterError
-from narrowcast.planning.base import PLANNERS, check_channels, check_seed
-from narrowcast.planning.cells import MacQueen, Pairwise
-from narrowcast.planning.clusters import fits
-from narrowcast.planning.cover import Cover
-from narrowcast.planning.direct import Direct
-from narrowcast.planning.joint import Joint
-from narrowcast.planning.partial import Partial
+from narrowcast.planning.cells.clusterings import MacQueen, Pairwise
+from narrowcast.planning.cells.partial import Partial
+from narrowcast.planning.sessions.clusters import fits
+from narrowcast.planning.sessions.joint import Joint
+from narrowcast.planning.subscribers.direct import Direct
+from narrowcast.planning.topics.cover import Cover
+from narrowcast.validation import check_channels, check_seed
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -28,7 +28,6 @@ COSTS = ("network", "filtering", "overall", "false-positives", "waste")
 _MERGED = 10**12
 
 
-@PLANNERS.register("auto")
 class Auto:
     """Plans by the method that measured best for a cost (benchmarks/results/planning.json).
 

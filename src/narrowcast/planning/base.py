@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 
-from narrowcast.errors import ParameterError
 from narrowcast.model.diff import PlanDelta, delta_between
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import Positions, relation_of, rows_of
@@ -25,9 +23,6 @@ __all__ = [
     "PlanDelta",
     "Planner",
     "Planners",
-    "check_channels",
-    "check_seed",
-    "check_whole",
     "delta_between",
     "order_of",
     "plan_of_flows",
@@ -68,55 +63,46 @@ class Planners(Registry[Callable[..., Planner]]):
     """
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name in sorted(self._items) if not getattr(self._items[name], "needs", ()))
+        return (name for name in super().__iter__() if not getattr(self[name], "needs", ()))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
 
 #: Planners by the name that `--method` takes; each entry makes a planner from keyword parameters.
-PLANNERS = Planners("method")
-
-
-def check_channels(channels: int | None, *, required: str = "") -> None:
-    """Refuse a number of channels that is not a whole number of at least 1.
-
-    Parameters
-    ----------
-    channels
-        The number; None stands for as many as the method likes.
-    required
-        The name of a method that cannot do without.
-    """
-    if channels is None and not required:
-        return
-    if channels is None:
-        raise ParameterError(f"channels is None; {required} needs a whole number of at least 1")
-    check_whole("channels", channels)
-
-
-def check_seed(seed: int) -> None:
-    """Refuse a seed that is not a whole number of at least 0."""
-    check_whole("seed", seed, least=0)
-
-
-def check_whole(name: str, value: int, *, least: int = 1) -> None:
-    """Refuse a parameter that is not a whole number, or too small."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ParameterError(f"{name} is {value!r}; give a whole number of at least {least}")
-
-
-def check_number(name: str, value: float, *, least: float, most: float = math.inf, fix: str) -> None:
-    """Refuse a parameter that is not a number, not finite, or out of range; `fix` says what to give."""
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not number or not least <= value <= most or not math.isfinite(value):
-        raise ParameterError(f"{name} is {value!r}; {fix}")
-
-
-def check_flag(name: str, value: bool) -> None:
-    """Refuse a parameter that is neither true nor false."""
-    if not isinstance(value, bool | np.bool_):
-        raise ParameterError(f"{name} is {value!r}; give true or false")
+PLANNERS = Planners(
+    "method",
+    {
+        "auto": "narrowcast.planning.auto:Auto",
+        "box-overlap": "narrowcast.lab.boxes.overlap:BoxOverlap",
+        "broadcast": "narrowcast.planning.baselines.simple:Broadcast",
+        "centroid": "narrowcast.lab.boxes.centroid:Centroid",
+        "cover": "narrowcast.planning.topics.cover:Cover",
+        "direct": "narrowcast.planning.subscribers.direct:Direct",
+        "forgy": "narrowcast.planning.cells.clusterings:Forgy",
+        "frequency-threshold": "narrowcast.lab.giant:FrequencyThreshold",
+        "giant": "narrowcast.lab.giant:Giant",
+        "hash": "narrowcast.planning.baselines.simple:Hash",
+        "hierarchical-gf": "narrowcast.planning.sessions.hierarchical:GroupsFirst",
+        "hierarchical-it": "narrowcast.planning.sessions.hierarchical:Iterated",
+        "hierarchical-rra": "narrowcast.planning.sessions.hierarchical:Annealed",
+        "hierarchical-sf": "narrowcast.planning.sessions.hierarchical:StreamsFirst",
+        "joint": "narrowcast.planning.sessions.joint:Joint",
+        "kmeans": "narrowcast.planning.baselines.kmeans:KMeans",
+        "macqueen": "narrowcast.planning.cells.clusterings:MacQueen",
+        "mst": "narrowcast.planning.cells.clusterings:Mst",
+        "ncut": "narrowcast.lab.spectral.planner:Ncut",
+        "pairwise": "narrowcast.planning.cells.clusterings:Pairwise",
+        "partial": "narrowcast.planning.cells.partial:Partial",
+        "per-flow": "narrowcast.planning.baselines.simple:PerFlow",
+        "r-tree": "narrowcast.lab.boxes.rtree:RTree",
+        "rassoc": "narrowcast.lab.spectral.planner:Rassoc",
+        "static": "narrowcast.planning.baselines.static:Static",
+        "tamara": "narrowcast.planning.topics.tamara.planner:Tamara",
+        "tamara-tidy": "narrowcast.planning.topics.tamara.planner:TamaraTidy",
+        "unicast": "narrowcast.planning.baselines.simple:Unicast",
+    },
+)
 
 
 def plan_of_flows(

@@ -45,7 +45,7 @@ class Replanner:
 
     Examples
     --------
-    >>> from narrowcast.planning.baselines import PerFlow
+    >>> from narrowcast.planning.baselines.simple import PerFlow
     >>> online = Replanner(PerFlow()).fit(Interest([[1, 0]]))
     >>> changes = {"time": [1], "subscriber": [0], "flow": [1], "action": ["subscribe"]}
     >>> online.update(pa.table(changes)).added["listens"].to_pylist()

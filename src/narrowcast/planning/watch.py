@@ -24,7 +24,7 @@ def watching(tell: Callable[[float], None]) -> Iterator[None]:
     Examples
     --------
     >>> from narrowcast.model.interest import Interest
-    >>> from narrowcast.planning.joint import Joint
+    >>> from narrowcast.planning.sessions.joint import Joint
     >>> costs = []
     >>> with watching(costs.append):
     ...     planner = Joint(channels=1).fit(Interest([[1, 0], [1, 1]], rate=[3.0, 1.0]))

@@ -107,7 +107,15 @@ class Router(Protocol):
 
 
 #: Routers by name; each entry makes a router from keyword parameters.
-ROUTERS: Registry[Callable[..., Router]] = Registry("router")
+ROUTERS: Registry[Callable[..., Router]] = Registry(
+    "router",
+    {
+        "channels": "narrowcast.routing.channels:ChannelRouter",
+        "exact": "narrowcast.routing.cheapest:ExactRouter",
+        "partial": "narrowcast.routing.cheapest:PartialRouter",
+        "threshold": "narrowcast.routing.cheapest:ThresholdRouter",
+    },
+)
 
 
 def flows_of(events: ArrayLike, matches: Matches, plan: ChannelPlan) -> Positions:

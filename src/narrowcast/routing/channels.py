@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from narrowcast.model.matches import Matches
-from narrowcast.routing.base import ROUTERS, delivered, flows_of
+from narrowcast.routing.base import delivered, flows_of
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from narrowcast.routing.base import Deliveries
 
 
-@ROUTERS.register("channels")
 class ChannelRouter:
     """Over every channel that carries the flow and has an interested listener; directly to the others.
 

@@ -10,7 +10,7 @@ import numpy as np
 from narrowcast.errors import ParameterError
 from narrowcast.kernels import partial
 from narrowcast.model.matches import Matches
-from narrowcast.routing.base import ROUTERS, delivered, flows_of, rows_where, without
+from narrowcast.routing.base import delivered, flows_of, rows_where, without
 from narrowcast.routing.channels import ChannelRouter
 from narrowcast.routing.prices import Prices, direct, over, shares
 
@@ -74,7 +74,6 @@ class _Demoting(_Weighing, ABC):
         """Return for which events the channels that the plan says are worth it."""
 
 
-@ROUTERS.register("threshold")
 class ThresholdRouter(_Demoting):
     """Over a channel when enough of its members are interested, directly otherwise (riabov2003, section 4).
 
@@ -170,7 +169,6 @@ class ThresholdRouter(_Demoting):
         return shares(sent.channels, without(matches, sent.unicast), prices) >= limit
 
 
-@ROUTERS.register("exact")
 class ExactRouter(_Demoting):
     """Over the channels that the plan says, or directly, whichever costs less for this very event.
 
@@ -202,7 +200,6 @@ class ExactRouter(_Demoting):
         return _paid(sent, prices) <= direct(matches, prices)
 
 
-@ROUTERS.register("partial")
 class PartialRouter(_Weighing):
     """Over any one channel and directly to whom it leaves out, or directly to all: whichever costs least.
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from narrowcast.broker import Desk
-from narrowcast.broker.counts import SECONDS
+from narrowcast.broker.data.counts import SECONDS
 from narrowcast.errors import MissingError, TransportError
 
 try:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from narrowcast.broker import Node
-    from narrowcast.broker.counts import Got, Times
-    from narrowcast.broker.quarantine import Quarantine
+    from narrowcast.broker.data.counts import Got, Times
+    from narrowcast.broker.storage.quarantine import Quarantine
 
 #: Numbers that only grow, by the name of the count.
 _COUNTERS = {

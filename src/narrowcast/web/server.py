@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-    from narrowcast.broker.tls import Tls
+    from narrowcast.broker.security.tls import Tls
 
 _STEP = 0.01
 

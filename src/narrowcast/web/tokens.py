@@ -15,7 +15,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from narrowcast.broker.users import User, Users
+    from narrowcast.broker.security.users import User, Users
 
 #: How the description of the API has it.
 _SCHEME = HTTPBearer(

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from narrowcast.errors import ParameterError
-from narrowcast.planning.base import check_seed
 from narrowcast.registry import Registry
+from narrowcast.validation import check_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -44,7 +44,18 @@ class Workload(Protocol):
 
 
 #: Workloads by the name that `narrowcast generate` takes; each entry makes one from keyword parameters.
-WORKLOADS: Registry[Callable[..., Workload]] = Registry("workload")
+WORKLOADS: Registry[Callable[..., Workload]] = Registry(
+    "workload",
+    {
+        "feeds": "narrowcast.workloads.feeds:Feeds",
+        "flows": "narrowcast.workloads.flows:Flows",
+        "hotspots": "narrowcast.workloads.hotspots:Hotspots",
+        "intervals": "narrowcast.workloads.intervals:Intervals",
+        "packages": "narrowcast.workloads.packages:Packages",
+        "quotes": "narrowcast.workloads.quotes:Quotes",
+        "stocks": "narrowcast.workloads.stocks:Stocks",
+    },
+)
 
 
 def parameters_of(workload: Callable[..., Workload]) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from scipy import sparse
 from narrowcast.errors import ParameterError
 from narrowcast.model.interest import Interest
 from narrowcast.model.relation import relation_of, rows_of
-from narrowcast.planning.base import check_seed
-from narrowcast.workloads.base import WORKLOADS, check_count, random_streams
+from narrowcast.validation import check_seed
+from narrowcast.workloads.base import check_count, random_streams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,6 @@ _BLOCK = 1 << 21
 _DRAWN = 5
 
 
-@WORKLOADS.register("feeds")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feeds:
     """Interest in feeds, in groups or not, and how it arises and changes (tamara2007, section 5.2).

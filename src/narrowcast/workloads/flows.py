@@ -15,8 +15,8 @@ from scipy import sparse
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import files_of, first_line, read_table
 from narrowcast.model.interest import Interest
-from narrowcast.planning.base import check_seed
-from narrowcast.workloads.base import WORKLOADS, check_count, zipf
+from narrowcast.validation import check_seed
+from narrowcast.workloads.base import check_count, zipf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +56,6 @@ class _Markets:
     left_out: dict[str, int]
 
 
-@WORKLOADS.register("flows")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flows:
     """Interest in the symbols of several markets, and their message rates (tock2005, section 5.1).

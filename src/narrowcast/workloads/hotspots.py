@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from narrowcast.errors import ParameterError
 from narrowcast.model.schema import EVENT_ID, Schema
-from narrowcast.planning.base import check_seed
-from narrowcast.workloads.base import WORKLOADS, box_filters, check_count, random_streams, zipf
+from narrowcast.validation import check_seed
+from narrowcast.workloads.base import box_filters, check_count, random_streams, zipf
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,7 +28,6 @@ TOP = 30
 _BOXES, _EVENTS = 2000, 500
 
 
-@WORKLOADS.register("hotspots")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hotspots:
     """Subscriptions as boxes and events as points of a grid of whole numbers (tariq2012, section 6).

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from narrowcast.errors import ParameterError
 from narrowcast.model.schema import EVENT_ID, Schema
-from narrowcast.planning.base import check_seed
-from narrowcast.workloads.base import MOST, WORKLOADS, box_filters, check_count, random_streams, zipf
+from narrowcast.validation import check_seed
+from narrowcast.workloads.base import MOST, box_filters, check_count, random_streams, zipf
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -28,7 +28,6 @@ Occurrence = Literal["co", "anti"]
 CELLS = 1000
 
 
-@WORKLOADS.register("intervals")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intervals:
     """Filters that bound some of the attributes, and events with a value from 0 to 1 for each (cobas2009).

@@ -16,8 +16,8 @@ from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import files_of, first_line, read_table
 from narrowcast.model.interest import Interest
 from narrowcast.model.relation import relation, relation_of
-from narrowcast.planning.base import check_seed
-from narrowcast.workloads.base import WORKLOADS, check_count, random_streams
+from narrowcast.validation import check_seed
+from narrowcast.workloads.base import check_count, random_streams
 from narrowcast.workloads.feeds import LONGEST, changes_between, check_number
 
 if TYPE_CHECKING:
@@ -55,7 +55,6 @@ class _Graph:
     origin: dict[str, Any]
 
 
-@WORKLOADS.register("packages")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packages:
     """Interest in packages and all that they depend on (tamara2007, section 5.3).

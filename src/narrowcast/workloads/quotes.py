@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import files_of, first_line, read_table
 from narrowcast.model.schema import EVENT_ID
-from narrowcast.planning.base import check_seed
-from narrowcast.workloads.base import WORKLOADS, check_count, random_streams, zipf
+from narrowcast.validation import check_seed
+from narrowcast.workloads.base import check_count, random_streams, zipf
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -100,7 +100,6 @@ def _times(path: str | Path, table: pa.Table) -> pa.Array:
     return pc.assume_timezone(_cast(path, table, "date", pa.timestamp("us")), "UTC")
 
 
-@WORKLOADS.register("quotes")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quotes:
     r"""Quotes out of a table as events, with subscriptions that a market-data user would write.

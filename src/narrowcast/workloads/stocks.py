@@ -11,8 +11,8 @@ from scipy.special import ndtr
 
 from narrowcast.errors import ParameterError
 from narrowcast.model.schema import EVENT_ID, Schema
-from narrowcast.planning.base import check_seed
-from narrowcast.workloads.base import WORKLOADS, box_filters, check_count, random_streams, zipf
+from narrowcast.validation import check_seed
+from narrowcast.workloads.base import box_filters, check_count, random_streams, zipf
 from narrowcast.workloads.topologies import Edges, TransitStub, transit_stub
 
 if TYPE_CHECKING:
@@ -56,7 +56,6 @@ MOVING = (1, 2)
 DOMAIN = 20.0
 
 
-@WORKLOADS.register("stocks")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stocks:
     """Interest in stocks as boxes, and quotes as points (riabov2003, section 5).

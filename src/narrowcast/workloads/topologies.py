@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from narrowcast.errors import ParameterError
 from narrowcast.model.topology import Topology
-from narrowcast.planning.base import check_seed
+from narrowcast.validation import check_seed
 from narrowcast.workloads.base import check_count
 
 if TYPE_CHECKING:

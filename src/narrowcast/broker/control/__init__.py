@@ -1,0 +1,1 @@
+"""The control plane: subscriptions, plans, rollouts and the placement of subscribers."""

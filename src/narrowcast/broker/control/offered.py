@@ -1,0 +1,63 @@
+"""Plans that a broker is offered in a folder."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from narrowcast.errors import PlanError
+from narrowcast.files import first_line
+from narrowcast.model.artefact import read_plan
+from narrowcast.routing.routes import plan_name, read_routes
+
+if TYPE_CHECKING:
+    from narrowcast.broker.control.interests import Interests
+    from narrowcast.routing.routes import Routes
+
+#: Looks for a plan that is being put in its place, and seconds from one to the next.
+_LOOKS, _LOOK = 20, 0.02
+
+
+async def read_offered(folder: str, flow: str | None, interests: Interests) -> Routes:
+    """Return the plan of a folder, if it is one for those who subscribe.
+
+    Where there is none, it waits a moment for one to be put there: here, and in no thread, since those who
+    look after the server would wait behind orders for what is nowhere.
+
+    Parameters
+    ----------
+    folder
+        Where it is.
+    flow
+        For a plan of topics, the attribute that names an event's topic.
+    interests
+        Who subscribes to what.
+
+    Raises
+    ------
+    PlanError
+        When there is no plan that can be used.
+    """
+    try:
+        for _ in range(_LOOKS):
+            if plan_name(folder) is not None:
+                return await asyncio.to_thread(_read, folder, flow, interests)
+            await asyncio.sleep(_LOOK)
+        read_plan(folder)  # which says what is missing
+    except (OSError, ValueError) as error:
+        raise PlanError(f"{folder!r:.200} is no folder of a plan: {first_line(error)}") from error
+    raise PlanError(f"{folder!r:.200} was put in its place just now; roll it out again")
+
+
+def _read(folder: str, flow: str | None, interests: Interests) -> Routes:
+    """Read a plan, and see whom it is for."""
+    routes = read_routes(folder, interests.schema, flow)
+    known, planned = interests.subscribers, routes.plan.subscribers.cast(pa.string()).to_pylist()
+    if known and planned and not known & set(planned):
+        raise PlanError(
+            f"{folder} is a plan for others: none of its {len(planned):,} subscribers subscribes here; "
+            "make one from the subscriptions of this broker"
+        )
+    return routes

@@ -1,0 +1,1 @@
+"""The data plane: events come in, are decoded, matched, routed and delivered."""

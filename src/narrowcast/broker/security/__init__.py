@@ -1,0 +1,1 @@
+"""Users, their permissions, and how connections are authenticated and encrypted."""

@@ -1,0 +1,1 @@
+"""The NATS server that a broker starts, and what it reports of itself."""

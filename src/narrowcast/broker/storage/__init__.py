@@ -1,0 +1,1 @@
+"""What a broker keeps: streams, positions, subscriptions, dead letters and backups."""

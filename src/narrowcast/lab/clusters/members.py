@@ -1,0 +1,102 @@
+"""The hierarchies of all clusters, from one time to the next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from narrowcast.lab.clusters.nice import Nice, Upkeep
+from narrowcast.lab.clusters.trees import Trees
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+__all__ = ["Members"]
+
+
+class Members:
+    """Peers in clusters: a peer is in every cluster in which one of its subscriptions is.
+
+    Parameters
+    ----------
+    peers
+        For each subscription the number of its peer.
+    label
+        For each subscription the number of its cluster at first, -1 for one that is not there; that takes no
+        message.
+    least
+        Of the hierarchies: see `Nice`.
+
+    Examples
+    --------
+    >>> members = Members(np.array([0, 0, 1, 2]), np.array([0, 1, 0, -1]))
+    >>> members.trees.cluster.tolist(), members.trees.peer.tolist()
+    ([0, 0, 1], [0, 1, 0])
+    >>> members.follow(np.array([0, 0, 0, -1]))  # peer 0 is no longer in cluster 1
+    Upkeep(join=0, leave=0, split=0, merge=0)
+    """
+
+    def __init__(self, peers: Ints, label: Ints, *, least: int = 3) -> None:
+        self.peers, self.least = peers, least
+        self.n_peers = int(peers.max(initial=-1)) + 1
+        self._hierarchies: dict[int, Nice] = {}
+        self._parents: dict[int, tuple[Ints, Ints]] = {}
+        self._code = np.zeros(0, np.int64)
+        self.label = np.full(len(peers), -1)
+        self.follow(label)
+
+    @property
+    def trees(self) -> Trees:
+        """The trees that there are now; the same for as long as nobody joins or leaves."""
+        return self._trees
+
+    @property
+    def heartbeats(self) -> int:
+        """The messages of an interval in all hierarchies."""
+        return sum(each.heartbeats for each in self._hierarchies.values())
+
+    def follow(self, label: Ints) -> Upkeep:
+        """Let peers join and leave until they are where their subscriptions are; return the messages.
+
+        All join before anybody leaves, so that nobody misses an event meanwhile.
+
+        Parameters
+        ----------
+        label
+            For each subscription the number of its cluster, -1 for one that is not there.
+        """
+        there = label >= 0
+        code = np.unique(label[there] * self.n_peers + self.peers[there])
+        came = np.setdiff1d(code, self._code, assume_unique=True)
+        went = np.setdiff1d(self._code, code, assume_unique=True)
+        total = Upkeep()
+        for cluster, peer in self._pairs(came):
+            total += self._hierarchies.setdefault(cluster, Nice(least=self.least)).join(peer)
+        for cluster, peer in self._pairs(went):
+            total += self._hierarchies[cluster].leave(peer)
+        for cluster in {cluster for cluster, _ in (*self._pairs(came), *self._pairs(went))}:
+            found = sorted(self._hierarchies[cluster].parents().items())
+            both = np.array(found, np.int64).reshape(-1, 2)
+            self._parents[cluster] = cluster * self.n_peers + both[:, 0], both[:, 1]
+        self._code, self.label = code, label.copy()
+        self._trees = self._grown()
+        return total
+
+    def _pairs(self, code: Ints) -> list[tuple[int, int]]:
+        """Return clusters and peers."""
+        return [divmod(each, self.n_peers) for each in code.tolist()]
+
+    def _grown(self) -> Trees:
+        """Return the trees that there are now."""
+        cluster, peer = np.divmod(self._code, max(self.n_peers, 1))
+        some = [self._parents[each] for each in sorted(self._parents)]
+        above = np.concatenate([np.zeros(0, np.int64), *(parent for _, parent in some)])
+        parent = np.where(above < 0, -1, np.searchsorted(self._code, cluster * self.n_peers + above))
+        there = self.label >= 0
+        member = np.full(len(self.peers), -1)
+        code = self.label[there] * self.n_peers + self.peers[there]
+        member[there] = np.searchsorted(self._code, code)
+        return Trees(cluster, peer, parent, member, self.n_peers)

@@ -1,0 +1,333 @@
+"""A planner that clusters subscriptions, again and again, and what it has to be sent."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from narrowcast.errors import ParameterError
+from narrowcast.lab.clusters.places import grown_least, nearest_centre
+from narrowcast.lab.spectral.deviation import deviation
+from narrowcast.lab.spectral.hierarchy import Hierarchy, Table
+from narrowcast.lab.spectral.space import normalised
+from narrowcast.lab.spectral.traffic import bytes_of_histories
+from narrowcast.model.interest import Interest
+from narrowcast.model.relation import relation
+from narrowcast.planning import PLANNERS
+from narrowcast.planning.base import order_of
+from narrowcast.planning.subscribers.audiences import Audiences
+from narrowcast.planning.subscribers.numbering import numbers_of
+from narrowcast.validation import check_seed, check_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from narrowcast.lab.clusters.stream import Stream
+    from narrowcast.model.relation import Relation
+
+    Doubles = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+__all__ = ["METHODS", "Clustered", "Computed", "Method", "Refreshed"]
+
+#: Planners that cluster subscribers, and whether they look at boxes.
+METHODS = {
+    "direct": False, "rassoc": False, "ncut": False, "centroid": True, "box-overlap": True, "r-tree": True,
+}  # fmt: skip
+#: A number of a subscription, of a cluster, or an end of a box.
+_NUMBER = 8
+#: What is sent again when coordinates are refreshed: within groups, and where one table is for all.
+_WITHIN, _TABLE = ("histories", "coordinates"), ("histories", "landmarks", "table", "coordinates")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """A way to cluster subscriptions.
+
+    Parameters
+    ----------
+    name
+        One of `METHODS`.
+    clusters
+        How many clusters.
+    seed
+        Of what the planner leaves to chance, each time the same: what has not changed leaves clusters alone.
+    options
+        What else the planner takes.
+
+    Examples
+    --------
+    >>> Method(name="rassoc", clusters=5, options={"levels": 2}).organised
+    True
+    """
+
+    name: str
+    clusters: int
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.name not in METHODS:
+            raise ParameterError(f"method is {self.name!r}; give one of {', '.join(METHODS)}")
+        check_whole("clusters", self.clusters)
+        check_seed(self.seed)
+
+    @property
+    def organised(self) -> bool:
+        """Whether peers are in groups with coordinators, who find coordinates."""
+        return self.options.get("levels", 1) > 1 or bool(self.options.get("table"))
+
+    @property
+    def rooted(self) -> bool:
+        """Whether peers are in an R-tree, which changes with each that comes or leaves, and never anew."""
+        return self.name == "r-tree" and self.options.get("packing", "inserted") == "inserted"
+
+    def compute(self, stream: Stream, there: Ints, start: int, stop: int) -> Computed:
+        """Return clusters of some subscriptions by some events.
+
+        Parameters
+        ----------
+        stream
+            The events.
+        there
+            Numbers of the subscriptions.
+        start, stop
+            The events that are looked at.
+        """
+        takes: dict[str, Any] = {"channels": self.clusters, "seed": self.seed, **self.options}
+        if METHODS[self.name]:
+            if stream.boxes is None:
+                raise ParameterError(f"{self.name} needs the boxes of subscriptions; give boxes")
+            takes["boxes"] = tuple(each[there] for each in stream.boxes)
+        interest = Interest(stream.history(there, start, stop))
+        planner: Any = PLANNERS[self.name](**takes).fit(interest)
+        return Computed(self, planner, interest, there, start, stop)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Computed:
+    """Clusters as a planner has computed them.
+
+    Parameters
+    ----------
+    method, planner
+        What has computed them.
+    interest
+        From what.
+    there, start, stop
+        Of which subscriptions, by which events.
+    """
+
+    method: Method
+    planner: Any
+    interest: Interest
+    there: Ints
+    start: int
+    stop: int
+
+    @property
+    def label(self) -> Ints:
+        """For each of the subscriptions its cluster, as the planner numbers them."""
+        return np.asarray(self.planner.plan_.listens.indices, np.int64)
+
+    @property
+    def messages(self) -> int:
+        """How many messages it took.
+
+        In a hierarchy they are those of its report. Otherwise somebody in the middle hears of each
+        subscription, by one message, and answers by another one.
+        """
+        if self.method.organised:
+            return int(self.planner.report_.total().messages)
+        return 2 * len(self.there)
+
+    @property
+    def bytes(self) -> int:
+        """How large these messages are."""
+        if self.method.organised:
+            return int(self.planner.report_.total().bytes)
+        answers = 2 * _NUMBER * len(self.there)
+        if METHODS[self.method.name]:
+            return answers + 2 * _NUMBER * int(np.size(self.planner.boxes[0]))
+        return answers + bytes_of_histories(self.interest.wants)
+
+    def refresh(self, stream: Stream, start: int, stop: int) -> Refreshed:
+        """Return where the same subscriptions belong by newer events, without computing anything anew.
+
+        Members send newer histories to their coordinators and hear their coordinates; centres and projections
+        stay. With one table of landmarks the histories of these go up and down once more. In the middle, with
+        neither, each subscription is heard and answered. Messages are as large as when clusters were
+        computed.
+
+        Parameters
+        ----------
+        stream
+            The events.
+        start, stop
+            Those that are looked at.
+        """
+        interest = Interest(stream.history(self.there, start, stop))
+        planner = copy(self.planner).refresh(interest)
+        label = np.asarray(planner.plan_.listens.indices, np.int64)
+        if not self.method.organised:
+            return Refreshed(label, interest, self.messages, self.bytes)
+        kinds = _TABLE if isinstance(planner.embedding_, Table) else _WITHIN
+        sent = planner.report_.total(lambda step: step.what in kinds)
+        return Refreshed(label, interest, int(sent.messages), int(sent.bytes))
+
+    def centres(self) -> tuple[Doubles, Doubles]:
+        """Return the centres of clusters, and where each subscription is; not a number for who is nowhere."""
+        found = self.planner.embedding_
+        order = order_of(self.interest)
+        known = order[np.diff(self.interest.wants.indptr)[order] > 0]
+        points = found.coordinates if isinstance(found, Hierarchy | Table) else found.own
+        own = np.full((len(self.there), points.shape[1]), np.nan)
+        own[known] = normalised(points) if self.planner.normalise else points
+        some = ~np.isnan(own).any(axis=1)
+        label = self.label[some]
+        count = np.bincount(label, minlength=len(self.planner.size_))
+        total = np.stack([np.bincount(label, column, len(count)) for column in own[some].T], axis=1)
+        return total[count > 0] / count[count > 0, None], own
+
+    def differs(self, before: Computed, threshold: float) -> bool:
+        """Return whether clusters are so far from others that they should be installed (section 5).
+
+        Parameters
+        ----------
+        before
+            Those in use.
+        threshold
+            How far centres must have moved: see `Deviation`. Only spectral methods have such centres; all
+            others differ in any case.
+        """
+        if any(getattr(each.planner, "embedding_", None) is None for each in (self, before)):
+            return True
+        (old, was), (new, now) = before.centres(), self.centres()
+        _, one, other = np.intersect1d(before.there, self.there, return_indices=True)
+        both = ~(np.isnan(was[one]).any(axis=1) | np.isnan(now[other]).any(axis=1))
+        return deviation(old, new, was[one][both], now[other][both]).installs(threshold)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Refreshed:
+    """Where subscriptions belong after their coordinates were refreshed.
+
+    Parameters
+    ----------
+    label
+        For each of those that clusters were computed of its cluster, as the planner numbers them.
+    interest
+        The newer events that they matched.
+    messages, bytes
+        What it took.
+    """
+
+    label: Ints
+    interest: Interest
+    messages: int
+    bytes: int
+
+
+class Clustered:
+    """Clusters in use: numbers that stay, and places for subscriptions that come.
+
+    Parameters
+    ----------
+    stream
+        The events and subscriptions.
+    computed
+        The clusters at first.
+
+    Examples
+    --------
+    >>> from narrowcast.lab.clusters.stream import Stream
+    >>> stream = Stream([[1, 1, 0, 0, 1], [0, 0, 1, 1, 0]], comes=[0, 0, 0, 0, 1])
+    >>> here = np.arange(4)
+    >>> clustered = Clustered(stream, Method(name="direct", clusters=2).compute(stream, here, 0, 2))
+    >>> clustered.place(np.array([4]), 2)
+    >>> bool(clustered.label[4] == clustered.label[0] != clustered.label[2])
+    True
+    """
+
+    def __init__(self, stream: Stream, computed: Computed) -> None:
+        self.stream = stream
+        #: For each subscription its cluster, -1 for one that is not there.
+        self.label = np.full(stream.n_subscriptions, -1)
+        self.install(computed)
+
+    def install(self, computed: Computed) -> None:
+        """Put clusters to use, numbered such that as few subscriptions as can be move."""
+        self.number = self._numbers(computed)
+        self.label, self.computed = self.numbered(computed), computed
+
+    def numbered(self, computed: Computed) -> Ints:
+        """Return for each subscription its cluster if others were put to use."""
+        found = np.full(len(self.label), -1)
+        found[computed.there] = self._numbers(computed)[computed.label]
+        return found
+
+    def _numbers(self, computed: Computed) -> Ints:
+        """Return the number that each cluster gets."""
+        new = np.full(len(self.label), -1)
+        new[computed.there] = computed.label
+        return numbers_of(self.label, new, computed.planner.plan_.n_channels)
+
+    @property
+    def refreshable(self) -> bool:
+        """Whether there are coordinates, and nobody has left of those whom they were computed of."""
+        planner, there = self.computed.planner, self.computed.there
+        return getattr(planner, "embedding_", None) is not None and bool((self.label[there] >= 0).all())
+
+    def renewed(self, refreshed: Refreshed) -> Ints:
+        """Return for each subscription its cluster by newer coordinates; who came since stays."""
+        found = self.label.copy()
+        found[self.computed.there] = self.number[refreshed.label]
+        return found
+
+    def remove(self, gone: Ints) -> None:
+        """Let subscriptions go."""
+        self.label[gone] = -1
+
+    def place(self, came: Ints, now: int) -> None:
+        """Put subscriptions that come into clusters, without computing these anew.
+
+        A spectral method puts them where the nearest centre is, by the events that it was computed from, and
+        `direct` where they cost least by as many of the last events. By boxes it is the cluster whose mean
+        centre is nearest, or, as in any R-tree, whose bounding box grows least.
+
+        Parameters
+        ----------
+        came
+            Their numbers.
+        now
+            The event before which they come.
+        """
+        if len(came) == 0:
+            return
+        done = self.computed
+        if hasattr(done.planner, "place"):
+            history = self.stream.history(came, done.start, done.stop)
+            self.label[came] = self.number[done.planner.place(history)]
+        elif METHODS[done.method.name]:
+            boxes = self.stream.boxes
+            assert boxes is not None
+            where = grown_least if done.method.name == "r-tree" else nearest_centre
+            self.label[came] = where(boxes, self.label, came)
+        else:
+            self._enter(came, max(0, now - (done.stop - done.start)), now)
+
+    def _enter(self, came: Ints, start: int, stop: int) -> None:
+        """Put subscriptions, one after the other, where they cost least by some events."""
+        here = np.concatenate([np.flatnonzero(self.label >= 0), came])
+        history: Relation = relation(self.stream.history(here, start, stop))
+        n_clusters = max(int(self.number.max(initial=-1)), int(self.label.max(initial=-1))) + 1
+        clusters = Audiences.of(Interest(history), n_clusters, self.computed.planner.balance)
+        clusters.cluster[:] = self.label[here]
+        clusters.count_in()
+        clusters.fill(np.arange(len(here) - len(came), len(here)))
+        self.label[came] = clusters.cluster[len(here) - len(came) :]

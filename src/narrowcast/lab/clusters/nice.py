@@ -1,0 +1,224 @@
+"""A hierarchy of peers as in NICE (Banerjee et al. 2002), and the messages that keep it.
+
+tariq2012 spreads events in each cluster over such a hierarchy. All members are in groups of k to 3k - 1; each
+group has a leader, the leaders are in groups again, and so on up to one group, whose leader is the top. An
+event goes from the top to everybody in the groups of the top, and from each leader to the members of its
+groups below. So the parent of a member is the leader of the highest group that it is in itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from narrowcast.errors import ParameterError
+from narrowcast.validation import check_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Nice", "Upkeep"]
+
+#: A question and its answer.
+_BOTH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """Messages by kind; those of several hierarchies may be added.
+
+    Parameters
+    ----------
+    join
+        Of those who come: question and answer at the meeting point, then, layer by layer from the top to the
+        last but one, with each member of a group, to find the one below whom it joins; at last the request
+        and the reply of the lowest group.
+    leave
+        Of those who leave: one to each other member of each of their groups. Where a leader leaves, also one
+        from the next leader to each other member, and its request and the reply in the group above.
+    split
+        Of groups of 3k and more: one to each other member, and request and reply of the new leader above.
+    merge
+        Of groups of less than k: request and reply between both leaders, one to each other member that goes
+        along, and what it takes the leader to leave the groups above.
+    """
+
+    join: int = 0
+    leave: int = 0
+    split: int = 0
+    merge: int = 0
+
+    @property
+    def total(self) -> int:
+        """All messages."""
+        return sum(getattr(self, each.name) for each in fields(self))
+
+    def __add__(self, other: Upkeep) -> Upkeep:
+        return Upkeep(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
+
+class Nice:
+    """The hierarchy of one cluster.
+
+    Peers have no distances here: who comes goes where groups are smallest, a group is cut in the middle, and
+    the member that has been in a group longest leads it.
+
+    Parameters
+    ----------
+    members
+        Who is there at first, numbers of peers; that takes no message.
+    least
+        The k of groups, which have k to 3k - 1 members; the one at the top may have fewer.
+
+    Examples
+    --------
+    >>> nice = Nice(range(8))
+    >>> nice.parents()
+    {0: -1, 1: 0, 2: 0, 3: 0, 4: 0, 5: 0, 6: 0, 7: 0}
+    >>> nice.join(8)
+    Upkeep(join=4, leave=0, split=10, merge=0)
+    >>> nice.groups()
+    [[[0, 1, 2, 3, 4], [5, 6, 7, 8]], [[0, 5]]]
+    >>> nice.parents()[8], nice.heartbeats
+    (5, 34)
+    """
+
+    def __init__(self, members: Iterable[int] = (), *, least: int = 3) -> None:
+        check_whole("least", least, least=2)
+        self.least = least
+        self.most = 3 * least - 1
+        #: For each layer, the lowest first, the group of each peer; a group's first member leads it.
+        self._layers: list[dict[int, list[int]]] = []
+        for member in members:
+            self.join(member)
+
+    def __len__(self) -> int:
+        return len(self._layers[0]) if self._layers else 0
+
+    def __contains__(self, member: int) -> bool:
+        return bool(self._layers) and member in self._layers[0]
+
+    @property
+    def top(self) -> int:
+        """The peer that events come in by; -1 without members."""
+        return next(iter(self._layers[-1].values()))[0] if self._layers else -1
+
+    @property
+    def heartbeats(self) -> int:
+        """The messages of an interval: each member of a group to each other one."""
+        return sum(len(group) - 1 for layer in self._layers for group in layer.values())
+
+    def groups(self) -> list[list[list[int]]]:
+        """Return the groups of each layer, the lowest first; leaders come first."""
+        return [[list(group) for group in _distinct(layer)] for layer in self._layers]
+
+    def parents(self) -> dict[int, int]:
+        """Return whom each member gets events from, -1 for the top."""
+        found = {}
+        for layer in self._layers:  # what a higher layer says holds
+            found.update({member: group[0] for member, group in layer.items()})
+        if found:
+            found[self.top] = -1
+        return found
+
+    def join(self, member: int) -> Upkeep:
+        """Let a peer come."""
+        if member in self:
+            raise ParameterError(f"peer {member} is a member already; let it leave first")
+        if not self._layers:
+            self._layers = [{member: [member]}]
+            return Upkeep(join=_BOTH)
+        messages, group = _BOTH, next(iter(self._layers[-1].values()))
+        for below in reversed(self._layers[:-1]):
+            messages += _BOTH * len(group)
+            group = min((below[each] for each in group), key=len)
+        messages += _BOTH
+        group.append(member)
+        self._layers[0][member] = group
+        return Upkeep(join=messages, split=self._split(0, group))
+
+    def leave(self, member: int) -> Upkeep:
+        """Let a peer go."""
+        if member not in self:
+            raise ParameterError(f"peer {member} is no member; let it join first")
+        messages = self._withdraw(member, 0)
+        self._flatten()
+        merged, split = self._mend()
+        return Upkeep(leave=messages, merge=merged, split=split)
+
+    def _flatten(self) -> None:
+        """Take off layers above one group."""
+        while self._layers and not self._layers[-1]:
+            self._layers.pop()
+        while len(self._layers) > 1 and len(self._layers[-1]) < 2:
+            self._layers.pop()
+
+    def _split(self, number: int, group: list[int]) -> int:
+        """Cut a group that is too large in two, and those above that become so; return the messages."""
+        messages = 0
+        while len(group) > self.most:
+            messages += len(group) - 1 + _BOTH
+            half = (len(group) + 1) // 2
+            other = group[half:]
+            del group[half:]
+            layer = self._layers[number]
+            layer.update(dict.fromkeys(other, other))
+            number += 1
+            if number == len(self._layers):
+                above = [group[0], other[0]]
+                self._layers.append(dict.fromkeys(above, above))
+                break
+            above = self._layers[number][group[0]]
+            above.append(other[0])
+            self._layers[number][other[0]] = above
+            group = above
+        return messages
+
+    def _mend(self) -> tuple[int, int]:
+        """Merge groups that are too small; return the messages of that, and of splits that come of it."""
+        merged = split = 0
+        while (found := self._small()) is not None:
+            number, group = found
+            layer, upper = self._layers[number], self._layers[number + 1]
+            leader, above = group[0], upper[group[0]]
+            other = min((layer[each] for each in above if each != leader), key=len)
+            merged += _BOTH + len(group) - 1 + self._withdraw(leader, number + 1)
+            other.extend(group)
+            layer.update(dict.fromkeys(group, other))
+            self._flatten()
+            split += self._split(number, other)
+        return merged, split
+
+    def _withdraw(self, member: int, number: int) -> int:
+        """Take a peer out of a layer and those above; return the messages.
+
+        Where it leads a group the next member does so, and takes its place in the group above.
+        """
+        messages, heir = 0, -1
+        for layer in self._layers[number:]:
+            if member not in layer:
+                break
+            group = layer.pop(member)
+            leads = group[0] == member
+            group.remove(member)
+            messages += len(group)
+            if heir >= 0:
+                group.append(heir)
+                layer[heir] = group
+                messages += _BOTH
+            heir = group[0] if leads and group else -1
+            messages += len(group) - 1 if heir >= 0 else 0
+        return messages
+
+    def _small(self) -> tuple[int, list[int]] | None:
+        """Return the layer and the members of a group that is too small and has others beside it."""
+        for number in range(len(self._layers) - 2, -1, -1):
+            for group in _distinct(self._layers[number]):
+                if len(group) < self.least:
+                    return number, group
+        return None
+
+
+def _distinct(layer: dict[int, list[int]]) -> list[list[int]]:
+    """Return the groups of a layer, in the order of their leaders' coming."""
+    return [group for member, group in layer.items() if group[0] == member]

@@ -1,0 +1,210 @@
+"""Events that stream by, and subscriptions that come and go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from narrowcast.errors import ParameterError
+from narrowcast.lab.boxes.base import finite
+from narrowcast.model.relation import relation, rows_of
+from narrowcast.validation import check_seed, check_whole
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from narrowcast.model.relation import Relation
+
+    Doubles = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+__all__ = ["Stream", "lives"]
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """Which events match which subscriptions, and when these are there.
+
+    Parameters
+    ----------
+    matches
+        Events x subscriptions, in the order in which events come; anything scipy reads as a matrix. It says
+        what a subscription matches whether it is there or not.
+    peers
+        For each subscription the number of its peer; each is a peer of its own where left out.
+    comes, leaves
+        For each subscription the event before which it comes, and before which it leaves; all are there from
+        the beginning to the end where left out.
+    boxes
+        The lower and the upper ends (lo, hi] of the boxes of subscriptions, for methods that need them; sides
+        may be infinite.
+    points
+        Where events are, a row each and a column for each attribute of the boxes, for an R-tree, which sends
+        them by that. Whoever matches an event has it in its box.
+
+    Attributes
+    ----------
+    sides
+        The boxes as they were given; `boxes` are finite.
+
+    Examples
+    --------
+    >>> stream = Stream([[1, 0, 0], [1, 1, 1]], comes=[0, 0, 1])
+    >>> stream.pairs(0, 2)
+    (array([0, 1, 1, 1]), array([0, 0, 1, 2]))
+    >>> stream.there(0).tolist()
+    [True, True, False]
+    """
+
+    matches: Any
+    peers: Any = None
+    comes: Any = None
+    leaves: Any = None
+    boxes: tuple[Any, Any] | None = None
+    points: Any = None
+    sides: tuple[Any, Any] | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        found: Relation = relation(self.matches)
+        n_events, n = found.shape
+        peers = np.arange(n) if self.peers is None else _whole("peers", self.peers, n)
+        comes = np.zeros(n, np.int64) if self.comes is None else _whole("comes", self.comes, n)
+        leaves = np.full(n, n_events) if self.leaves is None else _whole("leaves", self.leaves, n)
+        wrong = np.flatnonzero(leaves < comes)
+        if len(wrong):
+            raise ParameterError(
+                f"subscription {wrong[0]} leaves before event {leaves[wrong[0]]} and comes before event "
+                f"{comes[wrong[0]]}; let it come first"
+            )
+        if self.boxes is not None:
+            lo, hi = finite(*self.boxes)
+            if len(lo) != n:
+                raise ParameterError(f"there are {len(lo)} boxes of {n} subscriptions; give a row for each")
+            object.__setattr__(self, "sides", tuple(np.asarray(each, np.float64) for each in self.boxes))
+            object.__setattr__(self, "boxes", (lo, hi))
+        if self.points is not None:
+            object.__setattr__(self, "points", self._located(found))
+        for name, value in (("matches", found), ("peers", peers), ("comes", comes), ("leaves", leaves)):
+            object.__setattr__(self, name, value)
+
+    def _located(self, matches: Relation) -> Doubles:
+        """Return where events are, once it is sure that they are in the boxes that they match."""
+        points = np.asarray(self.points, np.float64)
+        if self.sides is None:
+            raise ParameterError("points say which boxes events are in; give boxes as well")
+        lo, hi = self.sides
+        if points.shape != (matches.shape[0], lo.shape[1]):
+            raise ParameterError(
+                f"points have shape {points.shape}; give a row for each of the {matches.shape[0]} events and "
+                f"a column for each of the {lo.shape[1]} attributes of boxes"
+            )
+        event, which = rows_of(matches), matches.indices
+        outside = ~((points[event] > lo[which]) & (points[event] <= hi[which])).all(axis=1)
+        if outside.any():
+            first = int(outside.argmax())
+            raise ParameterError(
+                f"event {event[first]} matches subscription {which[first]} and is not in its box; give boxes "
+                "(lo, hi] around all that subscriptions match"
+            )
+        return points
+
+    @property
+    def n_events(self) -> int:
+        """How many events there are."""
+        return int(self.matches.shape[0])
+
+    @property
+    def n_subscriptions(self) -> int:
+        """How many subscriptions there are, at one time or another."""
+        return int(self.matches.shape[1])
+
+    @cached_property
+    def _served(self) -> tuple[Ints, Ints]:
+        """Pairs of event and subscription such that the event matches the subscription, which is there."""
+        event, which = rows_of(self.matches), self.matches.indices.astype(np.int64)
+        there = (self.comes[which] <= event) & (event < self.leaves[which])
+        return event[there], which[there]
+
+    def there(self, event: int) -> NDArray[np.bool_]:
+        """Return which subscriptions are there when an event comes."""
+        return np.asarray((self.comes <= event) & (event < self.leaves))
+
+    def pairs(self, start: int, stop: int) -> tuple[Ints, Ints]:
+        """Return who has to get which of some events: numbers of events, from 0, and of subscriptions."""
+        event, which = self._served
+        some = slice(*np.searchsorted(event, [start, stop]))
+        return event[some] - start, which[some]
+
+    def history(self, subscriptions: Ints, start: int, stop: int) -> Relation:
+        """Return subscriptions x events: which of some events they match, there or not."""
+        return relation(self.matches[start:stop][:, subscriptions].T)
+
+    def changes(self) -> Ints:
+        """Return the events before which somebody comes or leaves, each once."""
+        found = np.unique(np.concatenate([self.comes, self.leaves]))
+        return found[(found > 0) & (found < self.n_events)]
+
+
+def lives(
+    n: int, n_events: int, *, churn: float, step: int, seed: int = 0, start: int = 0
+) -> tuple[Ints, Ints]:
+    """Return when subscriptions come and leave such that at every step some leave and as many others come.
+
+    Parameters
+    ----------
+    n
+        How many are there at any time.
+    n_events
+        How many events there are.
+    churn
+        The share of those there that leaves at a step, drawn at random (tariq2012, figure 3l).
+    step
+        How many events a step takes.
+    seed
+        What is drawn from.
+    start
+        The event at which the first step begins; at its end the first leave.
+
+    Returns
+    -------
+    tuple
+        `comes` and `leaves` of the n, and behind them of those that come, in their order.
+
+    Examples
+    --------
+    >>> comes, leaves = lives(4, 30, churn=0.5, step=10, seed=1)
+    >>> comes.tolist(), sorted(leaves.tolist())
+    ([0, 0, 0, 0, 10, 10, 20, 20], [10, 10, 20, 20, 30, 30, 30, 30])
+    """
+    check_whole("n", n, least=0)
+    check_whole("step", step)
+    check_seed(seed)
+    if not 0 <= churn <= 1:
+        raise ParameterError(f"churn is {churn!r}; give a share from 0 to 1")
+    count = round(churn * n)
+    times = np.arange(start + step, n_events, step)
+    comes = np.concatenate([np.zeros(n, np.int64), np.repeat(times, count)])
+    leaves = np.full(len(comes), n_events)
+    rng = np.random.default_rng(seed)
+    there = np.arange(n)
+    for i, time in enumerate(times.tolist()):
+        gone = rng.permutation(n)[:count]
+        leaves[there[gone]] = time
+        there[gone] = np.arange(n + i * count, n + (i + 1) * count)
+    return comes, leaves
+
+
+def _whole(name: str, values: ArrayLike, n: int) -> Ints:
+    """Return whole numbers of at least 0, one for each subscription."""
+    found = np.asarray(values)
+    if found.shape != (n,) or (n and not np.issubdtype(found.dtype, np.integer)):
+        raise ParameterError(
+            f"{name} has shape {found.shape} and type {found.dtype}; give a whole number for each of the {n} "
+            "subscriptions"
+        )
+    if n and found.min() < 0:
+        raise ParameterError(f"{name} has {found.min()}; give numbers of at least 0")
+    return found.astype(np.int64)

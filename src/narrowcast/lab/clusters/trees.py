@@ -1,0 +1,211 @@
+"""Who is in which cluster and gets events from whom, and how far events come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from narrowcast.lab.clusters.traffic import Delivery, Traffic
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from narrowcast.lab.clusters.traffic import Variant
+
+    Bools = NDArray[np.bool_]
+    Doubles = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+    Hashes = NDArray[np.uint64]
+
+__all__ = ["Trees"]
+
+#: The most pairs of events and members in a block.
+_BLOCK = 1 << 22
+
+
+@dataclass(frozen=True, eq=False)
+class Trees:
+    """The trees of all clusters at one time. A member is a peer in one cluster.
+
+    Parameters
+    ----------
+    cluster, peer
+        For each member the number of its cluster and of its peer; by cluster, then by peer.
+    parent
+        For each member the number of the member that it gets events from, -1 for the top of a cluster.
+    member
+        For each subscription the member that it belongs to, -1 while it is not there.
+    n_peers
+        How many peers there are, there or not.
+
+    Examples
+    --------
+    >>> trees = Trees(np.array([0, 0, 0]), np.array([0, 1, 2]), np.array([-1, 0, 1]), np.array([0, 1, 2]), 3)
+    >>> found = trees.sent(np.array([0, 1]), np.array([0, 1]), 2)  # an event for the top, one for its child
+    >>> found.matches, found.flooding.receptions, found.forwarding.receptions
+    (2, 6, 3)
+    """
+
+    cluster: Ints
+    peer: Ints
+    parent: Ints
+    member: Ints
+    n_peers: int
+
+    @property
+    def n_members(self) -> int:
+        """How many members there are in all clusters."""
+        return len(self.cluster)
+
+    @cached_property
+    def n_clusters(self) -> int:
+        """How many numbers of clusters there are."""
+        return int(self.cluster.max(initial=-1)) + 1
+
+    @cached_property
+    def subscriptions(self) -> Ints:
+        """How many subscriptions each member has."""
+        return np.bincount(self.member[self.member >= 0], minlength=self.n_members)
+
+    @cached_property
+    def top(self) -> Ints:
+        """For each member the top of its cluster."""
+        found = np.full(self.n_clusters, -1)
+        tops = np.flatnonzero(self.parent < 0)
+        found[self.cluster[tops]] = tops
+        return found[self.cluster]
+
+    @cached_property
+    def _by_peer(self) -> tuple[Ints, Ints]:
+        """Members ordered by peer, and where each peer that is there begins."""
+        order = np.argsort(self.peer, kind="stable")
+        return order, np.flatnonzero(np.diff(self.peer[order], prepend=-1))
+
+    def blocks(self, n_events: int) -> list[tuple[int, int]]:
+        """Return runs of events that are looked at together."""
+        size = max(1, _BLOCK // max(self.n_members, 1))
+        return [(start, min(start + size, n_events)) for start in range(0, n_events, size)]
+
+    def gets(
+        self,
+        event: Ints,
+        subscription: Ints,
+        n_events: int,
+        variant: Variant,
+        points: Doubles | None = None,  # noqa: ARG002
+    ) -> Bools:
+        """Return which member gets which event, a row for each event.
+
+        Parameters
+        ----------
+        event, subscription
+            Pairs such that the event matches the subscription, which is there.
+        n_events
+            How many events there are, numbered from 0.
+        variant
+            By `flooding` all members of a cluster get an event that anybody there wants; by `forwarding`
+            those who want it, and those on the way from the top to them.
+        points
+            Where events are, which changes nothing here.
+        """
+        wants = self.member[subscription]
+        if variant == "flooding":
+            hit = np.zeros((n_events, self.n_clusters), np.bool_)
+            hit[event, self.cluster[wants]] = True
+            return np.asarray(hit[:, self.cluster])
+        found = np.zeros((n_events, self.n_members), np.bool_)
+        while len(wants):
+            found[event, wants] = True
+            wants = self.parent[wants]
+            event, wants = event[wants >= 0], wants[wants >= 0]
+        return found
+
+    def peers(self, gets: Bools) -> Bools:
+        """Return which of the peers that are there, in their order, gets which event, given which member."""
+        order, start = self._by_peer
+        if len(start) == 0:
+            return np.zeros((len(gets), 0), np.bool_)
+        found: Bools = np.logical_or.reduceat(gets[:, order], start, axis=1)
+        return found
+
+    def sent(self, event: Ints, subscription: Ints, n_events: int, points: Doubles | None = None) -> Traffic:
+        """Return what events take by both variants, without control.
+
+        Parameters
+        ----------
+        event, subscription, n_events, points
+            As for `gets`, events in order.
+        """
+        total = Traffic(events=n_events, matches=len(event))
+        for start, stop in self.blocks(n_events):
+            some = slice(*np.searchsorted(event, [start, stop]))
+            here = event[some] - start, subscription[some], stop - start
+            wants = np.zeros((stop - start, self.n_members), np.bool_)
+            wants[here[0], self.member[here[1]]] = True
+            where = None if points is None else points[start:stop]
+            total += Traffic(
+                peer_matches=int(np.count_nonzero(self.peers(wants))),
+                flooding=self._delivery(self.gets(*here, "flooding", where)),
+                forwarding=self._delivery(self.gets(*here, "forwarding", where)),
+            )
+        return total
+
+    def _delivery(self, gets: Bools) -> Delivery:
+        """Return how many members, peers and subscriptions get events."""
+        copies = np.count_nonzero(gets, axis=0)
+        receptions = int(copies.sum())
+        single = len(self._by_peer[1]) == self.n_members
+        reached = receptions if single else int(np.count_nonzero(self.peers(gets)))
+        return Delivery(receptions, reached, int(copies @ self.subscriptions))
+
+    def updates(self, before: Trees) -> tuple[int, int]:
+        """Return the messages that say what is wanted, by flooding and by forwarding: see `Delivery`.
+
+        Parameters
+        ----------
+        before
+            The trees until now. What changes at one time is told at once.
+        """
+        if before is self:
+            return 0, 0
+        own, below = self._hashes
+        was_own, was_below = before._hashes
+        at = np.searchsorted(before._code, self._code)
+        at = np.minimum(at, max(before.n_members - 1, 0))
+        there = before._code[at] == self._code if before.n_members else np.zeros(self.n_members, np.bool_)
+        below_top = self.parent >= 0
+
+        def changed(now: Hashes, was: Hashes, told: Ints, was_told: Ints) -> int:
+            if before.n_members == 0:
+                return int(np.count_nonzero(below_top))
+            whom, whom_before = self.peer[told], before.peer[was_told[at]]
+            same = there & (now == was[at]) & (whom == whom_before) & (before.parent[at] >= 0)
+            return int(np.count_nonzero(below_top & ~same))
+
+        return (
+            changed(own, was_own, self.top, before.top),
+            changed(below, was_below, self.parent, before.parent),
+        )
+
+    @cached_property
+    def _code(self) -> Ints:
+        """A number that each member keeps for as long as it is in its cluster; ascending."""
+        return self.cluster * self.n_peers + self.peer
+
+    @cached_property
+    def _hashes(self) -> tuple[Hashes, Hashes]:
+        """A number for the subscriptions of each member, and one for these and all below it."""
+        key = np.random.default_rng(0).integers(0, 2**63, len(self.member), np.uint64)
+        there = self.member >= 0
+        own = np.zeros(self.n_members, np.uint64)
+        np.add.at(own, self.member[there], key[there])  # wraps, as a hash may
+        below = own.copy()
+        at, above = np.arange(self.n_members), self.parent
+        while len(at):
+            at, above = at[above >= 0], above[above >= 0]
+            np.add.at(below, above, own[at])
+            above = self.parent[above]
+        return own, below

@@ -1,0 +1,281 @@
+"""A matcher of CobasTrees: each box lives in the tree of one attribute, and is checked in the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+
+import numpy as np
+
+from narrowcast.errors import InputError, ParameterError
+from narrowcast.lab.cobas.forwarding import code_of, collected
+from narrowcast.lab.cobas.intervals import Intervals
+from narrowcast.lab.cobas.store import frozen
+from narrowcast.lab.cobas.tree import CobasTree
+from narrowcast.lab.kernels import cobas as kernels
+from narrowcast.lab.kernels.cobas import HEIGHT, LEFT, PARENT, RIGHT, START, Bounds, Nodes
+from narrowcast.matching.indexed import Indexed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from narrowcast.lab.cobas.forwarding import How
+    from narrowcast.matching.index import Codes, Found
+    from narrowcast.matching.ranks import CodedBoxes, Ranks
+    from narrowcast.model.events import EventBatch
+    from narrowcast.model.schema import Schema
+
+    Doubles = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+    Numbers = NDArray[np.int32]
+
+Route = Literal["selective", "random"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CobasIndex:
+    """Trees over the columns of coded boxes; never changed.
+
+    A box (lo, hi] in codes is the interval [lo + 1, hi] of the column whose tree it is in.
+
+    Parameters
+    ----------
+    n_boxes
+        How many boxes there are.
+    last
+        The last code of each column.
+    column, root
+        The column that each tree goes over, and its root. A column without boxes has no tree.
+    everywhere
+        The boxes that bound nothing.
+    nodes
+        The nodes of all trees; they own segments.
+    bounds
+        The box of each segment.
+    """
+
+    n_boxes: int
+    last: Ints
+    column: Numbers
+    root: Ints
+    everywhere: Numbers
+    nodes: Nodes
+    bounds: Bounds
+
+    @classmethod
+    def build(cls, boxes: CodedBoxes, weight: Doubles) -> Self:
+        """Index boxes, each in the tree of the column in which its bound has the least weight.
+
+        A box that is empty in any column holds no event, and is in no tree.
+        """
+        bound = kernels.least(boxes.indptr, weight)
+        hollow = np.zeros(len(boxes), bool)
+        hollow[boxes.box[boxes.lo >= boxes.hi]] = True
+        box = np.flatnonzero((bound >= 0) & ~hollow)
+        column = boxes.column[bound[box]]
+        order = np.argsort(column, kind="stable")
+        box, column = box[order], column[order]
+        columns, start = np.unique(column, return_index=True)
+        trees = []
+        for some in np.split(box, start[1:]) if len(columns) else []:
+            low, high = boxes.lo[bound[some]], boxes.hi[bound[some]]
+            trees.append(CobasTree(Intervals(low.astype(np.float64) + 1, high.astype(np.float64))))
+        nodes, root = _joined(trees)
+        own = box[nodes.owner].astype(np.int32)
+        bounds = kernels.arrange(boxes.indptr, boxes.column, boxes.lo, boxes.hi, weight, own, bound)
+        nodes = nodes._replace(owner=np.arange(len(own), dtype=np.int32))
+        everywhere = np.flatnonzero(bound < 0).astype(np.int32)
+        return cls._of(len(boxes), boxes.last, columns.astype(np.int32), root, everywhere, nodes, bounds)
+
+    @classmethod
+    def _of(
+        cls,
+        n_boxes: int,
+        last: Ints,
+        column: Numbers,
+        root: Ints,
+        everywhere: Numbers,
+        nodes: Nodes,
+        bounds: Bounds,
+    ) -> Self:
+        """Return an index whose arrays cannot be written, as mapped ones cannot: kernels want one kind."""
+        return cls(
+            n_boxes,
+            last,
+            frozen(column),
+            frozen(root),
+            frozen(everywhere),
+            Nodes(**{name: frozen(array) for name, array in nodes._asdict().items()}),
+            Bounds(**{name: frozen(array) for name, array in bounds._asdict().items()}),
+        )
+
+    def find(self, codes: Codes) -> Found:
+        """Return the boxes of each event."""
+        events = self._codes(codes)
+        given = (self.nodes, self.root, self.column, self.everywhere, self.n_boxes, self.bounds, events)
+        return collected(lambda event, found, indptr: kernels.find(*given, event, found, indptr), len(events))
+
+    def count(self, codes: Codes) -> Ints:
+        """Return how many boxes hold each event."""
+        counts = np.zeros(len(codes), np.int64)
+        kernels.count(self.nodes, self.root, self.column, self.bounds, self._codes(codes), counts)
+        return counts + len(self.everywhere)
+
+    def probe(self, codes: Codes, how: How) -> tuple[Ints, Ints]:
+        """Return the messages of each event in all trees, and its hops in the one where it has most."""
+        messages, hops = np.zeros((2, len(codes)), np.int64)
+        given = (self.nodes, self.root, self.column, self._codes(codes), code_of(how))
+        kernels.probe(*given, messages, hops)
+        return messages, hops
+
+    def stats(self) -> dict[str, Any]:
+        """Return what it holds."""
+        return {
+            "trees": len(self.root),
+            "nodes": len(self.nodes.number),
+            "height": int(self.nodes.link[self.root, HEIGHT].max(initial=0)),
+            "everywhere": len(self.everywhere),
+        }
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all that it is made of."""
+        return {
+            "n_boxes": np.array([self.n_boxes]),
+            "last": self.last,
+            "tree_column": self.column,
+            "root": self.root,
+            "everywhere": self.everywhere,
+            **self.nodes._asdict(),
+            **self.bounds._asdict(),
+        }
+
+    @classmethod
+    def restore(cls, arrays: dict[str, NDArray[Any]]) -> Self:
+        """Return the index that is made of these arrays; any that do not fit together are an error."""
+        nodes = Nodes(*(arrays[name] for name in Nodes._fields))
+        bounds = Bounds(*(arrays[name] for name in Bounds._fields))
+        root, column = arrays["root"], arrays["tree_column"]
+        n_listed = {len(nodes.lower_end), len(nodes.lower), len(nodes.upper_end), len(nodes.upper)}
+        n_bounds = {len(bounds.column), len(bounds.lo), len(bounds.hi), int(bounds.indptr[-1])}
+        n_segments = {len(nodes.owner), len(bounds.box), len(bounds.indptr) - 1}
+        fit = len(root) == len(column) and len(nodes.number) == len(nodes.link)
+        fit = fit and len(n_listed) == len(n_bounds) == len(n_segments) == 1
+        if not fit or root.max(initial=-1) >= len(nodes.link):
+            raise ValueError("the parts of the trees do not fit together")
+        n_boxes = int(arrays["n_boxes"][0])
+        return cls._of(n_boxes, arrays["last"], column, root, arrays["everywhere"], nodes, bounds)
+
+    def _codes(self, codes: Codes) -> Codes:
+        """Return codes as the kernels take them: of one type, in one piece, not to be written."""
+        if codes.ndim != 2 or codes.shape[1] != len(self.last):
+            raise InputError(
+                f"codes have shape {codes.shape}; give {len(self.last)} columns, one row per event"
+            )
+        return frozen(np.ascontiguousarray(codes, self.bounds.lo.dtype))
+
+
+class Cobas(Indexed):
+    """Looks each event up in a CobasTree per attribute: what a system of many machines would do, in one.
+
+    A subscription is in the tree of one of its attributes only, so nothing is found twice; the others are
+    compared for those that are found (cobas2009, section II-D). An attribute that no subscription is looked
+    up by has no tree. Fast where subscriptions are narrow in some attribute; `probe` tells what the lookups
+    would cost over a network.
+
+    Parameters
+    ----------
+    route
+        Which of its attributes a subscription is looked up by: `selective`, the one in which it is least
+        likely to hold an event, or `random`, as published.
+    seed
+        What `random` is drawn by.
+    threads
+        How many threads share a batch of events.
+
+    Examples
+    --------
+    >>> import pyarrow as pa, narrowcast as nc
+    >>> events = nc.EventBatch.from_arrow(pa.table({"price": [80.0, 75.0], "volume": [10, 20]}))
+    >>> filters = ["price > 75", "price BETWEEN 70 AND 75 AND volume > 15", "volume < 15"]
+    >>> matcher = Cobas().fit(nc.compile_filters(events.schema, filters).subscriptions)
+    >>> [row.tolist() for row in matcher.match(events)]
+    [[0, 2], [1]]
+    >>> messages, hops = matcher.probe(events)
+    >>> messages.tolist(), hops.tolist()
+    ([0, 1], [0, 1])
+    """
+
+    _indexes = (CobasIndex,)
+
+    def __init__(self, *, route: Route = "selective", seed: int = 0, threads: int = 1) -> None:
+        super().__init__(threads=threads)
+        if route not in get_args(Route):
+            raise ParameterError(f"route is {route!r}; give one of {', '.join(get_args(Route))}")
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise ParameterError(f"seed is {seed!r}; give a whole number from 0 on")
+        self.route = route
+        self.seed = seed
+
+    def _index(self, boxes: CodedBoxes, ranks: Ranks, schema: Schema, sample: Codes | None) -> CobasIndex:
+        if self.route == "random":
+            weight = np.random.default_rng(self.seed).random(len(boxes.column))
+        else:
+            weight = selectivity(boxes, sample)
+        return CobasIndex.build(boxes, weight)
+
+    def probe(self, events: EventBatch, how: How = "selective") -> tuple[Ints, Ints]:
+        """Return the messages that each event takes in all trees, and its hops in the longest of them.
+
+        Lookups of the first node of each tree and delivery are not counted. Subscriptions that were added
+        since everything was indexed last are left out.
+        """
+        index = self._snapshot.segments[0].index
+        assert isinstance(index, CobasIndex)
+        return index.probe(self._codes(events), how)
+
+
+def selectivity(boxes: CodedBoxes, sample: Codes | None = None) -> Doubles:
+    """Return the share of events that each bound is likely to hold.
+
+    Without a sample, all codes of a column are taken to be as likely; beside one, they weigh as much as one
+    event, so that among bounds that hold none of it the narrower one is the more selective.
+    """
+    share = (boxes.hi.astype(np.float64) - boxes.lo) / boxes.last[boxes.column]
+    if sample is None or len(sample) == 0:
+        return share
+    for c in range(boxes.n_columns):
+        seen, bound = np.sort(sample[:, c]), boxes.column == c
+        ends = [np.searchsorted(seen, some[bound], side="right") for some in (boxes.lo, boxes.hi)]
+        share[bound] += ends[1] - ends[0]
+    weight: Doubles = share / (1 + len(sample))
+    return weight
+
+
+def _joined(trees: list[CobasTree]) -> tuple[Nodes, Ints]:
+    """Return the nodes of several trees as one, intervals numbered on from tree to tree, and their roots."""
+    parts: list[Nodes] = []
+    root = []
+    n_nodes = n_listed = n_segments = 0
+    for tree in trees:
+        store = tree._store
+        link = store.link[: store.n_nodes].copy()
+        for column in (LEFT, RIGHT, PARENT):
+            link[:, column] += np.where(link[:, column] < 0, 0, n_nodes)
+        link[:, START] += n_listed
+        at = slice(store.n_listed)
+        parts.append(
+            Nodes(
+                store.number[: store.n_nodes],
+                link,
+                store.lower_end[at],
+                store.lower[at] + np.int32(n_segments),
+                store.upper_end[at],
+                store.upper[at] + np.int32(n_segments),
+                store.owner[: store.n_segments] + np.int32(n_segments),
+            )
+        )
+        root.append(store.root + n_nodes)
+        n_nodes, n_listed = n_nodes + store.n_nodes, n_listed + store.n_listed
+        n_segments += store.n_segments
+    parts.append(CobasTree()._store.nodes())  # of the right types where there is no tree
+    return Nodes(*map(np.concatenate, zip(*parts, strict=True))), np.array(root, np.int64)

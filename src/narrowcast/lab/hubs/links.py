@@ -1,0 +1,145 @@
+"""Machines on a circle that know some others, and how many hops it takes to find one."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from narrowcast.errors import ParameterError
+from narrowcast.lab.kernels import links as kernels
+from narrowcast.validation import check_seed, check_whole
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Ints: TypeAlias = NDArray[np.int64]
+    Doubles: TypeAlias = NDArray[np.float64]
+    Numbers: TypeAlias = NDArray[np.int32]
+
+#: Whom a machine knows besides its neighbours.
+Kind = Literal["harmonic", "fingers"]
+
+
+class Links:
+    """Machines on a circle in the order of their ranges, each of which knows log2 of them.
+
+    A machine knows the next one, and others further on: `harmonic`, Mercury's way, draws how far, the less
+    likely the further; `fingers` are at the powers of two. A lookup goes on to the one it knows that is
+    furthest on, but not past the end (Mercury's greedy routing; cobas2009, section VII-A: log N links, so
+    that it takes about log N hops). Distances are counted in machines, not in values: that is what Mercury
+    estimates from samples where ranges are uneven.
+
+    Parameters
+    ----------
+    n_nodes
+        How many machines there are.
+    kind
+        Whom they know.
+    seed
+        What links are drawn from.
+
+    Examples
+    --------
+    >>> links = Links(1024, seed=1)
+    >>> links.away.shape, links.hops([0, 5, 7], [1000, 5, 8]).tolist()
+    ((1024, 10), [5, 0, 1])
+    >>> Links(8, kind="fingers").hops([1, 1], [0, 6]).tolist()
+    [3, 2]
+    """
+
+    #: How far on the machines are that each knows, ascending: machines x links.
+    away: Numbers
+
+    def __init__(self, n_nodes: int, *, kind: Kind = "harmonic", seed: int = 0) -> None:
+        check_whole("n_nodes", n_nodes)
+        check_seed(seed)
+        if kind not in get_args(Kind):
+            raise ParameterError(f"kind is {kind!r}; give one of {', '.join(get_args(Kind))}")
+        self.kind = kind
+        many = math.ceil(math.log2(n_nodes)) if n_nodes > 1 else 0
+        if kind == "fingers":
+            away = np.broadcast_to(2 ** np.arange(many), (n_nodes, many))
+        else:
+            chance = np.random.default_rng(seed).random((n_nodes, many))
+            # Of the distances 1 to n - 1, one has a share as its inverse, nearly.
+            away = np.sort(np.floor(np.power(float(n_nodes), chance)), axis=1)
+        self.away = np.ascontiguousarray(away, np.int32)
+        self.away.flags.writeable = False
+
+    @property
+    def n_nodes(self) -> int:
+        """How many machines there are."""
+        return len(self.away)
+
+    @property
+    def per_node(self) -> int:
+        """How many others a machine knows, besides its neighbours."""
+        return int(self.away.shape[1])
+
+    def named(self) -> Ints:
+        """Return how many machines have a link to each."""
+        to = (np.arange(self.n_nodes)[:, None] + self.away) % self.n_nodes
+        return np.bincount(to.ravel(), minlength=self.n_nodes)
+
+    def hops(self, source: ArrayLike, target: ArrayLike) -> Ints:
+        """Return how many hops each lookup takes."""
+        return kernels.ways(self.away, *self._both(source, target))
+
+    def recalled(self, source: ArrayLike, target: ArrayLike, *, room: int) -> Ints:
+        """Return the same where each source recalls the machines that its last lookups ended at.
+
+        Lookups come one after the other. Who asks sends the first hop to whomever it recalls or has a link
+        to, the furthest on of all; others on the way go by their links. What was not used for longest is
+        forgotten (LRU).
+
+        Parameters
+        ----------
+        source, target
+            Machines that ask, and those that they look for.
+        room
+            How many machines each recalls.
+
+        Examples
+        --------
+        >>> Links(1024, seed=1).recalled([0, 0, 0], [1000, 1000, 1001], room=4).tolist()
+        [5, 1, 2]
+        """
+        check_whole("room", room, least=0)
+        begin, end = self._both(source, target)
+        asked, asker = np.unique(begin, return_inverse=True)
+        recent = np.full((len(asked), room), -1, np.int64)
+        return kernels.recalled(self.away, begin, end, recent, asker.astype(np.int64))
+
+    def _both(self, source: ArrayLike, target: ArrayLike) -> tuple[Ints, Ints]:
+        """Return places as whole numbers, and refuse what is none."""
+        found = []
+        for name, given in (("source", source), ("target", target)):
+            places = np.atleast_1d(np.asarray(given))
+            if places.size and (places.ndim != 1 or places.dtype.kind not in "iu"):
+                raise ParameterError(f"{name} is {places.dtype} of shape {places.shape}; give whole numbers")
+            wrong = (places < 0) | (places >= self.n_nodes)
+            if wrong.any():
+                raise ParameterError(
+                    f"{name} is {places[wrong][0]}; give places from 0 to {self.n_nodes - 1}"
+                )
+            found.append(places.astype(np.int64))
+        if len(found[0]) != len(found[1]):
+            raise ParameterError(
+                f"there are {len(found[0])} sources and {len(found[1])} targets; give as many"
+            )
+        return found[0], found[1]
+
+
+def drawn(density: Doubles, many: int, rng: np.random.Generator) -> Ints:
+    """Return the ranges of so many events, by how many there are in each.
+
+    Examples
+    --------
+    >>> np.unique(drawn(np.array([0.0, 0.5, 0.5]), 100, np.random.default_rng(0))).tolist()
+    [1, 2]
+    """
+    above = np.cumsum(density)
+    found = np.searchsorted(above, rng.random(many) * above[-1], side="right")
+    return np.asarray(np.minimum(found, len(density) - 1), np.int64)

@@ -1,0 +1,106 @@
+"""The way down a balanced tree to the key of an event, and what is held along it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from narrowcast.costs.positions import Held
+    from narrowcast.planning.ranges.merging import Hubs, Tree
+
+    Doubles: TypeAlias = NDArray[np.float64]
+    Ints: TypeAlias = NDArray[np.int64]
+    Flags: TypeAlias = NDArray[np.bool_]
+
+
+class Line(NamedTuple):
+    """A tree as it stands: which attribute it is of, how many events have each key, what keys hold.
+
+    `push` says which of them hand down, left and right.
+    """
+
+    attribute: int
+    density: Doubles
+    held: Held
+    push: Flags
+
+
+def lines_of(trees: Mapping[int, Tree], hubs: Hubs) -> list[Line]:
+    """Return the trees that merging left."""
+    return [
+        Line(attribute, hubs.density[attribute], tree.division.held_, tree.division.push_)
+        for attribute, tree in trees.items()
+    ]
+
+
+def down(n: int, at: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """Yield, level by level, the events that are still on their way to their key, or there, and where.
+
+    Parameters
+    ----------
+    n
+        How many keys there are.
+    at
+        The key of each event.
+
+    Examples
+    --------
+    >>> [(which.tolist(), key.tolist()) for which, key in down(7, np.array([0, 3, 5]))]
+    [([0, 1, 2], [3, 3, 3]), ([0, 2], [1, 5]), ([0], [0])]
+    """
+    which, low, high = np.arange(len(at)), np.zeros(len(at), np.int64), np.full(len(at), n - 1)
+    while len(which):
+        key = (low + high) // 2
+        yield which, key
+        left, right = at[which] < key, at[which] > key
+        low, high = np.where(right, key + 1, low), np.where(left, key - 1, high)
+        go = left | right
+        which, low, high = which[go], low[go], high[go]
+
+
+def visits(line: Line, at: Ints) -> tuple[Ints, Ints]:
+    """Return which events go to which keys: pairs of an event and a key that holds something for it.
+
+    An event enters at its own key, which is among them whatever it holds (selective multicast: section III).
+    """
+    events, keys = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    held = line.held
+    for which, key in down(len(line.density), at):
+        value = at[which]
+        there = (held.segments[key] > 0) & (held.first[key] <= value) & (value <= held.last[key])
+        there |= key == value
+        events.append(which[there])
+        keys.append(key[there])
+    return np.concatenate(events), np.concatenate(keys)
+
+
+def holders(push: Flags, first: Ints, last: Ints, at: Ints) -> Ints:
+    """Return the key that holds the piece of an interval in which an event is, for each pair of them.
+
+    Parameters
+    ----------
+    push
+        Which keys hand down to the left, and to the right.
+    first, last, at
+        Intervals, and for each a key in it.
+
+    Examples
+    --------
+    >>> push = np.array([[0, 0], [1, 0], [0, 0]], bool)
+    >>> holders(push, np.array([0, 0]), np.array([2, 2]), np.array([0, 2])).tolist()
+    [0, 1]
+    """
+    found = np.full(len(at), -1, np.int64)
+    for which, key in down(len(push), at):
+        value = at[which]
+        covers = (first[which] <= key) & (key <= last[which])
+        on = np.where(value < key, push[key, 0], push[key, 1]) & (value != key)
+        stays = covers & ~on & (found[which] < 0)
+        found[which[stays]] = key[stays]
+    return found

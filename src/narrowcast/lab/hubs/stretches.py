@@ -1,0 +1,178 @@
+"""Which machine has which stretch of every tree: contiguous ranges, split, handed on, taken over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self, TypeAlias
+
+import numpy as np
+
+from narrowcast.errors import ParameterError
+from narrowcast.validation import check_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from narrowcast.lab.hubs.overlay import Overlay
+    from narrowcast.lab.hubs.paths import Line
+
+    Doubles: TypeAlias = NDArray[np.float64]
+    Ints: TypeAlias = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stretches:
+    """Machines in the order of their ranges, for every tree: each machine is in all of them (section II-C).
+
+    What a tree holds is laid out along a line, key after key, and the segments of a key one after the other
+    as its list has them. A machine has a stretch of that line. So a range may end within the list of a key:
+    then the key is spread over several machines, next to each other, and its events go to all of them. A
+    place x.25 is behind a quarter of the segments of key x.
+
+    Parameters
+    ----------
+    lines
+        The trees.
+    cuts
+        For each tree where stretches begin, and behind the last, where it ends: ascending, from 0 to as many
+        keys as there are.
+    node
+        For each tree the machine that has each stretch.
+
+    Examples
+    --------
+    >>> from narrowcast.costs.positions import Charges, Positions, hold
+    >>> from narrowcast.lab.hubs.paths import Line
+    >>> held = hold(Positions([0.25] * 4, [0, 3, 3], [1, 3, 3]), Charges())
+    >>> line = Line(0, np.full(4, 0.25), held, np.zeros((4, 2), bool))
+    >>> two = Stretches([line], [np.array([0.0, 2.0, 4.0])], [np.array([0, 1])])
+    >>> two.storage(0).tolist(), two.halved(0, [1]).tolist()
+    ([1.0, 2.0], [3.5])
+    >>> moved = two.moved(0, helper=0, place=1, cut=3.5)
+    >>> moved.cuts[0].tolist(), moved.node[0].tolist(), moved.storage(0).tolist()
+    ([0.0, 3.5, 4.0], [1, 0], [2.0, 1.0])
+    """
+
+    lines: Sequence[Line]
+    cuts: list[Doubles]
+    node: list[Ints]
+
+    @classmethod
+    def even(cls, lines: Sequence[Line], overlay: Overlay, *, nodes: int) -> Self:
+        """Return machines with as wide a range of values each, whatever is in it: before any balancing.
+
+        A key is a value, that at which its range ends, and is held whole.
+        """
+        check_whole("nodes", nodes)
+        ends = np.arange(nodes + 1) / nodes
+        cuts = []
+        for line in lines:
+            keys = np.append(overlay.bounds[line.attribute], 1.0)
+            found = np.searchsorted(keys, ends, side="right").astype(np.float64)
+            found[0], found[-1] = 0.0, len(keys)
+            cuts.append(found)
+        return cls(lines, cuts, [np.arange(nodes) for _ in lines])
+
+    @property
+    def n_nodes(self) -> int:
+        """How many machines there are."""
+        return len(self.node[0])
+
+    def below(self, hub: int) -> Doubles:
+        """Return how many segments there are below each key of a tree, and behind the last, in all."""
+        return np.append(0.0, np.cumsum(self.lines[hub].held.segments))
+
+    def storage(self, hub: int) -> Doubles:
+        """Return how many segments each stretch of a tree has."""
+        below = self.below(hub)
+        found = np.diff(np.interp(self.cuts[hub], np.arange(len(below)), below))
+        return np.asarray(np.maximum(found, 0.0), np.float64)
+
+    def keys(self, hub: int) -> Doubles:
+        """Return how many keys begin in each stretch of a tree."""
+        return np.diff(np.ceil(self.cuts[hub]))
+
+    def halved(self, hub: int, places: ArrayLike) -> Doubles:
+        """Return where stretches have half of their segments on either side; without any, of their length."""
+        at = np.asarray(places, np.int64)
+        low, high = self.cuts[hub][at], self.cuts[hub][at + 1]
+        below = self.below(hub)
+        number = np.arange(len(below))
+        begin, end = np.interp(low, number, below), np.interp(high, number, below)
+        half = (begin + end) / 2
+        key = np.clip(np.searchsorted(below, half, side="right") - 1, 0, len(below) - 2)
+        segments = below[key + 1] - below[key]
+        part = np.divide(half - below[key], segments, out=np.zeros_like(half), where=segments > 0)
+        found = np.where(end > begin, np.clip(key + part, low, high), (low + high) / 2)
+        return np.asarray(found, np.float64)
+
+    def moved(self, hub: int, *, helper: int, place: int, cut: float) -> Self:
+        """Return what there is once a machine has left its stretch to a neighbour and taken part of another.
+
+        Parameters
+        ----------
+        hub
+            Which tree.
+        helper
+            The place of the machine that moves; its stretch goes to the one before it, or behind the first.
+        place, cut
+            The stretch that it takes a part of, and from where on.
+        """
+        if helper == place:
+            raise ParameterError(f"place {place} is to help itself; give another helper")
+        cuts, node = self.cuts[hub], self.node[hub]
+        low, high = cuts[place : place + 2].tolist()
+        if not low <= cut <= high:
+            raise ParameterError(f"cut is {cut!r}; give a place from {low:g} to {high:g}")
+        begins = np.insert(cuts[:-1], place + 1, cut)
+        who = np.insert(node, place + 1, node[helper])
+        gone = helper if helper <= place else helper + 1
+        begins, who = np.delete(begins, gone), np.delete(who, gone)
+        begins[0] = 0.0
+        return self._with(hub, np.append(begins, cuts[-1]), who)
+
+    def without(self, nodes: Ints) -> Self:
+        """Return what there is once machines have left; their stretches go to those before them."""
+        if len(nodes) >= self.n_nodes:
+            raise ParameterError(f"all {self.n_nodes} machines leave; let one stay at least")
+        # Numbers of those that stay close up.
+        number = np.cumsum(~np.isin(np.arange(self.n_nodes), nodes)) - 1
+        cuts, node = [], []
+        for ends, who in zip(self.cuts, self.node, strict=True):
+            stays = ~np.isin(who, nodes)
+            begins = ends[:-1][stays]
+            begins[0] = 0.0
+            cuts.append(np.append(begins, ends[-1]))
+            node.append(number[who[stays]])
+        return type(self)(self.lines, cuts, node)
+
+    def joined(self, places: Sequence[Ints]) -> Self:
+        """Return what there is once machines have come, each of which takes half of a stretch of every tree.
+
+        Parameters
+        ----------
+        places
+            For each tree the stretch that each new machine takes half of, each another.
+        """
+        cuts, node = [], []
+        for hub, (ends, who) in enumerate(zip(self.cuts, self.node, strict=True)):
+            order = np.argsort(places[hub])
+            at = places[hub][order] + 1
+            cuts.append(np.insert(ends, at, self.halved(hub, at - 1)))
+            node.append(np.insert(who, at, self.n_nodes + order))
+        return type(self)(self.lines, cuts, node)
+
+    def owners(self, hub: int, keys: Ints) -> tuple[Ints, Ints]:
+        """Return the first and the last stretch that has a part of each key; empty ones between do not."""
+        cuts = self.cuts[hub]
+        first = np.searchsorted(cuts, keys, side="right") - 1
+        last = np.searchsorted(cuts, keys + 1, side="left") - 1
+        return first, last
+
+    def _with(self, hub: int, cuts: Doubles, node: Ints) -> Self:
+        """Return the same but for one tree."""
+        all_cuts, all_nodes = list(self.cuts), list(self.node)
+        all_cuts[hub], all_nodes[hub] = cuts, node
+        return type(self)(self.lines, all_cuts, all_nodes)

@@ -1,0 +1,215 @@
+"""The shape of an interval tree: which keys it needs, where they hang, and rotations (cobas2009)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from narrowcast.kernels.jit import kernel
+from narrowcast.lab.kernels.cobas import HEIGHT, HIGH, KEY, LEFT, LOW, PARENT, RIGHT, START
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Doubles = NDArray[np.float64]
+    Flags = NDArray[np.bool_]
+    Ints = NDArray[np.int64]
+    Numbers = NDArray[np.int32]
+
+
+@kernel
+def pierce(first: Doubles, last: Doubles, low: Doubles, high: Doubles) -> int:
+    """Part intervals, by first value ascending, into the fewest groups that have a value in common.
+
+    Writes from where to where the values of each group go that all of it covers; returns how many groups.
+    """
+    n = 0
+    for i in range(len(first)):
+        if n == 0 or first[i] > high[n - 1]:
+            high[n] = last[i]
+            n += 1
+        low[n - 1] = first[i]
+        high[n - 1] = min(high[n - 1], last[i])
+    return n
+
+
+@kernel
+def locate(number: Doubles, link: Ints, root: int, first: Doubles, last: Doubles, node: Numbers) -> None:
+    """Write the node of the highest key that each interval covers; -1 where it covers none."""
+    for i in range(len(first)):
+        at = root
+        while at >= 0:
+            key = number[at, KEY]
+            if last[i] < key:
+                at = link[at, LEFT]
+            elif first[i] > key:
+                at = link[at, RIGHT]
+            else:
+                break
+        node[i] = at
+
+
+@kernel
+def _height(link: Ints, node: int) -> int:
+    """Return how many levels a subtree has; none is 0."""
+    return 0 if node < 0 else link[node, HEIGHT]
+
+
+@kernel
+def _measure(link: Ints, node: int) -> None:
+    """Set the height of a node from those of its children."""
+    link[node, HEIGHT] = 1 + max(_height(link, link[node, LEFT]), _height(link, link[node, RIGHT]))
+
+
+@kernel
+def _balanced(number: Doubles, link: Ints, keys: Doubles, begin: int, end: int, node: int, top: int) -> int:
+    """Make a balanced tree of keys[begin:end] under `top`, from node number `node` on; return its root.
+
+    The root of a part is its element (lo + hi) // 2; nodes are numbered by key.
+    """
+    lo, hi, up = np.empty(64, np.int64), np.empty(64, np.int64), np.empty(64, np.int64)
+    lo[0], hi[0], up[0] = begin, end - 1, top
+    depth = 1
+    while depth > 0:
+        depth -= 1
+        i, j, above = lo[depth], hi[depth], up[depth]
+        middle = (i + j) // 2
+        own = node + middle - begin
+        number[own, KEY], number[own, LOW], number[own, HIGH] = keys[middle], np.inf, -np.inf
+        link[own, LEFT] = link[own, RIGHT] = -1
+        link[own, PARENT] = above
+        link[own, START:] = 0
+        levels, size = 0, j - i + 1  # a balanced tree has as many levels as its size has bits
+        while size > 0:
+            levels, size = levels + 1, size >> 1
+        link[own, HEIGHT] = levels
+        if above >= node:
+            link[above, LEFT if own < above else RIGHT] = own
+        if i < middle:
+            lo[depth], hi[depth], up[depth] = i, middle - 1, own
+            depth += 1
+        if middle < j:
+            lo[depth], hi[depth], up[depth] = middle + 1, j, own
+            depth += 1
+    return node + (begin + end - 1) // 2 - begin
+
+
+@kernel
+def _turn(link: Ints, node: int, root: int) -> int:
+    """Rotate a node over its parent; return the root of the whole."""
+    parent = link[node, PARENT]
+    top = link[parent, PARENT]
+    side, other = (LEFT, RIGHT) if link[parent, LEFT] == node else (RIGHT, LEFT)
+    inner = link[node, other]
+    link[parent, side] = inner
+    if inner >= 0:
+        link[inner, PARENT] = parent
+    link[node, other] = parent
+    link[parent, PARENT] = node
+    link[node, PARENT] = top
+    _measure(link, parent)
+    _measure(link, node)
+    if top < 0:
+        return node
+    link[top, LEFT if link[top, LEFT] == parent else RIGHT] = node
+    return root
+
+
+@kernel
+def _settle(link: Ints, root: int, node: int, stop: int, sunk: Flags) -> tuple[int, int]:
+    """Balance from a node up to below `stop`; return the root and how many rotations there were.
+
+    A node is out of balance where one subtree is less than half as high as the other, by two levels at
+    least: with less, a rotation gains nothing. What is below it is in balance. `sunk` marks nodes that
+    another was rotated over: their segments may cover its key.
+    """
+    n = 0
+    while node != stop:
+        _measure(link, node)
+        left, right = _height(link, link[node, LEFT]), _height(link, link[node, RIGHT])
+        small, big = min(left, right), max(left, right)
+        if 2 * small >= big or big - small < 2:
+            node = link[node, PARENT]
+            continue
+        outer, inner = (LEFT, RIGHT) if left > right else (RIGHT, LEFT)
+        child = link[node, outer]
+        if _height(link, link[child, outer]) < _height(link, link[child, inner]):
+            sunk[child] = True
+            child = link[child, inner]
+            root = _turn(link, child, root)
+            n += 1
+        sunk[node] = True
+        root = _turn(link, child, root)
+        n += 1
+    return root, n
+
+
+@kernel
+def hang(
+    number: Doubles, link: Ints, root: int, n_nodes: int, keys: Doubles, balance: bool, sunk: Flags
+) -> tuple[int, int]:
+    """Add keys, ascending and new: those that fall between the same two neighbours as one balanced subtree.
+
+    Returns the root and how many rotations there were.
+    """
+    if root < 0:
+        return _balanced(number, link, keys, 0, len(keys), n_nodes, -1), 0
+    n_rotations = 0
+    i = 0
+    while i < len(keys):
+        node = root
+        most = np.inf
+        while True:
+            side = LEFT if keys[i] < number[node, KEY] else RIGHT
+            if side == LEFT:
+                most = number[node, KEY]
+            if link[node, side] < 0:
+                break
+            node = link[node, side]
+        j = i + 1
+        while j < len(keys) and keys[j] < most:
+            j += 1
+        link[node, side] = _balanced(number, link, keys, i, j, n_nodes, node)
+        n_nodes += j - i
+        i = j
+        if balance:
+            root, n = _settle(link, root, node, -1, sunk)
+            n_rotations += n
+        else:
+            while node >= 0:
+                _measure(link, node)
+                node = link[node, PARENT]
+    return root, n_rotations
+
+
+@kernel
+def rebalance(link: Ints, root: int, order: Ints, sunk: Flags) -> tuple[int, int]:
+    """Balance every node, the lowest first as `order` has them; return the root and how many rotations."""
+    n_rotations = 0
+    for node in order:
+        root, n = _settle(link, root, node, link[node, PARENT], sunk)
+        n_rotations += n
+    return root, n_rotations
+
+
+@kernel
+def depths(link: Ints, root: int, n_nodes: int) -> Numbers:
+    """Return how far each node is from the root."""
+    depth = np.zeros(n_nodes, np.int32)
+    if root < 0:
+        return depth
+    node = root
+    came = link[root, PARENT]
+    while node >= 0:  # around the tree along its links, as it may be a chain
+        left, right, parent = link[node, LEFT], link[node, RIGHT], link[node, PARENT]
+        if came == parent and left >= 0:
+            target = left
+        elif came != right and right >= 0:
+            target = right
+        else:
+            target = parent
+        if target >= 0 and target != parent:
+            depth[target] = depth[node] + 1
+        came, node = node, target
+    return depth

@@ -1,0 +1,214 @@
+"""Nodes that fail and nodes that come, and the messages that it takes to mend ring and trees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from narrowcast.errors import ParameterError
+from narrowcast.lab.kernels.overlay import OUTSIDE
+from narrowcast.lab.overlay.scribe import Tree
+from narrowcast.validation import check_seed, check_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from narrowcast.lab.overlay.ring import Ring
+
+    Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """Messages by kind; those of several rounds may be added.
+
+    Parameters
+    ----------
+    keep_alive
+        One from each living parent to each of its children: the round in which failures are noticed.
+    detect
+        One for each orphan, a living child of a parent that failed: it asks, and is not answered.
+    rejoin
+        One for each new link of a tree: the hops of nodes that join again until they meet the tree. Besides
+        orphans these are the nodes whose routes lead elsewhere on the new ring.
+    repair
+        Of leaf sets and routing tables, a failed node: question and answer for each node that had it for a
+        leaf, and for each entry of a routing table that named it. A new one: a message to each of its leaves
+        and to each node whose table names it from now on.
+    join
+        New nodes: the hops of the request from a random node to the one closest to the new id, and the state
+        that each node on the way sends back.
+    leave
+        One for each link between living nodes that is given up, by helpers nobody needs any more and by nodes
+        that moved.
+    """
+
+    keep_alive: int = 0
+    detect: int = 0
+    rejoin: int = 0
+    repair: int = 0
+    join: int = 0
+    leave: int = 0
+
+    @property
+    def total(self) -> int:
+        """All messages."""
+        return sum(getattr(self, each.name) for each in fields(self))
+
+    def __add__(self, other: Upkeep) -> Upkeep:
+        return Upkeep(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Churned:
+    """What there is once ring and trees are mended.
+
+    Parameters
+    ----------
+    ring
+        The ring without those that failed and with those that came.
+    trees
+        The trees on it, with the subscribers that are left.
+    left, came
+        The nodes that failed and those that came, by number.
+    messages
+        What mending took.
+    """
+
+    ring: Ring
+    trees: list[Tree]
+    left: Ints
+    came: Ints
+    messages: Upkeep
+
+
+def churn(
+    ring: Ring,
+    trees: Sequence[Tree] = (),
+    *,
+    leaving: int | ArrayLike = 0,
+    joining: int = 0,
+    seed: int = 0,
+) -> Churned:
+    """Let nodes fail without a word and others come, and mend everything.
+
+    Afterwards each tree is the union of the routes of its subscribers on the new ring. Who comes has not
+    subscribed to anything: see `Tree.join`.
+
+    Parameters
+    ----------
+    ring
+        The ring.
+    trees
+        Trees on it.
+    leaving
+        How many nodes fail, drawn at random, or the numbers of those that do. One node must stay.
+    joining
+        How many nodes come.
+    seed
+        What the nodes that fail, and those that new ones ask first, are drawn from.
+
+    Examples
+    --------
+    >>> from narrowcast.lab.overlay import Ring, Tree
+    >>> ring = Ring(500, seed=1)
+    >>> tree = Tree(ring, 7, np.arange(100))
+    >>> after = churn(ring, [tree], leaving=25, joining=25, seed=1)
+    >>> after.ring, after.trees[0].n_subscribers
+    (Ring(500 nodes, digits of 4 bits, 16 leaves), 96)
+    >>> after.messages.detect, after.messages.rejoin, after.messages.leave
+    (2, 23, 18)
+    """
+    check_seed(seed)
+    check_whole("joining", joining, least=0)
+    for tree in trees:
+        if tree.ring is not ring:
+            raise ParameterError(f"{tree} is not on this {ring}; give the ring that it was made for")
+    rng = np.random.default_rng(seed)
+    left = _leaving(ring, leaving, rng)
+    smaller = ring.without(left)
+    new = smaller.joined(joining)
+    came = np.arange(len(ring.ids), len(new.ids))
+    messages = settled(ring, smaller, new, left, came, rng)
+    mended = []
+    for tree in trees:
+        now, taken = _mended(tree, new)
+        mended.append(now)
+        messages += taken
+    return Churned(new, mended, left, came, messages)
+
+
+def settled(ring: Ring, smaller: Ring, new: Ring, left: Ints, came: Ints, rng: np.random.Generator) -> Upkeep:
+    """Return the messages of the ring itself when nodes fail and others come, by number.
+
+    Parameters
+    ----------
+    ring, smaller, new
+        The ring before, without those that failed, and with those that came.
+    left, came
+        Who failed and who came.
+    rng
+        Draws whom new nodes ask first.
+    """
+    repair = _failed(ring, left) + _announced(new, came)
+    return Upkeep(repair=repair, join=_asked(smaller, new.ids[came], rng))
+
+
+def _leaving(ring: Ring, leaving: int | ArrayLike, rng: np.random.Generator) -> Ints:
+    """Return the nodes that fail."""
+    which = np.asarray(leaving)
+    if which.ndim:
+        return ring.by_place[ring.places(which)].astype(np.int64)
+    number = which.item()
+    check_whole("leaving", number, least=0)
+    if number >= ring.n_nodes:
+        raise ParameterError(
+            f"leaving is {number} and the ring has {ring.n_nodes} nodes; at most {ring.n_nodes - 1} can leave"
+        )
+    return np.sort(rng.choice(ring.nodes, number, replace=False))
+
+
+def _failed(ring: Ring, left: Ints) -> int:
+    """Return the messages by which the others get over failed nodes."""
+    if not len(left):
+        return 0
+    stays = ring.alive.copy()
+    stays[left] = False
+    half, n = ring.leaves // 2, ring.n_nodes
+    # Who has it for a leaf is a leaf of its own.
+    away = np.arange(1, n) if n <= ring.leaves + 1 else np.r_[1 : half + 1, n - half : n]
+    around = ring.by_place[(ring.places(left)[:, None] + away) % n]
+    return 2 * int(np.count_nonzero(stays[around])) + 2 * int(ring.named(stays, of=left).sum())
+
+
+def _announced(ring: Ring, came: Ints) -> int:
+    """Return the messages by which new nodes make themselves known."""
+    if not len(came):
+        return 0
+    return len(came) * min(ring.leaves, ring.n_nodes - 1) + int(ring.named(of=came).sum())
+
+
+def _asked(ring: Ring, ids: NDArray[np.uint64], rng: np.random.Generator) -> int:
+    """Return the messages of new nodes' requests, and of the answers."""
+    routes = ring.routes(rng.choice(ring.nodes, len(ids)), ids)
+    return int(routes.hops().sum()) + len(routes.node)
+
+
+def _mended(tree: Tree, ring: Ring) -> tuple[Tree, Upkeep]:
+    """Return a tree on another ring, and the messages that its links take."""
+    now = Tree(ring, tree.key, np.flatnonzero(tree.member & ring.alive[: len(tree.member)]))
+    before = np.full(len(ring.ids), OUTSIDE, np.int32)
+    before[: len(tree.parent)] = tree.parent
+    child = np.flatnonzero(before >= 0)
+    there, above = ring.alive[child], ring.alive[before[child]]
+    # Every new link is made by one hop of somebody who joins again: whoever is met has its link already.
+    return now, Upkeep(
+        keep_alive=int(np.count_nonzero(above)),
+        detect=int(np.count_nonzero(there & ~above)),
+        rejoin=int(np.count_nonzero((now.parent >= 0) & (now.parent != before))),
+        leave=int(np.count_nonzero(there & above & (now.parent[child] != before[child]))),
+    )

@@ -1,0 +1,189 @@
+"""The trees of all channels of a plan, which go from one plan to the next and from one ring to the next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from narrowcast.errors import ParameterError
+from narrowcast.lab.kernels import forest, overlay
+from narrowcast.lab.overlay.churn import Upkeep
+from narrowcast.lab.overlay.ring import channel_keys
+from narrowcast.model.relation import relation, rows_of
+from narrowcast.validation import check_seed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from narrowcast.lab.overlay.ring import Ring
+
+    Ints = NDArray[np.int64]
+    Numbers = NDArray[np.int32]
+    Flags = NDArray[np.bool_]
+
+
+class Forest:
+    """The trees of many channels on one ring: each is what `Tree` is, and all change together.
+
+    A channel is known by its number, and its key stays, whoever joins and leaves it. Unlike `Tree`, a forest
+    changes: by `follow`, when others listen to the channels, and by `move`, when the ring does. Both touch
+    what changes only. It takes 9 bytes for each channel and node.
+
+    Parameters
+    ----------
+    ring
+        What the trees are on; no number of a node is free.
+    seed
+        What the keys of channels are drawn from: see `channel_keys`.
+
+    Examples
+    --------
+    >>> from narrowcast.lab.overlay import Ring
+    >>> forest = Forest(Ring(500, seed=1))
+    >>> listens = np.arange(500)[:, None] < [500, 100, 10]
+    >>> joined, left = forest.follow(listens)
+    >>> joined.tolist(), forest.links.tolist(), forest.helpers.tolist()
+    ([499, 129, 19], [499, 129, 19], [0, 30, 10])
+    >>> joined, left = forest.follow(listens[:, :2])
+    >>> left.tolist()
+    [0, 0, 19]
+    >>> forest.move(forest.ring.renewed(range(20)))
+    Upkeep(keep_alive=626, detect=1, rejoin=53, repair=0, join=0, leave=11)
+    """
+
+    #: By channel and number of node the next one on the way to the root: see `Tree`.
+    parent: Numbers
+    #: By channel and number of node how many others have it for a parent.
+    children: Numbers
+    #: By channel, which nodes have subscribed.
+    member: Flags
+
+    def __init__(self, ring: Ring, *, seed: int = 0) -> None:
+        check_seed(seed)
+        self.ring, self.seed = _full(ring), seed
+        self.keys = channel_keys(0, seed=seed)
+        shape = 0, ring.n_nodes
+        self.parent, self.children = np.empty(shape, np.int32), np.empty(shape, np.int32)
+        self.member = np.empty(shape, np.bool_)
+
+    @property
+    def n_channels(self) -> int:
+        """How many channels there have been."""
+        return len(self.keys)
+
+    @property
+    def links(self) -> Ints:
+        """The links of each channel's tree: messages of a maintenance round, and those of an event."""
+        return np.asarray(np.count_nonzero(self.parent >= 0, axis=1), np.int64)
+
+    @property
+    def members(self) -> Ints:
+        """How many nodes have subscribed to each channel."""
+        return np.asarray(np.count_nonzero(self.member, axis=1), np.int64)
+
+    @property
+    def helpers(self) -> Ints:
+        """How many nodes of each tree have not subscribed, its root among them; 0 where nobody has."""
+        members = self.members
+        return np.where(members > 0, self.links + 1 - members, 0)
+
+    def follow(self, listens: Any) -> tuple[Ints, Ints]:
+        """Let nodes join and leave channels, so that those listen who are said to.
+
+        Nodes join before others leave: so there is nothing that anybody misses meanwhile.
+
+        Parameters
+        ----------
+        listens
+            Subscribers x channels, as in a `ChannelPlan`; subscriber i is node i. Who is not named, and
+            whichever channel is not, has none.
+
+        Returns
+        -------
+        joined, left
+            For each channel the hops until those who joined met the tree, and the links that were given up.
+        """
+        heard = relation(listens)
+        node, channel = rows_of(heard), heard.indices
+        self.ring.places(node, "subscriber")
+        self._grow(heard.shape[1])
+        now = np.zeros_like(self.member)
+        now[channel, node] = True
+        indptr, new = _by_row(now & ~self.member)
+        tree = self.parent, self.children, self.member
+        joined = forest.grafted(
+            *self.ring.tables, self.ring.by_place, self.keys, indptr, self.ring.places(new), *tree
+        )
+        indptr, gone = _by_row(self.member & ~now)
+        left = forest.pruned(indptr, gone, *tree)
+        return joined, left
+
+    def move(self, ring: Ring) -> Upkeep:
+        """Go over to another ring, and return the messages that the links of all trees take.
+
+        A node with another id than before has failed, and another has come in its place and subscribes to
+        what it had, while all others mend their ways: see `Ring.renewed`. Numbers beyond those that there
+        were are nodes that are new: see `Ring.joined`. Afterwards each tree is the union of the routes of its
+        subscribers. `repair` and `join`, of the ring itself, are not counted.
+        """
+        before = self.ring
+        if ring.tables[1:] != before.tables[1:]:
+            raise ParameterError(f"{ring} is not made from this {before}; give one that is: see Ring.renewed")
+        n, more = before.n_nodes, _full(ring).n_nodes - before.n_nodes
+        if more < 0:
+            raise ParameterError(f"the ring has {ring.n_nodes} nodes and had {n}; give one that has as many")
+        fresh = np.ones(ring.n_nodes, np.bool_)
+        fresh[:n] = ring.ids[:n] != before.ids
+        root = before.closest(self.keys)
+        ids, half, place = before.tables[0], before.leaves // 2, before.places(np.arange(n))
+        # Nodes that are new have no leaves from before, and need none.
+        low, high = (np.append(ids[(place + by) % n], np.zeros(more, np.uint64)) for by in (-half, half))
+        self.ring = ring
+        self._widen(more)
+        # On a ring where everybody is everybody's leaf there is no first leaf and no last one.
+        anew, tree = n <= before.leaves + 1, (self.parent, self.children, self.member)
+        place = ring.places(np.arange(ring.n_nodes))
+        keep_alive, detect, rejoin, leave = forest.mended(
+            *ring.tables, ring.by_place, place, self.keys, root, fresh, low, high, anew, *tree
+        ).tolist()
+        return Upkeep(keep_alive=keep_alive, detect=detect, rejoin=rejoin, leave=leave)
+
+    def _grow(self, n_channels: int) -> None:
+        """Make room for channels, each a root alone."""
+        more = n_channels - self.n_channels
+        if more <= 0:
+            return
+        keys = channel_keys(n_channels, seed=self.seed)
+        parent = np.full((more, self.ring.n_nodes), overlay.OUTSIDE, np.int32)
+        parent[np.arange(more), self.ring.closest(keys[self.n_channels :])] = overlay.ROOT
+        self.keys, self.parent = keys, np.vstack([self.parent, parent])
+        self.children = np.vstack([self.children, np.zeros_like(parent)])
+        self.member = np.vstack([self.member, np.zeros(parent.shape, np.bool_)])
+
+    def _widen(self, more: int) -> None:
+        """Make room for nodes, in no tree."""
+        if more:
+            outside = np.full((self.n_channels, more), overlay.OUTSIDE, np.int32)
+            self.parent = np.hstack([self.parent, outside])
+            self.children = np.hstack([self.children, np.zeros_like(outside)])
+            self.member = np.hstack([self.member, np.zeros(outside.shape, np.bool_)])
+
+    def __repr__(self) -> str:
+        return f"Forest({self.n_channels} channels, {int(self.links.sum())} links, {self.ring})"
+
+
+def _full(ring: Ring) -> Ring:
+    """Return a ring, and refuse one that has numbers without a node."""
+    if not ring.alive.all():
+        gone = int(np.argmin(ring.alive))
+        raise ParameterError(f"node {gone} has left the ring; let another take its number: see Ring.renewed")
+    return ring
+
+
+def _by_row(pairs: Flags) -> tuple[Ints, Ints]:
+    """Return the columns that each row has, as compressed rows."""
+    row, column = np.nonzero(pairs)
+    indptr = np.zeros(len(pairs) + 1, np.int64)
+    np.cumsum(np.bincount(row, minlength=len(pairs)), out=indptr[1:])
+    return indptr, column

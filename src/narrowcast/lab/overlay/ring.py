@@ -1,0 +1,318 @@
+"""A ring of nodes with ids, and the routes between them: Pastry, as far as messages are concerned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from narrowcast.errors import ParameterError
+from narrowcast.lab.kernels import overlay
+from narrowcast.validation import check_seed, check_whole
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Ids = NDArray[np.uint64]
+    Ints = NDArray[np.int64]
+    Numbers = NDArray[np.int32]
+    Flags = NDArray[np.bool_]
+
+#: Sizes of a digit that divide an id.
+DIGITS = (1, 2, 4, 8)
+#: Ids and keys end below this.
+_END = 2**64
+#: Nodes are few if there are so many times as many on the ring: then it is faster to look at each of them.
+_FEW = 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Routes:
+    """Routes one after the other.
+
+    Parameters
+    ----------
+    indptr
+        Route `r` goes over `node[indptr[r]:indptr[r + 1]]`.
+    node
+        The nodes from the source to the one closest to the key, both included.
+    """
+
+    indptr: Ints
+    node: Ints
+
+    def hops(self) -> Ints:
+        """Return how many messages each route takes."""
+        return np.diff(self.indptr) - 1
+
+
+class Ring:
+    """Nodes with random ids on a circle, each of which knows a few others.
+
+    Routing is Pastry's. A node that has the key within the range of its leaf set, the nodes next to it on
+    either side, sends the message to the node closest to the key. Otherwise it sends it to a node that shares
+    one more leading digit with the key: its routing table has one for each number of shared digits and each
+    next digit, where there is any. If there is none, it goes to the closest node to the key that it knows, of
+    those that share as many digits and are closer than itself. Every route ends at the node closest to the
+    key, the shorter way round; of two as close, the one of the lower id.
+
+    Of the nodes that qualify for a place in a routing table the nearest is taken, as in Pastry, but where
+    nodes are is not simulated: the distance of each pair is drawn from the seed and their ids. So each is as
+    likely, and a node that comes or goes changes few entries of the others.
+
+    Ids have 64 bits, Pastry's 128: only the first digits are ever looked at, about log N of them, and
+    among a million nodes two with the same 64 bits turn up once in 37 million rings; they are drawn anew.
+
+    A node's number says nothing about its id, so that nodes 0 to n - 1 are a random sample of the ring.
+    Numbers stay as nodes come and go.
+
+    Parameters
+    ----------
+    n_nodes
+        How many nodes there are.
+    seed
+        What ids and routing tables are drawn from.
+    digit_bits
+        Bits of a digit: 1, 2, 4 or 8. Routes take about log N / digit_bits hops, with log to base 2.
+    leaves
+        Nodes in a leaf set, half of them on either side.
+
+    Examples
+    --------
+    >>> ring = Ring(1000, seed=1)
+    >>> key = channel_keys(1, seed=1)[0]
+    >>> routes = ring.routes([0, 1, 3], [key, key, key])
+    >>> routes.hops().tolist()
+    [1, 3, 3]
+    >>> routes.node[routes.indptr[1:] - 1].tolist(), int(ring.closest(key))
+    ([2, 2, 2], 2)
+    """
+
+    #: Ids by number of node, those of nodes that have left included.
+    ids: Ids
+    #: Which nodes are on the ring, by number.
+    alive: Flags
+
+    def __init__(self, n_nodes: int, *, seed: int = 0, digit_bits: int = 4, leaves: int = 16) -> None:
+        check_whole("n_nodes", n_nodes)
+        check_seed(seed)
+        if digit_bits not in DIGITS:
+            raise ParameterError(f"digit_bits is {digit_bits!r}; give 1, 2, 4 or 8, which divide an id of 64")
+        check_whole("leaves", leaves, least=2)
+        if leaves % 2:
+            raise ParameterError(f"leaves is {leaves}; give an even number, half of them on either side")
+        self.seed, self.digit_bits, self.leaves = int(seed), int(digit_bits), int(leaves)
+        rng = np.random.default_rng(seed)
+        self._salt = np.uint64(rng.integers(_END, dtype=np.uint64))
+        self._settle(_drawn(rng, n_nodes, np.empty(0, np.uint64)), np.ones(n_nodes, np.bool_))
+
+    @classmethod
+    def from_ids(cls, ids: ArrayLike, *, seed: int = 0, digit_bits: int = 4, leaves: int = 16) -> Self:
+        """Return the ring of nodes whose ids are known, each another; the seed is for routing tables."""
+        found = np.atleast_1d(check_keys(ids))
+        different, counts = np.unique(found, return_counts=True)
+        if counts.max(initial=1) > 1:
+            raise ParameterError(f"two nodes have the id {different[np.argmax(counts)]}; give each its own")
+        new = cls(max(len(found), 1), seed=seed, digit_bits=digit_bits, leaves=leaves)
+        check_whole("the number of ids", len(found))
+        return new._changed(found, np.ones(len(found), np.bool_))
+
+    def _settle(self, ids: Ids, alive: Flags) -> None:
+        """Put the nodes that are there in order."""
+        self.ids, self.alive = ids, alive
+        there = np.flatnonzero(alive)
+        node = there[np.argsort(ids[there])].astype(np.int32)
+        self._node, self._sorted = node, ids[node]
+        self._place = np.full(len(ids), -1, np.int64)
+        self._place[node] = np.arange(len(node))
+        for array in (self.ids, self.alive, self._node, self._sorted, self._place):
+            array.flags.writeable = False
+
+    def _changed(self, ids: Ids, alive: Flags) -> Self:
+        """Return a ring of other nodes, with the same tables where it can be."""
+        new = object.__new__(type(self))
+        new.seed, new.digit_bits, new.leaves, new._salt = self.seed, self.digit_bits, self.leaves, self._salt
+        new._settle(ids, alive)
+        return new
+
+    @property
+    def n_nodes(self) -> int:
+        """How many nodes are on the ring."""
+        return len(self._node)
+
+    @property
+    def nodes(self) -> Ints:
+        """The numbers of the nodes on the ring, ascending."""
+        return np.flatnonzero(self.alive)
+
+    @property
+    def tables(self) -> tuple[Ids, np.uint64, int, int]:
+        """What the kernels route by: ids in order, salt, bits of a digit, leaves on one side."""
+        return self._sorted, self._salt, self.digit_bits, self.leaves // 2
+
+    @property
+    def by_place(self) -> Numbers:
+        """The number of the node at each place on the ring, in the order of their ids."""
+        return self._node
+
+    def places(self, nodes: ArrayLike, what: str = "node") -> Ints:
+        """Return where on the ring nodes are, and refuse what is no node of it."""
+        found = np.atleast_1d(np.asarray(nodes))
+        if found.size == 0:
+            return np.empty(0, np.int64)
+        if found.ndim != 1 or found.dtype.kind not in "iu":
+            raise ParameterError(f"a {what} is given as {found.dtype}; give a flat array of numbers of nodes")
+        if found.min() < 0 or found.max() >= len(self.ids):
+            wrong = found.min() if found.min() < 0 else found.max()
+            raise ParameterError(
+                f"{what} {wrong} is outside the ring; nodes are 0 to {len(self.ids) - 1}: "
+                "give one of them, or make the ring larger"
+            )
+        place: Ints = self._place[found]
+        if place.min() < 0:
+            raise ParameterError(f"{what} {found[np.argmin(place)]} has left the ring; give one of its nodes")
+        return place
+
+    def closest(self, keys: ArrayLike) -> Ints:
+        """Return the node closest to each key: the root of the key's tree."""
+        keys = check_keys(keys)
+        found = self._node[overlay.roots(self._sorted, np.atleast_1d(keys))].astype(np.int64)
+        return found.reshape(keys.shape)
+
+    def routes(self, sources: ArrayLike, keys: ArrayLike) -> Routes:
+        """Return the way from each source to its key."""
+        place, keys = self.places(sources, "source"), np.atleast_1d(check_keys(keys))
+        if len(place) != len(keys):
+            raise ParameterError(
+                f"there are {len(place)} sources and {len(keys)} keys; give one key for each"
+            )
+        indptr, at = overlay.routes(*self.tables, place, keys)
+        return Routes(indptr, self._node[at].astype(np.int64))
+
+    def parents(self, key: int | np.uint64, sources: ArrayLike | None = None) -> Numbers:
+        """Return the next hop to a key by number of node.
+
+        The root has -1, the node closest to the key. With sources, all nodes that are on the route of none of
+        them have -2; so have nodes that have left.
+        """
+        place = np.arange(self.n_nodes) if sources is None else self.places(sources, "source")
+        found = overlay.parents(*self.tables, one_key(key), place)
+        out = np.full(len(self.ids), overlay.OUTSIDE, np.int32)
+        out[self._node] = np.where(found >= 0, self._node[found], found)
+        return out
+
+    def named(self, asked: Flags | None = None, *, of: ArrayLike | None = None) -> Ints:
+        """Return in how many entries of routing tables nodes are.
+
+        Parameters
+        ----------
+        asked
+            Whose tables count, by number; everybody's where left out.
+        of
+            The nodes that it is returned of; all, by number, where left out.
+        """
+        asked = self.alive if asked is None else asked & self.alive
+        there = np.arange(0) if of is None else self.places(of)
+        if of is not None and _FEW * len(there) < self.n_nodes:
+            return overlay.named_few(*self.tables[:3], asked[self._node], there)
+        found = overlay.named(*self.tables[:3], asked[self._node])
+        if of is not None:
+            return found[there]
+        out = np.zeros(len(self.ids), np.int64)
+        out[self._node] = found
+        return out
+
+    def without(self, nodes: ArrayLike) -> Self:
+        """Return the ring once some nodes have left."""
+        place = self.places(nodes)
+        if len(np.unique(place)) < len(place):
+            twice = self._node[np.flatnonzero(np.bincount(place) > 1)[0]]
+            raise ParameterError(f"node {twice} leaves twice; name each node once")
+        if len(place) == self.n_nodes:
+            raise ParameterError(f"all {self.n_nodes} nodes leave; at least one must stay, let fewer go")
+        alive = self.alive.copy()
+        alive[self._node[place]] = False
+        return self._changed(self.ids, alive)
+
+    def joined(self, n_nodes: int) -> Self:
+        """Return the ring once so many new nodes have come, with the next numbers and ids of its seed."""
+        check_whole("n_nodes", n_nodes, least=0)
+        rng = np.random.default_rng([self.seed, len(self.ids)])
+        ids = np.concatenate([self.ids, _drawn(rng, n_nodes, self.ids)])
+        return self._changed(ids, np.concatenate([self.alive, np.ones(n_nodes, np.bool_)]))
+
+    def renewed(self, nodes: ArrayLike, *, seed: int = 0) -> Self:
+        """Return the ring once nodes have failed and others have come, who take over their numbers.
+
+        The new ids are drawn from this seed and the ring's.
+
+        Examples
+        --------
+        >>> ring = Ring(4, seed=1)
+        >>> (ring.renewed([2]).ids != ring.ids).tolist()
+        [False, False, True, False]
+        """
+        check_seed(seed)
+        node = self._node[self.places(nodes)]
+        if len(np.unique(node)) < len(node):
+            twice = np.flatnonzero(np.bincount(node) > 1)[0]
+            raise ParameterError(f"node {twice} is replaced twice; name each node once")
+        # The last number tells these ids from those of nodes that join.
+        rng = np.random.default_rng([self.seed, len(self.ids), seed, 0x6E6577])
+        ids = self.ids.copy()
+        ids[node] = _drawn(rng, len(node), self.ids)
+        return self._changed(ids, self.alive)
+
+    def __repr__(self) -> str:
+        return f"Ring({self.n_nodes} nodes, digits of {self.digit_bits} bits, {self.leaves} leaves)"
+
+
+def channel_keys(n_channels: int, *, seed: int = 0) -> Ids:
+    """Return random keys for channels; those of the first channels do not depend on how many there are.
+
+    Examples
+    --------
+    >>> bool((channel_keys(9, seed=3)[:4] == channel_keys(4, seed=3)).all())
+    True
+    """
+    check_whole("n_channels", n_channels, least=0)
+    check_seed(seed)
+    # Not the numbers that a ring of the same seed draws its ids from.
+    return np.random.default_rng([seed, 0x6B6579]).integers(_END, size=n_channels, dtype=np.uint64)
+
+
+def check_keys(keys: ArrayLike) -> Ids:
+    """Return keys as ids, and refuse what is none."""
+    # Of a list of whole numbers, some above 2^63, numpy would make floats.
+    found = np.asarray(keys, None if isinstance(keys, np.ndarray | np.generic) else object)
+    flat = found.ravel()
+    good = np.zeros(len(flat), np.bool_)
+    if found.dtype == object:
+        good[:] = [isinstance(key, int | np.integer) and 0 <= key < _END for key in flat]
+    elif found.dtype.kind in "iu":
+        good = flat >= 0
+    if not good.all():
+        raise ParameterError(f"a key is {flat[np.argmin(good)]}; give whole numbers from 0 to 2^64 - 1")
+    return np.array(found, np.uint64)
+
+
+def one_key(key: int | np.uint64) -> np.uint64:
+    """Return a key as an id, and refuse what is not one."""
+    found = check_keys(key)
+    if found.ndim:
+        raise ParameterError(f"there are {found.size} keys; give one")
+    return np.uint64(found)
+
+
+def _drawn(rng: np.random.Generator, n: int, taken: Ids) -> Ids:
+    """Return so many ids, of which none is taken nor twice."""
+    found = rng.integers(_END, size=n, dtype=np.uint64)
+    while True:
+        _, first = np.unique(found, return_index=True)
+        fresh = np.zeros(n, np.bool_)
+        fresh[first] = True
+        fresh &= ~np.isin(found, taken)
+        if fresh.all():
+            return found
+        found[~fresh] = rng.integers(_END, size=int((~fresh).sum()), dtype=np.uint64)

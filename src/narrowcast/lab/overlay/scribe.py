@@ -1,0 +1,209 @@
+"""Multicast trees on a ring: Scribe, with the helpers that routes recruit."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from narrowcast.errors import ParameterError
+from narrowcast.lab.kernels import overlay
+from narrowcast.lab.overlay.ring import Ring, check_keys, one_key
+from narrowcast.model.relation import relation
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Ints = NDArray[np.int64]
+    Numbers = NDArray[np.int32]
+    Flags = NDArray[np.bool_]
+
+
+class Tree:
+    """The tree of one channel: the union of the routes from its subscribers to the channel's key.
+
+    Its root, the node closest to the key, is the channel and always there; section 2 of Milo et al. (2007).
+    A tree does not change: `join` and `leave` return another one.
+
+    Parameters
+    ----------
+    ring
+        What the routes are on.
+    key
+        The channel's key.
+    subscribers
+        Numbers of the nodes that have subscribed, each once.
+
+    Examples
+    --------
+    >>> tree = Tree(Ring(1000, seed=1), 2**63, [5, 6, 7])
+    >>> tree.size, tree.n_subscribers, tree.n_helpers, tree.links, tree.depth, tree.fan_out
+    (8, 3, 5, 7, 3, 2)
+    >>> more, messages = tree.join([8, 9])
+    >>> messages.tolist(), more.links
+    ([1, 1], 9)
+    >>> fewer, messages = more.leave([9])
+    >>> messages.tolist(), fewer.links
+    ([1], 8)
+    """
+
+    #: By number of node the next one on the way to the root: -1 for the root, -2 outside the tree.
+    parent: Numbers
+    #: By number of node how many others have it for a parent.
+    children: Numbers
+    #: Which nodes have subscribed.
+    member: Flags
+
+    def __init__(self, ring: Ring, key: int | np.uint64, subscribers: ArrayLike = ()) -> None:
+        self.ring, self.key = ring, one_key(key)
+        place = _once(ring, subscribers)
+        node = ring.by_place[place]
+        parent = ring.parents(self.key, node)
+        children = np.bincount(parent[parent >= 0], minlength=len(parent)).astype(np.int32)
+        member = np.zeros(len(parent), np.bool_)
+        member[node] = True
+        self._keep(parent, children, member)
+
+    def _keep(self, parent: Numbers, children: Numbers, member: Flags) -> None:
+        """Hold the arrays, and let nobody change them."""
+        self.parent, self.children, self.member = parent, children, member
+        for array in (parent, children, member):
+            array.flags.writeable = False
+
+    def _with(self, parent: Numbers, children: Numbers, member: Flags) -> Tree:
+        """Return the tree of these arrays on the same ring."""
+        new = object.__new__(type(self))
+        new.ring, new.key = self.ring, self.key
+        new._keep(parent, children, member)
+        return new
+
+    @property
+    def root(self) -> int:
+        """The node that is the channel."""
+        return int(self.ring.closest(self.key))
+
+    @property
+    def nodes(self) -> Ints:
+        """The numbers of all nodes in the tree, ascending."""
+        return np.flatnonzero(self.parent != overlay.OUTSIDE)
+
+    @property
+    def subscribers(self) -> Ints:
+        """The numbers of the subscribers, ascending."""
+        return np.flatnonzero(self.member)
+
+    @cached_property
+    def size(self) -> int:
+        """How many nodes are in the tree, the root included."""
+        return int(np.count_nonzero(self.parent != overlay.OUTSIDE))
+
+    @cached_property
+    def n_subscribers(self) -> int:
+        """How many nodes have subscribed."""
+        return int(np.count_nonzero(self.member))
+
+    @property
+    def n_helpers(self) -> int:
+        """How many nodes are in the tree and have not subscribed: those on routes, and often the root."""
+        return self.size - self.n_subscribers
+
+    @property
+    def links(self) -> int:
+        """The messages of a maintenance round, a keep-alive a link, and those that an event takes."""
+        return self.size - 1
+
+    @cached_property
+    def depths(self) -> Ints:
+        """How many hops each node is from the root, by number; -1 outside the tree."""
+        return overlay.depths(self.parent)
+
+    @property
+    def depth(self) -> int:
+        """The most hops that an event takes."""
+        return int(self.depths.max())
+
+    @property
+    def fan_out(self) -> int:
+        """The most copies of an event that one node sends."""
+        return int(self.children.max())
+
+    def join(self, nodes: ArrayLike) -> tuple[Tree, Ints]:
+        """Let nodes subscribe one after the other.
+
+        Returns
+        -------
+        Tree
+            The tree with them.
+        messages
+            For each the hops until it met the tree; 0 for a node that was a helper, or the root.
+        """
+        place = _once(self.ring, nodes)
+        node = self.ring.by_place[place]
+        if self.member[node].any():
+            who = node[np.argmax(self.member[node])]
+            raise ParameterError(f"node {who} has subscribed already; let those join that have not")
+        arrays = self.parent.copy(), self.children.copy(), self.member.copy()
+        messages = overlay.graft(*self.ring.tables, self.ring.by_place, self.key, place, *arrays)
+        return self._with(*arrays), messages
+
+    def leave(self, nodes: ArrayLike) -> tuple[Tree, Ints]:
+        """Let subscribers go one after the other, and with each the helpers that nobody needs any more.
+
+        Returns
+        -------
+        Tree
+            The tree without them.
+        messages
+            For each the links that were pruned; 0 for one that stays as a helper.
+        """
+        node = self.ring.by_place[_once(self.ring, nodes)].astype(np.int64)
+        if not self.member[node].all():
+            who = node[np.argmin(self.member[node])]
+            raise ParameterError(f"node {who} has not subscribed; let those leave that have")
+        arrays = self.parent.copy(), self.children.copy(), self.member.copy()
+        messages = overlay.prune(node, *arrays)
+        return self._with(*arrays), messages
+
+    def __repr__(self) -> str:
+        return f"Tree({self.n_subscribers} subscribers, {self.n_helpers} helpers, root {self.root})"
+
+
+def links(ring: Ring, keys: ArrayLike, listens: Any) -> Ints:
+    """Return the links of every channel's tree: what its maintenance round costs, and each of its events.
+
+    With these the costs of section 2 are real ones: MC is the sum over topics and clusters, and DC the sum
+    over topics of rate x (1 + links of the topic + 1 + links of each of its clusters).
+
+    Parameters
+    ----------
+    ring
+        What the trees are on.
+    keys
+        A key for each channel, of `channel_keys` for instance.
+    listens
+        Subscribers x channels, as in a `ChannelPlan`; subscriber i is node i.
+
+    Examples
+    --------
+    >>> from narrowcast.lab.overlay import channel_keys
+    >>> listens = np.arange(500)[:, None] < [500, 100, 10, 0]
+    >>> links(Ring(500, seed=0), channel_keys(4, seed=0), listens).tolist()
+    [499, 115, 21, 0]
+    """
+    heard = relation(listens)
+    keys = np.atleast_1d(check_keys(keys))
+    if len(keys) != heard.shape[1]:
+        raise ParameterError(f"there are {len(keys)} keys for {heard.shape[1]} channels; give one for each")
+    by_channel = heard.tocsc()
+    place = ring.places(by_channel.indices, "subscriber")
+    return overlay.tree_links(*ring.tables, keys, by_channel.indptr.astype(np.int64), place)
+
+
+def _once(ring: Ring, nodes: ArrayLike) -> Ints:
+    """Return the places of nodes, and refuse one that is named twice."""
+    place = ring.places(nodes, "subscriber")
+    if len(place) > 1 and np.bincount(place).max() > 1:
+        twice = ring.by_place[np.argmax(np.bincount(place))]
+        raise ParameterError(f"subscriber {twice} is named twice; name each once")
+    return place

@@ -1,0 +1,19 @@
+"""The papers that the product is built from: their experiments, run again."""
+
+from __future__ import annotations
+
+from narrowcast.lab.papers import cobas2009, riabov2003, tamara2007, tariq2012, tock2005
+from narrowcast.lab.papers.base import PAPERS, Experiment, Outcome, Row, Study
+
+__all__ = [
+    "PAPERS",
+    "Experiment",
+    "Outcome",
+    "Row",
+    "Study",
+    "cobas2009",
+    "riabov2003",
+    "tamara2007",
+    "tariq2012",
+    "tock2005",
+]

@@ -1,0 +1,218 @@
+"""Figure 7(b): what it takes when filters are added and taken away, and machines come and go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from narrowcast.errors import ParameterError
+from narrowcast.lab.hubs import (
+    Links,
+    Stretches,
+    balance,
+    churn,
+    lines_of,
+    loads_of,
+    register,
+)
+from narrowcast.lab.papers.base import Experiment, Outcome, Row
+from narrowcast.lab.papers.cobas2009.setting import (
+    MACHINES,
+    PAPER,
+    REPLICATION,
+    SMALL,
+    WORK,
+    held,
+    listed,
+    overlay_of,
+    said_of,
+    size_note,
+)
+from narrowcast.lab.sweep import Sweep
+from narrowcast.planning.ranges.merging import Merging
+from narrowcast.validation import check_number
+from narrowcast.workloads.intervals import Intervals
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from narrowcast.lab.hubs import Toll
+    from narrowcast.lab.papers.base import Study
+    from narrowcast.lab.sweep import Record
+
+#: What happens, and what it is called in the picture.
+SERIES = {
+    "filters/insert": "filters added",
+    "filters/delete": "filters taken away",
+    "nodes/join": "machines that come",
+    "nodes/fail": "machines that go without a word",
+    "nodes/leave": "machines that go with a word",
+    "nodes/rebalance": "balancing after machines came and went",
+}
+GB, MESSAGES, EACH = "gb", "messages", "kb_per_operation"
+#: The share that changes, for there are only whole filters and machines.
+CHANGED = "share_pct"
+#: In which of these every operation is counted by itself.
+_LOADS = (MACHINES, REPLICATION, WORK)
+
+
+def _made(
+    *, seed: int, nodes: int, filters: int, attributes: int, subscriptions: int, **params: Any
+) -> tuple[Any, ...]:
+    """Return trees on machines that are balanced, and what links these have."""
+    overlay = overlay_of(
+        seed=seed, nodes=nodes, filters=filters, attributes=attributes, subscriptions=subscriptions,
+        tried=params["events"],
+    )  # fmt: skip
+    merging = Merging(charges=overlay.charges(kappa=params["kappa"]), seed=seed).fit(overlay.hubs)
+    start = Stretches.even(lines_of(merging.trees_, overlay.hubs), overlay, nodes=nodes)
+    at = overlay.positions(overlay.events)
+    even = balance(start, at, kappa=params["kappa"], rounds=params["rounds"], seed=seed).stretches
+    return overlay, merging, even, at, Links(nodes, seed=seed)
+
+
+def _trial(made: tuple[Any, ...], *, share: float, seed: int, **params: Any) -> list[Record]:
+    """Return what it takes when a share of filters and of machines changes."""
+    overlay, merging, even, at, links = made
+    drawn, filters, nodes = params["subscriptions"], params["filters"], overlay.n_nodes
+    more, machines = changing(share, drawn, nodes)
+    weight = filters / drawn
+    # Those that follow the ones there are already: of the same law, and none of them.
+    workload = Intervals(n_subscriptions=drawn + more, attributes=params["attributes"], seed=seed)
+    lo, hi = workload.ends()
+    new = overlay.filters(lo[drawn:], hi[drawn:], weight)
+    filed = register(merging.trees_, overlay.hubs, new, links, seed=seed)
+    came = churn(even, links, joining=machines, seed=seed)
+    failed = churn(even, links, leaving=machines, seed=seed)
+    left = churn(even, links, leaving=machines, graceful=True, seed=seed)
+    both = churn(even, links, leaving=machines, joining=machines, seed=seed)
+    again = balance(both.stretches, at, kappa=params["kappa"], rounds=params["rounds"], seed=seed)
+    loads = loads_of(again.stretches, at)
+    work = loads.of("work")
+    rows = [
+        _told("filters/insert", filed.insertion, more * weight) | {CHANGED: 100 * more / drawn},
+        _told("filters/delete", filed.deletion, more * weight),
+        _told("nodes/join", came.total, machines) | {CHANGED: 100 * machines / nodes},
+        _told("nodes/fail", failed.total, machines) | {"rotations": failed.rotations},
+        _told("nodes/leave", left.total, machines),
+        _told("nodes/rebalance", again.moving, 2 * machines)
+        | {"sampling_gb": again.sampling.bytes / 1e9, "moves": again.moves},
+    ]
+    rows[2] |= {"links_gb": came.links.bytes / 1e9, "segments_gb": came.segments.bytes / 1e9}
+    rows[3] |= {"links_gb": failed.links.bytes / 1e9, "segments_gb": failed.segments.bytes / 1e9}
+    rows[5] |= {
+        MACHINES: loads.machines,
+        REPLICATION: float(loads.of("storage").sum()) / filters,
+        WORK: float(work.max() / work.mean()) if work.mean() > 0 else 1.0,
+    }
+    return rows
+
+
+def changing(share: float, filters: int, nodes: int) -> tuple[int, int]:
+    """Return how many filters that are drawn and how many machines a share is, in per cent.
+
+    Examples
+    --------
+    >>> changing(5, 500, 24)
+    (25, 1)
+    """
+    fix = f"give per cent above 0, up to 50, that are at least one of {nodes:,} machines"
+    check_number("share", share, least=0, most=50, fix=fix)
+    found = round(filters * share / 100), round(nodes * share / 100)
+    if not min(found):
+        raise ParameterError(f"share is {share!r}; {fix} and of {filters:,} filters that are drawn")
+    return found
+
+
+def _told(series: str, toll: Toll, operations: float) -> Record:
+    """Return what is told of something that happens so many times."""
+    each = toll.bytes / operations / 1e3
+    return {"series": series, GB: toll.bytes / 1e9, MESSAGES: toll.messages, EACH: each}
+
+
+def _figure_7b(study: Study) -> Outcome:
+    """Run all shares, and say what came out."""
+    params = dict(study.params)
+    shares = params.pop("share")
+    for share in shares:
+        changing(share, params["subscriptions"], params["nodes"])
+    found: dict[tuple[str, float, str], list[float]] = {}
+    for row in study.run(Sweep(_trial, {"share": shares}, study.seeds, params, setup=_made)).rows:
+        values: dict[str, Any] = dict(row)
+        for metric, value in values.items():
+            if metric not in ("series", "share", "seed") and value is not None:
+                found.setdefault((values["series"], values["share"], metric), []).append(value)
+    rows = [Row.of(series, x, metric, values) for (series, x, metric), values in found.items()]
+    marks = [
+        {"series": SERIES[row.series], "order": list(SERIES).index(row.series), "share": row.x,
+         "value": row.measured, "kind": row.series.partition("/")[0]}
+        for row in rows
+        if row.metric == GB and row.measured > 0
+    ]  # fmt: skip
+    value = {(row.series, row.x or 0.0, row.metric): row.measured for row in rows}
+    notes = [*_claims(value, shares), *size_note(params, ("nodes", "filters", "attributes"))]
+    told = (GB, MESSAGES, EACH)
+    said = said_of(params, len(study.seeds))
+    return Outcome(
+        [row for row in rows if row.metric in told],
+        {"cobas2009-figure-7b": (marks, said)},
+        notes,
+        [row for row in rows if row.metric not in told],
+    )
+
+
+def _claims(value: Mapping[tuple[str, float, str], float], shares: Sequence[float]) -> list[str]:
+    """Hold what the paper says of maintenance against what came out."""
+
+    def sums(kind: str, share: float, metric: str) -> float:
+        ways = ("join", "fail") if kind == "nodes" else ("insert", "delete")
+        return sum(value[f"{kind}/{way}", share, metric] for way in ways)
+
+    last = shares[-1]
+    dearer = [x for x in shares if sums("nodes", x, GB) > sums("filters", x, GB)]
+    each = {kind: sums(kind, last, EACH) / 2 for kind in ("nodes", "filters")}
+    taken = (
+        "The paper: machines that come and go take relatively more than filters that are added and taken "
+        f"away. Here, with {last:g} % of either, {sums('nodes', last, GB):.2f} GB against "
+        f"{sums('filters', last, GB):.2f} GB, without balancing. Machines take more with "
+        f"{listed(dearer)} of {listed(shares)} %: {held(len(dearer) == len(shares))} by the same share of "
+        f"both. With {last:g} %, one machine takes {each['nodes']:,.0f} kB and one filter "
+        f"{each['filters']:,.1f} kB: {held(each['nodes'] > each['filters'])} by the piece."
+    )
+    notes = [taken]
+    odd = [
+        f"{x:g} % of machines are {value['nodes/join', x, CHANGED]:.3g} %"
+        for x in shares
+        if abs(value["nodes/join", x, CHANGED] - x) > 0.05 * x
+    ]
+    if odd:
+        notes.append(f"There are only whole machines: {', '.join(odd)}.")
+    lost, handed = (value[f"nodes/{way}", last, GB] for way in ("fail", "leave"))
+    notes.append(
+        f"Machines that go without a word take {lost:.2f} GB, for agents look up and register what they "
+        f"held; those that hand it on {handed:.2f} GB. Links are {value['nodes/fail', last, 'links_gb']:.3f} "
+        f"GB of the former. Balancing after {last:g} % went and came takes "
+        f"{value['nodes/rebalance', last, GB]:.2f} GB, and samples "
+        f"{value['nodes/rebalance', last, 'sampling_gb']:.2f} GB."
+    )
+    turned = max(value["nodes/fail", x, "rotations"] for x in shares)
+    notes.append(
+        f"Trees were to be rotated {turned:.1f} times at most: so few keys go that no side of a root is less "
+        "than half as high as the other."
+        if not turned
+        else f"Trees were to be rotated {turned:.1f} times at most."
+    )
+    machines, replication, work = (value["nodes/rebalance", last, metric] for metric in _LOADS)
+    notes.append(
+        f"Afterwards an event comes to {machines:.1f} machines, {replication:.1f} hold a filter, and the "
+        f"most work of a machine is {work:.1f} times the mean. The paper prints no numbers, nor how many "
+        "change."
+    )
+    return notes
+
+
+FIGURE_7B = Experiment(
+    "traffic of filters that are added and taken away, and of machines that come and go",
+    _figure_7b,
+    {**PAPER, "share": [1.0, 2.0, 5.0, 10.0], "events": 500, "rounds": 60},
+    {**SMALL, "share": [2.0, 10.0], "events": 200},
+)

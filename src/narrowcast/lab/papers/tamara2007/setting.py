@@ -1,0 +1,273 @@
+"""What the experiments have in common: the workload, the methods, and how each is led through the changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from narrowcast.costs.overall import Overall
+from narrowcast.lab.following import Following
+from narrowcast.model.interest import Interest
+from narrowcast.model.plan import ChannelPlan
+from narrowcast.planning import PLANNERS
+from narrowcast.planning.topics.tamara import Tamara, TamaraTidy
+from narrowcast.workloads.feeds import Feeds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import pyarrow as pa
+
+    from narrowcast.lab.sweep import Record
+
+#: The paper's benchmark (section 5.2), and a small one of its kind. How interests are drawn is our reading.
+PAPER: dict[str, Any] = {
+    "users": 3000, "topics": 120, "p_in": 0.9, "home": 2, "function": "linear", "windows": 100,
+}  # fmt: skip
+SMALL: dict[str, Any] = {"users": 300, "topics": 60, "windows": 20}
+#: Groups of topics that interests come in.
+GROUPS = 10
+#: Models of frequencies, as the paper calls them.
+MODELS = ["average", "frequent", "infrequent"]
+#: Methods that follow changes, by how they are called here, and those that plan again from scratch.
+ONLINE = ("tamara", "tamara-tidy", "static")
+OFFLINE = ("kmeans", "giant", "frequency-threshold", "cover")
+METHODS = ("per-flow", *ONLINE, *OFFLINE)
+#: How methods are called in pictures.
+NAMES = {
+    "per-flow": "Scribe: a channel each", "tamara": "Tamara", "tamara+": "Tamara+, with adapting",
+    "tamara-tidy": "tidy", "static": "static clusters", "kmeans": "k-means", "giant": "one giant cluster",
+    "frequency-threshold": "frequency threshold", "cover": "cover",
+}  # fmt: skip
+#: Numbers of the paper's simulator, by what they are called in a row of a history, and how those begin that
+#: count by kind.
+STATISTICS = {"clusters": "clusters", "per_cluster": "topics_per_cluster", "direct": "direct_topics"}
+COUNTS = ("messages_", "updates_")
+#: What adapting takes in all, told of methods that adapt.
+OVERHEAD = "overhead_pct"
+#: After this share of arrivals, `static` keeps the clusters that there are.
+KEPT = 0.1
+#: Places along the time at which plans are made from scratch; `cover` only at the last.
+CHECKPOINTS = 5
+
+_DAY = 86_400.0
+
+
+def workload(
+    *,
+    seed: int,
+    model: str,
+    users: int,
+    topics: int,
+    p_in: float,
+    home: int,
+    days: float = 61.0,
+    interests: str = "clustered",
+    shift: str = "none",
+    **_: Any,
+) -> Feeds:
+    """Return the paper's workload.
+
+    Examples
+    --------
+    >>> workload(seed=1, model="average", **PAPER).n_flows
+    120
+    """
+    kinds: Any = {"model": model, "interests": interests, "shift": shift}
+    wanted = 25.0 * topics / PAPER["topics"]
+    return Feeds(
+        n_subscribers=users, n_flows=topics, p_in=p_in, home=home, groups=GROUPS, wanted=wanted, days=days,
+        seed=seed, **kinds,
+    )  # fmt: skip
+
+
+def history(*, method: str, **given: Any) -> list[Record]:
+    """Return what a method's plans cost window by window; the same again is not run again."""
+    return [dict(row) for row in _history(method, tuple(sorted(given.items())))]
+
+
+@lru_cache(maxsize=1024)
+def _history(method: str, given: tuple[tuple[str, Any], ...]) -> list[Record]:
+    params = dict(given)
+    feeds = workload(**params)
+    first, tables = feeds.interest(), feeds.tables()
+    start = None
+    if feeds.shift == "none":
+        first = Interest(np.zeros(first.wants.shape), first.rate, first.subscribers, first.flows)
+    else:
+        start = planted(feeds, first)
+    return led(
+        method,
+        first,
+        tables["changes"],
+        start=start,
+        seconds=feeds.days * _DAY,
+        model=model_of(params["function"]),
+        windows=params["windows"],
+        seed=params["seed"],
+    )
+
+
+def model_of(function: str, interval: float = 360.0) -> Overall:
+    """Return the cost model with one function of size for upkeep and for events."""
+    return Overall(cost_m=function, cost_d=function, interval=interval)
+
+
+def planted(feeds: Feeds, interest: Interest) -> ChannelPlan:
+    """Return clusters that match the interests perfectly; who joins them is left open."""
+    carries = feeds.planted()[:, None] == np.arange(GROUPS)
+    nobody = np.zeros((0, GROUPS))
+    return ChannelPlan(carries, nobody, subscribers=interest.subscribers[:0], flows=interest.flows)
+
+
+def led(
+    method: str,
+    first: Interest,
+    changes: pa.Table,
+    *,
+    start: ChannelPlan | None,
+    seconds: float,
+    model: Overall,
+    windows: int,
+    seed: int,
+) -> list[Record]:
+    """Return what the plans of a method cost, window by window, while interests change.
+
+    Parameters
+    ----------
+    method
+        Its name.
+    first, changes
+        The interest at the beginning, and how it changes.
+    start
+        The clusters at the beginning, where there are some.
+    seconds, windows
+        How long it takes, and into how many windows that is cut.
+    model
+        What channels and events cost.
+    seed
+        Of what the method leaves to chance.
+    """
+    following = Following(interest=first, changes=changes, windows=windows, seconds=seconds, model=model)
+    costs = {"cost_m": model.cost_m, "cost_d": model.cost_d, "interval": model.interval, "seed": seed}
+    if method == "tamara-tidy":
+        tidy = TamaraTidy(start=start, period=following.window, **costs).fit(first)
+        return _followed(following, tidy)
+    if method == "tamara" or (method == "static" and start is not None):
+        plain = Tamara(start=start, period=following.window, adapt=method == "tamara", **costs).fit(first)
+        return _followed(following, plain)
+    if method == "static":
+        return _kept(following, costs)
+    places = (
+        {windows} if method == "cover" else {windows * (i + 1) // CHECKPOINTS for i in range(CHECKPOINTS)}
+    )
+    found: list[Record] = []
+    for window, (_, interest) in enumerate(following.states(), 1):
+        if method == "per-flow" or window in places:
+            takes = {**costs, "channels": None} if method != "per-flow" else {"seed": seed}
+            plan = PLANNERS[method](**takes).fit(interest).plan_
+            row = {"window": window, "seconds": window * following.window, **following.scored(interest, plan)}
+            found.append(row)
+    return found
+
+
+def _followed(following: Following, planner: Tamara) -> list[Record]:
+    """Lead a planner: rows have the messages since the beginning, the last also the updates of clusters."""
+    before, kinds = _updates(planner), list(planner.messages_)
+    rows: list[Record] = following.lead(planner)
+    sent: Counter[str] = Counter()
+    for row in rows:
+        sent.update({f"messages_{kind}": row[kind] for kind in kinds})
+        row |= sent
+    rows[-1] |= {name: count - before[name] for name, count in _updates(planner).items()}
+    if planner.adapt:
+        rows[-1][OVERHEAD] = overhead_pct(rows)
+    return rows
+
+
+def _messages(planner: Tamara) -> Counter[str]:
+    """Return how many messages a planner has sent, by kind."""
+    return Counter({f"messages_{kind}": count for kind, count in planner.messages_.items()})
+
+
+def _updates(planner: Tamara) -> Counter[str]:
+    """Return how often a planner has changed its clusters, by kind."""
+    return Counter({f"updates_{kind}": count for kind, count in planner.updates_.items()})
+
+
+def _kept(following: Following, costs: Mapping[str, Any]) -> list[Record]:
+    """Return what clusters cost that are made while the first come, and then stay as they are."""
+    planner = Tamara(period=following.window, **costs).fit(following.interest)
+    rows: list[Record] = []
+    # What was counted before, less what it took the planner that there is now to begin.
+    sent: Counter[str] = Counter()
+    made: Counter[str] = Counter()
+    for window, (batch, interest) in enumerate(following.states(), 1):
+        planner.update(batch)
+        if window == max(1, round(KEPT * following.windows)):
+            sent, made = _messages(planner), _updates(planner)
+            planner = Tamara(start=planner.plan_, adapt=False, **costs).fit(interest)
+            sent.subtract(_messages(planner))
+            made.subtract(_updates(planner))
+        row: Record = {"window": window, "seconds": window * following.window}
+        row |= following.scored(interest, planner.plan_)
+        rows.append(row | {name: count + sent[name] for name, count in _messages(planner).items()})
+    rows[-1] |= {name: count + made[name] for name, count in _updates(planner).items()}
+    return rows
+
+
+def statistics(row: Mapping[str, Any]) -> Record:
+    """Return what the paper's simulator tells of a row of a history, besides costs, by metric.
+
+    Examples
+    --------
+    >>> statistics({"cost": 9.5, "clusters": 2, "per_cluster": 3.5, "direct": 4, "messages_survey": 12})
+    {'clusters': 2, 'topics_per_cluster': 3.5, 'direct_topics': 4, 'messages_survey': 12}
+    """
+    named = {STATISTICS.get(name, name): value for name, value in row.items()}
+    return {name: named[name] for name in told(named)}
+
+
+def told(record: Mapping[str, Any]) -> list[str]:
+    """Return the metrics that a record has, besides costs."""
+    others = [name for name in record if name == OVERHEAD or name.startswith(COUNTS)]
+    return [*STATISTICS.values(), *others]
+
+
+def change_pct(row: Mapping[str, Any], what: str) -> float:
+    """Return by how many per cent a cost is above that of a channel for each flow."""
+    name = "per_flow" if what == "cost" else f"per_flow_{what}"
+    return 100 * (row[what] / row[name] - 1) if row[name] else 0.0
+
+
+def overhead_pct(rows: Iterable[Mapping[str, Any]]) -> float:
+    """Return what adapting takes in all, in per cent of what channels and events cost meanwhile."""
+    rows = list(rows)
+    cost = sum(row["cost"] for row in rows)
+    return 100 * sum(row.get("adapting", 0.0) for row in rows) / cost if cost else 0.0
+
+
+def is_paper(params: Mapping[str, Any]) -> bool:
+    """Return whether a workload is the paper's."""
+    return all(params[name] == value for name, value in PAPER.items() if name != "windows")
+
+
+def said_of(params: Mapping[str, Any], seeds: int) -> str:
+    """Return what the numbers are of, for the line below a title."""
+    said = f"{params['users']:,} users, {params['topics']} topics, costs {params['function']}"
+    return f"{said}, {seeds_of(seeds)}"
+
+
+def seeds_of(count: int) -> str:
+    """Return how many seeds numbers are of, in words."""
+    return f"{count} {'seed' if count == 1 else 'seeds'}"
+
+
+def size_note(params: Mapping[str, Any]) -> list[str]:
+    """Return a warning where the workload is not the paper's."""
+    if is_paper(params):
+        return []
+    return ["The workload here is not the paper's: its numbers and curves are of another one."]

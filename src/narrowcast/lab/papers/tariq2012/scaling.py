@@ -1,0 +1,454 @@
+"""Figure 4: how long it takes by groups, who has how much to do, and how good it is with many."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from scipy import linalg
+
+from narrowcast.lab.papers.base import Experiment, Outcome, Row
+from narrowcast.lab.papers.tariq2012.histories import (
+    FALSE,
+    PAPER,
+    SPECTRAL,
+    Found,
+    Histories,
+    fewer,
+    held,
+    numbers_of,
+    planner_of,
+    said_of,
+    size_note,
+    space_of,
+)
+from narrowcast.lab.papers.tariq2012.quality import OWN
+from narrowcast.lab.spectral.hierarchy import embedded, tabled
+from narrowcast.lab.spectral.ncut import weights
+from narrowcast.lab.spectral.quality import accuracy, balance, entropy
+from narrowcast.lab.spectral.similarity import similarity
+from narrowcast.lab.spectral.tree import Tree
+from narrowcast.lab.sweep import Sweep
+from narrowcast.model.interest import Interest
+from narrowcast.planning.base import PLANNERS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from numpy.typing import NDArray
+
+    from narrowcast.lab.papers.base import Study
+    from narrowcast.lab.spectral.traffic import Report
+    from narrowcast.lab.sweep import Record
+    from narrowcast.model.relation import Relation
+
+    Ints = NDArray[np.int64]
+
+#: The least and the most seconds that a message takes (section 6.4).
+DELAYS = 0.224, 0.384
+#: Groups of the lowest level where levels and landmarks are varied: the paper names none.
+GROUPS = 8
+#: By one table of landmarks, with coordinates of length 1: what does best of all by groups.
+TABLE = "rassoc/table"
+#: What is timed and clustered: the paper's, that, CK, and our own.
+CLUSTERED = (*SPECTRAL, TABLE, "centroid", OWN)
+#: All coordinates at once by LAPACK, as the paper has it, or by what we use.
+DENSE, CENTRAL = "dense", "central"
+WHOLE = {DENSE: "whole matrix, LAPACK", CENTRAL: "one level, ours"}
+#: By how many per cent the paper is faster than with one level, with levels and per cent of landmarks.
+LESS = {("rassoc", 2, 50): 86.0, ("ncut", 2, 50): 90.0, ("rassoc", 4, 10): 99.0, ("ncut", 4, 10): 99.0}
+#: What the paper says of 32,000: seconds until all are in clusters, and what root and coordinators work.
+MANY = 32_000
+SECONDS = {"rassoc/plain": 5.0, "ncut/plain": 15.0}
+WORK = {"root_seconds": 25.0, "coordinator_seconds": 5.0}
+#: What groups do before their members have coordinates.
+WORKED = ("local", "projection")
+#: What a group and the one above it send each other.
+BETWEEN = ("landmarks", "parent", "table")
+#: The metrics of a clustering.
+LOAD = tuple(f"{who}_{what}" for what in ("seconds", "bytes", "messages") for who in ("root", "coordinator"))
+METRICS = ("seconds", "seconds_on_one_core", *LOAD, "entropy", "accuracy", FALSE, "balance")
+#: Those that tables leave out.
+BESIDE = ("root_messages", "coordinator_messages", "work_seconds_less_than_central_pct", "balance")
+
+
+def branch_seconds(
+    tree: Tree, report: Report, work: Collection[str], *, passes: int, rng: np.random.Generator
+) -> float:
+    """Return how long the slowest branch takes from the root to members: work, and the way between groups.
+
+    Parameters
+    ----------
+    tree, report
+        Who is in which group, and what each of them did.
+    work
+        Which steps of the report count.
+    passes
+        How often messages go along the branch, each with a delay.
+    rng
+        Where delays come from.
+
+    Examples
+    --------
+    >>> from narrowcast.model.relation import relation
+    >>> from narrowcast.lab.spectral.traffic import Report, Step
+    >>> tree = Tree.of(relation(np.ones((8, 2))), levels=2, groups=2, landmarks=0.5)
+    >>> report = Report([Step(1, 0, "local", seconds=1.0), Step(0, 1, "local", seconds=2.0)])
+    >>> branch_seconds(tree, report, ["local"], passes=0, rng=np.random.default_rng(0))
+    3.0
+    """
+    seconds: dict[tuple[int, int], float] = {}
+    for step in report.steps:
+        if step.what in work:
+            at = step.level, step.group
+            seconds[at] = seconds.get(at, 0.0) + step.seconds
+    total = [seconds.get((tree.root.level, 0), 0.0)]
+    for level in reversed(tree.levels[:-1]):
+        delay = rng.uniform(*DELAYS, (len(level), passes)).sum(axis=1)
+        total = [
+            total[group.parent] + seconds.get((group.level, group.number), 0.0) + float(late)
+            for group, late in zip(level, delay, strict=True)
+        ]
+    return max(total)
+
+
+def _whole(method: str, rows: Relation) -> float:
+    """Return how many seconds LAPACK takes for all coordinates of the whole matrix, as the paper has it."""
+    alike = similarity(rows)
+    matrix = (alike if method == "rassoc" else weights(alike).apart()).toarray()
+    begun = time.perf_counter()
+    if method == "rassoc":
+        linalg.svd(matrix - matrix.mean(axis=1, keepdims=True))
+    else:
+        degree = matrix.sum(axis=0)
+        degree[degree == 0] = 1.0
+        linalg.eigh(np.diag(degree) - matrix, np.diag(degree))
+    return time.perf_counter() - begun
+
+
+def _time(
+    histories: Histories, *, method: str, way: str, levels: int, seed: int, history: int, dimensions: int,
+    landmarks: list[float], **_: Any
+) -> list[Record]:  # fmt: skip
+    """Return how long coordinates take with so many levels, for each share of landmarks."""
+    rows, space = histories.rows(history), space_of(f"{method}/plain", dimensions)
+    if levels == 1:
+        if way == "table":
+            return []
+        begun = time.perf_counter()
+        space.frame(rows)
+        central = time.perf_counter() - begun
+        return [
+            {"kind": kind, "x": 1, "share": None, "seconds": seconds, "work_seconds": seconds}
+            for kind, seconds in ((DENSE, _whole(method, rows)), (CENTRAL, central))
+        ]
+    found: list[Record] = []
+    for share in landmarks:
+        given: Any = {"levels": levels, "groups": GROUPS, "landmarks": share, "least": dimensions + 1}
+        tree = Tree.of(rows, **given, seed=seed)
+        report = (embedded if way == "faithful" else tabled)(space, rows, tree).report
+        seconds, work = (
+            branch_seconds(tree, report, WORKED, passes=passes, rng=np.random.default_rng([seed, levels]))
+            for passes in (1, 0)
+        )
+        found.append(
+            {"kind": way, "x": levels, "share": round(100 * share), "seconds": seconds, "work_seconds": work}
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Many:
+    """Histories of many subscriptions, and what their clusters would be from all events."""
+
+    histories: Histories
+    ideal: Ints
+
+    @classmethod
+    def make(cls, *, seed: int, size: int, clusters: int, dimensions: int, **given: Any) -> Self:
+        """Draw the workload of a seed; ideal clusters are by all events, in the space of events."""
+        histories = Histories.make(seed=seed, workload="zipf", **(given | {"subscriptions": size}))
+        # Ours is compiled before it is timed; the others are by the ideal clusters.
+        PLANNERS[OWN](channels=2).fit(Interest(histories.seen.wants[:100]))
+        planner = PLANNERS["rassoc"](channels=clusters, seed=seed, dimensions=dimensions)
+        return cls(histories, histories.label(planner))
+
+
+def _cluster(
+    many: Many, *, method: str, size: int, seed: int, history: int, dimensions: int, clusters: int,
+    members: int, share: float, **_: Any
+) -> Record:  # fmt: skip
+    """Return how long it takes, who has how much to do, and how good clusters are."""
+    histories, more = many.histories, {}
+    levels = 4
+    spectral = method in SPECTRAL or method == TABLE
+    if spectral:
+        more = {"dimensions": dimensions, "levels": levels, "groups": max(size // members, 1),
+                "landmarks": share, "clustering": "hierarchical", "offset": False, "restarts": 1}  # fmt: skip
+        more |= {"table": True} if method == TABLE else {}
+    name = "rassoc/row" if method == TABLE else method
+    planner = planner_of(histories, name, clusters, seed=seed, history=history, **more)
+    begun = time.perf_counter()
+    label = histories.label(planner)
+    taken = time.perf_counter() - begun
+    found: dict[str, Any] = {
+        "seconds_on_one_core": taken,
+        "entropy": entropy(label, many.ideal),
+        "accuracy": accuracy(label, many.ideal),
+        FALSE: histories.false_positives(label),
+        "balance": balance(label, min(clusters, size)),
+    }
+    return found | (_load(planner, taken, seed) if spectral else {})
+
+
+def _load(planner: Any, taken: float, seed: int) -> dict[str, Any]:
+    """Return how long it is until all are in clusters, and what the root and the other coordinators do.
+
+    Local coordinates are there before it begins. The projection goes down and clusters with it, up and down
+    once more. What is not of coordinates is taken as a whole: it is done on one core here.
+    """
+    report, tree = planner.report_, planner.embedding_.tree
+    rng = np.random.default_rng([seed, 4])
+    branch = branch_seconds(tree, report, ("projection",), passes=3, rng=rng)
+    # Group 0 of each level is the root's, and what others send to these and hear from them is its as well.
+    root = report.total(
+        lambda step: (
+            step.group == 0 or (step.what in BETWEEN and tree.levels[step.level][step.group].parent == 0)
+        )
+    )
+    others = report.of_coordinators() or [root]
+    found = {"seconds": branch + taken - report.total().seconds + float(rng.uniform(*DELAYS))}
+    for name in ("seconds", "bytes", "messages"):
+        found[f"root_{name}"] = getattr(root, name)
+        found[f"coordinator_{name}"] = float(np.mean([getattr(each, name) for each in others]))
+    return found
+
+
+def _figure_4(study: Study) -> Outcome:
+    """Run times, loads and quality."""
+    params, found = dict(study.params), Found()
+    grid: dict[str, Any] = {
+        "workload": ["zipf"], "method": ["rassoc", "ncut"], "way": ["faithful", "table"],
+        "levels": params["levels"],
+    }  # fmt: skip
+    fixed = {name: value for name, value in params.items() if name not in ("levels", "sizes")}
+    for row in study.run(Sweep(_time, grid, study.seeds, fixed, setup=Histories.make, by=["workload"])).rows:
+        series = f"{row['method']}/{row['kind']}" + (f"/{row['share']}" if row["share"] else "")
+        found.add(f"{series}/levels", row["x"], numbers_of(row, ("seconds", "work_seconds")))
+    grid = {"size": params["sizes"], "method": list(CLUSTERED)}
+    for row in study.run(Sweep(_cluster, grid, study.seeds, fixed, setup=Many.make, by=["size"])).rows:
+        found.add(str(row["method"]), row["size"], numbers_of(row, METRICS))
+    rows = found.rows(_printed(params)) + _less(found, params) + _improvements(found, params)
+    beside = [row for row in rows if row.metric in BESIDE]
+    said = f"a: {said_of(params, len(study.seeds))}; b to f: {params['clusters']} clusters"
+    charts = {"tariq2012-figure-4": (_records(rows), said)}
+    notes = [*_time_claims(found, params), *_claims(found, params)]
+    return Outcome([row for row in rows if row.metric not in BESIDE], charts, notes, beside)
+
+
+def _printed(params: dict[str, Any]) -> dict[tuple[str, float | None, str], float]:
+    """Return what the paper prints of 32,000 subscriptions."""
+    if size_note(_fixed(params)):
+        return {}
+    said: dict[tuple[str, float | None, str], float] = {
+        (method, MANY, "seconds"): value for method, value in SECONDS.items()
+    }
+    return said | {("ncut/plain", MANY, metric): value for metric, value in WORK.items()}
+
+
+def _fixed(params: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters that all experiments share; here there are more subscriptions than there."""
+    return {name: value for name, value in params.items() if name != "subscriptions"}
+
+
+def _shorter(found: Found, series: str, levels: float, than: str, metric: str = "seconds") -> list[float]:
+    """Return by how many per cent groups are faster than one level, for each seed."""
+    method = series.partition("/")[0]
+    own = found.values[f"{series}/levels", levels, metric]
+    whole = found.values[f"{method}/{than}/levels", 1, "seconds"]
+    return [100 * (1 - a / b) for a, b in zip(own, whole, strict=True)]
+
+
+def _less(found: Found, params: dict[str, Any]) -> list[Row]:
+    """Return by how much groups are faster than one level."""
+    rows: list[Row] = []
+    if 1 not in params["levels"]:
+        return rows
+    printed = params["subscriptions"] == 2000 and not size_note(_fixed(params))
+    for key, x, metric in [key for key in found.values if key[0].endswith("/levels") and key[1] != 1]:
+        series, levels = key.removesuffix("/levels"), int(x or 0)
+        method, way, share = series.split("/")
+        for than in (DENSE, CENTRAL):
+            said = LESS.get((method, levels, int(share))) if printed and metric == "seconds" else None
+            said = said if (way, than) == ("faithful", DENSE) else None
+            name = f"{metric}_less_than_{than}_pct"
+            rows.append(Row.of(key, x, name, _shorter(found, series, levels, than, metric), paper=said))
+    return rows
+
+
+def _improvements(found: Found, params: dict[str, Any]) -> list[Row]:
+    """Return by how much methods have fewer false positives than CK."""
+    return [
+        Row.of(method, size, "fewer_than_centroid_pct", fewer(found, method, "centroid", size))
+        for method in CLUSTERED
+        if method != "centroid"
+        for size in params["sizes"]
+    ]
+
+
+def _records(rows: list[Row]) -> list[dict[str, Any]]:
+    """Return the points of the figure."""
+    points: list[dict[str, Any]] = []
+    for row in rows:
+        if row.series.endswith("/levels"):
+            method, way, *share = row.series.removesuffix("/levels").split("/")
+            if row.metric == "seconds" and way != "table":
+                name = f"{share[0]} % landmarks" if share else WHOLE[way]
+                points.append(
+                    {"panel": "levels", "method": method, "way": name, "x": row.x, "value": row.measured}
+                )
+            continue
+        panel = row.metric.removeprefix("root_").removeprefix("coordinator_")
+        point: dict[str, Any] = {"method": row.series, "x": row.x, "value": row.measured}
+        if row.metric in LOAD:
+            points.append(point | {"panel": f"load of {panel}", "who": row.metric.partition("_")[0]})
+        elif row.metric in ("seconds", "entropy", "accuracy", "fewer_than_centroid_pct"):
+            points.append(point | {"panel": row.metric})
+        elif row.metric == "seconds_on_one_core" and row.series in ("centroid", OWN):
+            points.append(point | {"panel": "seconds"})
+    return points
+
+
+def _time_claims(found: Found, params: dict[str, Any]) -> list[str]:
+    """Hold what the paper says of time with few subscriptions against what came out."""
+    levels, notes = params["levels"], []
+    shares = [round(100 * share) for share in params["landmarks"]]
+    many, few, most = max(shares), min(shares), max(levels)
+    if 1 in levels and most > 1:
+        second = min(each for each in levels if each > 1)
+        for than, words in (
+            (DENSE, "LAPACK for the whole matrix, as the paper's"),
+            (CENTRAL, "our own solver"),
+        ):
+            parts = []
+            for method in ("rassoc", "ncut"):
+                for metric, name in (("seconds", "with"), ("work_seconds", "without")):
+                    first, last = (
+                        float(np.mean(_shorter(found, f"{method}/faithful/{share}", n, than, metric)))
+                        for share, n in ((many, second), (few, most))
+                    )
+                    parts.append(f"{method} {first:.0f} and {last:.1f} % {name} delays")
+            notes.append(
+                "The paper: two levels with 50 % landmarks take 86 % (RAssoc) and 90 % (NCut) less time than "
+                f"one, and four levels more than 99 %. Here {second} levels with {many} %, and {most} levels "
+                f"with {few} %, beside {words}: {', '.join(parts)}."
+            )
+        one = {method: found.mean(f"{method}/{DENSE}/levels", 1, "seconds") for method in ("rassoc", "ncut")}
+        ours = {
+            method: found.mean(f"{method}/{CENTRAL}/levels", 1, "seconds") for method in ("rassoc", "ncut")
+        }
+        less = 100 * (1 - one["rassoc"] / one["ncut"])
+        notes.append(
+            "The paper: with one level RAssoc takes 18 % less time than NCut. By LAPACK here "
+            f"{one['rassoc']:.1f} and {one['ncut']:.1f} s: {held(less > 0)}. Only the coordinates that are "
+            f"wanted, from sparse similarities, take {ours['rassoc']:.2f} and {ours['ncut']:.2f} s: beside "
+            "that, delays are most of what a hierarchy takes."
+        )
+    return notes
+
+
+def _claims(found: Found, params: dict[str, Any]) -> list[str]:
+    """Hold what the paper says of many subscriptions against what came out."""
+    sizes = sorted(params["sizes"])
+    first, last = sizes[0], sizes[-1]
+
+    def at(method: str, metric: str, size: int = last) -> float:
+        return found.mean(method, size, metric)
+
+    took = {
+        name: f"{at('rassoc/plain', name):.1f} and {at('ncut/plain', name):.1f} s"
+        for name in ("seconds", "seconds_on_one_core")
+    }
+    within = at("rassoc/plain", "seconds") <= 1.2 * SECONDS["rassoc/plain"]
+    within &= at("ncut/plain", "seconds") <= SECONDS["ncut/plain"]
+    said = (
+        "The paper: 32,000 subscriptions are in clusters in about 5 s by RAssoc and within 15 s by NCut. "
+        f"Here {last:,} take {took['seconds']}, delays and all k-means on one core among it: {held(within)}; "
+        f"everything on one core, without delays, {took['seconds_on_one_core']}. direct takes "
+        f"{at(OWN, 'seconds_on_one_core'):.1f} s on one core."
+    )
+    notes = [said]
+    parts = [
+        f"{method.partition('/')[0]} root {at(method, 'root_seconds', first):.2f} to "
+        f"{at(method, 'root_seconds'):.2f} s, others {at(method, 'coordinator_seconds', first):.2f} to "
+        f"{at(method, 'coordinator_seconds'):.2f} s"
+        for method in ("rassoc/plain", "ncut/plain")
+    ]
+    grown = {
+        what: [
+            at("ncut/plain", f"{who}_{what}") / at("ncut/plain", f"{who}_{what}", first)
+            for who in ("root", "coordinator")
+        ]
+        for what in ("seconds", "bytes")
+    }
+    times = ", ".join(
+        f"by {what} {root:.2f} and {other:.2f} ({held(root > 1.2 * other)})"
+        for what, (root, other) in grown.items()
+    )
+    notes.append(
+        "The paper: the work of the root grows with subscriptions, and that of other coordinators does not. "
+        f"From {first:,} to {last:,}: {'; '.join(parts)} in the mean. With NCut root and others have so many "
+        f"times as much: {times}. Work of k-means is not among it; of bytes most are to members."
+    )
+    quality = {
+        method: (at(method, "accuracy", first), at(method, "accuracy"))
+        for method in ("rassoc/plain", "ncut/plain")
+    }
+    up, down = (quality[method][1] - quality[method][0] for method in ("rassoc/plain", "ncut/plain"))
+    numbers = "; ".join(f"{method} {a:.2f} to {b:.2f}" for method, (a, b) in quality.items())
+    notes.append(
+        "The paper: with more subscriptions RAssoc gets better and NCut slightly worse. Accuracy here: "
+        f"{numbers}: {held(up > 0)} and {held(down < 0)}. The ideal clusters are by all events and cosine "
+        "similarity, of which no matrix need be made."
+    )
+    than = {
+        method: [float(np.mean(fewer(found, method, "centroid", size))) for size in sizes]
+        for method in CLUSTERED
+    }
+
+    def listed(method: str) -> str:
+        return " ".join(f"{value:+.0f}" for value in than[method])
+
+    few, much = sizes[0], sizes[-1]
+    crosses = at("ncut/plain", FALSE, few) < at("rassoc/plain", FALSE, few) and (
+        at("ncut/plain", FALSE, much) > at("rassoc/plain", FALSE, much)
+    )
+    notes.append(
+        "The paper: NCut has fewer false positives with a moderate number of subscriptions, RAssoc with "
+        f"many: {held(crosses)}. Per cent fewer than CK, for {' '.join(f'{n:,}' for n in sizes)}: "
+        + "; ".join(f"{method} {listed(method)}" for method in CLUSTERED if method != "centroid")
+        + f". With {last:,}, direct has clusters of at most {at(OWN, 'balance'):.2f} times the mean, CK of "
+        f"{at('centroid', 'balance'):.2f}."
+    )
+    return [*notes, *size_note(_fixed(params))]
+
+
+FIGURE_4 = Experiment(
+    "time, load and quality of clusters by groups, up to 32,000 subscriptions",
+    _figure_4,
+    {
+        **PAPER,
+        "subscriptions": 2000,
+        "levels": [1, 2, 3, 4],
+        "landmarks": [0.1, 0.25, 0.5],
+        "dimensions": 50,
+        "sizes": [4000, 8000, 16_000, MANY],
+        "members": 500,
+        "share": 0.25,
+        "clusters": 50,
+    },
+    {"subscriptions": 500, "learn": 1000, "events": 300, "levels": [1, 2, 3], "landmarks": [0.25, 0.5],
+     "dimensions": 10, "sizes": [500, 1000, 2000], "members": 125, "clusters": 20},
+)  # fmt: skip

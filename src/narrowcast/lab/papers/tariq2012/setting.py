@@ -1,0 +1,223 @@
+"""What figures 3(k) and 3(l) have in common: the stream of a seed, the methods, when they compute again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from narrowcast.errors import ParameterError
+from narrowcast.lab.clusters import Load, Method, Policy, Stream, lives
+from narrowcast.validation import check_whole
+from narrowcast.workloads.hotspots import Hotspots
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from narrowcast.lab.clusters import Window
+
+    Bools = NDArray[np.bool_]
+
+#: What both take, at the paper's size as far as it says (section 6). `history` is of each subscription, as in
+#: the paper; `recent` are the events that it is taken from, and that other methods look at.
+PAPER: dict[str, Any] = {
+    "subscriptions": 1000,
+    "clusters": 50,
+    "attributes": 3,
+    "zipf": 2.0,
+    "history": 20,
+    "recent": 1000,
+    "events": 6000,
+    "groups": 8,
+    "landmarks": 0.3,
+    "window": 50,
+    "stretch": 200,
+    "deviation": 0.6,
+    "horizon": 1000,
+    "heartbeat": 500,
+}
+SMALL: dict[str, Any] = {
+    "subscriptions": 200,
+    "clusters": 10,
+    "recent": 300,
+    "events": 1200,
+    "groups": 2,
+    "landmarks": 0.5,
+    "stretch": 100,
+    "horizon": 300,
+}
+#: By how they are called in a series, the planner and what it takes: the paper's two in groups of two
+#: levels, by the last few events of each; normalised cut with one table of landmarks and all recent events;
+#: our own; and what the paper compares with.
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "rassoc": ("rassoc", {"levels": 2, "similarity": "jaccard", "clustering": "hierarchical"}),
+    "ncut": (
+        "ncut",
+        {"levels": 2, "similarity": "jaccard", "kernel": "distance", "clustering": "hierarchical"},
+    ),
+    "ncut-table": ("ncut", {"levels": 2, "table": True}),
+    "direct": ("direct", {}),
+    "centroid": ("centroid", {}),
+    "r-tree": ("r-tree", {}),
+}
+#: How they are called in pictures.
+NAMES = {
+    "rassoc": "RAssoc, in groups",
+    "ncut": "NCut, in groups",
+    "ncut-table": "NCut, one table of landmarks",
+    "direct": "direct, our own",
+    "centroid": "CK: centroids",
+    "r-tree": "OV-RTree",
+}
+#: Those that are the paper's own, what it holds them against, and what it says of them (section 6.3): by how
+#: many per cent less they cost, without filters inside clusters and with them.
+PUBLISHED, BASELINE = ("rassoc", "ncut"), "r-tree"
+SAVED = {"flooding": 18.0, "forwarding": 34.0}
+#: Whether clusters are computed again.
+POLICIES = ("followed", "kept")
+
+
+def stream_of(
+    *,
+    seed: int,
+    subscriptions: int,
+    attributes: int,
+    zipf: float,
+    recent: int,
+    events: int,
+    moves: int = 0,
+    slide: float = 0.0,
+    churn: float = 0.0,
+    step: int = 0,
+    **_: Any,
+) -> Stream:
+    """Return uniform boxes and events around hotspots, with recent events before those that are counted.
+
+    Parameters
+    ----------
+    seed, subscriptions, attributes, zipf
+        Of the workload; each subscription is a peer.
+    recent, events
+        How many events come before, and how many are counted.
+    moves
+        After how many of these hotspots are drawn anew; 0 for never.
+    slide
+        How many per cent of the events are around other hotspots than those of their time at the end; at
+        first none is, and then evenly more and more.
+    churn, step
+        How many per cent of the peers leave after so many events each time, and as many others come.
+
+    Examples
+    --------
+    >>> stream_of(seed=1, step=500, churn=10.0, **PAPER).n_subscriptions
+    2100
+    """
+    check_whole("recent", recent)
+    check_whole("events", events)
+    for name, share in (("churn", churn), ("slide", slide)):
+        if not 0 <= share <= 100:
+            raise ParameterError(f"{name} is {share:g} %; give a share from 0 to 100")
+    if not zipf >= 0:
+        raise ParameterError(f"zipf is {zipf!r}; give an exponent of at least 0")
+    n_events = recent + events
+    comes, leaves = lives(
+        subscriptions, n_events, churn=churn / 100, step=step or n_events, seed=seed, start=recent
+    )
+    known: Any = {"attributes": attributes, "exponent": zipf, "seed": seed}
+    still = Hotspots(n_subscriptions=len(comes), n_events=n_events, **known)
+    moving = Hotspots(n_subscriptions=len(comes), n_events=events, moves=moves, **known)
+    lo, hi = still.ends()
+    # Those before are of the first hotspots as well, and none of them is counted.
+    points = np.concatenate([still.values()[events:], moving.values()])
+    if slide:
+        away = Hotspots(n_subscriptions=0, n_events=2 * n_events, moves=n_events, **known).values()[n_events:]
+        due = slide / 100 * np.maximum(np.arange(n_events) - recent, 0) / events
+        late = np.random.default_rng([seed, events]).random(n_events) < due
+        points[late] = away[late]
+    return Stream(matched(points, lo, hi), comes=comes, leaves=leaves, boxes=(lo, hi), points=points)
+
+
+def matched(points: NDArray[np.int64], lo: NDArray[np.float64], hi: NDArray[np.float64]) -> Bools:
+    """Return which points are in which boxes (lo, hi].
+
+    Examples
+    --------
+    >>> matched(np.array([[1], [2]]), np.array([[0.0], [1.0]]), np.array([[1.0], [9.0]])).tolist()
+    [[True, False], [False, True]]
+    """
+    inside = np.ones((len(points), len(lo)), np.bool_)
+    for i in range(points.shape[1]):
+        inside &= (points[:, i, None] > lo[:, i]) & (points[:, i, None] <= hi[:, i])
+    return inside
+
+
+def led(
+    stream: Stream,
+    *,
+    seed: int,
+    method: str,
+    policy: str,
+    period: int | None = None,
+    drift: float | None = None,
+    mild: float = 0.0,
+    **params: Any,
+) -> list[Window]:
+    """Return what a method takes, window by window.
+
+    Parameters
+    ----------
+    stream
+        The events.
+    seed
+        Of what the method leaves to chance.
+    method, policy
+        One of `METHODS`, and of `POLICIES`. New clusters of spectral methods are installed by the paper's
+        test, how far centres have moved; those of others if that pays.
+    period, drift, mild
+        When clusters are computed again, or coordinates of spectral methods refreshed (0 for never): see
+        `Policy`.
+    params
+        As in `PAPER`.
+    """
+    planner, options = METHODS[method]
+    options = dict(options)
+    spectral = planner in ("rassoc", "ncut")
+    if spectral:
+        options |= {"groups": params["groups"], "landmarks": params["landmarks"]}
+    if method in PUBLISHED:
+        options["history"] = params["history"]
+    follows = policy == "followed"
+    when = Policy(
+        history=params["recent"],
+        period=period if follows else None,
+        drift=drift if follows else None,
+        mild=mild if follows and spectral and mild else None,
+        stretch=params["stretch"],
+        deviation=params["deviation"] if spectral else None,
+        horizon=None if spectral else params["horizon"],
+    )
+    load = Load(
+        stream=stream,
+        method=Method(name=planner, clusters=params["clusters"], seed=seed, options=options),
+        policy=when,
+        start=params["recent"],
+        window=params["window"],
+        heartbeat=params["heartbeat"],
+    )
+    return load.windows()
+
+
+def said_of(params: Mapping[str, Any], seeds: int) -> str:
+    """Return what the numbers are of, for the line below a title."""
+    said = f"{params['subscriptions']:,} peers, {params['clusters']} clusters, {params['events']:,} events, "
+    return f"{said}{seeds} {'seed' if seeds == 1 else 'seeds'}, all messages counted"
+
+
+def size_note(params: Mapping[str, Any]) -> list[str]:
+    """Return a warning where the workload is not of the paper's size."""
+    alike = all(params[name] == PAPER[name] for name in ("subscriptions", "events", "attributes", "zipf"))
+    if alike and not params.get("slide"):
+        return []
+    return ["The workload here is not of the paper's size: its numbers are of another one."]

@@ -1,0 +1,1 @@
+"""Methods and sweeps of the lab on Spark."""

@@ -1,0 +1,319 @@
+"""`rassoc` and `ncut` for an interest that is too large for the driver: groups are portions of the rows.
+
+What each subscriber wants is one row of Spark's, and stays there; groups are by a hash, so that the same come
+together however tables are cut. `spectral_levels` gives rows coordinates, `spectral_means` finds clusters of
+these. To the driver come the landmarks of the highest group, points of a sample, centres and counts.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from narrowcast.errors import ParameterError
+from narrowcast.lab.spark.spectral_levels import Levels, Shape, pieces, points_in
+from narrowcast.lab.spark.spectral_means import SAMPLE, Chart, centres, labelled
+from narrowcast.lab.spectral.homes import filled, homes
+from narrowcast.lab.spectral.parts import Parts
+from narrowcast.lab.spectral.points import Points, columns_of
+from narrowcast.lab.spectral.tree import sizes
+from narrowcast.model.relation import recent
+from narrowcast.planning import watch
+from narrowcast.spark.planning.clustering import PORTION, Clustered, tally_of
+from narrowcast.spark.planning.wants import flows_of, rows_of, wants_in
+from narrowcast.spark.problems import plainly
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+    from pyspark import Broadcast
+    from pyspark.sql import DataFrame
+
+    from narrowcast.lab.spectral.planner import Spectral
+    from narrowcast.spark.stages.interest import InterestFrames
+
+    Ints: TypeAlias = NDArray[np.int64]
+
+#: Members of a group, about, where the planner does not say how many groups there are.
+GROUP = 2000
+#: The most landmarks of the highest group where the planner does not say how many levels there are, and how
+#: many it may have whatever the limit.
+ROOT, FEW = 20_000, 1_000
+
+
+@contextmanager
+def spectral_clusters(
+    frames: InterestFrames, planner: Spectral, *, limit: int, group: int = GROUP, sample: int = SAMPLE
+) -> Iterator[Clustered]:
+    """Plan for an interest where it is; its tables are kept for the length of a block.
+
+    With one level the planner would embed all rows in one place, which is too much here: everybody is
+    compared with one table of landmarks instead, as with `table`.
+
+    Parameters
+    ----------
+    frames
+        Who wants what, the rates, and everybody who is to be in a cluster.
+    planner
+        How to find coordinates and clusters.
+    limit
+        The most wanted pairs of the highest group, about.
+    group
+        How many members a group has, about, where the planner does not say how many groups there are.
+    sample
+        How many points k-means begins with, about.
+    """
+    from pyspark import StorageLevel
+    from pyspark.sql import functions as sf
+
+    assert planner.channels is not None
+    context = frames.interests.sparkSession.sparkContext
+    with plainly("gather what subscribers want"):
+        flows, rate = flows_of(frames)
+        shipped = context.broadcast(flows)
+        rows = rows_of(frames, shipped, everybody=True).persist(StorageLevel.MEMORY_AND_DISK)
+        n, n_some, pairs = _sizes(rows, planner.history)
+    n_clusters = min(planner.channels, n)
+    levels: Levels | None = None
+    whole: DataFrame | None = None
+    try:
+        size = np.zeros(n_clusters, np.int64)
+        if n_some:
+            some = rows.where(sf.size("flows") > 0)
+            parts = parts_of(some, len(flows), planner.history)
+            shape = _shape(planner, parts, n_some, pairs, limit, group)
+            levels = Levels(grouped(some, shape.counts[0], planner.seed), shape, parts)
+            levels.climb()
+            if planner.table or planner.levels == 1:
+                levels.compare()
+            else:
+                levels.project()
+            chart = _chart(levels, parts, planner, n_some, n_clusters)
+            levels.thin()
+            centre = centres(levels, chart, planner, n_clusters, n_some, sample)
+            whole, size = _homed(levels, levels.keep(labelled(levels, chart, centre)), parts, n_clusters)
+        if n > n_some or whole is None:
+            rest = _rest(rows.where(sf.size("flows") == 0), n - n_some, size)
+            whole = rest if whole is None else whole.unionByName(rest)
+        whole = whole.persist(StorageLevel.MEMORY_AND_DISK)
+        with plainly("count who wants what"):
+            tally = tally_of(whole, len(flows), n_clusters)
+        listens = whole.select("subscriber", sf.col("cluster").alias("channel"))
+        found = Clustered(listens, tally, flows, rate, how={} if levels is None else _how(planner, levels))
+        watch.tell(found.cost)
+        yield found
+    finally:
+        if whole is not None:
+            whole.unpersist()
+        if levels is not None:
+            levels.close()
+        rows.unpersist()
+        shipped.destroy()
+
+
+def _how(planner: Spectral, levels: Levels) -> dict[str, Any]:
+    """Return the hierarchy as it was: groups and members of each level, the lowest first."""
+    shape = levels.shape
+    return {
+        "table": planner.table or planner.levels == 1,
+        "levels": len(shape.counts),
+        "groups": shape.counts[0],
+        "groups_by_level": list(shape.counts),
+        "landmarks": shape.landmarks,
+    }
+
+
+def levels_for(planner: Spectral, n_rows: int, pairs: int, limit: int) -> int:
+    """Return how many levels there are: those of the planner, or so many that the driver takes the root.
+
+    Parameters
+    ----------
+    planner
+        With one level it leaves the number open.
+    n_rows, pairs
+        How many rows there are, and how many wanted pairs of these count.
+    limit
+        The most wanted pairs that the driver takes; about `FEW` rows in any case.
+
+    Examples
+    --------
+    >>> from narrowcast.lab.spectral import Rassoc
+    >>> levels_for(Rassoc(channels=9), 100_000, 5_000_000, 1_000_000)
+    3
+    >>> levels_for(Rassoc(channels=9, levels=2), 100_000, 5_000_000, 1_000_000)
+    Traceback (most recent call last):
+    narrowcast.errors.ParameterError: with 2 levels and landmarks 0.3 the highest group has about 1,500,000 \
+wanted pairs and the driver takes 1,000,000; take landmarks below 0.2, more levels, or raise the limit
+    """
+    most = max(float(limit), FEW * pairs / max(n_rows, 1))
+    share = planner.landmarks
+    if planner.levels == 1 and share < 1:
+        levels = 2
+        while pairs * share ** (levels - 1) > most or n_rows * share ** (levels - 1) > ROOT:
+            levels += 1
+        return levels
+    levels = max(planner.levels, 2)
+    if pairs * share ** (levels - 1) > most:
+        at = (most / pairs) ** (1 / (levels - 1))
+        raise ParameterError(
+            f"with {levels} levels and landmarks {share} the highest group has about "
+            f"{pairs * share ** (levels - 1):,.0f} wanted pairs and the driver takes {limit:,}; take "
+            f"landmarks below {at:.2g}, more levels, or raise the limit"
+        )
+    return levels
+
+
+def grouped(rows: DataFrame, n_groups: int, seed: int) -> DataFrame:
+    """Return `subscriber`, `flows` and `group`, by a hash of who it is and what it wants."""
+    from pyspark.sql import functions as sf
+
+    # Who want the same may be many: they are told apart by their names.
+    hashed = sf.xxhash64("hash", "subscriber", sf.lit(seed))
+    return rows.select("subscriber", "flows", sf.pmod(hashed, sf.lit(n_groups)).cast("int").alias("group"))
+
+
+def parts_of(rows: DataFrame, n_flows: int, history: int | None) -> Parts:
+    """Return connected parts of events and rows, without saying which row is in which.
+
+    A worker finds those of the rows that it has, and the driver joins what has an event in common.
+
+    Parameters
+    ----------
+    rows
+        `subscriber` and `flows`.
+    n_flows, history
+        How many events there are, and how many of each row count, the last ones; None for all.
+    """
+    kind = rows.schema["subscriber"].dataType.simpleString()
+    work = partial(_parts, n_flows=n_flows, history=history)
+    with plainly("find who hangs together"):
+        found = rows.select("subscriber", "flows").mapInArrow(
+            work, f"first {kind}, flows array<int>, n bigint"
+        )
+        table = found.toArrow()
+    order = pc.rank(table["first"], tiebreaker="dense").to_numpy().astype(np.int64)
+    parts = Parts.of(wants_in(table, n_flows), count=table["n"].to_numpy(), order=order)
+    return Parts(np.zeros(0, np.int64), parts.event, parts.size)
+
+
+def _parts(batches: Iterator[pa.RecordBatch], n_flows: int, history: int | None) -> Iterator[pa.RecordBatch]:
+    """Yield connected parts of some rows: the first name, all events, and how many there are."""
+    for batch in batches:
+        table = pa.Table.from_batches([batch]).sort_by("subscriber")
+        parts = Parts.of(recent(wants_in(table, n_flows), history))
+        first = np.full(len(parts.size), len(parts.row))
+        np.minimum.at(first, parts.row, np.arange(len(parts.row)))
+        event = np.flatnonzero(parts.event >= 0)
+        event = event[np.argsort(parts.event[event], kind="stable")]
+        start = np.append(0, np.cumsum(np.bincount(parts.event[event], minlength=len(parts.size))))
+        lists = pa.ListArray.from_arrays(pa.array(start, pa.int32()), pa.array(event, pa.int32()))
+        columns = [table["subscriber"].take(first).combine_chunks(), lists, pa.array(parts.size)]
+        yield pa.RecordBatch.from_arrays(columns, names=["first", "flows", "n"])
+
+
+def _sizes(rows: DataFrame, history: int | None) -> tuple[int, int, int]:
+    """Return how many rows there are, how many of them want something, and how many pairs count."""
+    from pyspark.sql import functions as sf
+
+    size = sf.size("flows")
+    counted = size if history is None else sf.least(size, sf.lit(history))
+    [found] = rows.agg(
+        sf.count("*").alias("n"), sf.count_if(size > 0).alias("some"), sf.sum(counted).alias("pairs")
+    ).collect()
+    return found.n, found.some, found.pairs or 0
+
+
+def _shape(planner: Spectral, parts: Parts, n_rows: int, pairs: int, limit: int, group: int) -> Shape:
+    """Return what the hierarchy is like: as the planner has it, and by sizes where it leaves that open."""
+    space = planner.space(max(int(np.count_nonzero(parts.event >= 0)), 1))
+    groups = max(min(planner.groups or round(n_rows / group), n_rows), 1)
+    counts = sizes(groups, planner.landmarks, levels_for(planner, n_rows, pairs, limit))
+    return Shape(
+        space=space,
+        n_flows=len(parts.event),
+        history=planner.history,
+        landmarks=planner.landmarks,
+        least=space.dimensions + 1,
+        seed=planner.seed,
+        counts=counts,
+    )
+
+
+def _chart(levels: Levels, parts: Parts, planner: Spectral, n_rows: int, n_clusters: int) -> Chart:
+    """Return what makes points of coordinates."""
+    from pyspark.sql import functions as sf
+
+    longest = (
+        levels.placed[0]
+        .select("points")
+        .mapInArrow(partial(_longest, dimensions=levels.dimensions), "longest double")
+    )
+    with plainly("find coordinates"):
+        [found] = longest.agg(sf.max("longest").alias("longest")).collect()
+    columns = columns_of(parts, n_rows, n_clusters)
+    points = Points(normalise=planner.normalise, longest=found.longest**0.5, columns=columns)
+    return Chart(points, parts, levels.dimensions)
+
+
+def _longest(batches: Iterator[pa.RecordBatch], dimensions: int) -> Iterator[pa.RecordBatch]:
+    """Yield the largest square of a distance from 0."""
+    most = 0.0
+    for table in pieces(batches):
+        most = max(most, float((points_in(table, dimensions) ** 2).sum(axis=1).max(initial=0.0)))
+    yield pa.RecordBatch.from_arrays([pa.array([most])], names=["longest"])
+
+
+def _homed(levels: Levels, rows: DataFrame, parts: Parts, n_clusters: int) -> tuple[DataFrame, Ints]:
+    """Return rows with those of a part that are not led to a cluster in one together, and sizes."""
+    from pyspark.sql import functions as sf
+
+    with plainly("cluster the subscribers"):
+        part = sf.when(sf.col("cluster") < 0, sf.col("part")).otherwise(-1).alias("part")
+        counts = rows.select("cluster", part).groupBy("cluster", "part").count().toArrow()
+    cluster, part_, n = (counts[name].to_numpy() for name in ("cluster", "part", "count"))
+    size, lost = np.zeros(n_clusters, np.int64), np.zeros(len(parts.size), np.int64)
+    led = cluster >= 0
+    size[cluster[led]] = n[led]
+    lost[part_[~led]] = n[~led]
+    home, size = homes(size, lost)
+    kind = rows.schema["subscriber"].dataType.simpleString()
+    work = partial(_at_home, home=levels.ship(home))
+    return rows.mapInArrow(work, f"subscriber {kind}, flows array<int>, cluster int"), size
+
+
+def _at_home(batches: Iterator[pa.RecordBatch], home: Broadcast[Ints]) -> Iterator[pa.RecordBatch]:
+    """Yield rows, whoever has no cluster in that of its part."""
+    for table in pieces(batches):
+        cluster, part = table["cluster"].to_numpy(), table["part"].to_numpy()
+        found = pa.array(np.where(cluster < 0, home.value[part], cluster), pa.int32())
+        yield from table.select(["subscriber", "flows"]).append_column("cluster", found).to_batches()
+
+
+def _rest(rows: DataFrame, n: int, size: Ints) -> DataFrame:
+    """Return those who want nothing yet with clusters for them, such that sizes come out even."""
+    from pyspark.sql import functions as sf
+
+    n_portions = max(1, -(-n // PORTION))
+    portion = sf.pmod(sf.xxhash64("subscriber"), sf.lit(n_portions)).cast("int").alias("portion")
+    rows = rows.select("subscriber", "flows", portion)
+    with plainly("count who wants nothing yet"):
+        counts = rows.groupBy("portion").count().toArrow()
+    count = np.zeros(n_portions, np.int64)
+    count[counts["portion"].to_numpy()] = counts["count"].to_numpy()
+    before = np.cumsum(count) - count
+    ends = np.cumsum(np.bincount(filled(size, n), minlength=len(size)))
+
+    def spread(table: pa.Table) -> pa.Table:  # Spark looks at the signature, which a partial has not
+        table = table.sort_by("subscriber")
+        turn = before[table["portion"][0].as_py()] + np.arange(table.num_rows)
+        cluster = pa.array(np.searchsorted(ends, turn, side="right"), pa.int32())
+        return table.select(["subscriber", "flows"]).append_column("cluster", cluster)
+
+    kind = rows.schema["subscriber"].dataType.simpleString()
+    return rows.groupBy("portion").applyInArrow(spread, f"subscriber {kind}, flows array<int>, cluster int")

@@ -1,0 +1,133 @@
+"""Groups of rows that hang together by the events that their members share (tariq2012, section 4.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from narrowcast.lab.spectral.parts import Parts
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from narrowcast.model.relation import Relation
+
+    Bools = NDArray[np.bool_]
+    Ints = NDArray[np.int64]
+
+__all__ = ["Groups", "admitted", "even", "gathered", "held", "main"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Groups:
+    """Rows in groups.
+
+    Parameters
+    ----------
+    group
+        For each row the number of its group.
+    reach
+        Groups x events: whether somebody of the group's main part matched it.
+    loose
+        For each row whether it is outside the main part of its group, and shares no event with that of any.
+    """
+
+    group: Ints
+    reach: Bools
+    loose: Bools
+
+    def members(self, number: int) -> Ints:
+        """Return the rows of a group."""
+        return np.flatnonzero(self.group == number)
+
+
+def even(n_rows: int, n_groups: int, rng: np.random.Generator) -> Ints:
+    """Return a group for each row, drawn, all of the same size or one more."""
+    return rng.permutation(np.arange(n_rows) % max(n_groups, 1))
+
+
+def main(rows: Relation) -> Bools:
+    """Return which rows of a group are in its largest connected part, of equals the one of the first row.
+
+    Examples
+    --------
+    >>> from narrowcast.model.relation import relation
+    >>> main(relation([[1, 0, 0], [0, 1, 0], [0, 1, 1], [0, 0, 0]])).tolist()
+    [False, True, True, False]
+    """
+    return np.asarray(Parts.of(rows).row == 0)
+
+
+def admitted(rows: Relation, first: Ints, reach: Bools) -> Ints:
+    """Return the group that admits each row: the next, from a first one on, with which it shares an event.
+
+    Parameters
+    ----------
+    rows
+        Histories.
+    first
+        The group that each row asks first.
+    reach
+        Groups x events: what the main part of each group matched.
+
+    Returns
+    -------
+    The number of the group, -1 where no group shares an event.
+    """
+    n_groups = len(reach)
+    shares = (rows.astype(np.int32) @ csr_array(reach.T.astype(np.int32))).toarray() > 0
+    turn = (first[:, None] + np.arange(n_groups)) % n_groups
+    asked = np.take_along_axis(shares, turn, axis=1)
+    found = turn[np.arange(len(turn)), asked.argmax(axis=1)]
+    return np.where(asked.any(axis=1), found, -1)
+
+
+def held(rows: Relation, n_groups: int, rng: np.random.Generator) -> Groups:
+    """Return drawn groups, of which each hangs together.
+
+    The groups are drawn even. Who is outside the largest connected part of its group asks the next groups,
+    one after the other, and goes to the first whose main part it shares an event with. Who shares none with
+    any stays where it was drawn, and is loose.
+
+    Parameters
+    ----------
+    rows
+        Histories.
+    n_groups
+        How many groups; fewer where there are fewer rows.
+    rng
+        Where draws come from.
+
+    Examples
+    --------
+    >>> from narrowcast.model.relation import relation
+    >>> found = held(relation([[1, 1, 0]] * 5 + [[0, 0, 1]]), 2, np.random.default_rng(0))
+    >>> np.bincount(found.group).tolist(), found.loose.tolist()
+    ([3, 3], [False, False, False, False, False, True])
+    """
+    n_groups = max(min(n_groups, rows.shape[0]), 1)
+    return gathered(rows, even(rows.shape[0], n_groups, rng), n_groups)
+
+
+def gathered(rows: Relation, first: Ints, n_groups: int) -> Groups:
+    """Return groups that hang together, given the group that each row asks first: see `held`."""
+    group = first.copy()
+    reach = np.zeros((n_groups, rows.shape[1]), np.bool_)
+    outside = np.zeros(rows.shape[0], np.bool_)
+    for number in range(n_groups):
+        members = np.flatnonzero(group == number)
+        inside = main(rows[members])
+        outside[members[~inside]] = True
+        reach[number, rows[members[inside]].indices] = True
+    asking = np.flatnonzero(outside)
+    to = admitted(rows[asking], (group[asking] + 1) % n_groups, reach)
+    group[asking[to >= 0]] = to[to >= 0]
+    loose = np.zeros(rows.shape[0], np.bool_)
+    loose[asking[to < 0]] = True
+    for number in range(n_groups):
+        came = asking[to == number]
+        reach[number, rows[came].indices] = True
+    return Groups(group, reach, loose)

@@ -1,0 +1,290 @@
+"""Packed trees of boxes: what `stree` and `hilbert` build, and what they search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+
+from narrowcast.errors import InputError, ParameterError
+from narrowcast.kernels.bits import SLACK
+from narrowcast.lab.kernels import tree as kernels
+from narrowcast.lab.kernels.tree import Nodes
+from narrowcast.lab.trees.frames import Frame
+from narrowcast.matching.growing import room_for
+from narrowcast.matching.index import Found
+from narrowcast.matching.indexed import Indexed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from narrowcast.matching.index import Codes
+    from narrowcast.matching.ranks import CodedBoxes
+    from narrowcast.model.events import EventBatch
+
+    Ints = NDArray[np.int64]
+    Numbers = NDArray[np.int32]
+
+#: Codes that a tree may hold: every box has two in each column while it is built.
+MAX_CODES = 2_000_000_000
+#: The greatest fanout.
+MAX_FANOUT = 1024
+
+#: Boxes that there is room for at first.
+_ROOM = 1 << 14
+
+
+class Shape(NamedTuple):
+    """A tree without its boxes: nodes breadth first, so that the children of one follow one another.
+
+    Parameters
+    ----------
+    first
+        For each node its first child, or, for a leaf, the position of its first box in `box`.
+    size
+        How many children or boxes each node has.
+    leaf
+        Which nodes are leaves.
+    box
+        All boxes, leaf by leaf.
+    """
+
+    first: Numbers
+    size: Numbers
+    leaf: NDArray[np.bool_]
+    box: Numbers
+
+
+class Structure(NamedTuple):
+    """A tree as it is searched, to look at: one row per node, and the leaf of each box.
+
+    `lo` and `hi` are the box of a node in codes, as its parent has it; the root's is that of its entries.
+    """
+
+    parent: Ints
+    leaf: NDArray[np.bool_]
+    size: Ints
+    lo: Codes
+    hi: Codes
+    leaf_of: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TreeIndex:
+    """An immutable tree over coded boxes: a node is visited where its box holds the event.
+
+    Parameters
+    ----------
+    fanout
+        The most entries of a node.
+    last
+        The last code of each column.
+    nodes
+        The tree in the order in which it is read.
+
+    Examples
+    --------
+    >>> from narrowcast.matching.ranks import CodedBoxes
+    >>> ends = [np.array(v, np.uint16) for v in ([0, 1, 2], [1, 2, 3])]
+    >>> boxes = CodedBoxes(np.arange(4), np.zeros(3, np.int32), *ends, np.array([3]))
+    >>> shape = Shape(*(np.array(v, np.int32) for v in ([1, 0, 2], [2, 2, 1])), np.array([False, True, True]),
+    ...     np.arange(3, dtype=np.int32))
+    >>> tree = TreeIndex.pack(boxes, shape, fanout=2)
+    >>> tree.find(np.array([[1], [3]], np.uint16)).box.tolist()
+    [0, 2]
+    >>> [count.tolist() for count in tree.probe(np.array([[1], [3]], np.uint16))]
+    [[2, 2], [2, 1]]
+    """
+
+    fanout: int
+    last: Ints
+    nodes: Nodes
+
+    @classmethod
+    def pack(cls, boxes: CodedBoxes, shape: Shape, *, fanout: int, sample: Codes | None = None) -> Self:
+        """Lay a tree out for searching.
+
+        Of the columns that a node bounds, that which most of its entries fail in comes first.
+        """
+        first, size, leaf, box = shape
+        ends = entry_ends(boxes)[box]
+        own = np.empty((len(first), ends.shape[1]), ends.dtype)
+        if len(box):
+            kernels.hulls(first, size, leaf, ends, own)
+        frame = Frame.events(boxes, sample)
+        column_at = np.zeros(len(first) + 1, np.int64)
+        column = np.empty(0, np.int32)
+        for _ in range(2):  # first to count, then to write
+            given = (first, size, leaf, ends, own, boxes.last, frame.table, frame.table_at)
+            n = kernels.choose_columns(*given, column_at, column)
+            column = np.empty(n, np.int32) if len(column) == 0 else column
+        lane_at = np.concatenate([[0], np.cumsum(2 * size.astype(np.int64) * np.diff(column_at))])
+        lane = np.zeros(lane_at[-1] + kernels.LANES, ends.dtype)
+        nodes = Nodes(first, size, leaf, column_at, column, lane_at[:-1].copy(), lane, box)
+        kernels.fill_lanes(nodes, ends, own, lane)
+        return cls(fanout, boxes.last, _frozen(nodes))
+
+    def find(self, codes: Codes) -> Found:
+        """Return the boxes of each event."""
+        codes = self._codes(codes)
+        indptr = np.zeros(len(codes) + 1, np.int64)
+        found = np.empty(_ROOM, np.int32)
+        done = 0
+        while (done := kernels.find_boxes(self.nodes, codes, done, found, indptr)) < len(codes):
+            n = int(indptr[done])
+            # any one event has room for every box
+            room = max(2 * len(found), room_for(n, done, len(codes))) + len(self) + SLACK
+            longer = np.empty(room, np.int32)
+            longer[:n] = found[:n]
+            found = longer
+        return Found(indptr, found[: indptr[-1]])
+
+    def count(self, codes: Codes) -> Ints:
+        """Return how many boxes hold each event."""
+        counts = np.zeros(len(codes), np.int64)
+        kernels.count_boxes(self.nodes, self._codes(codes), counts)
+        return counts
+
+    def probe(self, codes: Codes) -> tuple[Ints, Ints]:
+        """Return how many nodes each event visits, root and leaves included, and how many boxes it tests."""
+        visited, tested = np.zeros(len(codes), np.int64), np.zeros(len(codes), np.int64)
+        kernels.probe_nodes(self.nodes, self._codes(codes), visited, tested)
+        return visited, tested
+
+    def stats(self) -> dict[str, Any]:
+        """Return what it holds."""
+        leaf = self.nodes.leaf
+        n_leaves = int(leaf.sum())
+        return {
+            "fanout": self.fanout,
+            "nodes": len(leaf),
+            "leaves": n_leaves,
+            "depth": int(self._depth().max()) + 1,
+            "boxes_per_leaf": round(len(self) / n_leaves, 2),
+        }
+
+    def structure(self) -> Structure:
+        """Return the tree as a table of its nodes."""
+        nodes, n = self.nodes, len(self.nodes.size)
+        size = nodes.size.astype(np.int64)
+        parent = np.full(n, -1)
+        inner = np.flatnonzero(~nodes.leaf)
+        parent[1:] = np.repeat(inner, size[inner])
+        entry_lo, entry_hi = self._entries()
+        entry_at = np.concatenate([[0], np.cumsum(size)])
+        # entries of inner nodes are the nodes from 1 on, in order
+        child = np.repeat(~nodes.leaf, size)
+        lo = np.zeros((n, len(self.last)), nodes.lane.dtype)
+        hi = np.zeros_like(lo)
+        lo[1:], hi[1:] = entry_lo[child], entry_hi[child]
+        if size[0]:
+            lo[0], hi[0] = entry_lo[: entry_at[1]].min(0), entry_hi[: entry_at[1]].max(0)
+        leaf_of = np.empty(len(self), np.int64)
+        leaves = np.flatnonzero(nodes.leaf)
+        leaf_of[nodes.box] = np.repeat(leaves, size[leaves])
+        return Structure(parent, nodes.leaf, size, lo, hi, leaf_of)
+
+    def _entries(self) -> tuple[Codes, Codes]:
+        """Return the ends of all entries, node by node, as they are compared with events."""
+        nodes = self.nodes
+        size, width = nodes.size.astype(np.int64), np.diff(nodes.column_at)
+        start = np.cumsum(size) - size
+        lo = np.zeros((int(size.sum()), len(self.last)), nodes.lane.dtype)
+        hi = np.empty_like(lo)
+        hi[:] = self.last
+        node = np.repeat(np.arange(len(size)), size * width)
+        within = np.arange(len(node)) - np.repeat(np.cumsum(size * width) - size * width, size * width)
+        j, k = np.divmod(within, size[node])
+        at = nodes.lane_at[node] + 2 * j * size[node] + k
+        column = nodes.column[nodes.column_at[node] + j]
+        lo[start[node] + k, column] = nodes.lane[at]
+        hi[start[node] + k, column] = nodes.lane[at + size[node]]
+        return lo, hi
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all that it is made of."""
+        return {"fanout": np.array([self.fanout]), "last": self.last, **self.nodes._asdict()}
+
+    @classmethod
+    def restore(cls, arrays: dict[str, NDArray[Any]]) -> Self:
+        """Return the index that is made of these arrays; any that do not fit together are an error."""
+        nodes = Nodes(*(arrays[name] for name in Nodes._fields))
+        n, size = len(nodes.size), nodes.size.astype(np.int64)
+        fit = n == len(nodes.first) == len(nodes.leaf) == len(nodes.lane_at) == len(nodes.column_at) - 1
+        fit = fit and size[nodes.leaf].sum() == len(nodes.box) and size[~nodes.leaf].sum() == n - 1
+        fit = fit and nodes.column_at[-1] == len(nodes.column)
+        if not fit or (2 * size * np.diff(nodes.column_at)).sum() + kernels.LANES != len(nodes.lane):
+            raise ValueError("the parts of a tree do not fit together")
+        return cls(int(arrays["fanout"][0]), arrays["last"], _frozen(nodes))
+
+    def _codes(self, codes: Codes) -> Codes:
+        """Return codes as the kernels take them: of one type, in one piece, not to be written."""
+        if codes.ndim != 2 or codes.shape[1] != len(self.last):
+            raise InputError(
+                f"codes have shape {codes.shape}; give {len(self.last)} columns, one row per event"
+            )
+        codes = np.ascontiguousarray(codes, self.nodes.lane.dtype).view()
+        codes.flags.writeable = False
+        return codes
+
+    def _depth(self) -> Ints:
+        """Return how far each node is from the root."""
+        depth = np.zeros(len(self.nodes.size), np.int64)
+        begin, end = 0, 1
+        level = 0
+        while begin < end:
+            depth[begin:end] = level
+            inner = np.flatnonzero(~self.nodes.leaf[begin:end]) + begin
+            begin, end = end, end + int(self.nodes.size[inner].sum())
+            level += 1
+        return depth
+
+    def __len__(self) -> int:
+        return len(self.nodes.box)
+
+
+class TreeMatcher(Indexed):
+    """A matcher whose index is a tree."""
+
+    _indexes = (TreeIndex,)
+
+    def probe(self, events: EventBatch) -> tuple[Ints, Ints]:
+        """Return how many nodes each event visits, root and leaves included, and how many boxes it tests.
+
+        Subscriptions that were added since everything was indexed last are left out.
+        """
+        index = self._snapshot.segments[0].index
+        assert isinstance(index, TreeIndex)
+        return index.probe(self._codes(events))
+
+
+def check_fanout(fanout: object) -> int:
+    """Return a fanout that can be used."""
+    if isinstance(fanout, bool) or not isinstance(fanout, int) or not 2 <= fanout <= MAX_FANOUT:
+        raise ParameterError(f"fanout is {fanout!r}; give a whole number from 2 to {MAX_FANOUT}")
+    return fanout
+
+
+def check_size(boxes: CodedBoxes, matcher: str) -> None:
+    """Refuse more boxes than a tree, which holds every end of every box, has room for."""
+    n_codes = len(boxes) * boxes.n_columns
+    if n_codes > MAX_CODES:
+        raise ParameterError(
+            f"{matcher} would hold {len(boxes):,} boxes in {boxes.n_columns:,} attributes: {n_codes:,} "
+            f"codes, and the limit is {MAX_CODES:,}; use bitmap or auto, which hold only what is bounded"
+        )
+
+
+def entry_ends(boxes: CodedBoxes) -> Codes:
+    """Return the codes of each box: its lower and upper end in the first column, then in the next."""
+    lo, hi = boxes.dense()
+    return np.stack([lo, hi], axis=2).reshape(len(boxes), 2 * boxes.n_columns)
+
+
+def _frozen(nodes: Nodes) -> Nodes:
+    """Return arrays that cannot be written, as mapped ones cannot: kernels are compiled for one kind."""
+    views = {name: np.ascontiguousarray(array).view() for name, array in nodes._asdict().items()}
+    for view in views.values():
+        view.flags.writeable = False
+    return Nodes(**views)

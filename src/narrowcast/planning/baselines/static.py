@@ -1,0 +1,91 @@
+"""An earlier plan that stays as it was, whatever has changed since."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from narrowcast.costs.overall import INTERVAL
+from narrowcast.errors import ParameterError
+from narrowcast.model.labels import positions
+from narrowcast.model.plan import ChannelPlan
+from narrowcast.model.relation import relation_of, rows_of
+from narrowcast.planning.baselines.choice import Chooser
+
+if TYPE_CHECKING:
+    from narrowcast.model.interest import Interest
+    from narrowcast.model.relation import Relation
+
+
+class Static(Chooser):
+    """The channels of an earlier plan carry what they carried; only who listens changes (tamara2007's SC).
+
+    Subscribers choose among its clusters, its channels of two flows or more, by what they want now and what
+    that costs; what they do not get there is served per flow, new flows as well. Channels keep their numbers,
+    and clusters that nobody wants any more stay. Of a plan of two levels the groups are the channels.
+
+    Parameters
+    ----------
+    channels
+        The most channels; None for as many as it takes. Of too many, those that bring most are kept, and are
+        numbered anew.
+    seed
+        Changes nothing.
+    start
+        The earlier plan, as `--from` names it. Without one there are no clusters to keep, and every flow has
+        a channel of its own.
+    cost_m, cost_a, cost_n, cost_d, interval
+        What channels and events cost: see `Overall`.
+
+    Examples
+    --------
+    >>> from narrowcast.model.interest import Interest
+    >>> start = ChannelPlan(carries=[[1], [1], [0]], listens=[[1], [1]])
+    >>> now = Interest([[1, 1, 0], [0, 0, 1], [1, 1, 1]])
+    >>> plan = Static(start=start, interval=0.1).fit(now).plan_
+    >>> plan.carries.toarray().astype(int).tolist(), plan.listens.toarray().astype(int).tolist()
+    ([[1, 0], [1, 0], [0, 1]], [[1, 0], [0, 1], [1, 1]])
+    """
+
+    _kept = True
+
+    def __init__(
+        self,
+        *,
+        channels: int | None = None,
+        seed: int = 0,
+        start: ChannelPlan | None = None,
+        cost_m: Any = "linear",
+        cost_a: Any = "linear",
+        cost_n: float = 1.0,
+        cost_d: Any = "linear",
+        interval: float = INTERVAL,
+    ) -> None:
+        super().__init__(
+            channels=channels,
+            seed=seed,
+            cost_m=cost_m,
+            cost_a=cost_a,
+            cost_n=cost_n,
+            cost_d=cost_d,
+            interval=interval,
+        )
+        self.start = start
+
+    def fit(self, interest: Interest) -> Self:
+        """Make the plan, `plan_`."""
+        if self.start is not None and not isinstance(self.start, ChannelPlan):
+            raise ParameterError(f"start is {self.start!r}; give a plan, as --from does")
+        return super().fit(interest)
+
+    def _topics(self, interest: Interest) -> Relation:
+        if self.start is None:
+            return relation_of([], [], (interest.n_flows, 0))
+        groups = np.flatnonzero(self.start.parent < 0)
+        number = np.full(self.start.n_channels, -1)
+        number[groups] = np.arange(len(groups))
+        carries = self.start.carries
+        flow = positions("flow", self.start.flows, interest.flows)[rows_of(carries)]
+        channel = number[self.start.groups()[carries.indices]]
+        return relation_of(flow[flow >= 0], channel[flow >= 0], (interest.n_flows, len(groups)))

@@ -1,0 +1,1 @@
+"""Ranges of attributes as parts of the matching work (cobas2009)."""

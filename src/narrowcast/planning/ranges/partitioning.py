@@ -1,0 +1,271 @@
+"""Ways to cut subscriptions and events into parts, by name: k-d trees, COBAS, and hashing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, get_args
+
+import numpy as np
+
+from narrowcast.costs.positions import Charges, Positions, shares_of
+from narrowcast.errors import ParameterError
+from narrowcast.matching.answers import require_fitting, require_subscriptions
+from narrowcast.matching.partition.base import MOST_PARTS, shared
+from narrowcast.matching.partition.partitioner import WEIGHT, Partitioner
+from narrowcast.matching.partition.ranges import RangeTree, RangeTrees, hulls_of
+from narrowcast.model.keys import NO_HIGH, NO_LOW, NULL, last
+from narrowcast.planning.ranges.division import Division, Way
+from narrowcast.planning.ranges.merging import Hubs, Merging, Routing, Search
+from narrowcast.registry import Registry
+from narrowcast.validation import check_number, check_seed, check_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from narrowcast.matching.partition.base import Parts
+    from narrowcast.model.events import EventBatch
+    from narrowcast.model.schema import Schema
+    from narrowcast.model.subscriptions import SubscriptionSet
+
+    Ints: TypeAlias = NDArray[np.int64]
+    Doubles: TypeAlias = NDArray[np.float64]
+
+#: Attributes that may have a tree: those that the most subscriptions bound.
+_ATTRIBUTES = 32
+#: Subscriptions that trees are found by at most, drawn by seed.
+_SUBSCRIPTIONS = 50_000
+
+
+class Scheme(Protocol):
+    """Makes parts for subscriptions and events like those of a sample."""
+
+    def fit(self, subscriptions: SubscriptionSet, sample: EventBatch) -> Parts:
+        """Return the parts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CobasPartitioner:
+    """The trees of COBAS, merged and divided as published, as parts for an engine.
+
+    An event visits every position above its own that does not hand its side down: subscriptions may come
+    later that reach it, so what those of the sample reach together does not limit it, as it does in the
+    paper.
+
+    Parameters
+    ----------
+    parts
+        Parts to make at most; so many positions that with all their machines they come to it.
+    routing, search, way
+        As of `Merging`: which tree a subscription lives in, which trees stay, how intervals are divided.
+    kappa
+        How many times its even share of subscriptions a machine holds; 0 or inf for no limit.
+    upkeep
+        What it costs to hold every subscription once, in copies of every event. With less, intervals are
+        cut into more pieces, and events have fewer copies.
+    seed
+        Draws subscriptions and random routing.
+
+    Examples
+    --------
+    >>> import narrowcast as nc
+    >>> schema = nc.Schema.of({"price": "double", "size": "double"})
+    >>> texts = [f"price > {p} AND price <= {p + 30}" for p in range(0, 70, 5)] + ["size > 5"] * 6
+    >>> made = nc.compile_filters(schema, texts)
+    >>> events = nc.EventBatch.from_rows([{"price": p + 0.5, "size": p % 10} for p in range(100)], schema)
+    >>> parts = CobasPartitioner(parts=16).fit(made.subscriptions, events)
+    >>> parts.parts <= 16, len(parts.trees)
+    (True, 1)
+    """
+
+    parts: int = 64
+    routing: Routing = "selective"
+    search: Search = "greedy"
+    way: Way = "optimal"
+    kappa: float = 10.0
+    upkeep: float = 0.3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_whole("parts", self.parts)
+        if self.parts > MOST_PARTS:
+            raise ParameterError(f"parts is {self.parts}; give a whole number from 1 to {MOST_PARTS}")
+        for name, known in (
+            ("routing", get_args(Routing)),
+            ("search", get_args(Search)),
+            ("way", get_args(Way)),
+        ):
+            if getattr(self, name) not in known:
+                raise ParameterError(f"{name} is {getattr(self, name)!r}; give one of {', '.join(known)}")
+        shares_of(self.kappa)
+        check_number("upkeep", self.upkeep, least=0.0, fix="give a number of at least 0")
+        check_seed(self.seed)
+
+    def fit(self, subscriptions: SubscriptionSet, sample: EventBatch) -> RangeTrees:
+        """Return the parts for subscriptions and events like those of a sample."""
+        require_subscriptions(subscriptions)
+        require_fitting(sample, subscriptions.schema)
+        rng = np.random.default_rng(self.seed)
+        some = subscriptions
+        if len(some) > _SUBSCRIPTIONS:
+            some = some.take(np.sort(rng.permutation(len(some))[:_SUBSCRIPTIONS]))
+        load = _Load.of(some, sample, rng)
+        # Even one position for each attribute may be too many: then subscriptions are hashed.
+        best: tuple[RangeTree, ...] = (
+            RangeTree(0, _EMPTY, np.zeros((1, 2), bool), np.array([self.parts]), _EMPTY),
+        )
+        least, most, n = 1, self.parts, self.parts
+        while least <= most:
+            trees = self._trees(load, n)
+            many = int(sum(tree.machines.sum() for tree in trees))
+            if many <= self.parts:
+                best, least = trees, n + 1
+            else:
+                most = min(n - 1, n * self.parts // many + 1)
+            n = (least + most) // 2 if many <= self.parts else most
+        return RangeTrees(subscriptions.schema, best)
+
+    def _trees(self, load: _Load, n: int) -> tuple[RangeTree, ...]:
+        """Return the trees with at most so many positions each."""
+        edges = [
+            np.unique(pool[np.arange(1, n) * len(pool) // n]) if len(pool) else _EMPTY for pool in load.pools
+        ]
+        # The last range of all has no end, and what is beyond the last value is in it.
+        edges = [
+            each[each < pool[-1]] if len(pool) else each for each, pool in zip(edges, load.pools, strict=True)
+        ]
+        m = max((len(each) for each in edges), default=0) + 1
+        shape = len(load.lo), len(edges)
+        density = np.zeros((max(1, len(edges)), m))
+        first, till = np.full(shape, -1, np.int64), np.full(shape, -1, np.int64)
+        for i, ends in enumerate(edges):
+            bounded = (load.lo[:, i] > NO_LOW) | (load.hi[:, i] < NO_HIGH)
+            at = np.searchsorted(ends, load.keys[i])
+            density[i] = np.bincount(at, minlength=m) / max(1, len(at))
+            first[bounded, i] = np.searchsorted(ends, load.lo[bounded, i], side="right")
+            till[bounded, i] = np.searchsorted(ends, load.hi[bounded, i])
+        if not edges:
+            first, till, edges = np.full((shape[0], 1), -1), np.full((shape[0], 1), -1), [_EMPTY]
+        charges = self._charges(len(load.lo), m)
+        hubs = Hubs(density, first, till)
+        merged = Merging(
+            search=self.search, routing=self.routing, way=self.way, charges=charges, seed=self.seed
+        ).fit(hubs)
+        attribute = load.attribute if len(load.attribute) else np.zeros(1, np.int64)
+        made = []
+        for i, tree in merged.trees_.items():
+            whole = hubs.line(i, tree.filters)
+            size = len(edges[i]) + 1
+            # This attribute may have fewer values than others have ranges.
+            line = Positions(
+                whole.density[:size], np.minimum(whole.first, size - 1), np.minimum(whole.last, size - 1)
+            )
+            division = Division(way=self.way, charges=charges).fit(line)
+            made.append(_tree(int(attribute[i]), edges[i], line, division, charges, self.routing))
+        return tuple(made)
+
+    def _charges(self, subscriptions: int, positions: int) -> Charges:
+        """Return what messages and segments cost, where all events together are one message."""
+        each = max(1, subscriptions)
+        room = shares_of(self.kappa) * each / positions
+        return Charges(message=1.0, segment=self.upkeep / each, capacity=room)
+
+
+_EMPTY = np.empty(0, np.int64)
+
+
+def _tree(
+    attribute: int, edges: Ints, line: Positions, division: Division, charges: Charges, routing: Routing
+) -> RangeTree:
+    """Return a tree as it was divided."""
+    held, here = division.held_, np.arange(len(line))
+    # What holds nothing on a side hands it down for nothing: events from there need not come.
+    idle = np.stack([held.first >= here, held.last <= here], axis=1) | (held.segments == 0)[:, None]
+    machines = charges.machines(held.segments).astype(np.int64)
+    weight = shared(np.maximum(line.density, 1e-9), WEIGHT) if routing == "selective" else _EMPTY
+    return RangeTree(attribute, edges, division.push_ | idle, machines, weight)
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """What trees are made for: attributes, keys of events on each, ends of subscriptions, and all of them."""
+
+    attribute: Ints
+    keys: list[Ints]
+    lo: Ints
+    hi: Ints
+    pools: list[Ints]
+
+    @classmethod
+    def of(cls, subscriptions: SubscriptionSet, sample: EventBatch, rng: np.random.Generator) -> _Load:
+        """Return the load of subscriptions and events; without events, ends of boxes stand for them."""
+        boxes, schema = subscriptions.boxes, subscriptions.schema
+        often = np.bincount(boxes.attribute, minlength=len(schema))
+        attribute = np.sort(np.argsort(-often, kind="stable")[:_ATTRIBUTES])
+        attribute = attribute[often[attribute] > 0]
+        lo, hi, alive = hulls_of(boxes, attribute.tolist())
+        keys, pools = [], []
+        for i, a in enumerate(attribute.tolist()):
+            ends = _inner(np.concatenate([lo[alive, i], hi[alive, i]]), schema, a)
+            keys.append(sample.keys(a) if len(sample) else rng.permutation(ends))
+            pools.append(np.sort(np.concatenate([keys[-1], ends])))
+        return cls(attribute, keys, lo[alive], hi[alive], pools)
+
+
+def _inner(ends: Ints, schema: Schema, a: int) -> Ints:
+    """Return those ends that are between two values of an attribute."""
+    return ends[(ends > NULL) & (ends < last(schema.types[a]))]
+
+
+def _kd(*, routing: str) -> Any:
+    """Return what makes a k-d partitioner of a routing."""
+
+    def make(**options: Any) -> Partitioner:
+        return Partitioner(**{"routing": routing, **options})
+
+    return make
+
+
+def _hash(*, parts: int = 64, **options: Any) -> Partitioner:
+    """Return a partitioner that hashes subscriptions, and sends events everywhere."""
+    options["copies"] = parts
+    return Partitioner(parts=parts, **options)
+
+
+#: What makes a partitioner, by name, of the parameters that it has.
+SCHEMES: Registry[Any] = Registry("scheme")
+SCHEMES.register("kd")(_kd(routing="hash"))
+SCHEMES.register("selective")(_kd(routing="selective"))
+SCHEMES.register("cobas")(CobasPartitioner)
+SCHEMES.register("hash")(_hash)
+
+#: Parameters of each scheme besides parts and seed.
+TAKES: Mapping[str, tuple[str, ...]] = {
+    "kd": ("copies", "work"),
+    "selective": ("copies", "work"),
+    "cobas": ("routing", "search", "way", "kappa", "upkeep"),
+    "hash": ("work",),
+}
+
+
+def scheme(name: str, **params: Any) -> Scheme:
+    """Return the partitioner of a name with some parameters; those that are None are left to it.
+
+    Examples
+    --------
+    >>> scheme("kd", parts=8, copies=2, seed=None)
+    Partitioner(parts=8, copies=2, routing='hash', work=None, seed=0)
+    >>> scheme("hash", copies=2)
+    Traceback (most recent call last):
+    narrowcast.errors.ParameterError: scheme 'hash' has no parameter 'copies'; it has work, parts, seed
+    """
+    make = SCHEMES[name]
+    given = {key: value for key, value in params.items() if value is not None}
+    known = ("parts", "seed", *TAKES[name])
+    if odd := [key for key in given if key not in known]:
+        raise ParameterError(
+            f"scheme {name!r} has no parameter {odd[0]!r}; it has {', '.join(TAKES[name])}, parts, seed"
+        )
+    made: Scheme = make(**given)
+    return made

@@ -1,0 +1,1 @@
+"""Flows in sessions in groups (tock2005), and both levels planned together."""

@@ -1,0 +1,1 @@
+"""Clusters of subscribers by the events they match (tariq2012)."""

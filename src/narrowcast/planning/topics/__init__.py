@@ -1,0 +1,1 @@
+"""Overlapping clusters of topics by maintenance and dissemination cost (tamara2007)."""

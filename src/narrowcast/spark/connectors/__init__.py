@@ -1,0 +1,1 @@
+"""Systems that Spark reads from and writes to."""

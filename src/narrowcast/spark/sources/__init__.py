@@ -1,0 +1,1 @@
+"""Reading: tables in any format, typed row by row, with bad rows set aside."""

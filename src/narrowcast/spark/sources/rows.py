@@ -1,0 +1,81 @@
+"""Rows by what is in them, wherever they are: one for each key, and a fingerprint of all."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from narrowcast.spark.sources.columns import is_nested, shown
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+#: Repeated keys up to this many are sent to every worker, so that no whole row is shuffled for them.
+FEW = 10_000
+
+#: How rows are written as JSON: nothing left out, and times to the microsecond.
+JSON = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+
+
+def one_each(good: DataFrame, keys: list[str], names: list[str]) -> tuple[DataFrame, DataFrame | None]:
+    """Return one row for each key, and the others with the reason, None when there are none.
+
+    Keys alone are counted first; only rows of repeated ones are compared, by what is in them.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as sf
+
+    plain = [sf.col(key).alias(f"k{i}") for i, key in enumerate(keys)]
+    repeated = good.select(*plain).groupBy(*(f"k{i}" for i in range(len(keys)))).count().where("count > 1")
+    repeated = repeated.drop("count")
+    some = repeated.limit(FEW + 1).collect()
+    if not some:
+        return good, None
+    if len(some) <= FEW:
+        repeated = sf.broadcast(good.sparkSession.createDataFrame(some, repeated.schema))
+    same = [sf.col(key).eqNullSafe(sf.col(f"k{i}")) for i, key in enumerate(keys)]
+    once = good.join(repeated, same, "left_anti")
+    content = sf.to_json(sf.struct(*(name for name in good.columns if name not in ("row", "reason"))), JSON)
+    order = Window.partitionBy(*keys).orderBy("content", "row")
+    many = good.join(repeated, same, "left_semi").withColumn("content", content)
+    many = many.withColumn("rank", sf.row_number().over(order))
+    kinds = {part.name: part.dataType for part in good.schema.fields}
+    said: list[Column] = []
+    for key, name in zip(keys, names, strict=True):
+        said.append(sf.concat(sf.lit(f"{name} "), shown(sf.col(key), kinds[key])))
+    reason = sf.concat(sf.concat_ws(", ", *said), sf.lit(" is used by another row; give each its own"))
+    rows = once.unionByName(many.where("rank = 1").drop("content", "rank"))
+    return rows, many.where("rank > 1").withColumn("reason", reason)
+
+
+def fingerprint(frame: DataFrame) -> str:
+    """Return a text that is the same for the same columns and rows, in whatever order and partitions."""
+    return fingerprinted(frame)[0]
+
+
+def fingerprinted(frame: DataFrame) -> tuple[str, int]:
+    """Return the fingerprint of a table, and how many rows it has.
+
+    One job. It is made of the names and types, the number of rows and sums of two hashes of each, so files
+    and times of writing have no part in it.
+    """
+    from pyspark.sql import functions as sf
+    from pyspark.sql import types as st
+
+    plain = frame.toDF(*(f"c{i}" for i in range(len(frame.columns))))
+    parts: list[Column] = [sf.lit(0)]
+    for i, part in enumerate(frame.schema.fields):
+        value = sf.col(f"c{i}")
+        if is_nested(part.dataType) or isinstance(part.dataType, st.VariantType):
+            value = sf.to_json(
+                sf.struct(value), JSON
+            )  # a hash knows no maps, and passes over nulls in arrays
+        parts += [value.isNull(), value]  # a hash passes over nulls: they would be equal in any column
+    hashes = [sf.xxhash64(sf.lit(salt), *parts).cast("decimal(20,0)") for salt in (1, 2)]
+    counts = plain.agg(sf.count(sf.lit(1)), *(sf.sum(h) for h in hashes)).collect()[0]
+    columns = [(part.name, part.dataType.simpleString()) for part in frame.schema.fields]
+    return hashlib.sha256(repr((columns, *map(str, counts))).encode()).hexdigest()[:32], int(counts[0])

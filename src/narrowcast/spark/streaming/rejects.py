@@ -1,0 +1,65 @@
+"""What a stream could not use, with the reason: a table for each micro-batch, and for each snapshot."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from narrowcast.model.schema import EVENT_ID
+from narrowcast.spark.sources.rows import JSON
+from narrowcast.spark.storage import exists, write_table
+from narrowcast.spark.streaming.incoming import REASON, ROW
+from narrowcast.spark.streaming.sinks import PAYLOAD, folder_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+
+class Rejects:
+    """The events and subscriptions that were set aside; each table is there once, whatever comes again.
+
+    Parameters
+    ----------
+    spark
+        Where tables are written.
+    place
+        The folder of events; that of subscriptions stands beside it.
+    names
+        The columns that events come with under numbers: `c0`, `c1`, ...
+    """
+
+    def __init__(self, spark: SparkSession, place: str, names: Sequence[str]) -> None:
+        self.spark, self.place, self.names = spark, place, names
+
+    def events(self, frame: DataFrame, batch: int) -> None:
+        """Write the events of a micro-batch that cannot be used."""
+        from pyspark.sql import functions as sf
+
+        place = folder_of(self.place, batch)
+        if exists(self.spark, place):
+            return
+        if REASON in frame.columns:
+            bad = frame.where(f"{REASON} IS NOT NULL")
+            reason, row = sf.col(REASON), sf.col(ROW)
+        else:
+            ids = [name.lower() for name in self.names].index(EVENT_ID)
+            bad, reason = frame.where(f"c{ids} IS NULL"), sf.lit("event_id is null")
+            named = (sf.col(f"c{i}").alias(name) for i, name in enumerate(self.names) if name != PAYLOAD)
+            row = sf.to_json(sf.struct(*named), JSON)
+        rows = bad.select(sf.lit("events").alias("table"), reason.alias("reason"), row.alias("row"))
+        if not rows.isEmpty():
+            write_table(rows, place, doing=f"write {self.place}")
+
+    def subscriptions(self, rows: list[pa.Table], snapshot: int) -> None:
+        """Write the subscriptions that a snapshot could not take up."""
+        place = f"{self.place}-subscriptions/snapshot={snapshot:08d}"
+        if rows and not exists(self.spark, place):
+            table = pa.concat_tables(rows).combine_chunks()
+            log.warning("%d subscriptions cannot be used: see %s", table.num_rows, place)
+            write_table(self.spark.createDataFrame(table), place, doing=f"write {place}")

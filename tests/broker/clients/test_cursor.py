@@ -1,0 +1,296 @@
+"""A reader gets everything once and in order, whatever is lost on the way."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from typing import NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from narrowcast.broker.clients.cursor import Cursor
+from narrowcast.broker.transport import Message
+
+SUBJECTS = ["to", "all", "c1", "c2"]
+STRAY = "c3"
+
+
+class World:
+    """What is stored, and a reader whose subjects each have a queue of their own, as with nats-py.
+
+    So has a replay: what it brings, each message with how many are to come, waits in one while live messages
+    are heard, or find no room. It brings messages of subjects that were joined before it was asked for; those
+    of others are somebody else's until then. Of a stray one it brings nothing ever: the reader listens to it,
+    but no node knows.
+    """
+
+    def __init__(self, subjects: list[str], after: int, ahead: int, joined: list[str]) -> None:
+        last: dict[str, int] = {}
+        self.stored: list[Message] = []
+        for number, subject in enumerate(subjects, 1):
+            self.stored.append(Message(subject, b"", number=number, before=last.get(subject, 0)))
+            last[subject] = number
+        self.cursor, self._first = Cursor(after, ahead=ahead), after
+        self.got: list[Message] = []
+        self.sent = 0
+        self._queues: dict[str, deque[Message]] = defaultdict(deque)
+        self._coming: deque[tuple[Message, int]] = deque()
+        self._next, self._asked, self._brought = 0, False, set(joined)
+        self._joined = set(joined)
+        #: The numbers of messages that are for the reader.
+        self.wanted: list[int] = []
+
+    def join(self, subject: str) -> None:
+        """Let the reader have a subject from now on, as `Subscriber._join` and `Reading.widen` do."""
+        if subject not in self._joined:
+            self.cursor.join(subject)
+            self._joined.add(subject)
+            if self.cursor.replaying:
+                self.cursor.lost()
+
+    def send(self, fate: str) -> None:
+        """Store and send the next message; it comes, is lost, or is lost with the connection."""
+        message = self.stored[self.sent]
+        self.sent += 1
+        if message.subject in self._joined and message.number > self._first:
+            self.wanted.append(message.number)
+        if fate == "cut":
+            self.cursor.lost()
+        elif fate == "comes" and message.subject in self._joined:
+            self._queues[message.subject].append(message)
+
+    def hear(self, subject: str, many: int, *, room: bool = True) -> None:
+        """Let the reader hear some messages of a subject, as `Reading.hear` does."""
+        queue = self._queues[subject]
+        for _ in range(min(many, len(queue))):
+            message = queue.popleft()
+            if message.number > self.cursor.after and not room:
+                self.cursor.forget(message)
+            else:
+                self.got += self.cursor.live(message)
+
+    def ask(self) -> None:
+        """Ask for a replay, if the reader is behind and none is under way; what has come is heard first."""
+        if not self.cursor.behind or self.cursor.replaying:
+            return
+        for subject in list(self._queues):
+            self.hear(subject, len(self._queues[subject]))
+        self._next, self._asked, self._brought = self.cursor.begin(), True, set(self._joined)
+        self._coming.clear()
+        if not self._left():
+            self.got += self.cursor.caught_up()
+
+    def _left(self) -> list[Message]:
+        """Return what a replay has not brought yet of what is stored."""
+        brought = self._brought - {STRAY}
+        return [m for m in self.stored[self._next : self.sent] if m.subject in brought]
+
+    def bring(self, many: int) -> None:
+        """Let the last replay bring so many messages, also when it is over; they are not heard yet."""
+        for message in self._left()[:many] if self._asked else ():
+            self._next = message.number
+            self._coming.append((message, len(self._left())))
+
+    def hear_replay(self, many: int) -> None:
+        """Let the reader hear what a replay has brought."""
+        for _ in range(min(many, len(self._coming))):
+            message, pending = self._coming.popleft()
+            self.got += self.cursor.replayed(message, pending=pending)
+
+    def settle(self) -> None:
+        """Let everything come."""
+        for subject in [*SUBJECTS, STRAY]:
+            self.hear(subject, 100)
+        asked = 0
+        while self.cursor.behind:
+            asked += 1
+            assert asked <= len(self.stored), "replays are asked for again and again"
+            self.ask()
+            self.bring(100)
+            if self.cursor.replaying and not self._coming:
+                assert STRAY in self._joined, "a replay waits for what never comes"
+                self.cursor.lost()  # a reader asks again when nothing comes for a while
+            self.hear_replay(100)
+
+
+class Step(NamedTuple):
+    """The subject of a message, what becomes of it, and what is joined, heard and replayed then.
+
+    What is heard finds room or not.
+    """
+
+    subject: str
+    fate: str
+    join: str
+    heard: list[tuple[str, int, bool]]
+    replay: list[tuple[str, int]]
+
+
+def steps(subjects: list[str], fates: list[str]) -> st.SearchStrategy[list[Step]]:
+    """Draw what happens."""
+    ours = [subject for subject in subjects if subject != "others"]
+    heard = st.lists(st.tuples(st.sampled_from(ours), st.integers(1, 5), st.booleans()), max_size=3)
+    replay = st.lists(st.tuples(st.sampled_from(["ask", "bring", "hear"]), st.integers(1, 4)), max_size=4)
+    joined = st.sampled_from(["", "", *ours])
+    step = st.builds(Step, st.sampled_from(subjects), st.sampled_from(fates), joined, heard, replay)
+    return st.lists(step, min_size=1, max_size=60)
+
+
+@given(
+    # A transport tells that it may have lost messages of any subject; if it did not, the next one does.
+    steps([*SUBJECTS, "others"], ["comes", "comes", "comes", "cut"])
+    | steps(["to", "c1"], ["comes"])
+    | steps(["to", "others"], ["comes", "comes", "lost"]),
+    st.integers(0, 8),
+    st.integers(1, 10),
+    st.sampled_from([SUBJECTS, SUBJECTS[:1]]),
+)
+def test_everything_comes_once_and_in_order(
+    drawn: list[Step], after: int, ahead: int, joined: list[str]
+) -> None:
+    check(drawn, after, ahead, joined)
+
+
+@given(steps(["to", STRAY], ["comes", "comes", "cut"]), st.integers(0, 8), st.integers(1, 10))
+def test_so_does_what_is_beside_a_channel_that_no_node_knows_of(
+    drawn: list[Step], after: int, ahead: int
+) -> None:
+    check(drawn, after, ahead, [*SUBJECTS, STRAY])
+
+
+def check(drawn: list[Step], after: int, ahead: int, joined: list[str]) -> None:
+    """Compare what a reader gets with what it should."""
+    # Where something was lost and nobody told, one more of each comes at the end, so that it is missed.
+    lost = any(step.fate == "lost" for step in drawn)
+    world = World([*(step.subject for step in drawn), *SUBJECTS], after, ahead, joined)
+    for step in drawn:
+        world.send(step.fate)
+        if step.join:
+            world.join(step.join)
+        for subject, many, room in step.heard:
+            world.hear(subject, many, room=room)
+        for what, many in step.replay:
+            if what == "ask":
+                world.ask()
+            elif what == "bring":
+                world.bring(many)
+            else:
+                world.hear_replay(many)
+    if lost:
+        for _ in SUBJECTS:
+            world.send("comes")
+    world.settle()
+    numbers = [m.number for m in world.got]
+    assert len(numbers) == len(set(numbers))
+    # What a channel held before it was joined may come: events of it that are wanted came directly before.
+    before = {m.number for m in world.stored if m.subject not in joined}
+    wanted = {n for n in world.wanted if world.stored[n - 1].subject != STRAY}
+    assert wanted <= set(numbers) <= set(world.wanted) | before
+    for subject in SUBJECTS:
+        own = [m.number for m in world.got if m.subject == subject]
+        assert own == sorted(own)
+
+
+def message(number: int, before: int = 0, subject: str = "c") -> Message:
+    return Message(subject, b"", number=number, before=before)
+
+
+def caught_up(after: int) -> Cursor:
+    cursor = Cursor(after)
+    cursor.begin()
+    assert cursor.caught_up() == []
+    return cursor
+
+
+def test_a_channel_that_is_joined_begins_with_what_comes() -> None:
+    cursor = caught_up(10)
+    cursor.join("c")
+    assert [m.number for m in cursor.live(message(20, 15))] == [20]
+    assert cursor.live(message(30, 25)) == []
+    assert cursor.behind
+
+
+def test_another_subject_may_overtake() -> None:
+    cursor = caught_up(0)
+    for subject, number in (("a", 2), ("b", 1), ("b", 3)):
+        before = 1 if number == 3 else 0
+        assert cursor.live(message(number, before, subject)) != []
+    cursor.lost()
+    assert cursor.after == 3
+
+
+def test_a_replay_that_is_over_brings_nothing_more() -> None:
+    """What a replay still brought when it was over, and found no room live, was lost until the next gap."""
+    cursor = Cursor(0)
+    cursor.begin()
+    assert [m.number for m in cursor.replayed(message(1), pending=0)] == [1]
+    assert cursor.replayed(message(2), pending=0) == []  # it comes live too
+    cursor.forget(message(2, 1))
+    assert cursor.replayed(message(3), pending=0) == []
+    assert cursor.behind
+    assert cursor.begin() == 1
+    assert [m.number for m in cursor.replayed(message(2), pending=1)] == [2]
+
+
+def test_a_replay_goes_on_until_it_brings_what_was_forgotten() -> None:
+    """Else nobody would miss the last message of all."""
+    cursor = Cursor(0)
+    cursor.begin()
+    cursor.forget(message(2, 1))
+    assert [m.number for m in cursor.replayed(message(1), pending=0)] == [1]
+    assert cursor.behind
+    assert [m.number for m in cursor.replayed(message(2), pending=0)] == [2]
+    assert not cursor.behind
+
+
+def test_a_new_replay_does_not_wait_for_what_was_forgotten_before_it() -> None:
+    """It would wait in vain when that was of a channel that is left."""
+    cursor = Cursor(0)
+    cursor.begin()
+    cursor.forget(message(5, 4))
+    cursor.leave("c")
+    assert cursor.caught_up() == []
+    assert cursor.behind
+    cursor.begin()
+    assert cursor.caught_up() == []
+    assert not cursor.behind
+
+
+def test_nothing_is_caught_up_by_a_replay_that_was_cut_off() -> None:
+    cursor = Cursor(0)
+    cursor.begin()
+    cursor.lost()
+    assert cursor.caught_up() == []
+    assert cursor.behind
+
+
+def test_what_no_replay_brings_is_waited_for_no_longer() -> None:
+    """It expired, or is of a channel that no node knows of: replays were asked for again and again."""
+    cursor = caught_up(10)
+    cursor.live(message(11, 0))
+    assert cursor.live(message(20, 15)) == []
+    assert cursor.begin() == 11
+    assert [m.number for m in cursor.replayed(message(18, subject="to"), pending=0)] == [18, 20]
+    assert not cursor.behind
+
+
+def test_what_was_read_of_a_subject_before_is_not_read_again() -> None:
+    cursor = Cursor(10, last={"c": 30})
+    assert cursor.begin() == 10
+    found = [m for n, subject in ((20, "c"), (25, "to"), (30, "c"), (40, "c"))
+             for m in cursor.replayed(message(n, subject=subject), pending=40 - n)]  # fmt: skip
+    assert [m.number for m in found] == [25, 40]
+
+
+def test_a_channel_that_was_left_is_not_read_again() -> None:
+    """A replay may begin before what was read of it."""
+    cursor = caught_up(0)
+    cursor.live(message(5))
+    cursor.leave("c")
+    assert cursor.live(message(9, 7, "to")) == []
+    assert cursor.begin() == 0
+    found = [cursor.replayed(message(n, subject=subject), pending=9 - n)
+             for n, subject in ((5, "c"), (7, "to"), (9, "to"))]  # fmt: skip
+    assert [m.number for some in found for m in some] == [7, 9]
+    cursor.join("c")  # and is new when it is joined again
+    assert [m.number for m in cursor.live(message(20, 15))] == [20]

@@ -1,0 +1,197 @@
+"""A plan that follows how often flows send: each event is in its rates once, whatever ends when."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pv
+import pyarrow.parquet as pq
+import pytest
+
+import narrowcast as nc
+from narrowcast.errors import ParameterError
+from narrowcast.planning.baselines.simple import PerFlow
+from narrowcast.planning.replan import Replanner
+from narrowcast.planning.topics.tamara import Tamara
+from narrowcast.spark import Follow, Followed
+from narrowcast.spark.streaming.standing import Standing, read_interest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+HALF_LIFE = 600.0
+
+
+def log_of(n: int, *, seed: int = 0) -> pa.Table:
+    """Return events of three flows, of which two are known, in no order of time but for the first."""
+    rng = np.random.default_rng(seed)
+    times = np.append(0.0, rng.integers(0, 3_600_000, n - 1) / 1e3)
+    return pa.table({"time": times, "flow": rng.choice(["x", "y", "z"], n, p=[0.7, 0.2, 0.1])})
+
+
+def rates_after(log: pa.Table, rate: float = 1.0) -> dict[str, float]:
+    """Return the rates of two flows after a log, event by event."""
+    times, flows = log["time"].to_pylist(), log["flow"].to_pylist()
+    began, until = min(times), max(times)
+    found = dict.fromkeys(("x", "y"), rate * 2 ** (-(until - began) / HALF_LIFE))
+    for time, flow in zip(times, flows, strict=True):
+        if time > began and flow in found:
+            found[flow] += math.log(2) / HALF_LIFE * 2 ** (-(until - time) / HALF_LIFE)
+    return found
+
+
+class Place:
+    """Folders with changes and events, and jobs that follow them."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder, self.heard = spark, folder, list[Followed]()
+        self.plan = folder / "plan"
+        for name in ("changes", "events"):
+            (folder / name).mkdir()
+        who = {"subscriber": ["ann", "bob", "cid"], "flow": ["x", "x", "y"]}
+        pq.write_table(pa.table(who), folder / "interests.parquet")
+
+    def put(self, name: str, table: pa.Table) -> None:
+        path = self.folder / "events" / name
+        if path.suffix == ".parquet":
+            pq.write_table(table, path)
+        elif path.suffix == ".csv":
+            pv.write_csv(table, path)
+        else:
+            rows = (f'{{"time": {row["time"]}, "flow": "{row["flow"]}"}}' for row in table.to_pylist())
+            path.write_text("\n".join(rows))
+        os.utime(path, (len(list(path.parent.iterdir())),) * 2)  # files count in the order of their writing
+
+    def job(self, planner: Any = None, *, events: bool = True, **options: Any) -> Follow:
+        return Follow(
+            self.spark,
+            str(self.folder / "changes"),
+            self.plan,
+            planner or Tamara(half_life=HALF_LIFE),
+            interests=str(self.folder / "interests.parquet"),
+            events=str(self.folder / "events") if events else None,
+            heard=self.heard.append,
+            **options,
+        )
+
+    def run(self, planner: Any = None, **options: Any) -> list[Followed]:
+        """Take what is there, and return what each micro-batch came to."""
+        self.heard.clear()
+        job = self.job(planner, **options)
+        job.start(once=True)
+        job.wait()
+        return list(self.heard)
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Those beside the plan, which are those of the state."""
+        found = read_interest(self.plan)
+        standing = Standing.newest(self.folder / "plan.checkpoint" / "state")
+        assert standing is not None
+        assert standing.interest.rate.tolist() == found.rate.tolist()
+        return dict(zip(found.flows.to_pylist(), found.rate.tolist(), strict=True))
+
+
+@pytest.fixture
+def place(spark: SparkSession, tmp_path: Path) -> Place:
+    return Place(spark, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_log_at_once(place: Place) -> None:
+    log = log_of(400)
+    place.put("a.parquet", log)
+    [done] = place.run(Replanner(PerFlow(), half_life=HALF_LIFE))
+    unknown = log["flow"].to_pylist().count("z")
+    assert (done.events, done.unknown, done.moved, done.rejected) == (400, unknown, 2, 0)
+    assert (done.changes, done.added, done.removed, done.messages) == (0, 0, 0, {})
+    assert place.rates == pytest.approx(rates_after(log), rel=1e-9)
+    plan, info = nc.read_plan(place.plan)
+    # The plan is as it was, and streams need not take it up again; its cost is by the rates of now.
+    assert info.params["batch"] == -1
+    assert done.cost == nc.Overall().score(read_interest(place.plan), plan).total
+
+
+@pytest.mark.slow
+def test_a_log_bit_by_bit_over_restarts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = log_of(400)
+    parts = [log.slice(80 * i, 80) for i in range(5)]
+    assert [done.batch for done in place.run(events=False)] == []  # events may come to be followed later
+    for name, part in zip(("a.parquet", "b.csv", "c.jsonl"), parts[:3], strict=True):
+        place.put(name, part)
+    real: Callable[..., Any] = Standing.write
+
+    def cut(self: Standing, *words: Any, **options: Any) -> None:
+        if self.batch == 1:
+            raise OSError(28, "No space left on device")
+        real(self, *words, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Standing, "write", cut)
+        with pytest.raises(nc.errors.NarrowcastError, match="No space left"):
+            place.run(limit=1)
+    assert [(done.batch, done.events) for done in place.run(limit=1)] == [(1, 80), (2, 80)]
+    assert place.rates == pytest.approx(rates_after(log.slice(0, 240)), rel=1e-9)
+    for name, part in zip(("d.parquet", "e.parquet"), parts[3:], strict=True):
+        place.put(name, part)
+    assert sum(done.events for done in place.run()) == 160
+    assert place.rates == pytest.approx(rates_after(log), rel=1e-9)
+
+
+def test_bad_rows_and_changes_beside(place: Place) -> None:
+    rows = ["time,flow,events", "0,x,1", "60,x,30", ",x,1", "60,,1", "60,x,-2", "60,y,nan", "soon,y,1"]
+    (place.folder / "events" / "a.csv").write_text("\n".join(rows))
+    (place.folder / "events" / "b.json").write_text('{"flow": "x"}\nno object\n')
+    (place.folder / "changes" / "a.csv").write_text(
+        "time,subscriber,flow,action\n1,ann,new,subscribe\n2,ann,,subscribe\n"
+    )
+    [done] = place.run()
+    assert (done.changes, done.events, done.rejected) == (1, 31, 8)
+    fade = 2 ** (-60 / HALF_LIFE)
+    wanted = {"x": fade + 30 * math.log(2) / HALF_LIFE, "y": fade, "new": fade}
+    assert place.rates == pytest.approx(wanted, rel=1e-9)
+    aside = pq.read_table(place.folder / "plan.rejected").to_pylist()
+    amount = "is no number from 0 to 2^63; give how many there were"
+    assert sorted((row["table"], row["reason"]) for row in aside) == [
+        ("changes", "flow is null"),
+        ("events", f"events -2 {amount}"),
+        ("events", f"events nan {amount}"),
+        ("events", "flow is null"),
+        ("events", "is no JSON object of its own line; mend or drop it"),
+        ("events", 'time "soon" is none; write it as 2026-11-16T09:00:00, in UTC, or with its zone'),
+        ("events", "time is null"),
+        ("events", "time is null"),
+    ]
+
+
+def test_rates_that_nobody_says(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    said = (
+        "each is taken to have an event every second; say it with --rates, or let it be learned with --events"
+    )
+    with caplog.at_level(logging.WARNING):
+        place.run(events=False)
+        assert [record.getMessage().endswith(said) for record in caplog.records] == [True]
+        place.run(events=False)
+    assert len(caplog.records) == 1
+
+
+def test_what_is_refused(place: Place) -> None:
+    assert place.spark is not None
+    changes = str(place.folder / "changes")
+    with pytest.raises(ParameterError, match=r"--events is .*none', which is not there; make the folder"):
+        Follow(place.spark, changes, place.plan, events=str(place.folder / "none"))
+    for inner in (f"{changes}/", str(place.folder), f"file://{changes}"):
+        with pytest.raises(ParameterError, match="files in both would be taken for both; keep them in"):
+            Follow(place.spark, changes, place.plan, events=inner)
+    with pytest.raises(ParameterError, match="--flow is 'time', which is a column of its own"):
+        place.job(flow="time")
