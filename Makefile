@@ -9,16 +9,18 @@ USABLE := -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(firstword $(shell for p in python3 python3.13 python3.12 python3.11; do $$p $(USABLE) && echo $$p; done))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all test-faults test-pythons lint format bench docs requirements clean
+.PHONY: help setup run test test-lab test-slow test-all test-faults test-pythons lint format bench docs requirements clean
 
 help:
 	@echo 'make setup         create $(VENV) with everything pinned in requirements-dev.txt'
 	@echo 'make run           run the main job into out/'
-	@echo 'make test          lint, then every test that takes seconds'
-	@echo 'make test-all      lint, then every test'
+	@echo 'make test          lint, then every test of the product that takes seconds'
+	@echo 'make test-lab      the same for the papers in narrowcast.lab, without lint'
+	@echo 'make test-slow     tests that take minutes; SHARE=1/3 for the first of three shares of the files'
+	@echo 'make test-all      all of these'
 	@echo 'make test-faults   kill, cut off and overload real brokers, about an hour; FAULTS=... for some of it'
 	@echo 'make test-pythons  make test on each of Python 3.11 to 3.14 that is found'
-	@echo 'make lint          ruff, mypy and the import layers'
+	@echo 'make lint          ruff, mypy, the import contracts and the map of packages'
 	@echo 'make format        let ruff mend what it can'
 	@echo 'make bench         the benchmarks'
 	@echo 'make docs          build the site into site/'
@@ -55,11 +57,15 @@ run: $(READY)
 SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 
 test: lint
-	$(BIN)/python -m pytest $(SPREAD) -m "not slow"
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not lab"
 
-# The slow ones start clusters and kill processes: one at a time.
-test-all: test
-	$(BIN)/python -m pytest -m slow
+test-lab: $(READY)
+	$(BIN)/python -m pytest $(SPREAD) -m "lab and not slow"
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest $(SPREAD) -m slow $(if $(SHARE),--share $(SHARE))
+
+test-all: test test-lab test-slow
 
 # Scenarios by name, as FAULTS='"node killed" soak'; what came of all of them is written down.
 test-faults: $(READY)
@@ -75,13 +81,14 @@ test-pythons:
 	  done; \
 	done; test -n "$$found" && echo "passed on Python$$found"
 
-SOURCES := $(wildcard src tests benchmarks examples)
+SOURCES := $(wildcard src tests benchmarks examples scripts)
 
 lint: $(READY)
 	$(BIN)/ruff check --quiet $(SOURCES)
 	$(BIN)/ruff format --check --quiet $(SOURCES)
 	$(BIN)/mypy --no-error-summary
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/package_map.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix $(SOURCES)

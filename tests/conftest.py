@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import pytest
 from hypothesis import settings
@@ -35,11 +36,27 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 #: Files that take long begin first, so that no process is left alone with one of them in the end.
-LONG = ("tests/cli/", "tests/test_docs", "tests/pipeline/", "tests/filters/", "tests/matching/")
+LONG = ("tests/cli/", "tests/test_docs", "tests/spark/", "tests/filters/", "tests/matching/")
+
+#: Tests below these folders are the lab's, and so are the examples of these pages.
+LAB = ("tests/lab/", "src/narrowcast/lab/", "[docs/overlay.md]", "[docs/clusters.md]", "[docs/reproduce.md]")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put tests in order, the files that take long first."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--share`, by which a run takes only a part of the files."""
+    parser.addoption("--share", metavar="K/N", help="run the K-th of N shares of the test files, such as 2/3")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the lab's tests, keep the share that is asked for, and put the files that take long first."""
+    for item in items:
+        if any(name in item.nodeid for name in LAB):
+            item.add_marker("lab")
+    if share := config.getoption("--share"):
+        k, n = (int(number) for number in share.split("/"))
+        kept = [item for item in items if crc32(item.nodeid.partition("::")[0].encode()) % n == k - 1]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        items[:] = kept
     items.sort(key=lambda item: next((i for i, name in enumerate(LONG) if name in item.nodeid), len(LONG)))
 
 

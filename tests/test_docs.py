@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import os
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -166,3 +167,18 @@ def test_site_is_built_and_fetches_nothing(tmp_path: Path) -> None:
         loaded = re.findall(LOADS, page.read_text())
         assert loaded
         assert [url for url in loaded if re.match(r"(?:\w+:)?//", url)] == []
+
+
+#: What else begins like a module: subjects of NATS, and the name of an archive.
+OTHER = {"channel", "flow", "to", "tar"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_every_module_that_is_named_is_there(page: Path) -> None:
+    for name in set(re.findall(r"\bnarrowcast((?:\.[A-Za-z_]\w*)+)", page.read_text())):
+        if name.split(".")[1] not in OTHER:
+            assert pkgutil.resolve_name(f"narrowcast{name}") is not None
+    for name in set(re.findall(r"`([a-z_]+/[a-z_/]+)(?:\.py)?`", page.read_text())):
+        if (ROOT / "src" / "narrowcast" / name.split("/")[0]).is_dir():
+            found = ROOT / "src" / "narrowcast" / name
+            assert found.is_dir() or found.with_suffix(".py").is_file(), name

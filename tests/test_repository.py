@@ -96,15 +96,6 @@ def test_no_file_names_a_place_on_somebodys_machine() -> None:
     assert named == []
 
 
-def test_no_source_file_is_long() -> None:
-    long = {
-        str(path.relative_to(ROOT)): lines
-        for path in files()
-        if path.suffix == ".py" and (lines := len(path.read_text().splitlines())) >= 500
-    }
-    assert long == {}
-
-
 def test_licence_is_there() -> None:
     assert PROJECT["project"]["license"] == "Apache-2.0"
     text = (ROOT / "LICENSE").read_text()
