@@ -64,8 +64,7 @@ def agree(spark: SparkSession, folder: Path, schema: Schema, table: pa.Table, te
     assert not wrong
 
 
-@pytest.mark.slow
-@settings(max_examples=25, suppress_health_check=RELAXED, phases=PHASES)
+@settings(max_examples=8, suppress_health_check=RELAXED, phases=PHASES)
 @given(case=cases(12))
 def test_matches_are_what_where_keeps(
     spark: SparkSession, tmp_path: Path, case: tuple[Schema, pa.Table, list[str]]
@@ -74,7 +73,7 @@ def test_matches_are_what_where_keeps(
 
 
 @pytest.mark.slow
-@settings(max_examples=150, suppress_health_check=RELAXED, phases=PHASES)
+@settings(max_examples=175, suppress_health_check=RELAXED, phases=PHASES)
 @given(case=cases(30))
 def test_matches_are_what_where_keeps_at_length(
     spark: SparkSession, tmp_path: Path, case: tuple[Schema, pa.Table, list[str]]
