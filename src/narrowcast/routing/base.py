@@ -115,6 +115,7 @@ ROUTERS: Registry[Callable[..., Router]] = Registry(
         "partial": "narrowcast.routing.cheapest:PartialRouter",
         "threshold": "narrowcast.routing.cheapest:ThresholdRouter",
     },
+    group="narrowcast.routers",
 )
 
 

@@ -55,6 +55,7 @@ WORKLOADS: Registry[Callable[..., Workload]] = Registry(
         "quotes": "narrowcast.workloads.quotes:Quotes",
         "stocks": "narrowcast.workloads.stocks:Stocks",
     },
+    group="narrowcast.workloads",
 )
 
 
