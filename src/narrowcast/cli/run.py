@@ -134,7 +134,7 @@ def _source(
     if subscriptions is None and events is None:
         name = workload or "stocks"
         made = make_workload(name, settings, seed=seed)
-        if "interests" in getattr(made, "makes", ()):
+        if "interests" in made.makes:
             raise ParameterError(
                 f"workload {name!r} makes interests, and a run starts from subscriptions and events; "
                 "generate it, and plan with --interests and --rates"

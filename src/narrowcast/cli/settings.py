@@ -12,7 +12,7 @@ import typer
 from narrowcast.costs import COSTS
 from narrowcast.errors import ParameterError
 from narrowcast.planning.base import capabilities_of
-from narrowcast.routing import ROUTERS, ThresholdRouter
+from narrowcast.routing import ROUTERS
 from narrowcast.routing.choice import router_maker, router_parameters
 from narrowcast.spark.planning.parameters import COMMON, parameters_of
 from narrowcast.spark.stages.network import COLUMNS
@@ -178,14 +178,11 @@ def check_router(name: str, params: Mapping[str, Any], plan: ChannelPlan | None 
     """
     own = {key: value for key, value in params.items() if key in router_parameters(name)}
     router = router_maker(name, own)(None)
-    if not isinstance(router, ThresholdRouter):
-        return
+    threshold = own.get("threshold")
     if plan is not None:
         router.thresholds(plan)
-    elif isinstance(router.threshold, list):
-        raise ParameterError(
-            f"threshold is {router.threshold}; plans differ in their channels: give one for all"
-        )
+    elif isinstance(threshold, list):
+        raise ParameterError(f"threshold is {threshold}; plans differ in their channels: give one for all")
 
 
 def takers_of_methods(methods: Iterable[str], name: str) -> dict[str, list[str]]:
