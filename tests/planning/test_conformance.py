@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.model.interest import Interest
 from narrowcast.model.matches import Matches
 from narrowcast.model.plan import ChannelPlan
-from narrowcast.planning.base import PLANNERS, planners
+from narrowcast.planning.base import PLANNERS, FitReport, OnlinePlanner, planners
 from narrowcast.routing import ROUTERS, Method
 
 if TYPE_CHECKING:
@@ -115,6 +116,27 @@ def test_parameters_are_checked_by_fit_only(method: str, wrong: dict[str, Any]) 
     [(name, value)] = wrong.items()
     with pytest.raises(ParameterError, match=f"{name} is {value!r}; .*whole number of at least"):
         planner.fit(Interest([[1]]))
+
+
+@pytest.mark.parametrize("method", list(PLANNERS))
+def test_capabilities_are_those_that_its_parameters_show(method: str) -> None:
+    planner = PLANNERS[method]
+    known, parameters = planner.capabilities, set(inspect.signature(planner).parameters)
+    assert {"channels", "seed"} <= parameters
+    assert known.boxes == ("boxes" in parameters)
+    assert known.network == ({"topology", "locations", "publishers"} <= parameters)
+    assert (known.warm_start != "none") == ("start" in parameters)
+    assert known.limits == ({"memberships", "members", "rate", "pinned"} <= parameters)
+    online = {name for name in dir(OnlinePlanner) if not name.startswith("_")}
+    assert known.online == online.issubset(dir(planner(channels=2)))
+
+
+@each_planner
+def test_a_fit_leaves_a_report(method: str) -> None:
+    planner = PLANNERS[method](channels=2).fit(Interest([[1, 1, 0], [0, 1, 1]]))
+    assert isinstance(planner.report_, FitReport)
+    assert (planner.report_.method in PLANNERS) == planner.capabilities.chooses
+    assert planner.report_.succession is None
 
 
 def literal_waste(interest: Interest, plan: ChannelPlan) -> float:
