@@ -1,10 +1,12 @@
-"""Strategies by name: how `--method pairwise` finds its class."""
+"""Strategies by name: how `--method pairwise` finds its class, also in other installed packages."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar, cast
 
 from narrowcast.errors import ParameterError
@@ -13,7 +15,7 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """A named set of strategies of one kind.
+    """A named set of strategies of one kind: those of narrowcast, of installed packages, and of the caller.
 
     Parameters
     ----------
@@ -22,6 +24,8 @@ class Registry(Mapping[str, T], Generic[T]):
     places
         Where strategies are defined, `module:name` by the name that they are found by. A module is imported
         when its strategy is used for the first time.
+    group
+        The group of entry points by which an installed package adds strategies of this kind; None for none.
 
     Examples
     --------
@@ -35,10 +39,24 @@ class Registry(Mapping[str, T], Generic[T]):
     narrowcast.errors.ParameterError: unknown shape 'pear'; did you mean 'pair'? known: pair, single
     """
 
-    def __init__(self, kind: str, places: Mapping[str, str] | None = None) -> None:
+    def __init__(self, kind: str, places: Mapping[str, str] | None = None, group: str | None = None) -> None:
         self._kind = kind
-        self._places = dict(places or {})
+        self._own = dict(places or {})
+        self._group = group
         self._items: dict[str, T] = {}
+
+    @cached_property
+    def _places(self) -> dict[str, str]:
+        """Where strategies are defined: narrowcast's own, and those of installed packages."""
+        found = dict(self._own)
+        for point in () if self._group is None else entry_points(group=self._group):
+            if point.name in found:
+                raise ParameterError(
+                    f"{self._kind} {point.name!r} is registered already, and {point.value} of an installed "
+                    "package has the same name; rename or uninstall one"
+                )
+            found[point.name] = point.value
+        return found
 
     def register(self, name: str) -> Callable[[T], T]:
         """Return a decorator that puts what it decorates under a name; a name is used once."""

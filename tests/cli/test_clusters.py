@@ -68,7 +68,7 @@ def test_going_on_from_clusters(data: Path, tmp_path: Path) -> None:
     old, plan = read_plan(data / "old")[0], read_plan(out)[0]
     by_hand = Direct(start=old, moves=8).fit(interest_of(old, by="subscriber"))
     assert plan.listens.toarray().tolist() == by_hand.plan_.listens.toarray().tolist()
-    assert found["succession"] == by_hand.succession_._asdict()  # type: ignore[union-attr]
+    assert found["succession"] == by_hand.report_.succession._asdict()  # type: ignore[union-attr]
     moved = int(np.count_nonzero(old.listens.indices != plan.listens.indices))
     assert (found["method"], found["moved"], moved <= 4, found["succession"]["known"]) == (
         *("direct", moved, True, 30),
@@ -107,7 +107,7 @@ def test_going_on_from_clusters_of_subscriptions(data: Path, tmp_path: Path) -> 
     old, plan = read_plan(data / "finer")[0], read_plan(out)[0]
     by_hand = Direct(start=placed(old), moves=10).fit(interest_of(old, by="subscription"))
     assert placed(plan).listens.indices.tolist() == by_hand.plan_.listens.indices.tolist()
-    assert found["succession"] == by_hand.succession_._asdict()  # type: ignore[union-attr]
+    assert found["succession"] == by_hand.report_.succession._asdict()  # type: ignore[union-attr]
     assert 0 < found["moved"] <= 5
     diff, _ = document("diff", data / "finer", out)
     assert diff["subscriptions"]["moved"] == found["moved"]

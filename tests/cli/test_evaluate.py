@@ -80,7 +80,7 @@ def locally(plan: nc.ChannelPlan, events: pa.Table, router: str, grid: Any = Non
         known = plan.flows.to_pylist()
         cells = CellGrid.of_keys(SCHEMA, grid).cell_of(batch)[kept].tolist()
         flow = np.array([known.index(c) if c in known else -1 for c in cells])
-    sent = router_maker(router)(network).route(flow, again.in_plan(plan), plan, again.publisher)  # type: ignore[call-arg]
+    sent = router_maker(router)(network).route(flow, again.in_plan(plan), plan, again.publisher)
     return {
         "events": len(kept),
         "outside": int((flow < 0).sum()),

@@ -19,7 +19,7 @@ from narrowcast.costs.filtering import Filtering
 from narrowcast.errors import ParameterError
 from narrowcast.model.ownership import by_subscriber, by_subscription
 from narrowcast.planning.base import plan_of_subscribers
-from narrowcast.spark.planning.plan import to_interest
+from narrowcast.spark.stages.collection import to_interest
 from narrowcast.spark.streaming.state import State
 from support.command import call, document, refusal, table_of
 

@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 from narrowcast.costs import COSTS, Waste
 from narrowcast.model.interest import Interest
 from narrowcast.model.plan import ChannelPlan
-from narrowcast.planning import PLANNERS
+from narrowcast.planning.base import PLANNERS, planners
 
 INTEREST = Interest([[1, 1, 0], [0, 1, 1]], rate=[1, 10, 100])
 
@@ -81,17 +81,17 @@ def test_the_ideal_brings_what_is_wanted_and_nothing_else() -> None:
     assert nobody.terms == {"deliveries": 0, "wanted": 0, "wasted": 0, "unicast": 0}
 
 
-@pytest.mark.parametrize("name", list(COSTS))
+@pytest.mark.parametrize("name", COSTS.made())
 def test_the_ideal_has_the_terms_of_a_plan_and_costs_no_more(name: str) -> None:
     model = COSTS[name]()
     ideal = model.ideal(INTEREST)
-    for method in PLANNERS:
+    for method in planners(boxes=False):
         cost = model.score(INTEREST, PLANNERS[method](channels=2).fit(INTEREST).plan_)
         assert ideal.total <= cost.total
         assert ideal.terms.keys() == cost.terms.keys()
 
 
-@pytest.mark.parametrize("name", [name for name in COSTS if COSTS[name]().additive])
+@pytest.mark.parametrize("name", [name for name, model in COSTS.made().items() if model.additive])
 @given(data=st.data())
 def test_an_additive_cost_adds_up_over_disjoint_sets_of_flows(name: str, data: st.DataObject) -> None:
     subscribers, flows, sessions = (data.draw(st.integers(0, 5)) for _ in range(3))

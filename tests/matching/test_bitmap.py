@@ -78,8 +78,8 @@ def agree(index: Index, boxes: CodedBoxes, codes: Codes) -> None:
     counts = index.count(codes)
     assert counts.dtype == np.int64
     assert np.array_equal(counts, want.sum(axis=1))
-    rows = index.bitmaps(codes) if hasattr(index, "bitmaps") else None
-    if rows is not None:
+    if index.bitmaps is not None:
+        rows = index.bitmaps(codes)
         assert rows.shape == (len(codes), -(-len(boxes) // 64))
         bits = np.unpackbits(rows.view(np.uint8), axis=1, bitorder="little").astype(bool)
         assert np.array_equal(bits[:, : len(boxes)], want)

@@ -16,7 +16,7 @@ INTEREST = nc.Interest([[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 0, 1]],
 
 def test_a_network_is_planned_for() -> None:
     chosen = nc.planning.Auto(channels=2, topology=LINE, publishers=[0], seed=4).fit(INTEREST)
-    assert chosen.method_ == "partial"
+    assert chosen.report_.method == "partial"
     own = nc.Partial(channels=2, topology=LINE, publishers=[0], seed=4).fit(INTEREST)
     assert chosen.plan_ == own.plan_
 
@@ -31,15 +31,15 @@ def test_waste_by_how_many_flows_there_are(monkeypatch: pytest.MonkeyPatch) -> N
         plans = {name: nc.PLANNERS[name](channels=5).fit(interest).plan_ for name in names}
         best = min(plans, key=lambda name: waste.score(interest, plans[name]).total)
         chosen = nc.planning.Auto(channels=5).fit(interest)
-        assert (chosen.method_, chosen.plan_) == (best, plans[best])
+        assert (chosen.report_.method, chosen.plan_) == (best, plans[best])
         seen.add(best)
     assert seen
     asked = nc.planning.Auto(channels=2, topology=LINE, cost="waste").fit(INTEREST)
-    assert asked.method_ in names
+    assert asked.report_.method in names
     monkeypatch.setattr(auto, "_MERGED", 60 * 60 * 30 - 1)
     monkeypatch.setattr(clusters, "_MOST", 5 * 30 * 5 - 1)
     chosen = nc.planning.Auto(channels=5).fit(many)
-    assert (chosen.method_, chosen.plan_) == ("macqueen", nc.MacQueen(channels=5).fit(many).plan_)
+    assert (chosen.report_.method, chosen.plan_) == ("macqueen", nc.MacQueen(channels=5).fit(many).plan_)
 
 
 def test_filtering_and_sessions() -> None:
@@ -48,19 +48,19 @@ def test_filtering_and_sessions() -> None:
         nc.planning.Auto(channels=2, sessions=3, seed=4),
         nc.planning.Auto(channels=2, sessions=3, seed=4, cost="filtering", topology=LINE),
     ):
-        assert (chosen.fit(INTEREST).method_, chosen.plan_) == ("joint", own)
+        assert (chosen.fit(INTEREST).report_.method, chosen.plan_) == ("joint", own)
 
 
 def test_false_positives() -> None:
     own = nc.Direct(channels=2, seed=4).fit(INTEREST).plan_
     chosen = nc.planning.Auto(channels=2, seed=4, cost="false-positives").fit(INTEREST)
-    assert (chosen.method_, chosen.plan_, chosen.everybody) == ("direct", own, True)
+    assert (chosen.report_.method, chosen.plan_, chosen.capabilities.all_subscribers) == ("direct", own, True)
 
 
 def test_the_overall_cost_needs_no_number_of_channels() -> None:
     own = nc.Cover(seed=4).fit(INTEREST).plan_
     chosen = nc.planning.Auto(seed=4, cost="overall").fit(INTEREST)
-    assert (chosen.method_, chosen.plan_) == ("cover", own)
+    assert (chosen.report_.method, chosen.plan_) == ("cover", own)
     limited = nc.planning.Auto(channels=1, cost="overall").fit(INTEREST)
     assert limited.plan_.n_channels <= 1
     limited.plan_.validate(INTEREST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,14 +17,14 @@ from narrowcast.errors import ParameterError
 from narrowcast.model.interest import Interest
 from narrowcast.model.matches import Matches
 from narrowcast.model.plan import ChannelPlan
-from narrowcast.planning import PLANNERS
+from narrowcast.planning.base import PLANNERS, FitReport, OnlinePlanner, planners
 from narrowcast.routing import ROUTERS, Method
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 small = settings(max_examples=50)
-planners = pytest.mark.parametrize("method", list(PLANNERS))
+each_planner = pytest.mark.parametrize("method", planners(boxes=False))
 
 
 @st.composite
@@ -43,7 +44,7 @@ def fit(method: str, interest: Interest, **params: Any) -> ChannelPlan:
     return planner.plan_
 
 
-@planners
+@each_planner
 @small
 @given(interest=interests(), channels=st.integers(1, 8))
 def test_nobody_is_left_out_and_no_more_channels_are_used_than_asked(
@@ -56,14 +57,14 @@ def test_nobody_is_left_out_and_no_more_channels_are_used_than_asked(
     assert plan.flows.equals(interest.flows)
 
 
-@planners
+@each_planner
 @small
 @given(interest=interests(), seed=st.integers(0, 3))
 def test_the_same_seed_gives_the_same_plan(method: str, interest: Interest, seed: int) -> None:
     assert fit(method, interest, seed=seed) == fit(method, interest, seed=seed)
 
 
-@planners
+@each_planner
 @small
 @given(interest=interests(), random=st.randoms())
 def test_the_numbers_of_subscribers_do_not_matter(method: str, interest: Interest, random: Any) -> None:
@@ -71,12 +72,12 @@ def test_the_numbers_of_subscribers_do_not_matter(method: str, interest: Interes
     random.shuffle(order)
     shuffled = Interest(interest.wants.toarray()[order], interest.rate, flows=interest.flows)
     one, other = fit(method, interest), fit(method, shuffled)
-    for name in COSTS:
-        found, again = COSTS[name]().score(interest, one), COSTS[name]().score(shuffled, other)
+    for model in COSTS.made().values():
+        found, again = model.score(interest, one), model.score(shuffled, other)
         assert found.total == pytest.approx(again.total)
 
 
-@planners
+@each_planner
 @pytest.mark.parametrize(
     "interest",
     [
@@ -95,18 +96,18 @@ def test_odd_interests(method: str, interest: Interest) -> None:
         plan = fit(method, interest, channels=channels)
         plan.validate(interest)
         assert plan.n_groups <= channels
-        for name in COSTS:
-            assert np.isfinite(COSTS[name]().score(interest, plan).total)
+        for model in COSTS.made().values():
+            assert np.isfinite(model.score(interest, plan).total)
 
 
-@planners
+@each_planner
 def test_interests_said_twice_count_once(method: str) -> None:
     once = pa.table({"subscriber": ["a", "a", "b"], "flow": [1, 2, 2]})
     twice = pa.concat_tables([once, once.take([2, 0])])
     assert fit(method, Interest.from_tables(once)) == fit(method, Interest.from_tables(twice))
 
 
-@planners
+@each_planner
 @pytest.mark.parametrize(
     "wrong", [{"channels": 0}, {"channels": 1.5}, {"channels": True}, {"seed": -1}, {"seed": "x"}]
 )
@@ -115,6 +116,27 @@ def test_parameters_are_checked_by_fit_only(method: str, wrong: dict[str, Any]) 
     [(name, value)] = wrong.items()
     with pytest.raises(ParameterError, match=f"{name} is {value!r}; .*whole number of at least"):
         planner.fit(Interest([[1]]))
+
+
+@pytest.mark.parametrize("method", list(PLANNERS))
+def test_capabilities_are_those_that_its_parameters_show(method: str) -> None:
+    planner = PLANNERS[method]
+    known, parameters = planner.capabilities, set(inspect.signature(planner).parameters)
+    assert {"channels", "seed"} <= parameters
+    assert known.boxes == ("boxes" in parameters)
+    assert known.network == ({"topology", "locations", "publishers"} <= parameters)
+    assert (known.warm_start != "none") == ("start" in parameters)
+    assert known.limits == ({"memberships", "members", "rate", "pinned"} <= parameters)
+    online = {name for name in dir(OnlinePlanner) if not name.startswith("_")}
+    assert known.online == online.issubset(dir(planner(channels=2)))
+
+
+@each_planner
+def test_a_fit_leaves_a_report(method: str) -> None:
+    planner = PLANNERS[method](channels=2).fit(Interest([[1, 1, 0], [0, 1, 1]]))
+    assert isinstance(planner.report_, FitReport)
+    assert (planner.report_.method in PLANNERS) == planner.capabilities.chooses
+    assert planner.report_.succession is None
 
 
 def literal_waste(interest: Interest, plan: ChannelPlan) -> float:

@@ -209,7 +209,7 @@ def test_parameters_are_looked_at_before_there_is_a_plan() -> None:
     for name in ("threshold", "exact", "partial"):
         with pytest.raises(ParameterError, match="broadcast is 'yes'; give true or false"):
             router_maker(name, {"broadcast": "yes"})
-        assert router_maker(name, {"broadcast": True})(None).broadcast is True  # type: ignore[attr-defined]
+        assert router_maker(name, {"broadcast": True})(None).broadcast is True
 
 
 def test_publishers_that_do_not_fit() -> None:

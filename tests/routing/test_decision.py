@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from narrowcast import ChannelPlan, Matches, Network, Topology
-from narrowcast.routing import ROUTERS, ChannelRouter, Deliveries, ExactRouter, Method, PartialRouter
+from narrowcast.routing import (
+    ROUTERS,
+    BaseRouter,
+    ChannelRouter,
+    Deliveries,
+    ExactRouter,
+    Method,
+    PartialRouter,
+)
 from narrowcast.routing.cheapest import ThresholdRouter
 from narrowcast.routing.decision import Decision, decide
 
@@ -175,10 +183,12 @@ def test_nobody_and_no_channel(name: str) -> None:
 
 
 def test_a_router_of_ones_own() -> None:
-    class Shy:
+    class Shy(BaseRouter):
         """It sends nothing over channels."""
 
-        def route(self, events: Any, matches: Matches, plan: ChannelPlan) -> Deliveries:
+        def route(
+            self, events: Any, matches: Matches, plan: ChannelPlan, publisher: Any = None
+        ) -> Deliveries:
             none = Matches.from_pairs([], [], matches.n_events)
             return Deliveries(np.full(matches.n_events, Method.UNICAST, np.uint8), none, matches)
 
@@ -188,10 +198,12 @@ def test_a_router_of_ones_own() -> None:
 
 
 def test_a_broadcast_without_a_channel() -> None:
-    class Loud:
+    class Loud(BaseRouter):
         """It sends everything to everybody."""
 
-        def route(self, events: Any, matches: Matches, plan: ChannelPlan) -> Deliveries:
+        def route(
+            self, events: Any, matches: Matches, plan: ChannelPlan, publisher: Any = None
+        ) -> Deliveries:
             none = Matches.from_pairs([], [], matches.n_events)
             return Deliveries(np.full(matches.n_events, Method.BROADCAST, np.uint8), none, none)
 

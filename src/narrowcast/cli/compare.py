@@ -15,15 +15,15 @@ from narrowcast.costs import COSTS
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import new_folder
 from narrowcast.model.schema import Schema
-from narrowcast.planning import PLANNERS
+from narrowcast.planning.base import PLANNERS, capabilities_of, planners, router_for
 from narrowcast.report.charts import compared_methods, save_chart
-from narrowcast.routing.choice import CLUSTERS, router_for
-from narrowcast.spark.planning.plan import COMMON, needs_boxes, to_interest
+from narrowcast.spark.planning.parameters import COMMON
 from narrowcast.spark.problems import plainly
 from narrowcast.spark.progress import watched
 from narrowcast.spark.session import sized
 from narrowcast.spark.stages.boxes import boxes_taken
 from narrowcast.spark.stages.changes import instant_of
+from narrowcast.spark.stages.collection import to_interest
 from narrowcast.spark.stages.compare import IDEAL, Comparison, counts_of, methods_of
 from narrowcast.spark.stages.compare import compare as compare_methods
 from narrowcast.spark.stages.inputs import Inputs, take
@@ -52,8 +52,8 @@ def compare(
         typer.Option(
             "--methods",
             metavar="A,B",
-            help=f"Which: {', '.join(PLANNERS)}. Default: all. "
-            "By the boxes of filters, where they are named: centroid, box-overlap, r-tree.",
+            help=f"Which: {', '.join(planners(boxes=False))}. Default: all. "
+            f"By the boxes of filters, where they are named: {', '.join(planners(boxes=True))}.",
         ),
     ] = None,
     interests: inputs.Interests = None,
@@ -117,12 +117,12 @@ def compare(
         raise TableError(f"{out} exists already; name another folder or remove it")
     network = NetworkTables.read(topology, locations, publishers)
     again = settings.is_replayed(router, able=subscriptions is not None, again=again)
-    fitting = dict.fromkeys(router_for(method, flows) for method in ("", "partial", "direct"))
+    fitting = dict.fromkeys(router_for(method, flows) for method in planners())
     routers = ([router] if router else list(fitting)) if again else []
     params, costing, routing = _dealt(
         settings.parameters(given_settings or []), chosen, costs, network, routers
     )
-    by_boxes = [] if chosen is None else [name for name in chosen if name != IDEAL and needs_boxes(name)]
+    by_boxes = [name for name in chosen or () if name != IDEAL and PLANNERS[name].capabilities.boxes]
     if by_boxes and subscriptions is None:
         raise ParameterError(
             f"{by_boxes[0]} plans by the boxes of filters; give --subscriptions and --events, or leave it out"
@@ -306,7 +306,9 @@ def _rows(found: Comparison) -> list[tuple[str, ...]]:
             costs = [name for name in costs if name != "waste"]
     direct = () if again else ("direct %",)
     # Beside columns of a network there is no room; what channels cost in all says little of clusters.
-    clusters = any(row.method in CLUSTERS and not row.problem for row in found.rows) and not gain
+    clusters = not gain and any(
+        capabilities_of(row.method).clusters == "subscribers" and not row.problem for row in found.rows
+    )
     largest = ("largest",) if clusters else ()
     if clusters and len(costs) > 1:
         costs = [name for name in costs if name != "overall"]

@@ -12,8 +12,8 @@ from narrowcast.costs import COSTS
 from narrowcast.errors import PlanError
 from narrowcast.model.artefact import read_plan
 from narrowcast.model.schema import Schema
+from narrowcast.planning.base import router_for
 from narrowcast.report.page import PROSE
-from narrowcast.routing.choice import router_for
 from narrowcast.spark.problems import plainly
 from narrowcast.spark.progress import watched
 from narrowcast.spark.session import sized

@@ -15,11 +15,12 @@ from narrowcast.cli.settings import parameters
 from narrowcast.costs.network import Network
 from narrowcast.errors import ParameterError
 from narrowcast.model.schema import EVENT_ID
+from narrowcast.planning.base import router_for
 from narrowcast.report.explain import Known, explain_channel, explain_event, explain_subscriber
 from narrowcast.report.explain.event import Sender
 from narrowcast.report.explain.known import place_of
 from narrowcast.routing import ROUTERS
-from narrowcast.routing.choice import router_for, router_maker
+from narrowcast.routing.choice import router_maker
 from narrowcast.spark.stages.network import NetworkTables
 
 if TYPE_CHECKING:

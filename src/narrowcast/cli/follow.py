@@ -13,9 +13,9 @@ from narrowcast.cli import inputs, options
 from narrowcast.cli.settings import Settings, for_plan, parameters
 from narrowcast.costs.overall import Overall
 from narrowcast.errors import ParameterError
-from narrowcast.planning import PLANNERS
-from narrowcast.planning.replan import HALF_LIFE, Replanner, check_positive
-from narrowcast.spark.planning.plan import check_planner, make_planner
+from narrowcast.planning.base import PLANNERS, planners
+from narrowcast.planning.replan import check_positive, online
+from narrowcast.spark.planning.parameters import check_planner, make_planner
 
 if TYPE_CHECKING:
     from typing import Any
@@ -52,7 +52,9 @@ def follow(
     ] = "flow",
     method: Annotated[
         str,
-        typer.Option("--method", metavar="M", help="tamara, tamara-tidy, or any that then plans anew."),
+        typer.Option(
+            "--method", metavar="M", help=f"{', '.join(planners(online=True))}, or any that then plans anew."
+        ),
     ] = "tamara",
     channels: Annotated[
         int | None,
@@ -154,18 +156,17 @@ def _planner(
     method: str, channels: int | None, seed: int, settings: list[str] | None
 ) -> tuple[dict[str, Any], Overall, OnlinePlanner]:
     """Return what to say of the planner, what things cost, and the planner: any plans anew if need be."""
-    PLANNERS[method]
+    follows = PLANNERS[method].capabilities.online
     given = parameters(settings or [])
     if "start" in given:
         raise ParameterError("start is the plan that is in PLAN; put it there, and leave --set start out")
     # One that plans anew does not count events itself: the half-life is of those that are counted for it.
-    anew = {} if hasattr(PLANNERS[method], "update") else _taken(given, "half_life")
+    anew = {} if follows else _taken(given, "half_life")
     params, told = for_plan(given, method, ["overall"])
     check_planner(method, channels=channels, seed=seed, params=params)
-    planner: Any = make_planner(method, channels=channels, seed=seed, params=params)
-    online = planner if hasattr(planner, "update") else Replanner(planner, **anew)
-    check_positive("half_life", getattr(online, "half_life", HALF_LIFE))
-    return {"channels": channels, **params, **anew}, Overall(**told), online
+    planner = online(make_planner(method, channels=channels, seed=seed, params=params), **anew)
+    check_positive("half_life", planner.half_life)
+    return {"channels": channels, **params, **anew}, Overall(**told), planner
 
 
 def _taken(given: dict[str, Any], name: str) -> dict[str, Any]:

@@ -18,15 +18,15 @@ from narrowcast.model.labels import labels_in, positions
 from narrowcast.model.migration import ACTIONS, migration, peak
 from narrowcast.model.ownership import placed
 from narrowcast.model.plan import ChannelPlan
-from narrowcast.planning.sessions.start import Step
+from narrowcast.planning.base import PLANNERS, capabilities_of, planners
+from narrowcast.planning.report import Step
 from narrowcast.report.charts import save_chart
-from narrowcast.routing.choice import CLUSTERS
-from narrowcast.spark.planning.plan import parameters_of
+from narrowcast.spark.planning.parameters import parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from narrowcast.planning.subscribers.earlier import Succession
+    from narrowcast.planning.report import Succession
     from narrowcast.spark.planning.plan import Planned
 
 #: The way from the plan before.
@@ -62,21 +62,22 @@ class Onward:
     @classmethod
     def read(cls, start: Path | None, pinned: Path | None, method: str, by: str = "subscriber") -> Self:
         """Read both, for a method that takes them."""
-        for name, option, path in (("start", "--from", start), ("pinned", "--pinned", pinned)):
-            if path is not None and name not in parameters_of(method):
-                raise ParameterError(
-                    f"{option} is given, and method {method!r} does not take it; leave it out, or take joint"
-                    + (", or of clusters direct, rassoc or ncut" if name == "start" else "")
-                )
+        known = PLANNERS[method].capabilities
+        fix = f"method {method!r} does not take it; leave it out, or take joint"
+        if start is not None and known.warm_start == "none":
+            *others, last = planners(clusters="subscribers", warm_start="optional")
+            raise ParameterError(f"--from is given, and {fix}, or of clusters {', '.join(others)} or {last}")
+        if pinned is not None and not known.limits:
+            raise ParameterError(f"--pinned is given, and {fix}")
         names = {name: str(path) for name, path in (("from", start), ("pinned", pinned)) if path is not None}
         before, space = None, "topics"
         if start is not None:
             before, info = read_plan(start)
             space = info.flow_space
-            if method not in CLUSTERS and space != "topics":
+            if known.clusters != "subscribers" and space != "topics":
                 raise ParameterError(
                     f"{start} is a plan of {space}, others each time; --from takes one of topics"
-                    + (", and of clusters with --method direct" if info.method in CLUSTERS else "")
+                    + (", and of clusters with --method direct" if _of_clusters(info.method) else "")
                 )
             if (by == "subscription") != (before.subscriptions is not None):
                 which = ("subscribers", "subscriptions")
@@ -116,18 +117,18 @@ class Onward:
 
     def files(self, planned: Planned) -> dict[str, pa.Table | bytes]:
         """Return what is written beside the plan: the way to it, and what less or more of it would save."""
-        if self.start is None or planned.planner is None:
+        if self.start is None:
             return {}
-        most = getattr(planned.planner, "memberships", None)
+        report = planned.report
         plans = self.start, planned.plan
         if self.space == "events":  # which are others each time: only who listens where is to be changed
             plans = _listeners(plans[0]), _listeners(plans[1])
-        way = migration(*plans, memberships=most, interest=planned.interest)
-        if not hasattr(planned.planner, "curve_"):
+        way = migration(*plans, memberships=report.memberships, interest=planned.interest)
+        if report.curve is None:
             return {WAY: way}
-        curve = [step._asdict() for step in _curve(planned)]
+        curve = [step._asdict() for step in report.curve]
         with tempfile.TemporaryDirectory() as folder:
-            records = [step | {"chosen": step["moves"] == _moves(planned)} for step in curve]
+            records = [step | {"chosen": step["moves"] == report.moves} for step in curve]
             picture, _ = save_chart("moves", records, folder)
             return {
                 WAY: way,
@@ -145,17 +146,17 @@ class Onward:
         way: list[tuple[str, ...]] = [(f"in the migration{of}", "number")]
         way += [(name, f"{n:,}") for name, n in _counts(files).items()]
         way += [("groups of a subscriber at most, on the way", f"{self._peak(files):,}")]
-        if (found := _succession(planned)) is not None:
+        report = planned.report
+        if (found := report.succession) is not None:
             return {f"From the plan before, {self._moved(found)}": way, **self._received(found, files)}
-        if not hasattr(planned.planner, "curve_"):
+        if (curve := report.curve) is None:
             return {"From the plan before": way}
-        curve = _curve(planned)
         first = curve[0].cost if curve else 0.0
         direct = any(step.direct for step in curve)
         rows: list[tuple[str, ...]] = [("moves", "filtered", "saved", *["sent directly"] * direct)]
-        for step in some_of(curve, _moves(planned)):
+        for step in some_of(curve, report.moves):
             saved = 100 * (1 - step.cost / first) if first else 0.0
-            mark = " <" if step.moves == _moves(planned) else ""
+            mark = " <" if step.moves == report.moves else ""
             cells = [f"{step.moves:,}", options.number(step.cost), f"{saved:.2f} %"]
             cells += [f"{step.direct:,}"] * direct
             rows.append((*cells[:-1], cells[-1] + mark))
@@ -167,15 +168,16 @@ class Onward:
         if self.start is None:
             return {}
         way = {"migration": _counts(files), "memberships_on_the_way": self._peak(files)}
-        if (found := _succession(planned)) is not None:
+        report = planned.report
+        if (found := report.succession) is not None:
             return {"moved": found.moved, "succession": found._asdict(), **way}
-        if not hasattr(planned.planner, "curve_"):
+        if report.curve is None:
             return way
-        return {"moves": _moves(planned), "curve": [list(step) for step in _curve(planned)], **way}
+        return {"moves": report.moves, "curve": [list(step) for step in report.curve], **way}
 
     def notes(self, planned: Planned) -> list[str]:
         """Return what is said below: that moving does not pay, which only some methods look at."""
-        found = _succession(planned)
+        found = planned.report.succession
         if found is None or found.cost <= found.kept * (1 + _ROUNDING):
             return []
         more = "" if not found.kept else f"{100 * (found.cost / found.kept - 1):.2f} % "
@@ -226,10 +228,9 @@ def _listeners(plan: ChannelPlan) -> ChannelPlan:
     return ChannelPlan(nothing, plan.listens, plan.parent, subscribers=plan.subscribers, flows=plan.flows[:0])
 
 
-def _succession(planned: Planned) -> Succession | None:
-    """Return how clusters follow earlier ones, where they do."""
-    found: Succession | None = getattr(planned.planner, "succession_", None)
-    return found
+def _of_clusters(method: str) -> bool:
+    """Return whether plans of a method are clusters of subscribers."""
+    return capabilities_of(method).clusters == "subscribers"
 
 
 def some_of(curve: Sequence[Step], chosen: int) -> list[Step]:
@@ -255,12 +256,6 @@ def some_of(curve: Sequence[Step], chosen: int) -> list[Step]:
     return [curve[i] for i in sorted(some)]
 
 
-def _curve(planned: Planned) -> list[Step]:
-    """Return what is filtered after so many moves."""
-    found: list[Step] = getattr(planned.planner, "curve_", [])
-    return found
-
-
 def _counts(files: Mapping[str, pa.Table | bytes]) -> dict[str, int]:
     """Return how many rows of each kind the migration has."""
     way = files[WAY]
@@ -280,11 +275,6 @@ class Watch:
         self._least = min(cost, self._least)
         now, least = options.number(cost), options.number(self._least)
         self._say(f"cost {now}" + (f", at best {least}" if now != least else ""))
-
-
-def _moves(planned: Planned) -> int:
-    """Return how many groups are joined and left for a plan."""
-    return int(getattr(planned.planner, "moves_", 0))
 
 
 def method_for(
@@ -321,7 +311,9 @@ def method_for(
     'direct'
     """
     start, *others = given or (None,)
-    clusters = cost == "false-positives" or (before in CLUSTERS and cost != "filtering")
+    clusters = cost == "false-positives" or (
+        before is not None and _of_clusters(before) and cost != "filtering"
+    )
     if method == "auto" and clusters and start is not None and not any(others):
         return "direct"
     own = parameters_of("joint").keys() - parameters_of("auto").keys() - {"alpha", "beta"}

@@ -16,21 +16,16 @@ from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import rows_in
 from narrowcast.model.artefact import read_info, write_plan
 from narrowcast.model.schema import Schema
-from narrowcast.planning import PLANNERS
+from narrowcast.planning.base import PLANNERS, planners
 from narrowcast.planning.watch import watching
-from narrowcast.spark.planning.plan import (
-    LIMIT,
-    check_large,
-    check_planner,
-    costs_of,
-    make_plan,
-    parameters_of,
-    takes_network,
-)
+from narrowcast.spark.planning.large import LARGE_PLANNERS
+from narrowcast.spark.planning.parameters import check_planner, parameters_of
+from narrowcast.spark.planning.plan import check_large, costs_of, make_plan
 from narrowcast.spark.problems import plainly
 from narrowcast.spark.progress import watched
 from narrowcast.spark.session import sized
 from narrowcast.spark.stages.changes import instant_of
+from narrowcast.spark.stages.collection import LIMIT
 from narrowcast.spark.stages.inputs import Inputs, take
 from narrowcast.spark.stages.match import STRATEGIES
 from narrowcast.spark.stages.network import NetworkTables
@@ -46,7 +41,8 @@ def plan(
         typer.Option(
             "--method",
             metavar="M",
-            help=f"How: {', '.join(PLANNERS)}; by the boxes of filters: centroid, box-overlap, r-tree.",
+            help=f"How: {', '.join(planners(boxes=False))}; "
+            f"by the boxes of filters: {', '.join(planners(boxes=True))}.",
         ),
     ] = "auto",
     channels: Annotated[
@@ -89,8 +85,8 @@ def plan(
         typer.Option(
             "--limit",
             metavar="N",
-            help="The most wanted pairs on the driver; above it some methods (joint, cover, direct, rassoc, "
-            "ncut) plan on Spark.",
+            help="The most wanted pairs on the driver; above it some methods "
+            f"({', '.join(LARGE_PLANNERS)}) plan on Spark.",
         ),
     ] = LIMIT,
     rejected: options.Rejected = None,
@@ -147,7 +143,7 @@ def plan(
 
         narrowcast plan --subscriptions s --events new --method direct --from p --set moves=500 --out next
     """
-    PLANNERS[method]
+    needs_start = PLANNERS[method].capabilities.warm_start == "required"
     options.one_of("--strategy", strategy, STRATEGIES)
     if out.exists() or out.is_symlink():
         raise TableError(f"{out} exists already; name another folder or remove it")
@@ -157,8 +153,8 @@ def plan(
     asked, method = method, method_for(method, params, (start, pinned, sessions), wish, before)
     if asked != method:
         params.pop("cost", None)  # auto's own, which has been heard
-    if method == "static" and start is None:
-        raise ParameterError("method 'static' keeps an earlier plan; name it by --from PLAN")
+    if needs_start and start is None:
+        raise ParameterError(f"method {method!r} keeps an earlier plan; name it by --from PLAN")
     onward = Onward.read(start, pinned, method, by)
     if sessions is not None:
         if "sessions" not in parameters_of(method):
@@ -225,6 +221,7 @@ def plan(
             if by == "subscription":
                 planned = gathered(wanted, planned)
             made, method = planned.plan, planned.method
+            networked = PLANNERS[method].capabilities.network
             totals = costs_of(taken.frames, planned, costs=costs, params=told, network=network)
             bounds = None if taken.frames.cells is None else taken.frames.cells.toArrow().sort_by("flow")
         said: dict[str, Any] = {"channels": channels, **params, **onward.names}
@@ -246,7 +243,7 @@ def plan(
             seed=seed,
             flow_space=taken.frames.flow_space,
             costs=totals,
-            inputs=taken.fingerprints | (network.fingerprints if takes_network(method) else {}),
+            inputs=taken.fingerprints | (network.fingerprints if networked else {}),
             interest=planned.interest,
             cells=bounds,
             beside=beside,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from narrowcast.cli.logs import facts
 from narrowcast.errors import NarrowcastError, ParameterError
-from narrowcast.planning import PLANNERS
+from narrowcast.planning.base import PLANNERS, planners
 
 if TYPE_CHECKING:
     from narrowcast.broker import Desk, Node, Record
@@ -51,7 +51,9 @@ class Replan:
         if not self.every > 0:
             raise ParameterError(f"--replan is {self.every}; give seconds above 0")
         if self.method not in PLANNERS:
-            raise ParameterError(f"--method is {self.method!r}; use one of {', '.join(PLANNERS)}")
+            raise ParameterError(
+                f"--method is {self.method!r}; use one of {', '.join(planners(boxes=False))}"
+            )
         if self.channels < 1:
             raise ParameterError(f"--channels is {self.channels}; give at least 1")
 

@@ -13,7 +13,7 @@ from narrowcast.errors import ParameterError, TableError
 from narrowcast.filters.subscriptions import COLUMNS
 from narrowcast.model.artefact import read_plan
 from narrowcast.model.schema import EVENT_ID, Schema
-from narrowcast.planning import PLANNERS
+from narrowcast.planning.base import PLANNERS, planners
 from narrowcast.report.job import FILES, rows_of, summary_of, write_report
 from narrowcast.spark.checkpoint import RECORDS, Checkpoints, key_of, workshop
 from narrowcast.spark.stages.match import STRATEGIES
@@ -34,7 +34,7 @@ def run(
         ),
     ] = None,
     method: Annotated[
-        str, typer.Option("--method", metavar="M", help=f"How to plan: {', '.join(PLANNERS)}.")
+        str, typer.Option("--method", metavar="M", help=f"How to plan: {', '.join(planners(boxes=False))}.")
     ] = "auto",
     channels: Annotated[int, typer.Option("--channels", metavar="K", help="The most channels.")] = 16,
     seed: options.Seed = 0,
@@ -134,7 +134,7 @@ def _source(
     if subscriptions is None and events is None:
         name = workload or "stocks"
         made = make_workload(name, settings, seed=seed)
-        if "interests" in getattr(made, "makes", ()):
+        if "interests" in made.makes:
             raise ParameterError(
                 f"workload {name!r} makes interests, and a run starts from subscriptions and events; "
                 "generate it, and plan with --interests and --rates"

@@ -11,9 +11,10 @@ import typer
 
 from narrowcast.costs import COSTS
 from narrowcast.errors import ParameterError
-from narrowcast.routing import ROUTERS, ThresholdRouter
-from narrowcast.routing.choice import CLUSTERS, router_maker, router_parameters
-from narrowcast.spark.planning.plan import COMMON, parameters_of
+from narrowcast.planning.base import capabilities_of
+from narrowcast.routing import ROUTERS
+from narrowcast.routing.choice import router_maker, router_parameters
+from narrowcast.spark.planning.parameters import COMMON, parameters_of
 from narrowcast.spark.stages.network import COLUMNS
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def takers_of_costs(costs: Collection[str] | None, given: Collection[str] = ()) 
     >>> takers_of_costs(["filtering", "waste"])
     {"cost 'filtering'": ['alpha', 'beta']}
     """
-    names = (*COSTS, *(["network"] if "topology" in given else [])) if costs is None else tuple(costs)
+    names = [name for name in COSTS if set(COSTS.needs(name)) <= set(given)] if costs is None else costs
     own = {name: list(inspect.signature(COSTS[name]).parameters) for name in names}
     mine = {name: [each for each in found if each not in COLUMNS] for name, found in own.items()}
     return {f"cost {name!r}": found for name, found in mine.items() if found}
@@ -177,14 +178,11 @@ def check_router(name: str, params: Mapping[str, Any], plan: ChannelPlan | None 
     """
     own = {key: value for key, value in params.items() if key in router_parameters(name)}
     router = router_maker(name, own)(None)
-    if not isinstance(router, ThresholdRouter):
-        return
+    threshold = own.get("threshold")
     if plan is not None:
         router.thresholds(plan)
-    elif isinstance(router.threshold, list):
-        raise ParameterError(
-            f"threshold is {router.threshold}; plans differ in their channels: give one for all"
-        )
+    elif isinstance(threshold, list):
+        raise ParameterError(f"threshold is {threshold}; plans differ in their channels: give one for all")
 
 
 def takers_of_methods(methods: Iterable[str], name: str) -> dict[str, list[str]]:
@@ -229,7 +227,8 @@ def for_plan(
     Traceback (most recent call last):
     narrowcast.errors.ParameterError: moves is 9, and of methods of clusters only direct has it; leave it out
     """
-    if method in CLUSTERS and "moves" in params and "moves" not in parameters_of(method):
+    clusters = capabilities_of(method).clusters == "subscribers"
+    if clusters and "moves" in params and "moves" not in parameters_of(method):
         raise ParameterError(
             f"moves is {params['moves']}, and of methods of clusters only direct has it; leave it out"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from narrowcast.errors import ParameterError
@@ -39,17 +39,20 @@ class CostModel(Protocol):
 
 
 class Costs(Registry[Callable[..., CostModel]]):
-    """Cost models by name.
+    """Cost models by name; some need more than an interest and a plan, such as a topology: see `needs`."""
 
-    A model that needs something besides an interest and a plan, such as a topology, is found by its name, and
-    is not among those that come up when all are gone through: these can be made from nothing.
-    """
+    def needs(self, name: str) -> list[str]:
+        """Return the parameters that a cost model cannot be made without.
 
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in super().__iter__() if not _needs(self[name]))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
+        Examples
+        --------
+        >>> COSTS.needs("network"), COSTS.needs("waste")
+        (['topology'], [])
+        """
+        empty = inspect.Parameter.empty
+        variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        parameters = inspect.signature(self[name]).parameters.values()
+        return [each.name for each in parameters if each.default is empty and each.kind not in variadic]
 
     def made(self, names: Iterable[str] | None = None, **given: Any) -> dict[str, CostModel]:
         """Return models by name, each made with those of the given parameters that it has.
@@ -74,10 +77,10 @@ class Costs(Registry[Callable[..., CostModel]]):
         narrowcast.errors.ParameterError: cost 'network' needs topology; give it, or leave the cost out
         """
         known = {key: value for key, value in given.items() if value is not None}
-        chosen = sorted(super().__iter__()) if names is None else list(names)
+        chosen = list(self) if names is None else list(names)
         found: dict[str, CostModel] = {}
         for name in chosen:
-            missing = [each for each in _needs(self[name]) if each not in known]
+            missing = [each for each in self.needs(name) if each not in known]
             if not missing:
                 takes = inspect.signature(self[name]).parameters
                 found[name] = self[name](**{key: value for key, value in known.items() if key in takes})
@@ -88,15 +91,8 @@ class Costs(Registry[Callable[..., CostModel]]):
         return found
 
 
-def _needs(factory: Callable[..., CostModel]) -> list[str]:
-    """Return the parameters that a cost model cannot be made without."""
-    empty = inspect.Parameter.empty
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    parameters = inspect.signature(factory).parameters.values()
-    return [each.name for each in parameters if each.default is empty and each.kind not in variadic]
-
-
-#: Cost models by the name that `--cost` takes; each entry makes a model from keyword parameters.
+#: Cost models by the name that `--cost` takes; each entry makes a model from keyword parameters; an
+#: installed package adds its own by entry points of the group `narrowcast.costs`.
 COSTS = Costs(
     "cost",
     {
@@ -107,4 +103,5 @@ COSTS = Costs(
         "overall": "narrowcast.costs.overall:Overall",
         "waste": "narrowcast.costs.waste:Waste",
     },
+    group="narrowcast.costs",
 )

@@ -126,16 +126,16 @@ class Following:
         channel sends one message, here one for each hop.
         """
         found: Rows = []
-        before = dict(getattr(planner, "messages_", {}))
+        before = dict(planner.messages_)
         rng, (first, _) = np.random.default_rng(self.seed), self._ends()
         charged = None
         if self.overlay is not None:
             charged = Charged(self.overlay, self.model, self.interest, planner.plan_, seconds=self.window)
         for i, (batch, interest) in enumerate(self.states(), 1):
             planner.update(batch)
-            if not batch.num_rows and hasattr(planner, "advance"):
+            if not batch.num_rows:
                 planner.advance(first + i * self.window)
-            if self.observed and hasattr(planner, "observe"):
+            if self.observed:
                 events = rng.poisson(interest.rate * self.window).astype(np.float64)
                 planner.observe(pa.table({"flow": interest.flows, "events": events}), self.window)
             row: dict[str, Any] = {"window": i, "seconds": i * self.window}
@@ -144,7 +144,7 @@ class Following:
             if charged is not None:
                 row |= charged.window(interest, plan)
             if before:
-                now: dict[str, int] = planner.messages_  # type: ignore[attr-defined]
+                now = planner.messages_
                 row |= {kind: count - before[kind] for kind, count in now.items()}
                 adapting = sum(row[kind] for kind in now if kind != "base")
                 row["adapting"] = adapting / (self.window / self.model.interval)

@@ -52,4 +52,5 @@ MATCHERS: Registry[type[Matcher]] = Registry(
         "stree": "narrowcast.lab.trees.stree:STree",
         "topics": "narrowcast.matching.topics:Topics",
     },
+    group="narrowcast.matchers",
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -144,6 +144,7 @@ class BlockIndex:
 
     buckets: Buckets
     blocks: Blocks
+    bitmaps: ClassVar[None] = None
 
     @classmethod
     def build(cls, boxes: CodedBoxes, sample: Codes | None = None) -> BlockIndex:

@@ -11,6 +11,8 @@ from narrowcast.kernels import rows
 from narrowcast.matching.index import Found
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from narrowcast.matching.index import Codes, Index
@@ -50,10 +52,10 @@ class CombinedIndex:
         counts: NDArray[np.int64] = np.sum([part.count(codes) for part in self.parts], axis=0)
         return counts
 
-    def bitmaps(self, codes: Codes) -> NDArray[np.uint64] | None:
-        """Return flags where a single part has them in order."""
-        flags = getattr(self.parts[0], "bitmaps", None) if len(self.parts) == 1 else None
-        return None if flags is None else flags(codes)
+    @property
+    def bitmaps(self) -> Callable[[Codes], NDArray[np.uint64]] | None:
+        """Return the flags of a single part, which has all boxes in order."""
+        return self.parts[0].bitmaps if len(self.parts) == 1 else None
 
     def stats(self) -> dict[str, Any]:
         """Return what it holds."""

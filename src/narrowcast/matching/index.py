@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -34,6 +36,11 @@ class Index(Protocol):
 
     def count(self, codes: Codes) -> NDArray[np.int64]:
         """Return how many boxes hold each event."""
+        ...
+
+    @property
+    def bitmaps(self) -> Callable[[Codes], NDArray[np.uint64]] | None:
+        """A function that returns a row of flags per event, bit i for box i; None without flags at hand."""
         ...
 
     def stats(self) -> dict[str, Any]:

@@ -90,12 +90,9 @@ class Reader(Answers):
 
     def bitmaps(self, events: EventBatch) -> NDArray[np.uint64]:
         """Return a row of flags for each event: bit `i % 64` of word `i // 64` is for position i."""
-        flags = getattr(self._direct(events), "bitmaps", None)  # some indexes have flags at hand
-        if flags is not None:
-            parts = self._shared(events, lambda part, keys: flags(self._codes(part, keys)))
-            whole = [part for part in parts if part is not None]
-            if len(whole) == len(parts):
-                return np.concatenate(whole)
+        index = self._direct(events)
+        if index is not None and (flags := index.bitmaps) is not None:
+            return np.concatenate(self._shared(events, lambda part, keys: flags(self._codes(part, keys))))
         now = self._snapshot
         n = now.n_slots if now.alive is None else int(now.alive.sum())
         return flags_of(self.match(events), n)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -31,6 +31,7 @@ class TupleIndex:
     """
 
     tuples: Tuples
+    bitmaps: ClassVar[None] = None
 
     @classmethod
     def build(cls, boxes: CodedBoxes) -> TupleIndex:

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from narrowcast.planning.auto import Auto
-from narrowcast.planning.base import PLANNERS, OnlinePlanner, Planner
+from narrowcast.planning.base import (
+    PLANNERS,
+    BasePlanner,
+    Capabilities,
+    FitReport,
+    OnlinePlanner,
+    Planner,
+    planners,
+)
 from narrowcast.planning.baselines.kmeans import KMeans
 from narrowcast.planning.baselines.simple import Broadcast, Hash, PerFlow, Unicast
 from narrowcast.planning.baselines.static import Static
@@ -20,9 +28,12 @@ __all__ = [
     "PLANNERS",
     "Annealed",
     "Auto",
+    "BasePlanner",
     "Broadcast",
+    "Capabilities",
     "Cover",
     "Direct",
+    "FitReport",
     "Forgy",
     "GroupsFirst",
     "Hash",
@@ -42,4 +53,5 @@ __all__ = [
     "Tamara",
     "TamaraTidy",
     "Unicast",
+    "planners",
 ]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from narrowcast.costs.waste import Waste
 from narrowcast.errors import ParameterError
+from narrowcast.planning.base import BasePlanner, Capabilities
 from narrowcast.planning.cells.clusterings import MacQueen, Pairwise
 from narrowcast.planning.cells.partial import Partial
+from narrowcast.planning.report import FitReport
 from narrowcast.planning.sessions.clusters import fits
 from narrowcast.planning.sessions.joint import Joint
 from narrowcast.planning.subscribers.direct import Direct
@@ -15,6 +18,8 @@ from narrowcast.planning.topics.cover import Cover
 from narrowcast.validation import check_channels, check_seed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import ArrayLike
 
     from narrowcast.model.interest import Interest
@@ -28,7 +33,7 @@ COSTS = ("network", "filtering", "overall", "false-positives", "waste")
 _MERGED = 10**12
 
 
-class Auto:
+class Auto(BasePlanner):
     """Plans by the method that measured best for a cost (benchmarks/results/planning.json).
 
     For network cost that is `partial`, for filtering `joint`, for the overall cost `cover`, for false
@@ -55,13 +60,12 @@ class Auto:
     --------
     >>> from narrowcast.model.interest import Interest
     >>> auto = Auto(channels=2).fit(Interest([[1, 1, 0], [0, 1, 1]]))
-    >>> auto.method_, auto.plan_
+    >>> auto.report_.method, auto.plan_
     ('joint', ChannelPlan(2 channels, 3 flows, 2 subscribers))
     """
 
+    capabilities = Capabilities(network=True, chooses=True)
     plan_: ChannelPlan
-    #: The name of the method that made it.
-    method_: str
 
     def __init__(
         self,
@@ -82,13 +86,33 @@ class Auto:
         self.cost = cost
         self.sessions = sessions
 
-    @property
-    def everybody(self) -> bool:
-        """Whether who wants nothing yet is in a cluster as well."""
-        return self.cost == "false-positives"
+        if cost == "false-positives":
+            self.capabilities = replace(type(self).capabilities, clusters="subscribers", all_subscribers=True)
 
     def fit(self, interest: Interest) -> Self:
         """Choose the method and make the plan, `plan_`."""
+        cost = self._checked()
+        if cost != "waste":
+            method, planner = self._for(cost)
+            self.plan_ = planner.fit(interest).plan_
+        else:
+            plans = {name: planner.fit(interest).plan_ for name, planner in self._tried(interest)}
+            waste = Waste()
+            method = min(plans, key=lambda name: waste.score(interest, plans[name]).total)
+            self.plan_ = plans[method]
+        self.report_ = FitReport(method=method)
+        return self
+
+    def for_large(self) -> tuple[str, Planner]:
+        """Return the method for an interest too large to try several: its name, and its planner.
+
+        On one level `joint` saves waste as well: what users filter is what they get and do not want.
+        """
+        cost = self._checked()
+        return self._for("filtering" if cost in ("overall", "waste") else cost)
+
+    def _checked(self) -> str:
+        """Refuse parameters that do not go together, and return the cost to plan for."""
         check_channels(self.channels, required="" if self.cost == "overall" else "auto")
         check_seed(self.seed)
         alone = "waste" if self.sessions is None else "filtering"
@@ -101,6 +125,10 @@ class Auto:
             )
         if cost == "network" and self.topology is None:
             raise ParameterError("cost is 'network' and there is no topology; give one, or take waste")
+        return cost
+
+    def _for(self, cost: str) -> tuple[str, Planner]:
+        """Return the method for a cost that one method is best for, and its planner."""
         if cost == "network":
             planner = Partial(
                 channels=self.channels,
@@ -109,30 +137,18 @@ class Auto:
                 locations=self.locations,
                 publishers=self.publishers,
             )
-            self.method_, self.plan_ = "partial", planner.fit(interest).plan_
-            return self
+            return "partial", planner
         if cost == "overall":
-            self.method_ = "cover"
-            self.plan_ = Cover(channels=self.channels, seed=self.seed).fit(interest).plan_
-            return self
+            return "cover", Cover(channels=self.channels, seed=self.seed)
         if cost == "false-positives":
-            self.method_ = "direct"
-            self.plan_ = Direct(channels=self.channels, seed=self.seed).fit(interest).plan_
-            return self
-        if cost == "filtering":
-            levels = Joint(channels=self.channels, sessions=self.sessions, seed=self.seed)
-            self.method_, self.plan_ = "joint", levels.fit(interest).plan_
-            return self
-        quick = interest.n_flows**2 * interest.n_subscribers <= _MERGED
+            return "direct", Direct(channels=self.channels, seed=self.seed)
+        return "joint", Joint(channels=self.channels, sessions=self.sessions, seed=self.seed)
+
+    def _tried(self, interest: Interest) -> Iterator[tuple[str, Planner]]:
+        """Yield the methods, by name, that may waste least and take neither too long nor too much memory."""
         assert self.channels is not None
-        tried: dict[str, Planner] = {"joint": Joint(channels=self.channels, seed=self.seed)}
-        if not fits(interest.n_subscribers, self.channels):
-            tried = {}
-        if quick:
-            tried["pairwise"] = Pairwise(channels=self.channels)
-        tried["macqueen"] = MacQueen(channels=self.channels)
-        plans = {name: planner.fit(interest).plan_ for name, planner in tried.items()}
-        waste = Waste()
-        self.method_ = min(plans, key=lambda name: waste.score(interest, plans[name]).total)
-        self.plan_ = plans[self.method_]
-        return self
+        if fits(interest.n_subscribers, self.channels):
+            yield "joint", Joint(channels=self.channels, seed=self.seed)
+        if interest.n_flows**2 * interest.n_subscribers <= _MERGED:
+            yield "pairwise", Pairwise(channels=self.channels)
+        yield "macqueen", MacQueen(channels=self.channels)

@@ -1,15 +1,16 @@
-"""The seam between interests and plans, and what every planner shares."""
+"""The contract between interests and plans, and what every planner shares."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import numpy as np
 
 from narrowcast.model.diff import PlanDelta, delta_between
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import Positions, relation_of, rows_of
+from narrowcast.planning.report import FitReport
 from narrowcast.registry import Registry
 
 if TYPE_CHECKING:
@@ -19,27 +20,85 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PLANNERS",
+    "BasePlanner",
+    "Capabilities",
+    "ChoosingPlanner",
+    "FitReport",
     "OnlinePlanner",
     "PlanDelta",
     "Planner",
-    "Planners",
+    "capabilities_of",
     "delta_between",
     "order_of",
     "plan_of_flows",
     "plan_of_subscribers",
+    "planners",
+    "router_for",
 ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a planner needs and does, as far as callers depend on it.
+
+    Parameters
+    ----------
+    clusters
+        What a channel is made of: `flows`, `subscribers`, each of which is in one channel that carries all
+        that any of them wants, or `nothing`, where the number of channels changes nothing.
+    all_subscribers
+        Whether subscribers that want nothing yet are in the plan as well.
+    boxes
+        Whether it needs the boxes of subscribers, its parameter `boxes`.
+    network
+        Whether it takes `topology`, `locations` and `publishers`.
+    warm_start
+        Whether it takes an earlier plan, its parameter `start`, or requires one.
+    limits
+        Whether it takes limits on groups: `memberships`, `members`, `rate` and `pinned`.
+    partial_groups
+        Whether a channel may leave out subscribers that want its flows, which are then sent to directly.
+    online
+        Whether it is an `OnlinePlanner`.
+    chooses
+        Whether it makes its plan by one of several other methods: whether it is a `ChoosingPlanner`.
+    """
+
+    clusters: Literal["flows", "subscribers", "nothing"] = "flows"
+    all_subscribers: bool = False
+    boxes: bool = False
+    network: bool = False
+    warm_start: Literal["none", "optional", "required"] = "none"
+    limits: bool = False
+    partial_groups: bool = False
+    online: bool = False
+    chooses: bool = False
+
+
 class Planner(Protocol):
-    """Something that makes a plan for an interest.
+    """Something that makes a plan for an interest; `BasePlanner` has defaults for all but `fit` and `plan_`.
 
     `__init__` only stores keyword parameters, `channels` and `seed` among them; `fit` checks them, writes
-    `plan_` and returns self. The same interest, parameters and seed give the same plan.
+    `plan_` and `report_` and returns self. The same interest, parameters and seed give the same plan.
     """
+
+    capabilities: Capabilities
+
+    def __init__(self, **parameters: Any) -> None: ...
+
+    @property
+    def seed(self) -> int:
+        """What all random choices come from."""
+        ...
 
     @property
     def plan_(self) -> ChannelPlan:
         """The plan of the last `fit`."""
+        ...
+
+    @property
+    def report_(self) -> FitReport:
+        """What the last `fit` found besides the plan."""
         ...
 
     def fit(self, interest: Interest) -> Self:
@@ -47,30 +106,59 @@ class Planner(Protocol):
         ...
 
 
+class ChoosingPlanner(Planner, Protocol):
+    """A planner that makes its plan by one of several other methods, which its report names."""
+
+    def for_large(self) -> tuple[str, Planner]:
+        """Return the method for an interest too large to try several: its name, and its planner."""
+        ...
+
+
 class OnlinePlanner(Planner, Protocol):
-    """A planner that follows changes of interest."""
+    """A planner that follows changes of interest and learns rates from events."""
+
+    @property
+    def half_life(self) -> float:
+        """Seconds after which an observed event counts half."""
+        ...
+
+    @property
+    def interest_(self) -> Interest:
+        """The interest now, with the rates that the planner believes in."""
+        ...
+
+    @property
+    def messages_(self) -> dict[str, int]:
+        """The messages that adapting has taken so far, by kind; empty where they are not counted."""
+        ...
 
     def update(self, changes: pa.Table) -> PlanDelta:
         """Take up a table of changes (time, subscriber, flow, action) and return what changed in `plan_`."""
         ...
 
+    def observe(self, events: pa.Table, seconds: float) -> PlanDelta:
+        """Take up the number of events (flow, events) of the last seconds; return what changed in `plan_`."""
+        ...
 
-class Planners(Registry[Callable[..., Planner]]):
-    """Planners by name.
+    def advance(self, time: float) -> PlanDelta:
+        """Let time pass without a change, up to a time in seconds, and return what changed in `plan_`."""
+        ...
 
-    One that needs more than an interest, such as the boxes of subscribers, names that in `needs`. It is found
-    by its name, and is not among those that come up when all are gone through: these can do without.
-    """
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in super().__iter__() if not getattr(self[name], "needs", ()))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
+    def resumed(self, interest: Interest, plan: ChannelPlan | None) -> Self:
+        """Return a copy fitted to an interest that goes on from a plan, where there is one to go on from."""
+        ...
 
 
-#: Planners by the name that `--method` takes; each entry makes a planner from keyword parameters.
-PLANNERS = Planners(
+class BasePlanner:
+    """What planners derive from: by default they cluster flows and need nothing but an interest."""
+
+    capabilities: Capabilities = Capabilities()
+    report_: FitReport = FitReport()
+
+
+#: Planners by the name that `--method` takes; an installed package adds its own by
+#: entry points of the group `narrowcast.planners`.
+PLANNERS: Registry[type[Planner]] = Registry(
     "method",
     {
         "auto": "narrowcast.planning.auto:Auto",
@@ -102,7 +190,57 @@ PLANNERS = Planners(
         "tamara-tidy": "narrowcast.planning.topics.tamara.planner:TamaraTidy",
         "unicast": "narrowcast.planning.baselines.simple:Unicast",
     },
+    group="narrowcast.planners",
 )
+
+
+def planners(**capabilities: Any) -> list[str]:
+    """Return the names of the planners that have certain capabilities.
+
+    Examples
+    --------
+    >>> planners(clusters="subscribers", boxes=False)
+    ['direct', 'ncut', 'rassoc']
+    """
+    return [
+        name
+        for name, planner in PLANNERS.items()
+        if planner.capabilities == replace(planner.capabilities, **capabilities)
+    ]
+
+
+def capabilities_of(method: str) -> Capabilities:
+    """Return the capabilities of a method; the defaults for one that only a plan names."""
+    found: Capabilities = PLANNERS.get(method, BasePlanner).capabilities
+    return found
+
+
+def router_for(method: str, flow_space: str) -> str:
+    """Return the name of the router that plans of a method come out best with.
+
+    Clusters of subscribers get every event that one of their members wants: that is what they are made for,
+    and what their false positives are counted by. In another plan of events any channel may carry an event.
+    Sent to all that have somebody interested, it would mostly cost more than direct messages do, so the
+    break-even would leave channels unused: there, as in plans of partial groups, the best one is chosen.
+
+    Parameters
+    ----------
+    method
+        One of `PLANNERS`.
+    flow_space
+        What the plan's flows are.
+
+    Examples
+    --------
+    >>> router_for("pairwise", "cells"), router_for("partial", "cells"), router_for("pairwise", "events")
+    ('threshold', 'partial', 'partial')
+    >>> router_for("direct", "events"), router_for("direct", "cells")
+    ('channels', 'threshold')
+    """
+    known = capabilities_of(method)
+    if flow_space == "events":
+        return "channels" if known.clusters == "subscribers" else "partial"
+    return "partial" if known.partial_groups else "threshold"
 
 
 def plan_of_flows(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Self
+from copy import copy
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from narrowcast.model.diff import delta_between, renumbered
 from narrowcast.model.interest import Interest
 from narrowcast.model.labels import column_of, encode, labels_in, numbers_in
 from narrowcast.model.relation import relation_of, rows_of
+from narrowcast.planning.base import BasePlanner, Capabilities
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from narrowcast.model.labels import Labels
     from narrowcast.model.plan import ChannelPlan
     from narrowcast.model.relation import Positions
-    from narrowcast.planning.base import Planner
+    from narrowcast.planning.base import OnlinePlanner, Planner
 
 ACTIONS = ("subscribe", "unsubscribe")
 #: The most events that a row may stand for.
@@ -31,7 +33,7 @@ MOST = 2.0**63
 HALF_LIFE = 3 * 86_400.0
 
 
-class Replanner:
+class Replanner(BasePlanner):
     """An on-line planner out of any planner: it keeps the interest, applies changes and fits anew.
 
     Parameters
@@ -55,6 +57,7 @@ class Replanner:
     [0.5, 0.5]
     """
 
+    capabilities = Capabilities(online=True)
     interest_: Interest
     plan_: ChannelPlan
 
@@ -62,6 +65,16 @@ class Replanner:
         self.planner = planner
         self.renumber = renumber
         self.half_life = half_life
+
+    @property
+    def seed(self) -> int:
+        """What all random choices of the planner come from."""
+        return self.planner.seed
+
+    @property
+    def messages_(self) -> dict[str, int]:
+        """No messages: adapting takes none."""
+        return {}
 
     def fit(self, interest: Interest) -> Self:
         """Make the first plan, `plan_`."""
@@ -81,6 +94,20 @@ class Replanner:
         self._check_fitted()
         return self._moved(observed(self.interest_, events, seconds, half_life=self.half_life))
 
+    def advance(self, time: float) -> PlanDelta:  # noqa: ARG002 - part of the contract
+        """Change nothing: time alone changes no plan."""
+        self._check_fitted()
+        return delta_between(self.plan_, self.plan_)
+
+    def resumed(self, interest: Interest, plan: ChannelPlan | None) -> Self:
+        """Return a copy fitted to an interest; a planner that requires an earlier plan gets this one."""
+        again = copy(self)
+        if self.planner.capabilities.warm_start == "required":
+            planner: Any = copy(self.planner)
+            planner.start = plan if planner.start is None else planner.start
+            again.planner = planner
+        return again.fit(interest)
+
     def _moved(self, interest: Interest) -> PlanDelta:
         """Plan for another interest."""
         plan = self.planner.fit(interest).plan_
@@ -92,6 +119,21 @@ class Replanner:
     def _check_fitted(self) -> None:
         if not hasattr(self, "plan_"):
             raise ParameterError("there is no plan to update yet; call fit with the first interest")
+
+
+def online(planner: Planner, **parameters: Any) -> OnlinePlanner:
+    """Return a planner that follows changes: the planner itself where it does, else one that plans anew.
+
+    Parameters
+    ----------
+    planner
+        Any planner.
+    parameters
+        Parameters of the `Replanner`, where one is made.
+    """
+    if planner.capabilities.online:
+        return cast("OnlinePlanner", planner)
+    return Replanner(planner, **parameters)
 
 
 def read_changes(changes: pa.Table) -> tuple[Labels, Labels, NDArray[np.bool_], Positions]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from narrowcast.routing.base import ROUTERS, Deliveries, Method, Router
+from narrowcast.routing.base import ROUTERS, BaseRouter, Deliveries, Method, Router
 from narrowcast.routing.channels import ChannelRouter
 from narrowcast.routing.cheapest import ExactRouter, PartialRouter, ThresholdRouter
 from narrowcast.routing.decision import Decision, Way, decide
@@ -10,6 +10,7 @@ from narrowcast.routing.placed import over_placed
 
 __all__ = [
     "ROUTERS",
+    "BaseRouter",
     "ChannelRouter",
     "Decision",
     "Deliveries",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from narrowcast.costs.network import Network
     from narrowcast.model.plan import ChannelPlan
     from narrowcast.model.relation import Positions
 
@@ -89,9 +90,34 @@ def _lists(rows: Matches) -> pa.ListArray:
 
 
 class Router(Protocol):
-    """Something that decides how each event is sent."""
+    """Something that decides how each event is sent; `BaseRouter` has defaults for all but `route`."""
 
-    def route(self, events: ArrayLike, matches: Matches, plan: ChannelPlan) -> Deliveries:
+    @property
+    def network(self) -> Network | None:
+        """Where subscribers and publishers are; None where the router does not know."""
+        ...
+
+    @property
+    def broadcast(self) -> bool:
+        """Whether an event may go to everybody at once."""
+        ...
+
+    @property
+    def send(self) -> float:
+        """Without a network, the cost of sending a message, in that of delivering one."""
+        ...
+
+    def thresholds(self, plan: ChannelPlan) -> NDArray[np.float64] | None:
+        """Return the share of members from which on each channel is used; None without such a rule."""
+        ...
+
+    def settled(self, plan: ChannelPlan) -> Router:
+        """Return a router for this plan alone that does not compute again what depends on the plan."""
+        ...
+
+    def route(
+        self, events: ArrayLike, matches: Matches, plan: ChannelPlan, publisher: ArrayLike | None = None
+    ) -> Deliveries:
         """Return the way of each event.
 
         Parameters
@@ -102,8 +128,26 @@ class Router(Protocol):
             The interested subscribers of each event, as positions among the plan's subscribers.
         plan
             Which channels there are to choose from.
+        publisher
+            The number of the node that each event comes from; where left out, costs are averages.
         """
         ...
+
+
+class BaseRouter:
+    """What routers derive from: by default they know no network and no threshold."""
+
+    network: Network | None = None
+    broadcast: bool = False
+    send: float = 0.0
+
+    def thresholds(self, plan: ChannelPlan) -> NDArray[np.float64] | None:  # noqa: ARG002
+        """Return None: there is no share of members from which on a channel is used."""
+        return None
+
+    def settled(self, plan: ChannelPlan) -> Self:  # noqa: ARG002
+        """Return the router itself: nothing that it computes depends on the plan alone."""
+        return self
 
 
 #: Routers by name; each entry makes a router from keyword parameters.
@@ -115,6 +159,7 @@ ROUTERS: Registry[Callable[..., Router]] = Registry(
         "partial": "narrowcast.routing.cheapest:PartialRouter",
         "threshold": "narrowcast.routing.cheapest:ThresholdRouter",
     },
+    group="narrowcast.routers",
 )
 
 

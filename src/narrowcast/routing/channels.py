@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from narrowcast.model.matches import Matches
-from narrowcast.routing.base import delivered, flows_of
+from narrowcast.routing.base import BaseRouter, delivered, flows_of
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from narrowcast.routing.base import Deliveries
 
 
-class ChannelRouter:
+class ChannelRouter(BaseRouter):
     """Over every channel that carries the flow and has an interested listener; directly to the others.
 
     Nobody interested is missed, whatever the plan says: who is reached by no channel is sent to directly.
@@ -33,7 +33,13 @@ class ChannelRouter:
     ([1, 2], [0, 2])
     """
 
-    def route(self, events: ArrayLike, matches: Matches, plan: ChannelPlan) -> Deliveries:
+    def route(
+        self,
+        events: ArrayLike,
+        matches: Matches,
+        plan: ChannelPlan,
+        publisher: ArrayLike | None = None,  # noqa: ARG002 - no cost is weighed
+    ) -> Deliveries:
         """Return the way of each event."""
         flow = flows_of(events, matches, plan)
         event, subscriber = matches.rows(), matches.index.astype(np.int64)

@@ -10,7 +10,7 @@ import numpy as np
 from narrowcast.errors import ParameterError
 from narrowcast.kernels import partial
 from narrowcast.model.matches import Matches
-from narrowcast.routing.base import delivered, flows_of, rows_where, without
+from narrowcast.routing.base import BaseRouter, delivered, flows_of, rows_where, without
 from narrowcast.routing.channels import ChannelRouter
 from narrowcast.routing.prices import Prices, direct, over, shares
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 
-class _Weighing:
+class _Weighing(BaseRouter):
     """A router that knows what ways cost."""
 
     def __init__(self, *, network: Network | None = None, broadcast: bool = False, send: float = 0.0) -> None:
@@ -131,7 +131,7 @@ class ThresholdRouter(_Demoting):
         # A channel never costs more than everybody in it directly, but sums may end a last digit above.
         return np.minimum(found, 1.0)
 
-    def settled(self, plan: ChannelPlan) -> ThresholdRouter:
+    def settled(self, plan: ChannelPlan) -> Self:
         """Return the router with the thresholds that it has for a plan, which are then not computed again."""
         found = self.thresholds(plan)
         return type(self)(threshold=found, network=self.network, broadcast=self.broadcast, send=self.send)

@@ -1,4 +1,4 @@
-"""Routers by name, with parameters: the one that fits a plan, or the one asked for."""
+"""Routers by name, with their parameters."""
 
 from __future__ import annotations
 
@@ -13,38 +13,6 @@ if TYPE_CHECKING:
 
     from narrowcast.costs.network import Network
     from narrowcast.routing.base import Router
-
-
-#: Methods whose channels are clusters of subscribers: who is in one gets what anybody there wants.
-CLUSTERS = ("direct", "rassoc", "ncut", "centroid", "box-overlap", "r-tree")
-
-
-def router_for(method: str, flow_space: str) -> str:
-    """Return the name of the router that plans of a method come out best with.
-
-    Clusters of subscribers get every event that one of their members wants: that is what they are made for,
-    and what their false positives are counted by. In another plan of events any channel may carry an event.
-    Sent to all that have somebody interested, it would mostly cost more than direct messages do, so the
-    break-even would leave channels unused: there, as in plans of the method `partial`, the best one is
-    chosen.
-
-    Parameters
-    ----------
-    method
-        One of `PLANNERS`.
-    flow_space
-        What the plan's flows are.
-
-    Examples
-    --------
-    >>> router_for("pairwise", "cells"), router_for("partial", "cells"), router_for("pairwise", "events")
-    ('threshold', 'partial', 'partial')
-    >>> router_for("direct", "events"), router_for("direct", "cells")
-    ('channels', 'threshold')
-    """
-    if method in CLUSTERS and flow_space == "events":
-        return "channels"
-    return "partial" if method == "partial" or flow_space == "events" else "threshold"
 
 
 def router_parameters(name: str) -> list[str]:

@@ -156,7 +156,7 @@ def decide(
     """
     flows_of(events, matches, plan)
     if network is None:
-        network = getattr(router, "network", None)
+        network = router.network
     case = _Case(router, events, matches, plan, publisher, network)
     return [case.decision(event) for event in range(matches.n_events)]
 
@@ -178,8 +178,8 @@ class _Case:
         self.demotes = isinstance(router, ThresholdRouter | ExactRouter)
         self.single = isinstance(router, PartialRouter)
         n = matches.n_events
-        self.prices = Prices(network, plan, publisher, n, getattr(router, "send", 0.0))
-        self.sent = routed(router, events, matches, plan, publisher)
+        self.prices = Prices(network, plan, publisher, n, router.send)
+        self.sent = router.route(events, matches, plan, publisher)
         self.paid = self._cost(self.sent)
         #: What the plan itself says, and whom its channels then reach.
         self.planned = ChannelRouter().route(events, matches, plan)
@@ -188,7 +188,7 @@ class _Case:
         self.nodes = on_nodes(matches, self.prices)
         self.unicast = direct(matches, self.prices)
         self.even = None if network is None else ThresholdRouter(network=network).thresholds(plan)
-        self.limits = router.thresholds(plan) if isinstance(router, ThresholdRouter) else None
+        self.limits = router.thresholds(plan)
         self.broadcast = self.prices.everybody[self.prices.row]
         if network is None:
             self.ideal: Doubles = self.nodes.counts().astype(np.float64)
@@ -233,8 +233,7 @@ class _Case:
         yield _way(self.planned, event, self.as_planned[event].item(), allowed=as_planned)
         if self.single:
             yield from sorted(self._over_one(event), key=lambda way: way.cost)
-        everybody = bool(getattr(self.router, "broadcast", False))
-        yield Way(BROADCAST, (), 0, self.broadcast[event].item(), everybody)
+        yield Way(BROADCAST, (), 0, self.broadcast[event].item(), self.router.broadcast)
         yield Way(IDEAL, (), 0, self.ideal[event].item())
 
     def _over_one(self, event: int) -> Iterator[Way]:
@@ -289,15 +288,6 @@ class _Case:
             best = min((way for way in found.ways if way.allowed and way != chosen), key=lambda way: way.cost)
             return f"it costs {_number(chosen.cost)}, and the next best, {best.name}, {_number(best.cost)}"
         return "the plan says so" if isinstance(self.router, ChannelRouter) else "the router chose it"
-
-
-def routed(
-    router: Router, events: ArrayLike, matches: Matches, plan: ChannelPlan, publisher: ArrayLike | None
-) -> Deliveries:
-    """Return what a router says, which need not care where events come from."""
-    if publisher is None or isinstance(router, ChannelRouter):
-        return router.route(events, matches, plan)
-    return router.route(events, matches, plan, publisher)  # type: ignore[call-arg]  # as all that weigh costs
 
 
 def _way(sent: Deliveries, event: int, cost: float, *, allowed: bool = False) -> Way:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from narrowcast.spark.java import JavaHome, java_home
-from narrowcast.spark.planning.plan import costs_of, make_plan, to_interest
+from narrowcast.spark.planning.plan import costs_of, make_plan
 from narrowcast.spark.session import session, use
 from narrowcast.spark.sources.tables import Ingested, fingerprint, ingest, schema_of
 from narrowcast.spark.stages.cells import cell_rates, from_cells
 from narrowcast.spark.stages.changes import from_changes
+from narrowcast.spark.stages.collection import to_interest
 from narrowcast.spark.stages.compile import compile_subscriptions, owners
 from narrowcast.spark.stages.estimate import Estimate, Forecast, estimate
 from narrowcast.spark.stages.evaluate import Evaluation, evaluate, false_exclusions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args, get_origin
 
 import msgspec
 import numpy as np
@@ -38,9 +38,27 @@ class Workload(Protocol):
         """What all random choices come from."""
         ...
 
+    #: The tables that a plan can be made from: `subscriptions` and `events`, or `interests` and others.
+    makes: ClassVar[tuple[str, ...]]
+
     def tables(self) -> dict[str, pa.Table]:
         """Return the tables by name: `subscriptions`, `events`, `interests`, ... those it has."""
         ...
+
+    def origin(self) -> dict[str, Any] | None:
+        """Return facts about the tables that it reads; None for a workload that reads none."""
+        ...
+
+
+class BaseWorkload:
+    """What workloads derive from: by default they make subscriptions and events, and read no table."""
+
+    __slots__ = ()
+    makes: ClassVar[tuple[str, ...]] = ("subscriptions", "events")
+
+    def origin(self) -> dict[str, Any] | None:
+        """Return None: nothing is read."""
+        return None
 
 
 #: Workloads by the name that `narrowcast generate` takes; each entry makes one from keyword parameters.
@@ -55,6 +73,7 @@ WORKLOADS: Registry[Callable[..., Workload]] = Registry(
         "quotes": "narrowcast.workloads.quotes:Quotes",
         "stocks": "narrowcast.workloads.stocks:Stocks",
     },
+    group="narrowcast.workloads",
 )
 
 
@@ -78,8 +97,8 @@ def values_of(workload: Workload) -> dict[str, Any]:
 
 def origin_of(workload: Workload) -> dict[str, Any]:
     """Return, under `origin`, what a workload says of the tables it reads; nothing where it reads none."""
-    origin = getattr(workload, "origin", None)
-    return {} if origin is None else {"origin": origin()}
+    origin = workload.origin()
+    return {} if origin is None else {"origin": origin}
 
 
 def make_workload(name: str, settings: Iterable[str] = (), *, seed: int = 0) -> Workload:

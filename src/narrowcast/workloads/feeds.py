@@ -14,7 +14,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.model.interest import Interest
 from narrowcast.model.relation import relation_of, rows_of
 from narrowcast.validation import check_seed
-from narrowcast.workloads.base import check_count, random_streams
+from narrowcast.workloads.base import BaseWorkload, check_count, random_streams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +59,7 @@ _DRAWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feeds:
+class Feeds(BaseWorkload):
     """Interest in feeds, in groups or not, and how it arises and changes (tamara2007, section 5.2).
 
     Flows are split at random into groups of about the same size. A subscriber has some home groups, wants
@@ -114,7 +114,7 @@ class Feeds:
     """
 
     #: The tables that there are: other workloads make subscriptions and events.
-    makes: ClassVar = ("interests", "rates", "changes")
+    makes: ClassVar[tuple[str, ...]] = ("interests", "rates", "changes")
 
     n_subscribers: int = 3000
     n_flows: int = 120

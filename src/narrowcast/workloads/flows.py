@@ -16,7 +16,7 @@ from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import files_of, first_line, read_table
 from narrowcast.model.interest import Interest
 from narrowcast.validation import check_seed
-from narrowcast.workloads.base import check_count, zipf
+from narrowcast.workloads.base import BaseWorkload, check_count, zipf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +57,7 @@ class _Markets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flows:
+class Flows(BaseWorkload):
     """Interest in the symbols of several markets, and their message rates (tock2005, section 5.1).
 
     Market i has in proportion to 1 / i symbols, and as many people who follow it. A subscriber follows
@@ -98,7 +98,7 @@ class Flows:
     """
 
     #: The tables that there are: other workloads make subscriptions and events.
-    makes: ClassVar = ("interests", "rates")
+    makes: ClassVar[tuple[str, ...]] = ("interests", "rates")
 
     n_flows: int = 20_000
     n_subscribers: int = 500

@@ -12,7 +12,7 @@ import pyarrow as pa
 from narrowcast.errors import ParameterError
 from narrowcast.model.schema import EVENT_ID, Schema
 from narrowcast.validation import check_seed
-from narrowcast.workloads.base import box_filters, check_count, random_streams, zipf
+from narrowcast.workloads.base import BaseWorkload, box_filters, check_count, random_streams, zipf
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,7 +29,7 @@ _BOXES, _EVENTS = 2000, 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hotspots:
+class Hotspots(BaseWorkload):
     """Subscriptions as boxes and events as points of a grid of whole numbers (tariq2012, section 6).
 
     The centres of boxes and the events are uniform, the paper's model M1, or around hotspots, its M2: there

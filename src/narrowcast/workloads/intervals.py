@@ -12,7 +12,7 @@ import pyarrow as pa
 from narrowcast.errors import ParameterError
 from narrowcast.model.schema import EVENT_ID, Schema
 from narrowcast.validation import check_seed
-from narrowcast.workloads.base import MOST, box_filters, check_count, random_streams, zipf
+from narrowcast.workloads.base import MOST, BaseWorkload, box_filters, check_count, random_streams, zipf
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -29,7 +29,7 @@ CELLS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Intervals:
+class Intervals(BaseWorkload):
     """Filters that bound some of the attributes, and events with a value from 0 to 1 for each (cobas2009).
 
     The range of an attribute is cut into 1,000 cells. Which of them an event is in, and which one the middle

@@ -17,7 +17,7 @@ from narrowcast.files import files_of, first_line, read_table
 from narrowcast.model.interest import Interest
 from narrowcast.model.relation import relation, relation_of
 from narrowcast.validation import check_seed
-from narrowcast.workloads.base import check_count, random_streams
+from narrowcast.workloads.base import BaseWorkload, check_count, random_streams
 from narrowcast.workloads.feeds import LONGEST, changes_between, check_number
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class _Graph:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packages:
+class Packages(BaseWorkload):
     """Interest in packages and all that they depend on (tamara2007, section 5.3).
 
     A subscriber has three sections, the larger ones more often, picks applications from them, by Zipf's law
@@ -97,7 +97,7 @@ class Packages:
     """
 
     #: The tables that there are: other workloads make subscriptions and events.
-    makes: ClassVar = ("interests", "rates", "changes")
+    makes: ClassVar[tuple[str, ...]] = ("interests", "rates", "changes")
 
     n_subscribers: int = 1000
     n_flows: int = 3000

@@ -15,7 +15,7 @@ from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import files_of, first_line, read_table
 from narrowcast.model.schema import EVENT_ID
 from narrowcast.validation import check_seed
-from narrowcast.workloads.base import check_count, random_streams, zipf
+from narrowcast.workloads.base import BaseWorkload, check_count, random_streams, zipf
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -101,7 +101,7 @@ def _times(path: str | Path, table: pa.Table) -> pa.Array:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quotes:
+class Quotes(BaseWorkload):
     r"""Quotes out of a table as events, with subscriptions that a market-data user would write.
 
     A subscription is about symbols, the more traded ones more often (by Zipf's law over what was traded of

@@ -12,7 +12,7 @@ from scipy.special import ndtr
 from narrowcast.errors import ParameterError
 from narrowcast.model.schema import EVENT_ID, Schema
 from narrowcast.validation import check_seed
-from narrowcast.workloads.base import box_filters, check_count, random_streams, zipf
+from narrowcast.workloads.base import BaseWorkload, box_filters, check_count, random_streams, zipf
 from narrowcast.workloads.topologies import Edges, TransitStub, transit_stub
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ DOMAIN = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stocks:
+class Stocks(BaseWorkload):
     """Interest in stocks as boxes, and quotes as points (riabov2003, section 5).
 
     A subscription asks for one side, an interval of names, of quotes and of volumes; `bst` is (0, 1] for

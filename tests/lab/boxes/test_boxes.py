@@ -21,7 +21,7 @@ from narrowcast.lab.boxes.rtree import packed
 from narrowcast.lab.spectral.kmeans import kmeans
 from narrowcast.lab.spectral.quality import balance, received
 from narrowcast.model.interest import Interest
-from narrowcast.planning import PLANNERS
+from narrowcast.planning.base import PLANNERS, planners
 
 FOLDER = Path(__file__).parents[2] / "golden"
 GOLDEN = json.loads((FOLDER / "tariq2012_metrics.json").read_text())
@@ -42,12 +42,12 @@ def inside(points: Doubles, lo: Doubles, hi: Doubles) -> NDArray[np.bool_]:
     return np.asarray(((points[:, None] > lo) & (points[:, None] <= hi)).all(axis=2))
 
 
-def test_they_are_found_by_name_and_not_gone_through() -> None:
+def test_they_are_found_by_name_and_need_boxes() -> None:
     assert PLANNERS["centroid"] is Centroid
     assert PLANNERS["box-overlap"] is BoxOverlap
     assert PLANNERS["r-tree"] is RTree
-    assert not {"centroid", "box-overlap", "r-tree"} & set(PLANNERS)
-    assert len(PLANNERS) == len(list(PLANNERS))
+    assert planners(boxes=True) == ["box-overlap", "centroid", "r-tree"]
+    assert set(PLANNERS) == {*planners(boxes=True), *planners(boxes=False)}
     assert "centroid" in PLANNERS
     with pytest.raises(ParameterError, match="did you mean 'centroid'"):
         PLANNERS["centroyd"]
@@ -88,8 +88,8 @@ def test_they_are_planners(
     shuffled = Interest(wants[list(order)].reshape(wants.shape), interest.rate)
     boxes = tuple(each[list(order)].reshape(each.shape) for each in (lo, hi))
     other = PLANNERS[method](channels=channels, seed=seed, boxes=boxes).fit(shuffled).plan_
-    for name in COSTS:
-        found, same = COSTS[name]().score(interest, plan), COSTS[name]().score(shuffled, other)
+    for model in COSTS.made().values():
+        found, same = model.score(interest, plan), model.score(shuffled, other)
         assert found.total == pytest.approx(same.total), "the numbers of subscribers do not matter"
 
 

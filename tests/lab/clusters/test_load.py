@@ -279,7 +279,10 @@ BAD: list[tuple[Any, str]] = [
     (lambda: Stream([[1, 0]], comes=[0, -1]), "comes has -1; give numbers of at least 0"),
     (lambda: Stream([[1]], comes=[1], leaves=[0]), "subscription 0 leaves before event 0"),
     (lambda: Stream([[1, 0]], boxes=([[0.0]], [[1.0]])), "there are 1 boxes of 2 subscriptions"),
-    (lambda: Method(name="hash", clusters=3), "method is 'hash'; give one of direct, rassoc"),
+    (
+        lambda: Method(name="hash", clusters=3),
+        "method is 'hash'; give one of box-overlap, centroid, direct",
+    ),
     (lambda: Method(name="direct", clusters=0), "clusters is 0; give a whole number"),
     (lambda: Policy(history=0), "history is 0; give a whole number"),
     (lambda: Policy(drift=-1.0), "drift is -1.0; give a number of at least 0"),

@@ -211,10 +211,10 @@ def test_fewer_false_positives_than_by_the_centres_of_boxes(method: Any, history
 @pytest.mark.parametrize("way", ["levels", "table"])
 def test_the_report_tells_of_every_level(way: str) -> None:
     interest, _ = blocks([40, 40])
-    assert Rassoc(channels=2).fit(interest).report_.steps == []
+    assert Rassoc(channels=2).fit(interest).traffic_.steps == []
     planner = Rassoc(channels=2, **WAYS[way]).fit(interest)
-    assert {step.what for step in planner.report_.steps} >= {"histories", "landmarks", "local", "centres"}
-    told = planner.report_.total(lambda step: step.what == "centres")
+    assert {step.what for step in planner.traffic_.steps} >= {"histories", "landmarks", "local", "centres"}
+    told = planner.traffic_.total(lambda step: step.what == "centres")
     assert told.messages == 80
     assert told.rows == 80 * len(planner.centre_)
 

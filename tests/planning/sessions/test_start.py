@@ -13,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 from narrowcast import ChannelPlan, Interest, Joint
 from narrowcast.errors import ParameterError
 from narrowcast.model.relation import relation_of, rows_of
+from narrowcast.planning.report import Step
 from narrowcast.planning.sessions.hierarchical import GroupsFirst
 from narrowcast.planning.sessions.start import Start
 from narrowcast.workloads.flows import Flows
@@ -21,6 +22,12 @@ from narrowcast.workloads.flows import Flows
 def joined(plan: ChannelPlan) -> set[tuple[int, int]]:
     """Return who is in which group."""
     return set(zip(rows_of(plan.listens).tolist(), plan.groups()[plan.listens.indices].tolist(), strict=True))
+
+
+def curve(joint: Joint) -> tuple[Step, ...]:
+    """Return the cost by the number of groups joined and left."""
+    assert joint.report_.curve is not None
+    return joint.report_.curve
 
 
 def changed(interest: Interest, share: float, seed: int = 0) -> Interest:
@@ -50,12 +57,12 @@ def test_more_moves_save_more(sessions: int | None) -> None:
     for moves in (5, 40, 10_000):
         found = Joint(start=start, moves=moves, sweeps=50).fit(new)
         found.plan_.validate(new)
-        assert found.moves_ == len(joined(found.plan_) ^ joined(kept.plan_)) <= moves
-        assert [step.moves for step in found.curve_] == sorted({step.moves for step in found.curve_})
-        assert [step.cost for step in found.curve_] == sorted(
-            {step.cost for step in found.curve_}, reverse=True
+        assert found.report_.moves == len(joined(found.plan_) ^ joined(kept.plan_)) <= moves
+        assert [step.moves for step in curve(found)] == sorted({step.moves for step in curve(found)})
+        assert [step.cost for step in curve(found)] == sorted(
+            {step.cost for step in curve(found)}, reverse=True
         )
-        assert (found.moves_, found.cost_, 0) in found.curve_
+        assert (found.report_.moves, found.cost_, 0) in curve(found)
         costs.append(found.cost_)
     assert costs == sorted(set(costs), reverse=True)
     # With few changes much of what planning anew saves is saved.
@@ -69,9 +76,9 @@ def test_any_number_of_moves() -> None:
     old = workload()
     start = GroupsFirst(channels=12, sessions=40).fit(old).plan_
     found = Joint(start=start, sweeps=50).fit(old)
-    first, last = found.curve_[0], found.curve_[-1]
+    first, last = curve(found)[0], curve(found)[-1]
     assert first.moves == 0
-    assert last == (found.moves_, found.cost_, 0)
+    assert last == (found.report_.moves, found.cost_, 0)
     assert found.cost_ < first.cost
     assert found.cost_ == Joint(start=start, sweeps=50, moves=10**9).fit(old).cost_
     again = Joint(start=start, sweeps=50).fit(old)
@@ -116,7 +123,7 @@ def test_moves_are_within_and_limits_kept(case: Any) -> None:
         assert most is not None
         return
     plan.validate(new)
-    assert found.moves_ <= moves
+    assert found.report_.moves <= moves
     assert found.plan_.n_channels == start.n_channels
     if most is None:
         assert found.cost_ <= kept.cost_ + 1e-9
@@ -129,7 +136,7 @@ def test_more_groups_and_sessions_than_before() -> None:
     interest = workload()
     start = Joint(channels=5, sessions=10, sweeps=20).fit(interest).plan_
     found = Joint(start=start, channels=8, sessions=30, sweeps=20).fit(interest)
-    assert found.cost_ < found.curve_[0].cost
+    assert found.cost_ < curve(found)[0].cost
     assert found.plan_.parent[:5].tolist() == [-1] * 5
     assert found.plan_.n_groups == 8
     flat = Joint(channels=5, sweeps=20).fit(interest).plan_
@@ -191,7 +198,7 @@ def test_what_is_sent_directly_stays_so_where_limits_need_it() -> None:
     start = Joint(channels=12, sweeps=20, members=20, memberships=2).fit(interest).plan_
     assert start.unicast.nnz
     kept = Joint(start=start, moves=0, members=20, memberships=2).fit(interest)
-    assert (kept.moves_, joined(kept.plan_)) == (0, joined(start))
+    assert (kept.report_.moves, joined(kept.plan_)) == (0, joined(start))
     assert kept.plan_.unicast.nnz == start.unicast.nnz
 
 
@@ -209,7 +216,7 @@ def test_pinned_flows_are_moves_too() -> None:
         Joint(start=start, moves=0, pinned=pinned, sweeps=0).fit(interest)
     enough = int(str(told.value).split()[-3])
     found = Joint(start=start, moves=enough, pinned=pinned, sweeps=0).fit(interest)
-    assert 0 < found.moves_ == len(joined(found.plan_) ^ joined(start)) <= enough
+    assert 0 < found.report_.moves == len(joined(found.plan_) ^ joined(start)) <= enough
 
 
 def over(plan: ChannelPlan, most: int) -> int:
@@ -228,18 +235,18 @@ def test_a_limit_is_kept_with_few_moves(sessions: int | None, memberships: int) 
     assert least > 3
     given: dict[str, Any] = {"start": start, "memberships": memberships, "sweeps": 20}
     free = Joint(**given).fit(interest)
-    enough = free.curve_[0].moves
+    enough = curve(free)[0].moves
     assert least <= enough <= least + 3
-    assert len(free.curve_) > 5
-    worth = [(step.direct, step.cost) for step in free.curve_]
+    assert len(curve(free)) > 5
+    worth = [(step.direct, step.cost) for step in curve(free)]
     assert worth == sorted(set(worth), reverse=True)
-    assert free.plan_.unicast.nnz == 0 == free.curve_[-1].direct
+    assert free.plan_.unicast.nnz == 0 == curve(free)[-1].direct
     with pytest.raises(ParameterError, match=f"with so few; {enough} were enough"):
         Joint(**given, moves=enough - 1).fit(interest)
-    for step in free.curve_[:: len(free.curve_) // 3]:
+    for step in curve(free)[:: len(curve(free)) // 3]:
         found = Joint(**given, moves=step.moves).fit(interest)
         found.plan_.validate(interest)
-        assert (found.moves_, found.cost_, found.plan_.unicast.nnz) == step
+        assert (found.report_.moves, found.cost_, found.plan_.unicast.nnz) == step
         assert len(joined(found.plan_) ^ joined(start)) == step.moves
         assert over(found.plan_, memberships) == 0
 
@@ -250,8 +257,8 @@ def test_a_limit_on_members_is_kept_with_few_moves() -> None:
     most = int(start.members()[start.parent < 0].max()) - 3
     least = int(np.maximum(start.members()[start.parent < 0] - most, 0).sum())
     free = Joint(start=start, members=most, sweeps=20).fit(interest)
-    assert least <= free.curve_[0].moves <= 3 * least
-    found = Joint(start=start, members=most, sweeps=20, moves=free.curve_[0].moves).fit(interest)
+    assert least <= curve(free)[0].moves <= 3 * least
+    found = Joint(start=start, members=most, sweeps=20, moves=curve(free)[0].moves).fit(interest)
     found.plan_.validate(interest)
     assert found.plan_.members()[found.plan_.parent < 0].max() <= most
 
@@ -289,7 +296,7 @@ def test_wants_that_are_sent_directly_are_counted_by_flows() -> None:
     channel = np.repeat(np.eye(3, 2), 5, axis=0)
     start = ChannelPlan(channel, [[1, 0], [0, 1]], unicast=wants * (channel.sum(axis=1) == 0))
     found = Joint(start=start, moves=0, sweeps=0).fit(interest)
-    assert found.curve_[0].direct == found.plan_.unicast.nnz == 10
+    assert curve(found)[0].direct == found.plan_.unicast.nnz == 10
 
 
 def test_what_is_sent_directly_comes_back_where_it_fits() -> None:
@@ -298,4 +305,4 @@ def test_what_is_sent_directly_comes_back_where_it_fits() -> None:
     assert start.unicast.nnz
     free = Joint(start=start, sweeps=20, members=60, memberships=8).fit(interest)
     assert free.plan_.unicast.nnz == 0
-    assert free.curve_[0].moves == 0
+    assert curve(free)[0].moves == 0

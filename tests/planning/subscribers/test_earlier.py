@@ -59,7 +59,7 @@ def test_new_clusters_have_the_numbers_that_take_the_fewest_moves(method: str, h
     fresh = labels(PLANNERS[method](channels=12, seed=3).fit(after).plan_)
     old = np.append(labels(start)[20:], np.full(20, -1))
     assert labels(plan).tolist() == matched_labels(old, fresh).tolist()
-    found = planner.succession_
+    found = planner.report_.succession
     assert (found.known, found.moved) == (280, int(np.count_nonzero(old[:280] != labels(plan)[:280])))
     assert found.moved <= np.count_nonzero(old[:280] != fresh[:280])
     assert found.cost == receptions(after, labels(plan))
@@ -74,8 +74,8 @@ def test_the_same_again_moves_nobody(method: str, halves: Any) -> None:
     start = PLANNERS[method](channels=9).fit(before).plan_
     again: Any = PLANNERS[method](start=start).fit(before)
     assert again.plan_ == start
-    assert again.succession_.moved == 0
-    assert again.succession_.kept == again.succession_.cost
+    assert again.report_.succession.moved == 0
+    assert again.report_.succession.kept == again.report_.succession.cost
 
 
 @pytest.mark.parametrize("moves", [0, 1, 2, 40, 41, 200])
@@ -84,7 +84,7 @@ def test_no_more_groups_are_joined_and_left_than_allowed(moves: int, halves: Any
     start = Direct(channels=12).fit(before).plan_
     direct = Direct(start=start, moves=moves).fit(after)
     direct.plan_.validate(after)
-    found = direct.succession_
+    found = direct.report_.succession
     assert found is not None
     assert 2 * found.moved <= moves
     assert found.cost == direct.receptions_ == pytest.approx(receptions(after, labels(direct.plan_)))
@@ -123,8 +123,8 @@ def test_new_clusters_are_taken_where_they_cost_less(halves: Any) -> None:
     kept = clusters.cost
     any_, none = (Direct(start=start, moves=moves).fit(after) for moves in (None, 0))
     assert any_.receptions_ <= anew.receptions_ < none.receptions_
-    assert any_.succession_ is not None
-    assert any_.succession_.kept == none.receptions_ <= kept
+    assert any_.report_.succession is not None
+    assert any_.report_.succession.kept == none.receptions_ <= kept
     # Where the earlier clusters are the best there are, they stay, whatever would be found anew.
     good = Direct(channels=12, seed=0).fit(after)
     worse = [
@@ -134,7 +134,10 @@ def test_new_clusters_are_taken_where_they_cost_less(halves: Any) -> None:
     ]
     for seed in worse:
         again = Direct(start=good.plan_, seed=seed).fit(after)
-        assert (again.plan_, again.succession_) == (good.plan_, (300, 0, good.receptions_, good.receptions_))
+        assert (again.plan_, again.report_.succession) == (
+            good.plan_,
+            (300, 0, good.receptions_, good.receptions_),
+        )
         assert again.settled_
     assert worse
 
@@ -148,7 +151,7 @@ def test_who_is_new_has_settled_before_anybody_moves() -> None:
     for order in ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0]):
         kept = earlier.kept(interest, np.array(order), 2, None)
         assert (kept.cluster[:3].tolist(), kept.gains(np.array([3, 4])).tolist()) == ([0, 0, 1], [0, 0])
-        assert Direct(start=start, moves=0).fit(interest).succession_ == (3, 0, kept.cost, kept.cost)
+        assert Direct(start=start, moves=0).fit(interest).report_.succession == (3, 0, kept.cost, kept.cost)
 
 
 @settings(max_examples=60)
@@ -169,7 +172,7 @@ def test_any_earlier_plan(wants: Any, old: list[int], moves: int, limit: float |
     start = plan_of_subscribers(there, mine[known], 4)
     direct = Direct(start=start, moves=moves, balance=limit).fit(interest)
     direct.plan_.validate(interest)
-    found, label = direct.succession_, labels(direct.plan_)
+    found, label = direct.report_.succession, labels(direct.plan_)
     assert found is not None
     assert found.known == len(known)
     assert found.moved == np.count_nonzero(label[known] != mine[known]) <= moves / 2

@@ -87,7 +87,7 @@ def test_above_the_limit_it_is_planned_on_spark(spark: SparkSession) -> None:
     assert how == {"where": "spark", "limit": 200, "portions": 1}
     assert make_plan(frames, "direct", channels=5).plan.n_subscribers == 200
     with pytest.raises(
-        ParameterError, match="which then plans on Spark, as cover, direct, rassoc and ncut do"
+        ParameterError, match="which then plans on Spark, as cover, direct, ncut and rassoc do"
     ):
         make_plan(frames, "pairwise", channels=5, limit=200)
 

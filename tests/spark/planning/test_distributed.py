@@ -22,7 +22,8 @@ from narrowcast.planning.sessions.joint import Joint
 from narrowcast.spark.planning import distributed
 from narrowcast.spark.planning.distributed import Frozen, plan_packed
 from narrowcast.spark.planning.packed import packed
-from narrowcast.spark.planning.plan import costs_of, make_plan, to_interest
+from narrowcast.spark.planning.plan import costs_of, make_plan
+from narrowcast.spark.stages.collection import to_interest
 from narrowcast.spark.stages.evaluate import evaluate
 from narrowcast.spark.stages.interest import InterestFrames
 from narrowcast.workloads.flows import Flows

@@ -10,7 +10,10 @@ from narrowcast.errors import ParameterError, PlanError, TableError
 from narrowcast.model.interest import Interest
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.planning import PLANNERS, Hash
-from narrowcast.spark.planning.plan import LIMIT, chunks, make_plan, to_interest
+from narrowcast.planning.base import BasePlanner
+from narrowcast.spark.batches import chunks
+from narrowcast.spark.planning.plan import make_plan
+from narrowcast.spark.stages.collection import LIMIT, to_interest
 from narrowcast.spark.stages.interest import InterestFrames
 
 if TYPE_CHECKING:
@@ -116,7 +119,7 @@ def test_a_plan_by_name(spark: SparkSession) -> None:
     assert plan == Hash(channels=3).fit(interest).plan_
 
 
-class Careless:
+class Careless(BasePlanner):
     """A planner that serves only the first subscriber."""
 
     plan_: ChannelPlan

@@ -109,7 +109,7 @@ def on_the_driver(case: Case, channels: int) -> dict[str, Scored]:
         "per-flow": PerFlow().fit(interest).plan_,
         "hash": Hash(channels=channels).fit(interest).plan_,
     }
-    models = {name: COSTS[name]() for name in COSTS}
+    models = COSTS.made()
     found = {
         name: Scored(plan.n_used, {cost: model.score(interest, plan) for cost, model in models.items()})
         for name, plan in plans.items()

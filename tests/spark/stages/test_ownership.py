@@ -12,9 +12,8 @@ import narrowcast as nc
 from narrowcast.costs import FalsePositives
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.ownership import by_subscription
-from narrowcast.planning import PLANNERS
-from narrowcast.routing.choice import CLUSTERS
-from narrowcast.spark.planning.plan import costs_of, make_plan, make_planner
+from narrowcast.planning.base import PLANNERS, planners
+from narrowcast.spark.planning.plan import costs_of, make_plan
 from narrowcast.spark.stages import boxes
 from narrowcast.spark.stages.compile import pack
 from narrowcast.spark.stages.evaluate import false_positives_by_subscription
@@ -29,12 +28,13 @@ FILTERS = Inputs(subscriptions="s", events="e")
 
 
 def test_methods_that_cluster_subscribers() -> None:
-    for method in CLUSTERS:
+    clusters = planners(clusters="subscribers")
+    assert clusters == ["box-overlap", "centroid", "direct", "ncut", "r-tree", "rassoc"]
+    for method in clusters:
         check_by("subscription", method, FILTERS, channels=3)
     check_by("subscription", "auto", FILTERS, channels=3, params={"cost": "false-positives"})
-    with_all = {name for name in PLANNERS if getattr(make_planner(name, channels=3), "everybody", False)}
-    assert with_all - {"broadcast"} <= set(CLUSTERS)
-    others = [name for name in PLANNERS if name not in CLUSTERS]
+    assert set(planners(all_subscribers=True)) - {"broadcast"} <= set(clusters)
+    others = [name for name in PLANNERS if name not in clusters]
     for method in others:
         check_by("subscriber", method, FILTERS, channels=3)
         with pytest.raises(ParameterError, match=f"method '{method}' puts flows into channels; take one"):

@@ -21,7 +21,6 @@ from narrowcast.model.cells import CellGrid
 from narrowcast.model.placement import Placement
 from narrowcast.routing import Method
 from narrowcast.routing.choice import router_maker
-from narrowcast.routing.decision import routed
 from narrowcast.routing.replay import Replay
 from narrowcast.spark.stages.network import NOWHERE, NetworkTables
 from narrowcast.spark.stages.replay import cells_of, drawn_publishers, exact_parts, replay
@@ -151,7 +150,7 @@ def locally(case: Case) -> dict[str, float]:
         if plan.subscriptions is not None:
             carrying = np.isin(np.arange(plan.n_channels), [placed[i] for i in which if i in placed])
             fitted = nc.ChannelPlan(carrying[None], listens, parent, subscribers=PEOPLE)
-        sent = routed(router, [flow], who, fitted, publisher)
+        sent = router.route([flow], who, fitted, publisher)
         again = Replay(network, publisher, who, fitted.subscribers)
         costs.append(again.cost(sent, fitted)[0])
         for name, values in ends.items():

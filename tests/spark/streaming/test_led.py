@@ -12,6 +12,7 @@ from narrowcast.errors import TableError
 from narrowcast.lab.giant import FrequencyThreshold
 from narrowcast.model.diff import delta_between
 from narrowcast.model.interest import Interest
+from narrowcast.planning.base import BasePlanner, Capabilities
 from narrowcast.planning.baselines.simple import PerFlow
 from narrowcast.planning.replan import HALF_LIFE, Replanner, observed
 from narrowcast.planning.topics.tamara import Tamara
@@ -32,8 +33,11 @@ DAY = 86_400
 INTEREST = Interest([[1, 1]] * 4 + [[1, 0]], [1e-4, 1e-4], subscribers=list("abcde"), flows=["x", "y"])
 
 
-class Plain:
-    """An on-line planner that knows nothing of events."""
+class Plain(BasePlanner):
+    """An on-line planner that has what the contract asks for, and nothing else."""
+
+    capabilities = Capabilities(online=True)
+    seed, half_life = 0, HALF_LIFE
 
     def __init__(self) -> None:
         self.inner = Replanner(FrequencyThreshold())
@@ -45,9 +49,27 @@ class Plain:
     def update(self, changes: pa.Table) -> PlanDelta:
         return self.inner.update(changes)
 
+    def observe(self, events: pa.Table, seconds: float) -> PlanDelta:
+        return self.inner.observe(events, seconds)
+
+    def advance(self, time: float) -> PlanDelta:
+        return self.inner.advance(time)
+
+    def resumed(self, interest: Interest, plan: ChannelPlan | None) -> Self:
+        assert plan is None or plan.n_flows == interest.n_flows
+        return type(self)().fit(interest)
+
     @property
     def plan_(self) -> ChannelPlan:
         return self.inner.plan_
+
+    @property
+    def interest_(self) -> Interest:
+        return self.inner.interest_
+
+    @property
+    def messages_(self) -> dict[str, int]:
+        return {}
 
 
 def seen(*weight: float, until: int = DAY) -> Tally:

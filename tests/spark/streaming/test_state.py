@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from narrowcast import Schema
 from narrowcast.errors import JobError, ParameterError, TableError
 from narrowcast.model.cells import CellGrid
-from narrowcast.spark.planning.plan import to_interest
+from narrowcast.spark.stages.collection import to_interest
 from narrowcast.spark.streaming import state as module
 from narrowcast.spark.streaming.state import LIMIT, State
 

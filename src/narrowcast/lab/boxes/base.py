@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import numpy as np
 
 from narrowcast.errors import ParameterError
-from narrowcast.planning.base import order_of, plan_of_subscribers
+from narrowcast.planning.base import BasePlanner, Capabilities, order_of, plan_of_subscribers
 from narrowcast.validation import check_channels, check_seed
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ __all__ = ["BoxPlanner", "bounding", "finite"]
 _BEYOND = 0.1
 
 
-class BoxPlanner(ABC):
+class BoxPlanner(BasePlanner, ABC):
     """Puts each subscriber into one cluster by its box, which gets all that any of its members wants.
 
     Parameters
@@ -40,12 +40,9 @@ class BoxPlanner(ABC):
         and a column for each attribute; sides may be infinite. For several boxes of one see `bounding`.
     """
 
-    #: What `fit` cannot do without besides the interest.
-    needs: ClassVar[tuple[str, ...]] = ("boxes",)
+    capabilities = Capabilities(clusters="subscribers", all_subscribers=True, boxes=True)
     #: How it is called.
     name: ClassVar[str]
-    #: Who wants nothing yet is in a cluster as well.
-    everybody: ClassVar[bool] = True
     #: For each subscriber the number of its cluster.
     label_: Ints
     plan_: ChannelPlan

@@ -16,8 +16,7 @@ from narrowcast.lab.spectral.space import normalised
 from narrowcast.lab.spectral.traffic import bytes_of_histories
 from narrowcast.model.interest import Interest
 from narrowcast.model.relation import relation
-from narrowcast.planning import PLANNERS
-from narrowcast.planning.base import order_of
+from narrowcast.planning.base import PLANNERS, order_of, planners
 from narrowcast.planning.subscribers.audiences import Audiences
 from narrowcast.planning.subscribers.numbering import numbers_of
 from narrowcast.validation import check_seed, check_whole
@@ -36,9 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["METHODS", "Clustered", "Computed", "Method", "Refreshed"]
 
 #: Planners that cluster subscribers, and whether they look at boxes.
-METHODS = {
-    "direct": False, "rassoc": False, "ncut": False, "centroid": True, "box-overlap": True, "r-tree": True,
-}  # fmt: skip
+METHODS = {name: PLANNERS[name].capabilities.boxes for name in planners(clusters="subscribers")}
 #: A number of a subscription, of a cluster, or an end of a box.
 _NUMBER = 8
 #: What is sent again when coordinates are refreshed: within groups, and where one table is for all.
@@ -143,14 +140,14 @@ class Computed:
         subscription, by one message, and answers by another one.
         """
         if self.method.organised:
-            return int(self.planner.report_.total().messages)
+            return int(self.planner.traffic_.total().messages)
         return 2 * len(self.there)
 
     @property
     def bytes(self) -> int:
         """How large these messages are."""
         if self.method.organised:
-            return int(self.planner.report_.total().bytes)
+            return int(self.planner.traffic_.total().bytes)
         answers = 2 * _NUMBER * len(self.there)
         if METHODS[self.method.name]:
             return answers + 2 * _NUMBER * int(np.size(self.planner.boxes[0]))
@@ -177,7 +174,7 @@ class Computed:
         if not self.method.organised:
             return Refreshed(label, interest, self.messages, self.bytes)
         kinds = _TABLE if isinstance(planner.embedding_, Table) else _WITHIN
-        sent = planner.report_.total(lambda step: step.what in kinds)
+        sent = planner.traffic_.total(lambda step: step.what in kinds)
         return Refreshed(label, interest, int(sent.messages), int(sent.bytes))
 
     def centres(self) -> tuple[Doubles, Doubles]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 
@@ -61,6 +61,7 @@ class CobasIndex:
     everywhere: Numbers
     nodes: Nodes
     bounds: Bounds
+    bitmaps: ClassVar[None] = None
 
     @classmethod
     def build(cls, boxes: CodedBoxes, weight: Doubles) -> Self:

@@ -8,8 +8,9 @@ these. To the driver come the landmarks of the highest group, points of a sample
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,7 @@ from narrowcast.lab.spectral.tree import sizes
 from narrowcast.model.relation import recent
 from narrowcast.planning import watch
 from narrowcast.spark.planning.clustering import PORTION, Clustered, tally_of
+from narrowcast.spark.planning.large import LargePlan
 from narrowcast.spark.planning.wants import flows_of, rows_of, wants_in
 from narrowcast.spark.problems import plainly
 
@@ -45,6 +47,11 @@ GROUP = 2000
 #: The most landmarks of the highest group where the planner does not say how many levels there are, and how
 #: many it may have whatever the limit.
 ROOT, FEW = 20_000, 1_000
+#: The note where all rows would be embedded in one place.
+ONE_TABLE = (
+    "above the limit {} compares everybody with one table of landmarks (table=true); with levels=2 or more, "
+    "groups find coordinates as published"
+)
 
 
 @contextmanager
@@ -317,3 +324,31 @@ def _rest(rows: DataFrame, n: int, size: Ints) -> DataFrame:
 
     kind = rows.schema["subscriber"].dataType.simpleString()
     return rows.groupBy("portion").applyInArrow(spread, f"subscriber {kind}, flows array<int>, cluster int")
+
+
+@dataclass(frozen=True, slots=True)
+class LargeRassoc:
+    """`rassoc` as one of `LARGE_PLANNERS`."""
+
+    planner: Spectral
+    name: ClassVar[str] = "rassoc"
+    parameters: ClassVar[tuple[str, ...]] = (
+        "similarity", "dimensions", "history", "normalise", "levels", "groups", "landmarks", "table",
+        "offset", "clustering", "restarts",
+    )  # fmt: skip
+
+    def plan(self, frames: InterestFrames, *, limit: int) -> LargePlan:
+        """Return a plan in which groups of subscribers found coordinates on Spark."""
+        planner = self.planner
+        note = ONE_TABLE.format(self.name) if planner.levels == 1 and not planner.table else ""
+        with spectral_clusters(frames, planner, limit=limit) as found:
+            plan = found.plan()
+            return LargePlan(plan, found.interest(plan), how=found.how, note=note)
+
+
+@dataclass(frozen=True, slots=True)
+class LargeNcut(LargeRassoc):
+    """`ncut` as one of `LARGE_PLANNERS`."""
+
+    name: ClassVar[str] = "ncut"
+    parameters: ClassVar[tuple[str, ...]] = (*LargeRassoc.parameters, "sigma", "kernel", "form")

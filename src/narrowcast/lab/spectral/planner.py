@@ -19,8 +19,9 @@ from narrowcast.lab.spectral.space import Association, Cut, Frame, Space
 from narrowcast.lab.spectral.traffic import Report
 from narrowcast.lab.spectral.tree import Tree, check_share
 from narrowcast.model.relation import recent, relation
-from narrowcast.planning.base import order_of, plan_of_subscribers
-from narrowcast.planning.subscribers.earlier import Earlier, Succession, check_start
+from narrowcast.planning.base import BasePlanner, Capabilities, order_of, plan_of_subscribers
+from narrowcast.planning.report import FitReport
+from narrowcast.planning.subscribers.earlier import Earlier, check_start
 from narrowcast.validation import check_flag, check_number, check_seed, check_whole
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ Clustering: TypeAlias = Literal["all", "sampled", "hierarchical", "hp2pc"]
 GROUPS = 8
 
 
-class Spectral:
+class Spectral(BasePlanner):
     """What both methods share: histories, coordinates, k-means, and a place for who has no coordinates.
 
     Who shares events, directly or through others, is of one part. Where several parts have a quarter of the
@@ -54,8 +55,7 @@ class Spectral:
     coordinates because it hangs together with few others: with these.
     """
 
-    #: Who wants nothing yet is in a cluster as well.
-    everybody = True
+    capabilities = Capabilities(clusters="subscribers", all_subscribers=True, warm_start="optional")
     plan_: ChannelPlan
     #: Where centres of clusters are.
     centre_: Doubles
@@ -64,11 +64,9 @@ class Spectral:
     #: The frame of all rows, or of the root, or the groups' ones: what new rows are placed by.
     embedding_: Frame | Hierarchy | Table | None
     #: What was sent in a hierarchy; no steps with one level.
-    report_: Report
+    traffic_: Report
     #: The connected parts of those who have a history.
     parts_: Parts
-    #: With `start`: how clusters follow the earlier ones.
-    succession_: Succession | None
 
     def __init__(
         self,
@@ -148,7 +146,7 @@ class Spectral:
         rows = recent(relation(interest.wants[order]), self.history)
         some = np.flatnonzero(np.diff(rows.indptr))
         n_clusters = min(self._n_channels, interest.n_subscribers)
-        self._number, self.succession_ = np.arange(n_clusters), None
+        self._number, self.report_ = np.arange(n_clusters), FitReport()
         space = self.space(max(n_events(rows), 1))
         found = self._embedded(space, rows[some], None if group is None else group[order][some])
         self.parts_ = Parts.of(rows[some])
@@ -228,7 +226,7 @@ class Spectral:
 
     def _embedded(self, space: Space, rows: Relation, group: Ints | None) -> list[list[Doubles]]:
         """Return coordinates of the rows of each group of each level, and keep what gives them."""
-        self.embedding_, self.report_, self._tree = None, Report(), None
+        self.embedding_, self.traffic_, self._tree = None, Report(), None
         if rows.shape[0] == 0:
             return [[np.zeros((0, 0))]]
         if self.levels == 1 and not self.table:
@@ -245,7 +243,7 @@ class Spectral:
             group=group,
         )
         found = (tabled if self.table else embedded)(space, rows, self._tree)
-        self.embedding_, self.report_ = found, found.report
+        self.embedding_, self.traffic_ = found, found.report
         return found.levels
 
     def _clustered(self, levels: list[list[Doubles]], n_clusters: int) -> Ints:
@@ -280,7 +278,7 @@ class Spectral:
                 label[number] = own
             label[~led] = -1
         if self._tree is not None:
-            self.report_.centres(len(self.centre_), whole.shape[1], [len(number) for number in numbers[0]])
+            self.traffic_.centres(len(self.centre_), whole.shape[1], [len(number) for number in numbers[0]])
         return label
 
     def _settle(self, interest: Interest, label: Ints, n_clusters: int) -> None:
@@ -313,7 +311,7 @@ class Spectral:
         before = kept.cost
         kept.cluster[:] = label
         kept.count_in()
-        self.succession_ = earlier.succession(label, before, kept.cost)
+        self.report_ = FitReport(succession=earlier.succession(label, before, kept.cost))
 
 
 class Rassoc(Spectral):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -100,6 +100,7 @@ class TreeIndex:
     fanout: int
     last: Ints
     nodes: Nodes
+    bitmaps: ClassVar[None] = None
 
     @classmethod
     def pack(cls, boxes: CodedBoxes, shape: Shape, *, fanout: int, sample: Codes | None = None) -> Self:

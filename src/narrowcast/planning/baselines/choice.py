@@ -11,6 +11,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.kernels.choice import choose
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation_of, rows_of
+from narrowcast.planning.base import BasePlanner
 from narrowcast.validation import check_channels, check_seed
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 PASSES = 20
 
 
-class Chooser:
+class Chooser(BasePlanner):
     """A planner that makes clusters of flows and leaves it to subscribers which of them to join.
 
     Who joins a cluster gets all that it carries, and is served by the channels of single flows with whatever

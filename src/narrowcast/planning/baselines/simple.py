@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from narrowcast.model.plan import ChannelPlan
-from narrowcast.planning.base import plan_of_flows
+from narrowcast.planning.base import BasePlanner, Capabilities, plan_of_flows
 from narrowcast.validation import check_channels, check_seed
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from narrowcast.model.labels import Labels
 
 
-class _Baseline:
+class _Baseline(BasePlanner):
     """A planner without choices; `seed` is there because every planner takes one.
 
     Parameters
@@ -56,6 +56,8 @@ class Unicast(_Baseline):
     3
     """
 
+    capabilities = Capabilities(clusters="nothing")
+
     def _plan(self, interest: Interest) -> ChannelPlan:
         return plan_of_flows(interest, np.full(interest.n_flows, -1), 0)
 
@@ -70,8 +72,7 @@ class Broadcast(_Baseline):
     [2]
     """
 
-    #: Who wants nothing yet gets it as well.
-    everybody = True
+    capabilities = Capabilities(clusters="nothing", all_subscribers=True)
 
     def _plan(self, interest: Interest) -> ChannelPlan:
         everything, everybody = np.ones((interest.n_flows, 1)), np.ones((interest.n_subscribers, 1))

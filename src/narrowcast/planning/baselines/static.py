@@ -11,6 +11,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.model.labels import positions
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation_of, rows_of
+from narrowcast.planning.base import Capabilities
 from narrowcast.planning.baselines.choice import Chooser
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Static(Chooser):
     ([[1, 0], [1, 0], [0, 1]], [[1, 0], [0, 1], [1, 1]])
     """
 
+    capabilities = Capabilities(warm_start="required")
     _kept = True
 
     def __init__(

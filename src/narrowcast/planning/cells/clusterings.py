@@ -10,7 +10,7 @@ import numpy as np
 
 from narrowcast.errors import ParameterError
 from narrowcast.kernels import waste
-from narrowcast.planning.base import plan_of_flows
+from narrowcast.planning.base import BasePlanner, plan_of_flows
 from narrowcast.validation import check_channels, check_seed, check_whole
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Chosen:
         return words
 
 
-class _Clustering(ABC):
+class _Clustering(BasePlanner, ABC):
     """A planner that puts every flow worth it into one of so many groups."""
 
     plan_: ChannelPlan

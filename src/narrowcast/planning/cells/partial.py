@@ -15,6 +15,7 @@ from narrowcast.model.matches import Matches
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation_of, rows_of
 from narrowcast.model.topology import Trees
+from narrowcast.planning.base import BasePlanner, Capabilities
 from narrowcast.planning.cells.clusterings import MacQueen, Pairwise
 from narrowcast.validation import check_channels, check_seed, check_whole
 
@@ -44,7 +45,7 @@ _MERGED = 10**11
 _SHARED = 1e-6
 
 
-class Partial:
+class Partial(BasePlanner):
     """Learns groups such that one group, and messages to whom it leaves out, cost least.
 
     A flow goes to nobody else: the members of one group, and directly to those who want it and are not in
@@ -83,6 +84,7 @@ class Partial:
     ([True, True, True], [[0, 0, 0], [0, 0, 0], [0, 0, 1]])
     """
 
+    capabilities = Capabilities(network=True, partial_groups=True)
     plan_: ChannelPlan
     #: How many turns the last `fit` took.
     rounds_: int

@@ -9,6 +9,7 @@ import numpy as np
 
 from narrowcast.costs.filtering import Filtering
 from narrowcast.errors import ParameterError
+from narrowcast.planning.base import BasePlanner
 from narrowcast.planning.sessions.clusters import Clusters, Points, random_start, two_level_plan
 from narrowcast.validation import check_channels, check_seed, check_whole
 
@@ -40,7 +41,7 @@ def check_levels(channels: int | None, sessions: int | None, method: str) -> Non
             )
 
 
-class _Hierarchical(ABC):
+class _Hierarchical(BasePlanner, ABC):
     """A planner that makes two clusterings out of clusterings of one level."""
 
     method: str

@@ -11,11 +11,13 @@ import numpy as np
 from narrowcast.costs.filtering import Filtering
 from narrowcast.errors import ParameterError
 from narrowcast.model.plan import ChannelPlan
+from narrowcast.planning.base import BasePlanner, Capabilities
+from narrowcast.planning.report import FitReport
 from narrowcast.planning.sessions.clusters import Points, two_level_plan
 from narrowcast.planning.sessions.hierarchical import check_levels
 from narrowcast.planning.sessions.levels import Levels
 from narrowcast.planning.sessions.limits import GroupLimits
-from narrowcast.planning.sessions.start import Start, Step, within
+from narrowcast.planning.sessions.start import Start, within
 from narrowcast.planning.watch import tell
 from narrowcast.validation import check_seed, check_whole
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from narrowcast.model.interest import Interest
+    from narrowcast.planning.report import Step
 
     Ints = NDArray[np.int64]
 
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 _TRIED = 3
 
 
-class Joint:
+class Joint(BasePlanner):
     """Plans both levels at once: the product's own answer to tock2005.
 
     Flows that the same subscribers want are one. They are put in turn where they cost least, sessions into
@@ -82,13 +85,10 @@ class Joint:
     [1, 1, 0, 0]
     """
 
+    capabilities = Capabilities(warm_start="optional", limits=True)
     plan_: ChannelPlan
     #: What users filter with it: C1 + C2 of the paper.
     cost_: float
-    #: With `start`: what is filtered, and how many wants are sent directly, after so many groups joined and
-    #: left, as far as was looked, and how many the plan takes.
-    curve_: list[Step]
-    moves_: int
 
     def __init__(
         self,
@@ -144,11 +144,12 @@ class Joint:
         if frame.flat and at is None and not limits.given:
             frame = frame.simply()
         before = None if at is None else at.session[flows[one]]
-        best = self._best(kinds, np.bincount(kind), frame, limits, pin[one], before, end)
+        best, curve = self._best(kinds, np.bincount(kind), frame, limits, pin[one], before, end)
         session, parent = (
             (np.zeros(0, np.int64), frame.parent) if best is None else (best.session, best.parent)
         )
-        self.cost_, self.moves_ = (0.0, 0) if best is None else (best.cost, best.changes)
+        self.cost_, moves = (0.0, 0) if best is None else (best.cost, best.changes)
+        self.report_ = FitReport(curve=tuple(curve), moves=moves, memberships=self.memberships)
         tell(self.cost_)
         numbers = frame.numbers
         if at is None and numbers is not None and not frame.flat:
@@ -165,17 +166,15 @@ class Joint:
         pin: Ints,
         before: Ints | None,
         end: float | None,
-    ) -> Levels | None:
-        """Return the best of all turns; None where there is nothing to plan."""
+    ) -> tuple[Levels | None, list[Step]]:
+        """Return the best of all turns, None where there is nothing to plan, and the curve from a start."""
         best: Levels | None = None
-        self.curve_ = []
         if before is not None and len(kinds):
             found = self._begun(kinds, copies, frame, limits, pin, before, 0, end)
             found.remember()
             found.fix(frame.moved(pin, before))
             most = math.inf if self.moves is None else self.moves
-            self.curve_ = within(found, most, self.sweeps, end, self.restarts)
-            return found
+            return found, within(found, most, self.sweeps, end, self.restarts)
         for turn in range(self.restarts if len(kinds) else 0):
             if turn and end is not None and time.monotonic() >= end:
                 break
@@ -183,7 +182,7 @@ class Joint:
             found.improve(self.sweeps, end)
             if best is None or found.worth < best.worth:
                 best = found
-        return best
+        return best, []
 
     def _begun(
         self,

@@ -12,6 +12,7 @@ import numpy as np
 
 from narrowcast.errors import ParameterError
 from narrowcast.model.labels import positions
+from narrowcast.planning.report import Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,14 +38,6 @@ _HEAVIER = 4.0
 _BACK = tuple((1.3 ** np.arange(1, 9)).tolist())
 #: Weights between which there is nothing to look for.
 _ALIKE = 1.05
-
-
-class Step(NamedTuple):
-    """What is filtered after so many groups joined and left, with so many wants sent directly."""
-
-    moves: int
-    cost: float
-    direct: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from narrowcast.errors import ParameterError
-from narrowcast.planning.base import order_of, plan_of_subscribers
+from narrowcast.planning.base import BasePlanner, Capabilities, order_of, plan_of_subscribers
+from narrowcast.planning.report import FitReport
 from narrowcast.planning.subscribers.audiences import Audiences
-from narrowcast.planning.subscribers.earlier import Earlier, Succession, check_start
+from narrowcast.planning.subscribers.earlier import Earlier, check_start
 from narrowcast.validation import check_number, check_seed, check_whole
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _TIMES = 3.0
 _ROUNDING = 1e-12
 
 
-class Direct:
+class Direct(BasePlanner):
     """Puts each subscriber into one cluster, so that as few messages as can be reach somebody for nothing.
 
     A flow is sent to every cluster in which somebody wants it, and everybody there gets it. So a cluster of n
@@ -77,20 +78,17 @@ class Direct:
     >>> direct.receptions_, direct.settled_
     (10.0, True)
     >>> later = Interest([[0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 0], [0, 0, 0, 0]])
-    >>> Direct(start=direct.plan_, moves=2).fit(later).succession_
+    >>> Direct(start=direct.plan_, moves=2).fit(later).report_.succession
     Succession(known=5, moved=1, kept=10.0, cost=9.0)
     """
 
-    #: Who wants nothing yet is in a cluster as well.
-    everybody = True
+    capabilities = Capabilities(clusters="subscribers", all_subscribers=True, warm_start="optional")
     plan_: ChannelPlan
     #: Messages that clusters get in a second, with all flows at their rates, and whether no move is left.
     receptions_: float
     settled_: bool
     #: How many moved in each pass.
     moves_: list[int]
-    #: With `start`: how clusters follow the earlier ones.
-    succession_: Succession | None
 
     def __init__(
         self,
@@ -144,7 +142,7 @@ class Direct:
         clusters.fill(order)
         self.moves_ = clusters.settle(order, self.passes)
         self.settled_ = n == 0 or (bool(self.moves_) and self.moves_[-1] == 0)
-        self.receptions_, self.succession_ = clusters.cost, None
+        self.receptions_, self.report_ = clusters.cost, FitReport()
         label = clusters.cluster
         if self.start is not None:
             n_clusters = n_channels
@@ -169,7 +167,7 @@ class Direct:
         alike = math.isclose(stepwise[0], anew[0], rel_tol=_ROUNDING)
         cheaper = moved < earlier.moved(clusters.cluster) if alike else anew[0] < stepwise[0]
         self.receptions_, found, self.settled_ = anew if within and cheaper else stepwise
-        self.succession_ = earlier.succession(found, before, self.receptions_)
+        self.report_ = FitReport(succession=earlier.succession(found, before, self.receptions_))
         return found
 
     def _soften(self, clusters: Audiences, some: Ints) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from narrowcast.errors import ParameterError
 from narrowcast.model.labels import positions
 from narrowcast.model.plan import ChannelPlan
+from narrowcast.planning.report import Succession
 from narrowcast.planning.sessions.start import more_of
 from narrowcast.planning.subscribers.audiences import Audiences
 from narrowcast.planning.subscribers.numbering import numbers_of
@@ -22,34 +23,12 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["Earlier", "Succession", "check_start"]
+__all__ = ["Earlier", "check_start"]
 
 #: How many of those who have moved so far move before all are weighed again, as a share.
 _AT_ONCE = 0.25
 #: How often that is done at most, and how often whoever has moved may go on each time.
 _TURNS, _PASSES = 200, 20
-
-
-class Succession(NamedTuple):
-    """How clusters follow those of an earlier plan.
-
-    Parameters
-    ----------
-    known
-        How many subscribers were in a cluster before, and still are there.
-    moved
-        How many of these are in another now: each leaves a group and joins one.
-    kept
-        The messages per second that clusters would get had nobody moved, with who is new where they cost
-        least.
-    cost
-        Those that they get.
-    """
-
-    known: int
-    moved: int
-    kept: float
-    cost: float
 
 
 def check_start(start: ChannelPlan | None, channels: int | None, method: str) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 
 from narrowcast.costs.overall import INTERVAL, Overall
 from narrowcast.errors import ParameterError
+from narrowcast.planning.base import BasePlanner
 from narrowcast.planning.topics.bound import least_overall
 from narrowcast.planning.topics.covering import Covering
 from narrowcast.planning.watch import tell
@@ -34,7 +35,7 @@ _ROOM = 3
 _PASSES, _FEW = 30, 4
 
 
-class Cover:
+class Cover(BasePlanner):
     """Plans for the overall cost, with all interests in one place: the product's own answer to tamara2007.
 
     Clusters begin as what subscribers want who are drawn at random. Then, in turns, each subscriber chooses

@@ -20,7 +20,7 @@ from narrowcast.model.ownership import channel_of
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.report.explain.known import any_of, first_labels, place_of, row_of
 from narrowcast.routing.base import Method
-from narrowcast.routing.decision import decide, routed
+from narrowcast.routing.decision import decide
 from narrowcast.routing.placed import over_placed
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def explain_event(
     matches = Matches.from_pairs(np.zeros(len(who), np.int64), who, 1)
     at, publisher = [0 if every else number], None if given.publisher is None else [given.publisher]
     [decision] = decide(given.router, at, matches, plan, publisher, network=given.network)
-    sent = routed(given.router, at, matches, plan, publisher)
+    sent = given.router.route(at, matches, plan, publisher)
     people = _People(known, event, plan, sent, who, matched)
     directly = sent.unicast[0].astype(np.int64)
     facts: dict[str, Any] = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,7 @@ from narrowcast.planning.subscribers.portions import (
     quota_of,
     tally_of_sample,
 )
+from narrowcast.spark.planning.large import LargePlan
 from narrowcast.spark.planning.wants import flows_in, flows_of, lists_of, rows_of, sample_of, size_of
 from narrowcast.spark.problems import plainly
 
@@ -314,3 +315,17 @@ def _counted(batches: Iterator[pa.RecordBatch], n_flows: int, n_clusters: int) -
     flow[flow == n_flows] = -1
     columns = [pa.array(flow, pa.int32()), pa.array(cluster, pa.int32()), pa.array(n, pa.int64())]
     yield pa.RecordBatch.from_arrays(columns, names=["flow", "cluster", "n"])
+
+
+@dataclass(frozen=True, slots=True)
+class LargeDirect:
+    """`direct` as one of `LARGE_PLANNERS`."""
+
+    planner: Direct
+    parameters: ClassVar[tuple[str, ...]] = ("balance", "sample", "merged", "passes", "soft")
+
+    def plan(self, frames: InterestFrames, *, limit: int) -> LargePlan:
+        """Return a plan in which subscribers moved between clusters on Spark."""
+        with clustered(frames, self.planner, limit=limit) as found:
+            plan = found.plan()
+            return LargePlan(plan, found.interest(plan), how=found.how)

@@ -15,7 +15,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,8 @@ from narrowcast.model.interest import Interest
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.planning import watch
 from narrowcast.planning.topics.covering import Covering
-from narrowcast.spark.planning.plan import chunks
+from narrowcast.spark.batches import chunks
+from narrowcast.spark.planning.large import LargePlan
 from narrowcast.spark.planning.wants import flows_of, lists_of, rows_of, sample_of, size_of
 from narrowcast.spark.problems import plainly
 
@@ -365,3 +366,19 @@ def _listened(
             who = np.append(row[first], row[bare])
             what = pa.array(np.append(number[found.state[0][first]], channel[wanted[bare]]), pa.int32())
         yield from pa.table({"subscriber": table["subscriber"].take(who), by: what}).to_batches()
+
+
+@dataclass(frozen=True, slots=True)
+class LargeCover:
+    """`cover` as one of `LARGE_PLANNERS`."""
+
+    planner: Cover
+    parameters: ClassVar[tuple[str, ...]] = (
+        "clusters", "rounds", "restarts", "cost_n", "interval", "seconds",
+    )  # fmt: skip
+
+    def plan(self, frames: InterestFrames, *, limit: int) -> LargePlan:
+        """Return a plan in which subscribers chose their clusters on Spark."""
+        with covered(frames, self.planner, limit=limit) as found:
+            plan = found.plan()
+            return LargePlan(plan, found.interest(plan), costs={"overall": found.cost})

@@ -19,7 +19,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +33,8 @@ from narrowcast.model.relation import relation_of
 from narrowcast.planning import watch
 from narrowcast.planning.sessions.clusters import Clusters, Points
 from narrowcast.planning.sessions.levels import heats_of, proposals_of
-from narrowcast.spark.planning.packed import points_of
+from narrowcast.spark.planning.large import LargePlan
+from narrowcast.spark.planning.packed import packed, points_of
 from narrowcast.spark.problems import plainly
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from narrowcast.kernels.sessions import State
     from narrowcast.planning.sessions.joint import Joint
     from narrowcast.spark.planning.packed import Packed
+    from narrowcast.spark.stages.interest import InterestFrames
 
     Ints: TypeAlias = NDArray[np.int64]
     Numbers: TypeAlias = NDArray[np.int32]
@@ -369,3 +371,17 @@ def _plan_of(
     rate = np.empty(len(flows))
     rate[place] = table["rate"].to_numpy()
     return plan, Interest(np.zeros((0, len(flows))), rate, flows=flows)
+
+
+@dataclass(frozen=True, slots=True)
+class LargeJoint:
+    """`joint` as one of `LARGE_PLANNERS`."""
+
+    planner: Joint
+    parameters: ClassVar[tuple[str, ...]] = ("sessions", "alpha", "beta", "sweeps", "restarts", "seconds")
+
+    def plan(self, frames: InterestFrames, *, limit: int) -> LargePlan:
+        """Return a plan from the distinct sets of users of flows, on the driver where these fit there."""
+        with packed(frames) as found:
+            plan, interest = plan_packed(found, self.planner, limit=limit)
+            return LargePlan(plan, interest, path="driver" if found.entries <= limit else "spark")

@@ -22,7 +22,7 @@ from narrowcast.errors import TableError
 from narrowcast.model.interest import Interest
 from narrowcast.model.labels import encode, labels_in
 from narrowcast.model.relation import relation_of
-from narrowcast.spark.planning.plan import chunks
+from narrowcast.spark.batches import chunks
 from narrowcast.spark.problems import plainly
 from narrowcast.spark.stages.interest import in_force
 

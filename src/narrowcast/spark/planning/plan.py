@@ -1,132 +1,32 @@
-"""Planning: on the driver, up to a limit; above it some methods plan on Spark: see `ON_SPARK`."""
+"""Planning: on the driver up to a limit, above it on Spark for the methods of `LARGE_PLANNERS`."""
 
 from __future__ import annotations
 
-import inspect
-from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from narrowcast.costs.base import COSTS
 from narrowcast.errors import ParameterError, PlanError
-from narrowcast.lab.spectral import Ncut, Rassoc
 from narrowcast.model.interest import Interest
-from narrowcast.model.labels import encode, labels_in
-from narrowcast.model.relation import relation_of
-from narrowcast.planning.auto import Auto
-from narrowcast.planning.base import PLANNERS
-from narrowcast.planning.sessions.joint import Joint
-from narrowcast.planning.subscribers.direct import Direct
-from narrowcast.planning.topics.cover import Cover
+from narrowcast.planning.report import FitReport
+from narrowcast.spark.planning.large import LARGE_PLANNERS
+from narrowcast.spark.planning.parameters import make_planner
 from narrowcast.spark.problems import plainly
 from narrowcast.spark.stages.boxes import bring_boxes
-from narrowcast.spark.stages.network import COLUMNS, NOWHERE, NetworkTables
-from narrowcast.validation import check_channels, check_seed, check_whole
+from narrowcast.spark.stages.collection import LIMIT, collected, excess, too_much
+from narrowcast.spark.stages.evaluate import evaluate, false_exclusions
+from narrowcast.spark.stages.network import NOWHERE, NetworkTables
+from narrowcast.validation import check_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
-    from pyspark import Broadcast
-
-    from narrowcast.model.labels import Labels
     from narrowcast.model.plan import ChannelPlan
-    from narrowcast.planning.base import Planner
+    from narrowcast.planning.base import ChoosingPlanner, Planner
+    from narrowcast.spark.planning.large import LargePlanner
     from narrowcast.spark.stages.interest import InterestFrames
-
-#: Wanted pairs that the driver takes. Its Python process grew by 31 to 33 bytes a pair at most, measured
-#: with 3 and 9 million, which makes about 1.6 GB here; what a planner needs for itself comes on top.
-LIMIT = 50_000_000
-#: Parameters that every method may have, and that are not given as one of its own.
-COMMON = ("channels", "seed", "boxes", *COLUMNS)
-#: What plans above the limit.
-Large: TypeAlias = Joint | Cover | Direct | Rassoc | Ncut
-_SPECTRAL = (
-    *("similarity", "dimensions", "history", "normalise", "levels", "groups", "landmarks", "table", "offset"),
-    *("clustering", "restarts"),
-)
-#: Methods that plan above the limit, and their parameters that they also have there.
-ON_SPARK: dict[type[Large], tuple[str, ...]] = {
-    Joint: ("sessions", "alpha", "beta", "sweeps", "restarts", "seconds"),
-    Cover: ("clusters", "rounds", "restarts", "cost_n", "interval", "seconds"),
-    Direct: ("balance", "sample", "merged", "passes", "soft"),
-    Rassoc: _SPECTRAL,
-    Ncut: (*_SPECTRAL, "sigma", "kernel", "form"),
-}
-#: What is said where all rows would be embedded in one place.
-ONE_TABLE = (
-    "above the limit {} compares everybody with one table of landmarks (table=true); with levels=2 or more, "
-    "groups find coordinates as published"
-)
-#: Pairs that a worker looks at in one go: finding labels among all costs once per go, not once per batch.
-CHUNK = 1 << 20
-
-
-def to_interest(frames: InterestFrames, *, limit: int = LIMIT, everybody: bool = False) -> Interest:
-    """Bring an interest to the driver.
-
-    Labels travel once and pairs as two numbers of four bytes each, so that neither Spark's limit on
-    results nor the driver's memory is met early. However the tables are cut, the same interest comes out.
-
-    Parameters
-    ----------
-    frames
-        Who wants what, and the rates.
-    limit
-        The most wanted pairs, and the most flows, to take.
-    everybody
-        Whether those who want none of the flows are in it as well, as far as the frames know them.
-
-    Raises
-    ------
-    ParameterError
-        When there are more, before any is brought over.
-    """
-    if over := _over(frames, limit):
-        raise ParameterError(f"{over}, or raise the limit on a driver with more memory")
-    return _brought(frames, everybody=everybody)
-
-
-def _brought(frames: InterestFrames, *, everybody: bool = False) -> Interest:
-    """Return the interest, however large it is, with those who want none of the flows where asked."""
-    with plainly("bring the interest to the driver"):
-        interests = frames.interests.select("subscriber", "flow")
-        rates = frames.rates.select("flow", "rate").toArrow()
-        people = interests.select("subscriber").distinct()
-        if everybody and frames.subscribers is not None:
-            people = frames.subscribers.select("subscriber")
-        column = labels_in(people.toArrow(), "subscriber", "interests")
-        wanted = labels_in(interests.select("flow").distinct().toArrow(), "flow", "interests")
-        subscribers, _ = encode("subscriber", column)
-        # Nobody's interest yet: it checks the rates, and numbers the flows as every interest does.
-        empty = pa.table({"subscriber": column.slice(0, 0), "flow": wanted.slice(0, 0)})
-        rated = Interest.from_tables(empty, rates)
-        flows, [known, _] = encode("flow", rated.flows, wanted)
-        rate = np.ones(len(flows))
-        rate[known] = rated.rate
-        shipped = interests.sparkSession.sparkContext.broadcast((subscribers, flows))
-        try:
-            codes = interests.mapInArrow(partial(_coded, labels=shipped), "row int, column int").toArrow()
-        finally:
-            shipped.destroy()
-    row, place = codes["row"].to_numpy(), codes["column"].to_numpy()
-    return Interest(relation_of(row, place, (len(subscribers), len(flows))), rate, subscribers, flows)
-
-
-def _over(frames: InterestFrames, limit: int) -> str:
-    """Return what is too much for the driver, and what to do about it; nothing where all is within."""
-    from pyspark.sql import functions as sf
-
-    with plainly("count the interest"):
-        pairs = frames.interests.agg(sf.count("*").alias("pairs"))
-        [counts] = pairs.crossJoin(frames.rates.agg(sf.count("*").alias("flows"))).collect()
-    for what, count in (("wanted pairs", counts.pairs), ("flows", counts.flows)):
-        if count > limit:
-            return _too_much(count, what, limit)
-    return ""
 
 
 class Planned(NamedTuple):
@@ -143,8 +43,8 @@ class Planned(NamedTuple):
         What made it: for `auto` what that chose.
     path
         `driver`, or `spark` where the driver only held who is in which channel.
-    planner
-        What else it has found out, on the driver.
+    report
+        What else the planner found on the driver; empty where the plan was made on Spark.
     costs
         What the method itself knows that it costs, by the cost model's name, where that was counted on Spark.
     note
@@ -158,7 +58,7 @@ class Planned(NamedTuple):
     interest: Interest
     method: str
     path: Literal["driver", "spark"]
-    planner: Planner | None = None
+    report: FitReport = FitReport()
     costs: Mapping[str, float] = MappingProxyType({})
     note: str = ""
     how: Mapping[str, Any] = MappingProxyType({})
@@ -176,11 +76,8 @@ def make_plan(
 ) -> Planned:
     """Make a plan by any registered method, and check that it serves everybody.
 
-    Up to the limit that is done on the driver. Above it, `joint` can do with less, and so can `auto` where
-    there is no network to plan for: with the distinct sets of users of flows on the driver where these are
-    within the limit, and on Spark where they are not. See `packed` and `distributed`. For `cover`,
-    subscribers choose their clusters on Spark, for `direct` they move between them there, and for `rassoc`
-    and `ncut` groups of them find coordinates: see `covering`, `clustering` and `spectral`.
+    Up to the limit that is done on the driver, above it on Spark, by the methods of `LARGE_PLANNERS`; `auto`
+    is one of these where there is no network to plan for.
 
     Methods that cluster subscribers, and `broadcast`, have everybody in their plans, also those who want none
     of the flows, as far as the frames know them.
@@ -211,81 +108,51 @@ def make_plan(
     """
     check_whole("limit", limit)
     planner = make_planner(method, channels=channels, seed=seed, params=params, network=network)
-    if over := _over(frames, limit):
-        return _plan_large(frames, _large(planner, params or {}, over), limit)
-    interest = _brought(frames, everybody=getattr(planner, "everybody", False))
-    if needs_boxes(method) and frames.boxes is not None:
-        planner.boxes = bring_boxes(frames.boxes, interest.subscribers)  # type: ignore[attr-defined]
+    if over := excess(frames, limit):
+        return _plan_large(frames, *_large(method, planner, params or {}, over), limit)
+    interest = collected(frames, everybody=planner.capabilities.all_subscribers)
+    if planner.capabilities.boxes and frames.boxes is not None:
+        boxes = bring_boxes(frames.boxes, interest.subscribers)
+        planner = make_planner(
+            method, channels=channels, seed=seed, params=params, network=network, boxes=boxes
+        )
     plan = planner.fit(interest).plan_
     plan.validate(interest)
-    return Planned(plan, interest, getattr(planner, "method_", method), "driver", planner)
+    return Planned(plan, interest, planner.report_.method or method, "driver", planner.report_)
 
 
-def _large(planner: Planner, params: Mapping[str, Any], over: str) -> Large:
-    """Return what plans an interest that is over the limit, or say that nothing does."""
-    nothing = Interest(np.zeros((0, 0)))
-    # On one level joint saves waste as well: what users filter is what they want, and that.
-    if isinstance(planner, Auto) and (chosen := planner.fit(nothing).method_) != "partial":
-        channels, seed, sessions = planner.channels, planner.seed, planner.sessions
-        planner = Joint(channels=channels, seed=seed, sessions=sessions)
-        if chosen == "direct":
-            planner = Direct(channels=channels, seed=seed)
-    if not isinstance(planner, Large):
+def _large(method: str, planner: Planner, params: Mapping[str, Any], over: str) -> tuple[str, LargePlanner]:
+    """Return the method for an interest that is over the limit, and what plans there, or refuse."""
+    if planner.capabilities.chooses:
+        method, planner = cast("ChoosingPlanner", planner).for_large()
+    if method not in LARGE_PLANNERS:
+        *others, last = (name for name in LARGE_PLANNERS if name != "joint")
         raise ParameterError(
             f"{over}, raise the limit on a driver with more memory, or take --method joint, which then plans "
-            "on Spark, as cover, direct, rassoc and ncut do"
+            f"on Spark, as {', '.join(others)} and {last} do"
         )
-    method, known = type(planner).__name__.lower(), ON_SPARK[type(planner)]
+    known = LARGE_PLANNERS[method].parameters
     if odd := [name for name in params if name not in ("cost", *known) and params[name] != "linear"]:
         name = {"start": "--from", "pinned": "--pinned"}.get(odd[0], odd[0])
         raise ParameterError(
             f"{name} is given, which {method} does without on Spark, and {over}, raise the limit, or leave "
             f"{name} out; there it takes {', '.join(known)}"
         )
-    return planner.fit(nothing)
+    return method, LARGE_PLANNERS[method](planner.fit(Interest(np.zeros((0, 0)))))
 
 
-def _plan_large(frames: InterestFrames, planner: Large, limit: int) -> Planned:
-    """Plan from the distinct sets of users of flows, or where subscribers are."""
-    # These build on what is here: they cannot be known when this module is made.
-    from narrowcast.lab.spark.spectral import spectral_clusters
-    from narrowcast.spark.planning.clustering import clustered
-    from narrowcast.spark.planning.covering import covered
-    from narrowcast.spark.planning.distributed import plan_packed
-    from narrowcast.spark.planning.packed import packed
-    from narrowcast.spark.stages.evaluate import false_exclusions
-
-    note = ""
-    path: Literal["driver", "spark"] = "spark"
-    known: dict[str, float] = {}
-    how: dict[str, Any] = {}
-    method = type(planner).__name__.lower()
-    if isinstance(planner, Cover):
-        with covered(frames, planner, limit=limit) as job:
-            plan = job.plan()
-            interest = job.interest(plan)
-            known["overall"] = job.cost
-    elif isinstance(planner, Direct):
-        with clustered(frames, planner, limit=limit) as clusters:
-            plan, how = clusters.plan(), clusters.how
-            interest = clusters.interest(plan)
-    elif isinstance(planner, Rassoc | Ncut):
-        with spectral_clusters(frames, planner, limit=limit) as clusters:
-            plan, how = clusters.plan(), clusters.how
-            interest = clusters.interest(plan)
-        if planner.levels == 1 and not planner.table:
-            note = ONE_TABLE.format(method)
-    else:
-        with packed(frames) as found:
-            plan, interest = plan_packed(found, planner, limit=limit)
-            path = "driver" if found.entries <= limit else "spark"
+def _plan_large(frames: InterestFrames, method: str, planner: LargePlanner, limit: int) -> Planned:
+    """Plan where the interest is, and check that the plan serves everybody."""
+    found = planner.plan(frames, limit=limit)
     with plainly("check the plan"):
-        missed = false_exclusions(frames, plan).limit(3).collect()
+        missed = false_exclusions(frames, found.plan).limit(3).collect()
     if missed:
         first = ", ".join(f"subscriber {row.subscriber!r} wants flow {row.flow!r}" for row in missed)
         raise PlanError(f"some wanted pairs are not served: {first}; plan again for this interest")
-    how = {"where": path, "limit": limit, **how}
-    return Planned(plan, interest, method, path, costs=known, note=note, how=how)
+    how = {"where": found.path, "limit": limit, **found.how}
+    return Planned(
+        found.plan, found.interest, method, found.path, costs=found.costs, note=found.note, how=how
+    )
 
 
 def costs_of(
@@ -314,67 +181,10 @@ def costs_of(
     models = COSTS.made(costs, **network.given, **params)
     if planned.interest.n_wants or not planned.plan.n_subscribers:
         return {name: model.score(planned.interest, planned.plan).total for name, model in models.items()}
-    from narrowcast.spark.stages.evaluate import evaluate  # builds on what is here
-
     names = [name for name, model in models.items() if model.additive or costs is not None]
     found = evaluate(frames, planned.plan, name=planned.method, costs=names, network=network, params=params)
     totals = {name: cost.total for name, cost in found.methods[found.name].costs.items()}
     return dict(sorted({**planned.costs, **totals}.items())) if costs is None else totals
-
-
-def make_planner(
-    method: str,
-    *,
-    channels: int | None,
-    seed: int = 0,
-    params: Mapping[str, Any] | None = None,
-    network: NetworkTables = NOWHERE,
-) -> Planner:
-    """Return a planner, ready to be fitted; what it takes is checked first.
-
-    Parameters
-    ----------
-    method, channels, seed, params, network
-        As for `make_plan`.
-
-    Examples
-    --------
-    >>> make_planner("pairwise", channels=3, params={"topp": 9})
-    Traceback (most recent call last):
-    narrowcast.errors.ParameterError: method 'pairwise' has no parameter 'topp'; it has: top, distance
-    """
-    make = PLANNERS[method]
-    params = dict(params or {})
-    check_channels(channels)
-    check_seed(seed)
-    taken = inspect.signature(make).parameters
-    given = {name: value for name, value in network.given.items() if name in taken}
-    _check_params(method, params, given)
-    return make(channels=channels, seed=seed, **params, **given)
-
-
-def check_planner(
-    method: str, *, channels: int | None, seed: int = 0, filters: bool = False, **given: Any
-) -> None:
-    """Refuse what a method would refuse once it has the interest, before there is one.
-
-    Parameters
-    ----------
-    method, channels, seed, given
-        As for `make_planner`.
-    filters
-        Whether there will be filters, for methods that look at their boxes.
-
-    Examples
-    --------
-    >>> check_planner("pairwise", channels=None)
-    Traceback (most recent call last):
-    narrowcast.errors.ParameterError: channels is None; pairwise needs a whole number of at least 1
-    """
-    planner: Any = make_planner(method, channels=channels, seed=seed, **given)
-    if needs_boxes(method) and filters:
-        planner.boxes = np.zeros((0, 1)), np.zeros((0, 1))
-    planner.fit(Interest(np.zeros((0, 0))))
 
 
 def check_large(
@@ -405,78 +215,4 @@ def check_large(
     check_whole("limit", limit)
     if pairs is not None and pairs > limit:
         planner = make_planner(method, channels=channels, seed=seed, params=params, network=network)
-        _large(planner, params or {}, _too_much(pairs, "wanted pairs", limit))
-
-
-def _too_much(count: int, what: str, limit: int) -> str:
-    """Return what is too much for the driver, and what to do about it."""
-    return (
-        f"the interest has {count:,} {what} and the driver takes {limit:,}; "
-        "keep fewer flows (the heaviest cells, the last events)"
-    )
-
-
-def parameters_of(method: str) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a method that are its own: without channels, seed and the network."""
-    taken = inspect.signature(PLANNERS[method]).parameters
-    return {name: each for name, each in taken.items() if name not in COMMON}
-
-
-def takes_network(method: str) -> bool:
-    """Return whether a method plans for a network, where one is given."""
-    return "topology" in inspect.signature(PLANNERS[method]).parameters
-
-
-def needs_boxes(method: str) -> bool:
-    """Return whether a method plans by the boxes of filters."""
-    return "boxes" in inspect.signature(PLANNERS[method]).parameters
-
-
-def _check_params(method: str, params: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Refuse parameters that a method does not have, and miss those that it needs."""
-    own = parameters_of(method)
-    known = ", ".join(own) or "none besides channels and seed"
-    open_ended = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in own.values())
-    for name in params:
-        if name in COMMON:
-            raise ParameterError(f"{name} is among the parameters of {method!r}; give it as {name} itself")
-        if name not in own and not open_ended:
-            raise ParameterError(f"method {method!r} has no parameter {name!r}; it has: {known}")
-    for name, each in inspect.signature(PLANNERS[method]).parameters.items():
-        needed = each.kind is inspect.Parameter.KEYWORD_ONLY and each.default is inspect.Parameter.empty
-        if needed and name not in ("channels", "seed", *params, *given):
-            raise ParameterError(f"method {method!r} needs the parameter {name!r}; set it")
-
-
-def chunks(batches: Iterator[pa.RecordBatch], size: int = CHUNK) -> Iterator[pa.Table]:
-    """Yield the rows of many batches in tables of at least `size` rows, the last one excepted.
-
-    Examples
-    --------
-    >>> batches = pa.table({"flow": range(5)}).to_batches(max_chunksize=1)
-    >>> [table.num_rows for table in chunks(iter(batches), 2)]
-    [2, 2, 1]
-    """
-    held: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        held.append(batch)
-        rows += batch.num_rows
-        if rows >= size:
-            yield pa.Table.from_batches(held)
-            held, rows = [], 0
-    if rows:
-        yield pa.Table.from_batches(held)
-
-
-def _coded(
-    batches: Iterator[pa.RecordBatch], labels: Broadcast[tuple[Labels, Labels]]
-) -> Iterator[pa.RecordBatch]:
-    """Yield wanted pairs as positions among all subscribers and all flows."""
-    subscribers, flows = labels.value
-    for table in chunks(batches):
-        row, column = (
-            pc.index_in(labels_in(table, name, "interests").cast(known.type), value_set=known)
-            for name, known in (("subscriber", subscribers), ("flow", flows))
-        )
-        yield pa.RecordBatch.from_arrays([row, column], names=["row", "column"])
+        _large(method, planner, params or {}, too_much(pairs, "wanted pairs", limit))

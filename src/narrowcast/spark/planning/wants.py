@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from narrowcast.model.interest import Interest
 from narrowcast.model.labels import encode, labels_in
 from narrowcast.model.relation import relation, relation_of
-from narrowcast.spark.planning.plan import chunks
+from narrowcast.spark.batches import chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

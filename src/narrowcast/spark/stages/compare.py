@@ -13,8 +13,8 @@ import pyarrow as pa
 from narrowcast.costs.base import COSTS
 from narrowcast.errors import ParameterError
 from narrowcast.model.interest import Interest
-from narrowcast.planning.base import PLANNERS
-from narrowcast.spark.planning.plan import COMMON, make_planner, needs_boxes, parameters_of
+from narrowcast.planning.base import PLANNERS, planners
+from narrowcast.spark.planning.parameters import COMMON, make_planner, parameters_of
 from narrowcast.spark.stages.evaluate import excess_share
 from narrowcast.spark.stages.network import NOWHERE, NetworkTables
 from narrowcast.spark.stages.trial import Trial, trials
@@ -35,10 +35,6 @@ if TYPE_CHECKING:
 #: What is always there to compare with; `ideal` is no plan but what none can beat.
 ALWAYS = ("unicast", "broadcast", "per-flow", "hash")
 IDEAL = "ideal"
-#: The method that takes one of the others: compared only where it is asked for.
-_CHOOSES = "auto"
-#: Methods whose plan is the same with any number of channels.
-_ANYHOW = ("unicast", "broadcast")
 #: What rows are ordered by: the first of these that there is, else the first by name.
 _FIRST = ("network", "waste")
 #: What files have of replayed events, the two that are no counts first.
@@ -189,7 +185,7 @@ def compare(
     channels
         The most channels; of several numbers each is tried.
     methods
-        Names of `PLANNERS`; all where left out, but those that plan by boxes, which have to be named.
+        Names of `PLANNERS`; where left out all, but those that plan by boxes or choose among others.
     seed
         Of what methods leave to chance.
     params
@@ -230,23 +226,24 @@ def compare(
     # First of all: what is wrong with a network is wrong for all methods.
     ideal = {name: models[name].ideal(interest) for name in names}
     rows = [Compared(IDEAL, costs=ideal, excess_share=excess_share(ideal, interest.n_subscribers))]
-    planners: list[tuple[str, int | None, Planner]] = []
+    trying: list[tuple[str, int | None, Planner]] = []
     for method in chosen:
         own = {name: value for name, value in (params or {}).items() if name in parameters_of(method)}
-        for count in counts[:1] if method in _ANYHOW else counts:
+        fixed = PLANNERS[method].capabilities.clusters == "nothing"
+        for count in counts[:1] if fixed else counts:
             try:
-                planner = make_planner(method, channels=count, seed=seed, params=own, network=network)
+                planner = make_planner(
+                    method, channels=count, seed=seed, params=own, network=network, boxes=boxes
+                )
             except ParameterError as error:
                 rows.append(Compared(method, count, problem=str(error)))
                 continue
-            if needs_boxes(method):
-                planner.boxes = boxes  # type: ignore[attr-defined]
-            planners.append((method, None if method in _ANYHOW else count, planner))
+            trying.append((method, None if fixed else count, planner))
     made: dict[str, tuple[ChannelPlan, str]] = {}
-    with closing(trials(interest, [planner for *_, planner in planners])) as results:
-        for done, (method, asked, _) in enumerate(planners):
+    with closing(trials(interest, [planner for *_, planner in trying])) as results:
+        for done, (method, asked, _) in enumerate(trying):
             if tell is not None:
-                tell(method, done, len(planners))
+                tell(method, done, len(trying))
             trial = next(results)
             plan = trial.plan
             scores = {} if plan is None else {name: models[name].score(interest, plan) for name in names}
@@ -256,7 +253,7 @@ def compare(
     replayed = None
     if replay is not None:
         if tell is not None:
-            tell("replay", len(planners), len(planners))
+            tell("replay", len(trying), len(trying))
         replayed = replay(made)
         found = {**replayed.plans, IDEAL: replayed.baselines[IDEAL]}
         rows = [dataclasses.replace(row, replayed=found.get(_key(row))) for row in rows]
@@ -288,9 +285,7 @@ def methods_of(methods: Iterable[str] | None, params: Mapping[str, Any]) -> list
     >>> methods_of(["mst"], {"top": 9})
     ['unicast', 'broadcast', 'per-flow', 'hash', 'mst']
     """
-    named = (
-        [name for name in PLANNERS if name != _CHOOSES] if methods is None else list(dict.fromkeys(methods))
-    )
+    named = planners(boxes=False, chooses=False) if methods is None else list(dict.fromkeys(methods))
     for name in named:
         if name != IDEAL:
             PLANNERS[name]

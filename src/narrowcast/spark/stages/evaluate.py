@@ -27,9 +27,10 @@ from narrowcast.model.ownership import by_subscription
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation_of, rows_of
 from narrowcast.planning.baselines.simple import Hash, PerFlow, Unicast
-from narrowcast.spark.planning.plan import LIMIT, chunks, to_interest
+from narrowcast.spark.batches import chunks
 from narrowcast.spark.problems import plainly
 from narrowcast.spark.stages.blocks import Blocks, copies, members, placed
+from narrowcast.spark.stages.collection import LIMIT, to_interest
 from narrowcast.spark.stages.network import NOWHERE, NetworkTables
 from narrowcast.spark.stages.ownership import bring_owners
 from narrowcast.spark.stages.shipping import shipped
@@ -184,8 +185,7 @@ def evaluate(
         n_pairs, sizes = _checked(frames, everywhere, channels)
         blocks = Blocks.of_sizes(sizes, channels, block_size)
         if costs is None and n_pairs > limit:
-            unasked = set(COSTS)
-            models = {each: model for each, model in models.items() if model.additive or each not in unasked}
+            models = {each: model for each, model in models.items() if model.additive or COSTS.needs(each)}
         in_parts = {each: model for each, model in models.items() if model.additive}
         everybody = _everybody(frames, plan, network)
         scores = _scored(frames, everywhere, blocks, everybody, in_parts)

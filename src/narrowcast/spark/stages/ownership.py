@@ -14,9 +14,8 @@ from narrowcast.model.interest import Interest
 from narrowcast.model.labels import encode, labels_in
 from narrowcast.model.ownership import by_subscriber
 from narrowcast.model.relation import relation_of, rows_of
-from narrowcast.planning.baselines.simple import Broadcast
-from narrowcast.routing.choice import CLUSTERS
-from narrowcast.spark.planning.plan import make_planner
+from narrowcast.planning.base import planners
+from narrowcast.spark.planning.parameters import make_planner
 from narrowcast.spark.problems import plainly
 from narrowcast.spark.stages.boxes import boxes_of
 from narrowcast.spark.stages.interest import InterestFrames, from_matches
@@ -62,11 +61,11 @@ def check_by(by: str, method: str, inputs: Inputs, **asks: Any) -> None:
             f"--by subscription goes by the events that each matches, and --flows is {inputs.flows}; leave "
             "one out"
         )
-    planner = make_planner(method, **asks)
-    if isinstance(planner, Broadcast) or not getattr(planner, "everybody", False):
+    if make_planner(method, **asks).capabilities.clusters != "subscribers":
+        known = ", ".join(planners(clusters="subscribers"))
         raise ParameterError(
             f"--by subscription is given, and method {method!r} puts flows into channels; take one that "
-            f"clusters subscribers: {', '.join(CLUSTERS)}"
+            f"clusters subscribers: {known}"
         )
 
 

@@ -28,9 +28,8 @@ from narrowcast.model.matches import Matches
 from narrowcast.model.relation import relation_of, rows_of
 from narrowcast.model.schema import EVENT_ID, Schema
 from narrowcast.planning.baselines.simple import stable_hash
-from narrowcast.routing import Method, ThresholdRouter, over_placed
+from narrowcast.routing import Method, over_placed
 from narrowcast.routing.choice import router_maker
-from narrowcast.routing.decision import routed
 from narrowcast.routing.replay import Replay
 from narrowcast.routing.routes import Flows, Routes, positions_of
 from narrowcast.spark.problems import plainly
@@ -307,9 +306,7 @@ def _job(
     routes = []
     for each, fit in zip(plans.values(), fitted, strict=True):
         router = router_maker(each.router, each.params)(network)
-        if isinstance(router, ThresholdRouter):
-            router = router.settled(fit.plan)
-        routes.append(_Route.of(fit, router))
+        routes.append(_Route.of(fit, router.settled(fit.plan)))
     numbers = pa.array(np.arange(len(everybody)))
     names = everybody.take(pa.array(nowhere))
     return _Job(numbers, ids, place, routes, network, among, tables.published, nowhere, names, seed, block)
@@ -414,7 +411,7 @@ def _sums(block: _Block, job: _Job) -> Iterator[tuple[int, str, ArrayLike]]:
             flow = positions_of(block.flow, route.known)
             carried = np.append(np.diff(route.plan.carries.indptr) > 0, False)
             outside = ~carried[flow] & (wanted > 0)
-        sent = routed(route.router, flow, block.interested, plan, block.publisher)
+        sent = route.router.route(flow, block.interested, plan, block.publisher)
         messages = again.messages(sent, route.plan)
         yield number, "cost", again.cost(sent, route.plan)
         for name in ("channel", "received", "direct", "wasted"):

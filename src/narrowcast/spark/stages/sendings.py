@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from narrowcast.routing.choice import router_for, router_parameters
+from narrowcast.planning.base import router_for
+from narrowcast.routing.choice import router_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -51,14 +51,14 @@ class Trial:
     problem
         Why it made none, in one line.
     method
-        The method that made it, where the planner chose among others.
+        The method that made it, where the planner chose among others; empty elsewhere.
     """
 
     seconds: float | None = None
     megabytes: float | None = None
     plan: ChannelPlan | None = None
     problem: str = ""
-    method: str | None = None
+    method: str = ""
 
 
 def trials(interest: Interest, planners: Sequence[Planner]) -> Generator[Trial, None, None]:
@@ -152,7 +152,7 @@ def _tried(interest: Interest, wanting: Interest, path: Path) -> Trial:
     """Fit a planner to all, or to those who want something, and say what that took or why it failed."""
     try:
         planner: Planner = _load(path)
-        interest = interest if getattr(planner, "everybody", False) else wanting
+        interest = interest if planner.capabilities.all_subscribers else wanting
         _warm(type(planner))
         with suppress(OSError):  # only Linux forgets how much there was at most
             Path("/proc/self/clear_refs").write_text("5")
@@ -162,7 +162,7 @@ def _tried(interest: Interest, wanting: Interest, path: Path) -> Trial:
         seconds = time.perf_counter() - start
         _, most = _resident()
         plan.validate(interest)
-        return Trial(seconds, max(0, most - before) / 1e6, plan, method=getattr(planner, "method_", None))
+        return Trial(seconds, max(0, most - before) / 1e6, plan, method=planner.report_.method)
     except NarrowcastError as error:
         return Trial(problem=" ".join(str(error).split()))
     except MemoryError:

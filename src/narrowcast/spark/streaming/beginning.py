@@ -12,9 +12,9 @@ import pyarrow as pa
 from narrowcast.model.interest import Interest
 from narrowcast.model.labels import encode
 from narrowcast.model.relation import relation_of, rows_of
-from narrowcast.spark.planning.plan import to_interest
 from narrowcast.spark.problems import plainly
 from narrowcast.spark.sources.tables import ingest
+from narrowcast.spark.stages.collection import to_interest
 from narrowcast.spark.stages.interest import from_topics
 from narrowcast.spark.streaming.standing import plain, read_start
 from narrowcast.spark.streaming.update import REJECTED

@@ -359,7 +359,7 @@ class Follow:
             rejected,
             method=self.method,
             params=self.params,
-            seed=getattr(getattr(self.planner, "planner", self.planner), "seed", 0),
+            seed=self.planner.seed,
             cost=cost,
         )
         return cost

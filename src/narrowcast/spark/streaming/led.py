@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +12,7 @@ from narrowcast.model.diff import delta_between, renumbered
 from narrowcast.model.interest import Interest
 from narrowcast.model.labels import positions
 from narrowcast.model.relation import holds
-from narrowcast.planning.baselines.static import Static
-from narrowcast.planning.replan import HALF_LIFE, Replanner, changed, observed, read_changes
+from narrowcast.planning.replan import changed, read_changes
 from narrowcast.spark.streaming.standing import Standing
 from narrowcast.spark.streaming.update import REJECTED
 
@@ -87,13 +85,13 @@ class Led:
 
     def first(self, interest: Interest) -> ChannelPlan:
         """Return a first plan for an interest."""
-        self._online = self._fitted(interest, None)
+        self._online = self.planner.resumed(interest, None)
         return self._online.plan_
 
     @property
     def half_life(self) -> float:
         """Seconds in which an event comes to count half."""
-        return float(getattr(self.planner, "half_life", HALF_LIFE))
+        return self.planner.half_life
 
     def take(
         self,
@@ -128,7 +126,7 @@ class Led:
             if not piece.rows.num_rows:
                 continue
             interest, online = self._ready(interest, before.plan, piece)
-            sent = sent or _messages(online)
+            sent = sent or dict(online.messages_)
             ignored += ignored_of(interest, piece.rows)
             online.update(piece.rows)
             interest = changed(interest, piece.rows)
@@ -137,17 +135,16 @@ class Led:
         told = None if found is None else found.counts(interest.flows, before.span, self.half_life)
         rate = interest.rate
         if told is not None:
-            online = self._online = self._online or self._fitted(interest, before.plan)
-            sent = sent or _messages(self._online)
+            online = self._online = self._online or self.planner.resumed(interest, before.plan)
+            sent = sent or dict(online.messages_)
             until = None if found is None or found.span is None else found.span.until / 1e6
-            interest = self._observed(interest, *told, until)
-            sent = sent if self._online is online else {}
+            interest = _observed(online, interest, *told, until)
         if self._online is None or not (changes or told):
             plan, delta, messages = before.plan, delta_between(before.plan, before.plan), {}
         else:
             plan, delta = numbered_like(before.plan, self._online.plan_)
             plan.validate(interest)
-            messages = {kind: n - sent.get(kind, 0) for kind, n in _messages(self._online).items()}
+            messages = {kind: n - sent.get(kind, 0) for kind, n in self._online.messages_.items()}
         bad = sum(part.num_rows for part in rejected)
         span = before.span if found is None else found.span
         if found is not None:
@@ -166,39 +163,6 @@ class Led:
             rated=not np.array_equal(rate, interest.rate),
         )
 
-    def _observed(
-        self, interest: Interest, events: pa.Table, seconds: float, until: float | None
-    ) -> Interest:
-        """Have the planner learn how often flows send, and return the interest as it believes it now.
-
-        These are the events of so many seconds, until a time, by which rounds may be due.
-        """
-        assert self._online is not None
-        online: Any = self._online
-        learned = observed(interest, events, seconds, half_life=self.half_life)
-        if not hasattr(online, "observe"):
-            self._online = self._fitted(learned, online.plan_)
-            return learned
-        online.observe(events, seconds)
-        if until is not None and hasattr(online, "advance"):
-            online.advance(until)
-        if not hasattr(online, "interest_"):
-            return learned
-        believed: Interest = online.interest_
-        rate = believed.rate[positions("flow", interest.flows, believed.flows)]
-        return Interest(interest.wants, rate, interest.subscribers, interest.flows)
-
-    def _fitted(self, interest: Interest, plan: ChannelPlan | None) -> OnlinePlanner:
-        """Return a planner that goes on from a plan."""
-        made = copy(self.planner)
-        if isinstance(made, Replanner):
-            if isinstance(made.planner, Static) and made.planner.start is None:
-                made.planner = copy(made.planner)
-                made.planner.start = plan
-        elif hasattr(made, "start") and plan is not None:
-            made.start = plan
-        return made.fit(interest)
-
     def _ready(self, interest: Interest, plan: ChannelPlan, piece: Piece) -> tuple[Interest, OnlinePlanner]:
         """Return the interest and the planner, with labels of the types of a piece where there were none."""
         kinds = {name: piece.rows.schema.field(name).type for name in ("subscriber", "flow")}
@@ -208,13 +172,23 @@ class Led:
             interest = Interest(interest.wants, interest.rate, *typed)
             self._online = None
         if self._online is None:
-            self._online = self._fitted(interest, plan)
+            self._online = self.planner.resumed(interest, plan)
         return interest, self._online
 
 
-def _messages(planner: OnlinePlanner) -> dict[str, int]:
-    """Return the messages that a planner has counted so far."""
-    return dict(getattr(planner, "messages_", {}))
+def _observed(
+    online: OnlinePlanner, interest: Interest, events: pa.Table, seconds: float, until: float | None
+) -> Interest:
+    """Have the planner learn how often flows send, and return the interest as it believes it now.
+
+    These are the events of so many seconds, until a time, by which rounds may be due.
+    """
+    online.observe(events, seconds)
+    if until is not None:
+        online.advance(until)
+    believed = online.interest_
+    rate = believed.rate[positions("flow", interest.flows, believed.flows)]
+    return Interest(interest.wants, rate, interest.subscribers, interest.flows)
 
 
 def moved_of(before: NDArray[np.float64], after: NDArray[np.float64]) -> int:

@@ -122,12 +122,12 @@ def test_what_is_sent_to_the_root_is_its_load() -> None:
     )
     found, tree = _load(planner, 1.0, 0), planner.embedding_.tree
     count = 0
-    for step in planner.report_.steps:
+    for step in planner.traffic_.steps:
         above = tree.levels[step.level][step.group].parent
         between = step.what in ("landmarks", "parent", "table")
         count += step.bytes if step.group == 0 or (between and above == 0) else 0
-    assert found["root_bytes"] == count > planner.report_.of_root().bytes
-    others = [each.bytes for each in planner.report_.of_coordinators()]
+    assert found["root_bytes"] == count > planner.traffic_.of_root().bytes
+    others = [each.bytes for each in planner.traffic_.of_coordinators()]
     assert found["coordinator_bytes"] == pytest.approx(np.mean(others))
 
 

@@ -209,7 +209,7 @@ def _load(planner: Any, taken: float, seed: int) -> dict[str, Any]:
     Local coordinates are there before it begins. The projection goes down and clusters with it, up and down
     once more. What is not of coordinates is taken as a whole: it is done on one core here.
     """
-    report, tree = planner.report_, planner.embedding_.tree
+    report, tree = planner.traffic_, planner.embedding_.tree
     rng = np.random.default_rng([seed, 4])
     branch = branch_seconds(tree, report, ("projection",), passes=3, rng=rng)
     # Group 0 of each level is the root's, and what others send to these and hear from them is its as well.

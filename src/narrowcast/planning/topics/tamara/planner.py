@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
@@ -16,6 +17,7 @@ from narrowcast.model.interest import Interest
 from narrowcast.model.labels import column_of, labels_in, numbers_in, positions
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation_of, rows_of
+from narrowcast.planning.base import BasePlanner, Capabilities
 from narrowcast.planning.replan import check_counts, read_changes, seconds_of
 from narrowcast.planning.topics.tamara.protocol import Protocol, Rules
 from narrowcast.validation import check_channels, check_seed, check_whole
@@ -32,7 +34,7 @@ _FOREVER = 1e15
 Pair = Literal["all", "common"]
 
 
-class Tamara:
+class Tamara(BasePlanner):
     """Clusters of topics that adapt to who wants what, by local decisions (tamara2007).
 
     Topics with much the same audience share a channel; whoever wants enough of them joins it, and filters the
@@ -81,6 +83,7 @@ class Tamara:
     [{'subscriber': 0, 'channel': 1}]
     """
 
+    capabilities = Capabilities(warm_start="optional", online=True)
     #: Whether clusters and members look at themselves in every round.
     tidy = False
 
@@ -204,6 +207,13 @@ class Tamara:
                 if wanted[member]:
                     system.join(member, cluster)
             system.clusters[cluster].checked = len(system.clusters[cluster].members)
+
+    def resumed(self, interest: Interest, plan: ChannelPlan | None) -> Self:
+        """Return a copy fitted to an interest that begins with the clusters of a plan, where there is one."""
+        again = copy(self)
+        if plan is not None:
+            again.start = plan
+        return again.fit(interest)
 
     def update(self, changes: pa.Table) -> PlanDelta:
         """Take up a table of changes (time, subscriber, flow, action) and return what changed in `plan_`.
