@@ -101,9 +101,7 @@ class PlanStore:
                     return found
             version = self._version(name)
             if version is None:
-                raise PlanError(
-                    f"{self.folder} was replaced by another plan while it was read; read it again"
-                )
+                raise PlanError(f"{self.folder} was replaced while it was read; read it again")
         if not version.is_dir():
             raise PlanError(
                 f"{self.folder / CURRENT} points to {version}, which does not exist; write the plan again"
