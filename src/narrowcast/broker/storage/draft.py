@@ -9,7 +9,7 @@ import sqlite3
 import tarfile
 import tempfile
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -90,8 +90,12 @@ class Draft:
         """Copy the facts and the plan that they name: both of one moment."""
         facts, plan = _bytes_of(self._data / FILE), PlanStore(self._data / PLAN)
         if plan.name is not None:
+            used = None
+            if facts is not None:
+                with suppress(msgspec.MsgspecError):  # whoever reads the facts reports it
+                    used = msgspec.json.decode(facts, type=Facts).plan
             with _copying(plan.folder):
-                files = plan.files(None if facts is None else _facts_in(facts, self._data).plan)
+                files = plan.files(used)
             with writing(self._folder / PLAN):
                 for name, content in files.items():
                     self.file(f"{PLAN}/{name}").write_bytes(content)
@@ -187,14 +191,12 @@ def draft(data: str | Path, out: str | Path) -> Iterator[Draft]:
 def facts_of(data: str | Path) -> Facts | None:
     """Return what a broker has written down of itself; None where it has not."""
     text = _bytes_of(Path(data) / FILE)
-    return None if text is None else _facts_in(text, Path(data))
-
-
-def _facts_in(text: bytes, data: Path) -> Facts:
     try:
-        return msgspec.json.decode(text, type=Facts)
+        return None if text is None else msgspec.json.decode(text, type=Facts)
     except msgspec.MsgspecError as error:
-        raise InputError(f"{data / FILE} cannot be read: {first_line(error)}; mend or remove it") from error
+        raise InputError(
+            f"{Path(data) / FILE} cannot be read: {first_line(error)}; mend or remove it"
+        ) from error
 
 
 def _copy_database(path: Path, to: Path, what: str) -> None:
