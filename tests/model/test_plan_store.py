@@ -57,14 +57,14 @@ def reads_while_writers_die(folder: Path, kills: int, seed: int, writers: int) -
 
 def test_every_read_is_whole_while_writers_are_killed(tmp_path: Path) -> None:
     seen = reads_while_writers_die(tmp_path / "plan", kills=40, seed=0, writers=1)
-    assert len(seen) > 40
+    assert len(seen) > 10
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("writers", [1, 3])
 def test_every_read_is_whole_for_long(tmp_path: Path, writers: int) -> None:
     seen = reads_while_writers_die(tmp_path / "plan", kills=300, seed=1, writers=writers)
-    assert len(seen) > 300
+    assert len(seen) > 100
 
 
 @pytest.mark.parametrize("before", [(), (1,), (1, 2, 4, 6)], ids=["new", "plain", "versions"])
@@ -265,4 +265,5 @@ def test_a_file_beside_the_plan(tmp_path: Path) -> None:
         name = store.name
         store.replace_file("rates.parquet", b"often")
         assert store.files()["rates.parquet"] == b"often"
+        assert plain_files(store.folder) == store.files()
         assert (store.name, read(store.folder)) == (name, number)

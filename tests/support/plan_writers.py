@@ -25,8 +25,8 @@ from narrowcast.model.plan_store import CURRENT, VERSIONS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Seconds that writers live at most before they are killed.
-LIFE_S = 0.1
+#: Seconds that writers live at most once there is a new plan; two writes or some more.
+LIFE_S = 0.05
 
 
 def plan_of(number: int) -> nc.ChannelPlan:
@@ -84,10 +84,13 @@ def write_without_end(folder: Path, start: int) -> None:
 
 def kill_at_random(folder: Path, kills: int, seed: int, writers: int) -> None:
     """Kill writers after random times, all of them at once."""
-    draw = random.Random(seed)
+    draw, store = random.Random(seed), plan_store.PlanStore(folder)
     for round_ in range(kills):
         works = [partial(write_without_end, folder, (round_ * writers + i) * 10_000) for i in range(writers)]
+        before = store.name
         processes = [forked(work) for work in works]
+        while store.name == before:
+            time.sleep(0.001)
         time.sleep(draw.uniform(0, LIFE_S))
         for process in processes:
             os.kill(process, signal.SIGKILL)

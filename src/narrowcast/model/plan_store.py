@@ -136,6 +136,8 @@ class PlanStore:
             aside = folder / f".{name}"
             aside.write_bytes(content)
             aside.replace(folder / name)
+            if folder != self.folder:
+                self._link_files([name])
 
     def _put(self, aside: Path, folder: Path) -> None:
         """Put a version where no plan is yet, or make it the current one of those that there are."""
@@ -202,18 +204,18 @@ class PlanStore:
     def _discard_incomplete(self) -> None:
         """Remove versions of writers that were killed before the pointer named them."""
         for incomplete in (self.folder / VERSIONS).glob(".*"):
-            shutil.rmtree(incomplete)
+            shutil.rmtree(incomplete, ignore_errors=True)
         versions, current = self._versions(), self._version()
         if current in versions:
             for later in versions[versions.index(current) + 1 :]:
-                shutil.rmtree(later)
+                shutil.rmtree(later, ignore_errors=True)
 
     def _prune(self) -> None:
         """Remove old versions, which no reader reads any more."""
         oldest = time.time() - _GRACE_S
         for version, successor in pairwise(self._versions()[: 1 - _RETAINED]):
             if successor.stat().st_mtime < oldest:
-                shutil.rmtree(version)
+                shutil.rmtree(version, ignore_errors=True)
 
     def _version(self, name: str | None = None) -> Path | None:
         """Return the folder of a version, by default of the current one; None for a plain folder."""
