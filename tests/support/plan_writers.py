@@ -87,9 +87,10 @@ def kill_at_random(folder: Path, kills: int, seed: int, writers: int) -> None:
     draw, store = random.Random(seed), plan_store.PlanStore(folder)
     for round_ in range(kills):
         works = [partial(write_without_end, folder, (round_ * writers + i) * 10_000) for i in range(writers)]
-        before = store.name
+        before, begun = store.name, time.monotonic()
         processes = [forked(work) for work in works]
         while store.name == before:
+            assert time.monotonic() - begun < 60, "no plan is written"
             time.sleep(0.001)
         time.sleep(draw.uniform(0, LIFE_S))
         for process in processes:
