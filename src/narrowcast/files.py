@@ -18,7 +18,7 @@ import pyarrow as pa
 from narrowcast.errors import TableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 #: How a file's ending names its format.
 FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
@@ -159,8 +159,19 @@ def write_new_table(table: pa.Table, path: Path) -> None:
 
 
 @contextmanager
-def new_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
+def new_folder(
+    path: str | Path, *, replace: bool = False, put: Callable[[Path, Path], None] | None = None
+) -> Iterator[Path]:
     """Write a folder aside and put it in place only when the block ends well.
+
+    Parameters
+    ----------
+    path
+        The folder.
+    replace
+        Whether what exists there is replaced.
+    put
+        Puts the finished folder in place; by default `swap`.
 
     Raises
     ------
@@ -178,7 +189,7 @@ def new_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
         yield aside
         _refuse_existing(path, replace)  # another may have written it in the meantime
         aside.chmod(0o755)
-        swap(aside, path)
+        (put or swap)(aside, path)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from narrowcast.errors import NarrowcastError
-from narrowcast.routing.routes import plan_name, read_routes
+from narrowcast.model.plan_store import PlanStore
+from narrowcast.routing.routes import read_routes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +44,7 @@ class Plan:
         """Let plans be used that are put into the folder."""
         while True:
             await asyncio.sleep(_LOOK)
-            name = plan_name(self.folder)
+            name = PlanStore(self.folder).name
             if name is None or name == self.name:
                 continue
             if desk.busy:

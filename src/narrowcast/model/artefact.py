@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import msgspec
@@ -13,12 +12,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from narrowcast.errors import ParameterError, PlanError, TableError
-from narrowcast.files import first_line, new_folder, read_table
+from narrowcast.files import first_line, read_table
 from narrowcast.model.labels import column_of
 from narrowcast.model.plan import ChannelPlan
+from narrowcast.model.plan_store import INFO, PlanStore, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from narrowcast.model.interest import Interest
     from narrowcast.model.relation import Positions
@@ -76,7 +77,7 @@ def write_plan(
     beside: Mapping[str, pa.Table | bytes] | None = None,
     replace: bool = False,
 ) -> PlanInfo:
-    """Write a plan artefact; the folder appears whole or not at all.
+    """Write a plan artefact; readers see all of it or nothing.
 
     Labels keep their type. A subscriber or flow without any row is not written: the plan serves it no
     more than one it does not know, so that every check and cost stays the same.
@@ -94,7 +95,7 @@ def write_plan(
     beside
         Further files by name, tables for Parquet: reading the plan does not look at them.
     replace
-        Whether a folder that exists is replaced.
+        Whether a folder that exists is replaced: see `PlanStore`.
     """
     if flow_space not in get_args(FlowSpace):
         raise ParameterError(f"flow_space is {flow_space!r}; use one of {', '.join(get_args(FlowSpace))}")
@@ -118,7 +119,7 @@ def write_plan(
     tables["channels"] = (
         tables["channels"].append_column("rate", rate).append_column("members", pa.array(plan.members()))
     )
-    with new_folder(folder, replace=replace) as aside:
+    with PlanStore(folder).write(replace=replace) as aside:
         for name, table in tables.items():
             if name != "unicast" or table.num_rows:
                 pq.write_table(table, aside / f"{name}.parquet")
@@ -129,7 +130,7 @@ def write_plan(
                 (aside / name).write_bytes(content)
             else:
                 pq.write_table(content, aside / name)
-        (aside / "plan.json").write_bytes(text)
+        (aside / INFO).write_bytes(text)
     return info
 
 
@@ -149,7 +150,7 @@ def _plain(value: object) -> object:
 
 
 def read_plan(folder: str | Path) -> tuple[ChannelPlan, PlanInfo]:
-    """Read a plan artefact.
+    """Read a plan artefact: one version of it, also while another is written.
 
     Raises
     ------
@@ -157,8 +158,24 @@ def read_plan(folder: str | Path) -> tuple[ChannelPlan, PlanInfo]:
         When the folder, a table or `plan.json` is missing, unreadable or does not fit the rest. Whether
         the plan serves an interest is another question: see `ChannelPlan.validate`.
     """
-    folder = Path(folder)
-    info = read_info(folder)
+    return PlanStore(folder).load(plan_in)
+
+
+def read_named_plan(folder: str | Path) -> tuple[str, ChannelPlan, PlanInfo]:
+    """Read a plan artefact with its name, which tells it from other plans: see `read_plan`."""
+    plan, info, name = PlanStore(folder).load(lambda version: (*plan_in(version), name_of(version)))
+    assert name is not None
+    return name, plan, info
+
+
+def read_info(folder: str | Path) -> PlanInfo:
+    """Read the `plan.json` of a plan artefact."""
+    return PlanStore(folder).load(info_in)
+
+
+def plan_in(folder: Path) -> tuple[ChannelPlan, PlanInfo]:
+    """Read a plan from the folder of one version."""
+    info = info_in(folder)
     if (folder / "partitions.parquet").exists():
         raise PlanError(
             f"{folder} has the parts of a partitioner, and no channels; give it to match --partitions, or "
@@ -178,18 +195,18 @@ def read_plan(folder: str | Path) -> tuple[ChannelPlan, PlanInfo]:
         raise PlanError(f"the tables in {folder} make no plan: {error}") from error
     if plan.n_groups != info.channels:
         raise PlanError(
-            f"{folder / 'plan.json'} says {info.channels} channels and channels.parquet holds "
+            f"{folder / INFO} says {info.channels} channels and channels.parquet holds "
             f"{plan.n_groups} without a parent; the folder mixes two plans, write it again"
         )
     return plan, info
 
 
-def read_info(folder: Path) -> PlanInfo:
-    """Read the `plan.json` of a plan artefact, its format first."""
+def info_in(folder: Path) -> PlanInfo:
+    """Read the `plan.json` in the folder of one version, its format first."""
     if not folder.is_dir():
         raise PlanError(f"{folder} is not a folder; give the one that a plan was written to")
-    path = folder / "plan.json"
-    if not path.exists() and (folder / "plan" / "plan.json").exists():
+    path = folder / INFO
+    if not path.exists() and (folder / "plan" / INFO).exists():
         raise PlanError(f"{folder} holds a plan but is none; give {folder / 'plan'}")
     try:
         text = path.read_bytes()

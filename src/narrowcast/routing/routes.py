@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,13 +11,15 @@ import pyarrow.compute as pc
 import scipy.sparse as sp
 
 from narrowcast.errors import ParameterError, PlanError
-from narrowcast.model.artefact import PlanInfo, read_plan
+from narrowcast.model.artefact import read_named_plan
 from narrowcast.model.cells import CellGrid
 from narrowcast.model.ownership import channel_of
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.routing import ChannelRouter, over_placed
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
     from narrowcast.model.events import EventBatch
@@ -29,10 +28,6 @@ if TYPE_CHECKING:
     from narrowcast.routing import Deliveries, Router
 
     Ints = NDArray[np.int64]
-
-
-#: How often a plan is read again that is replaced meanwhile, and seconds from one time to the next.
-_TRIES, _STEP = 20, 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,33 +156,6 @@ def positions_of(wanted: pa.Array, known: pa.Array) -> Ints:
     return np.asarray(found, np.int64)
 
 
-def plan_name(folder: str | Path) -> str | None:
-    """Return what tells a plan from others, None where there is none."""
-    try:
-        return hashlib.sha256(Path(folder, "plan.json").read_bytes()).hexdigest()[:12]
-    except OSError:
-        return None
-
-
-def read_whole(folder: str | Path) -> tuple[str, ChannelPlan, PlanInfo]:
-    """Read a plan and its name, while another may be put in its place: never a part of each.
-
-    A plan is replaced in two steps, so for a moment there is none; and its tables are read one by one, so
-    the last may be another plan's. It is whole when the plan is the same before and after.
-    """
-    for left in reversed(range(_TRIES)):
-        name = plan_name(folder)
-        try:
-            plan, info = read_plan(folder)
-            if name is not None and name == plan_name(folder):
-                return name, plan, info
-        except PlanError:
-            if not left or (name is not None and name == plan_name(folder)):
-                raise  # it is what is there that cannot be read
-        time.sleep(_STEP)
-    raise PlanError(f"{folder} is replaced again and again while it is read; let it rest for a moment")
-
-
 def read_routes(folder: str | Path, schema: Schema, flow: str | None = None) -> Routes:
     """Read a plan for events of a schema.
 
@@ -200,7 +168,7 @@ def read_routes(folder: str | Path, schema: Schema, flow: str | None = None) -> 
     flow
         For a plan of topics, the attribute that names an event's topic.
     """
-    name, plan, info = read_whole(folder)
+    name, plan, info = read_named_plan(folder)
     if info.flow_space == "events":
         return Routes(name, plan, None)
     if info.flow_space == "cells":

@@ -21,16 +21,19 @@ from hypothesis import strategies as st
 
 import narrowcast as nc
 from narrowcast.broker import Store
+from narrowcast.broker.data.standing import Epoch
 from narrowcast.broker.nats import NatsTransport
 from narrowcast.broker.server.server import NatsServer
 from narrowcast.broker.storage import snapshot
 from narrowcast.broker.storage.backup import Manifest, positions_in, read
 from narrowcast.broker.storage.draft import draft, facts_of
-from narrowcast.broker.storage.lasting import Delivery
+from narrowcast.broker.storage.lasting import Delivery, Lasting
 from narrowcast.broker.storage.quarantine import Quarantine
 from narrowcast.broker.storage.snapshot import Snapshots
 from narrowcast.broker.wire import Subjects
 from narrowcast.errors import InputError, TableError, TransportError
+from narrowcast.model.plan_store import PlanStore
+from narrowcast.routing.routes import read_routes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -103,6 +106,36 @@ def test_all_files_come_again(tmp_path: Path) -> None:
     assert found.plan == "x"
     assert set(nc.read_plan(tmp_path / "again" / "plan")[0].subscribers.to_pylist()) == {"ann", "bob"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "b.tar", "data"]
+
+
+def test_the_plan_is_the_one_that_the_facts_name(tmp_path: Path) -> None:
+    data = broker_at(tmp_path / "data")
+    plan, name = data / "plan", PlanStore(data / "plan").name
+    (data / "broker.json").write_text(f'{{"format": 1, "plan": "{name}"}}')
+    later = nc.Broadcast().fit(nc.Interest([[1]], subscribers=["cid"])).plan_
+    nc.write_plan(later, plan, method="broadcast", flow_space="events", replace=True)
+    made = backup(data, tmp_path / "b.tar")
+    assert made.plan == name != PlanStore(plan).name
+    read(tmp_path / "b.tar", tmp_path / "again")
+    assert set(nc.read_plan(tmp_path / "again" / "plan")[0].subscribers.to_pylist()) == {"ann", "bob"}
+    # The plan that is current, where the facts name none that is there.
+    (data / "broker.json").write_text('{"format": 1, "plan": "other"}')
+    assert backup(data, tmp_path / "c.tar").plan == PlanStore(plan).name
+    assert not any("versions" in member or "CURRENT" in member for member in made.members)
+
+
+def test_the_plan_in_use_is_remembered_by_its_name(tmp_path: Path) -> None:
+    offered, lasting = tmp_path / "plan", Lasting(tmp_path / "data")
+    (tmp_path / "data").mkdir()
+    schema = nc.Schema.of({"price": "double"})
+    for number, name in enumerate(["ann", "bob", "cid"]):
+        plan = nc.Broadcast().fit(nc.Interest([[1]], subscribers=[name])).plan_
+        nc.write_plan(plan, offered, method="broadcast", flow_space="events", replace=True)
+        routes = read_routes(offered, schema)
+        nc.write_plan(plan, offered, method="unicast", flow_space="events", replace=True)
+        lasting.use(Epoch(number, routes, str(offered)), given=None)
+        assert PlanStore(lasting.plan).name == routes.name == Lasting(tmp_path / "data").facts.plan
+        assert nc.read_plan(lasting.plan)[0].subscribers.to_pylist() == [name]
 
 
 def test_what_is_written_meanwhile_is_there_or_not(tmp_path: Path) -> None:

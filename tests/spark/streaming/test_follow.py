@@ -403,23 +403,27 @@ def test_the_driver_is_killed(tmp_path: Path) -> None:
     job.finish()
 
 
-#: A driver that kills itself when a folder is about to be put in place; of a plan, when the old one is gone.
+#: A driver that kills itself when a folder is about to be put in place; of a plan, when the new version is
+#: there and about to be current.
 SUICIDE = """
 import os, signal, sys
 import narrowcast.files as files
+from narrowcast.model.plan_store import PlanStore
 real, end = files.swap, sys.argv[1]
+make_current = PlanStore._make_current
 
 def swap(aside, path):
-    here = str(path).endswith(end)
-    if end == "/plan":
-        here = here and '"batch": 2' in (aside / "plan.json").read_text()
-        if here:
-            path.rename(path.with_name(".plan-before"))
-    if here:
+    if end != "/plan" and str(path).endswith(end):
         os.kill(os.getpid(), signal.SIGKILL)
     real(aside, path)
 
+def watched(self, version):
+    if end == "/plan" and '"batch": 2' in (version / "plan.json").read_text():
+        os.kill(os.getpid(), signal.SIGKILL)
+    make_current(self, version)
+
 files.swap = swap
+PlanStore._make_current = watched
 sys.argv = ["narrowcast", *sys.argv[2:]]
 from narrowcast.cli.main import main
 main()
@@ -435,7 +439,7 @@ def test_killed_in_the_middle_of_a_micro_batch(tmp_path: Path, end: str) -> None
     done = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert job.batch == (1 if "state" in end else 2)
-    assert (tmp_path / "plan").exists() == (end != "/plan")
+    assert nc.read_plan(tmp_path / "plan")[1].params["batch"] == 1
     job.finish()
 
 

@@ -9,22 +9,15 @@ import pyarrow as pa
 
 from narrowcast.errors import PlanError
 from narrowcast.files import first_line
-from narrowcast.model.artefact import read_plan
-from narrowcast.routing.routes import plan_name, read_routes
+from narrowcast.routing.routes import read_routes
 
 if TYPE_CHECKING:
     from narrowcast.broker.control.interests import Interests
     from narrowcast.routing.routes import Routes
 
-#: Looks for a plan that is being put in its place, and seconds from one to the next.
-_LOOKS, _LOOK = 20, 0.02
-
 
 async def read_offered(folder: str, flow: str | None, interests: Interests) -> Routes:
     """Return the plan of a folder, if it is one for those who subscribe.
-
-    Where there is none, it waits a moment for one to be put there: here, and in no thread, since those who
-    look after the server would wait behind orders for what is nowhere.
 
     Parameters
     ----------
@@ -41,14 +34,9 @@ async def read_offered(folder: str, flow: str | None, interests: Interests) -> R
         When there is no plan that can be used.
     """
     try:
-        for _ in range(_LOOKS):
-            if plan_name(folder) is not None:
-                return await asyncio.to_thread(_read, folder, flow, interests)
-            await asyncio.sleep(_LOOK)
-        read_plan(folder)  # which says what is missing
+        return await asyncio.to_thread(_read, folder, flow, interests)
     except (OSError, ValueError) as error:
         raise PlanError(f"{folder!r:.200} is no folder of a plan: {first_line(error)}") from error
-    raise PlanError(f"{folder!r:.200} was put in its place just now; roll it out again")
 
 
 def _read(folder: str, flow: str | None, interests: Interests) -> Routes:

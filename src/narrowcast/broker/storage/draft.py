@@ -9,7 +9,7 @@ import sqlite3
 import tarfile
 import tempfile
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,15 +32,12 @@ from narrowcast.broker.storage.backup import (
 from narrowcast.broker.storage.lasting import FILE, PLAN, Delivery, Facts
 from narrowcast.errors import InputError, TableError
 from narrowcast.files import first_line, writing
-from narrowcast.routing.routes import plan_name
+from narrowcast.model.plan_store import PlanStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from narrowcast.broker.storage.snapshot import Taken
-
-#: How often a plan is copied again that is replaced meanwhile, and seconds from one time to the next.
-_TRIES, _STEP = 20, 0.05
 
 
 class Draft:
@@ -90,29 +87,21 @@ class Draft:
         self._copy_plan()
 
     def _copy_plan(self) -> None:
-        """Copy the plan and the facts: both of one moment."""
-        for left in reversed(range(_TRIES)):
-            shutil.rmtree(self._folder / PLAN, ignore_errors=True)
-            before = self._standing()
-            try:
-                if before[1] is not None:
-                    shutil.copytree(
-                        self._data / PLAN, self._folder / PLAN, ignore=shutil.ignore_patterns(".*")
-                    )
-            except (OSError, shutil.Error) as error:
-                if not left or before == self._standing():
-                    raise TableError(f"cannot copy {self._data / PLAN}: {first_line(error)}") from error
-            if before == self._standing():
-                if before[0] is not None:
-                    with writing(self._folder / FILE):
-                        (self._folder / FILE).write_bytes(before[0])
-                return
-            time.sleep(_STEP)
-        raise TableError(f"{self._data / PLAN} is replaced again and again; let it rest for a moment")
-
-    def _standing(self) -> tuple[bytes | None, str | None]:
-        """Return the facts that are written down, and the plan."""
-        return _bytes_of(self._data / FILE), plan_name(self._data / PLAN)
+        """Copy the facts and the plan that they name: both of one moment."""
+        facts, plan = _bytes_of(self._data / FILE), PlanStore(self._data / PLAN)
+        if plan.name is not None:
+            used = None
+            if facts is not None:
+                with suppress(msgspec.MsgspecError):  # whoever reads the facts reports it
+                    used = msgspec.json.decode(facts, type=Facts).plan
+            with _copying(plan.folder):
+                files = plan.files(used)
+            with writing(self._folder / PLAN):
+                for name, content in files.items():
+                    self.file(f"{PLAN}/{name}").write_bytes(content)
+        if facts is not None:
+            with writing(self._folder / FILE):
+                (self._folder / FILE).write_bytes(facts)
 
     def file(self, name: str) -> Path:
         """Return where to write a member."""
@@ -145,7 +134,7 @@ class Draft:
             version=narrowcast.__version__,
             delivery=delivery,
             prefix=prefix,
-            plan=plan_name(self._folder / PLAN),
+            plan=PlanStore(self._folder / PLAN).name,
             subscriptions=self._count(SUBSCRIPTIONS, "count(*)", "subscriptions"),
             subscribers=self._count(SUBSCRIPTIONS, "count(DISTINCT subscriber)", "subscriptions"),
             letters=self._count(LETTERS, "count(*)", "letters"),

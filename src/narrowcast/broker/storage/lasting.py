@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from narrowcast.errors import InputError
+from narrowcast.errors import InputError, NarrowcastError
 from narrowcast.files import first_line
+from narrowcast.model.plan_store import PlanStore
 
 if TYPE_CHECKING:
     from narrowcast.broker.data.standing import Epoch
@@ -74,12 +74,6 @@ class Lasting:
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
         self._file, self.plan = self._folder / FILE, self._folder / PLAN
-        self._old = self._folder / f".{PLAN}-old"
-        if self._old.exists():  # it was being replaced
-            if self.plan.exists():
-                shutil.rmtree(self._old)
-            else:
-                self._old.rename(self.plan)
         try:
             self.facts = msgspec.json.decode(self._file.read_bytes(), type=Facts)
         except FileNotFoundError:
@@ -119,14 +113,10 @@ class Lasting:
         """
         try:
             if epoch.folder and epoch.routes.name != self.facts.plan and Path(epoch.folder) != self.plan:
-                aside = self._folder / f".{PLAN}-new"
-                shutil.rmtree(aside, ignore_errors=True)
-                shutil.copytree(epoch.folder, aside)
-                if self.plan.exists():
-                    self.plan.rename(self._old)
-                aside.rename(self.plan)
-                shutil.rmtree(self._old, ignore_errors=True)
-            name = epoch.routes.name if epoch.folder else None
-            self.write(plan=name, flow=epoch.flow, given=given)
-        except OSError as error:
+                with PlanStore(self.plan).write(replace=True) as aside:
+                    for name, content in PlanStore(epoch.folder).files(epoch.routes.name).items():
+                        (aside / name).write_bytes(content)
+            used = epoch.routes.name if epoch.folder else None
+            self.write(plan=used, flow=epoch.flow, given=given)
+        except (OSError, NarrowcastError) as error:
             log.error("the plan in use is not remembered: %s", first_line(error))

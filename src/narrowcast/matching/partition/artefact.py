@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
 from narrowcast.errors import NarrowcastError, PlanError, TableError
-from narrowcast.files import new_folder, read_table
+from narrowcast.files import read_table
 from narrowcast.matching.partition.partitioning import Partitioning
 from narrowcast.matching.partition.ranges import RangeTrees
-from narrowcast.model.artefact import FORMAT, PlanInfo, info_text, read_info
+from narrowcast.model.artefact import FORMAT, PlanInfo, info_in, info_text
+from narrowcast.model.plan_store import INFO, PlanStore
 from narrowcast.model.schema import Schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     import pyarrow as pa
 
@@ -75,9 +76,9 @@ def write_partitions(
         created=datetime.now(UTC),
     )
     text = info_text(info)
-    with new_folder(folder) as aside:
+    with PlanStore(folder).write() as aside:
         pq.write_table(parts.to_arrow(), aside / FILE)
-        (aside / "plan.json").write_bytes(text)
+        (aside / INFO).write_bytes(text)
     return info
 
 
@@ -89,8 +90,12 @@ def read_partitions(folder: str | Path) -> tuple[Parts, PlanInfo]:
     PlanError
         When the folder holds no parts, or what it holds does not fit together.
     """
-    folder = Path(folder)
-    info = read_info(folder)
+    return PlanStore(folder).load(_read)
+
+
+def _read(folder: Path) -> tuple[Parts, PlanInfo]:
+    """Read parts from the folder of one version."""
+    info = info_in(folder)
     if not (folder / FILE).exists():
         raise PlanError(
             f"{folder} has no {FILE}: its flows are {info.flow_space}; give one of narrowcast partition"
@@ -98,16 +103,14 @@ def read_partitions(folder: str | Path) -> tuple[Parts, PlanInfo]:
     try:
         schema = Schema.of(info.params["schema"])
     except (KeyError, TypeError, NarrowcastError) as error:
-        raise PlanError(
-            f"{folder / 'plan.json'} says no schema of its parts; write the plan again"
-        ) from error
+        raise PlanError(f"{folder / INFO} says no schema of its parts; write the plan again") from error
     try:
         parts = parts_of_table(read_table(folder / FILE), schema)
     except TableError as error:
         raise PlanError(f"{folder / FILE}: {error}") from error
     if parts.parts != info.channels:
         raise PlanError(
-            f"{folder / 'plan.json'} says {info.channels} parts and {FILE} holds {parts.parts}; the folder "
+            f"{folder / INFO} says {info.channels} parts and {FILE} holds {parts.parts}; the folder "
             "mixes two plans, write it again"
         )
     return parts, info

@@ -15,8 +15,9 @@ import pyarrow.csv
 
 from narrowcast.errors import PlanError, TableError
 from narrowcast.files import new_folder, read_table, writing
-from narrowcast.model.artefact import read_plan
+from narrowcast.model.artefact import plan_in
 from narrowcast.model.labels import labels_in, positions
+from narrowcast.model.plan_store import PlanStore
 from narrowcast.model.relation import rows_of
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 #: The files of an export by name: a table, which is written as CSV, or a text. The main one is the first.
 Files: TypeAlias = "dict[str, pa.Table | str]"
+_CELLS = "cells.parquet"
 
 
 @dataclass(frozen=True)
@@ -49,14 +51,14 @@ class Source:
         object.__setattr__(self, "folder", Path(self.folder))
         if self.info.flow_space == "ranges":
             raise PlanError(f"{self.folder} is of ranges; export one of topics, cells or events")
-        if self.info.flow_space == "cells" and not self._cells_path.exists():
+        if self.info.flow_space == "cells" and self._read[3] is None:
             raise PlanError(
                 f"{self._cells_path} is missing, so nothing says what the cells are; write the plan again"
             )
 
     @cached_property
-    def _read(self) -> tuple[ChannelPlan, PlanInfo]:
-        return read_plan(self.folder)
+    def _read(self) -> tuple[ChannelPlan, PlanInfo, pa.Table, pa.Table | None]:
+        return PlanStore(self.folder).load(_tables_in)
 
     @property
     def plan(self) -> ChannelPlan:
@@ -70,13 +72,12 @@ class Source:
 
     @property
     def _cells_path(self) -> Path:
-        return self.folder / "cells.parquet"
+        return self.folder / _CELLS
 
     @cached_property
     def channels(self) -> pa.Table:
         """The plan's `channels` (channel, parent, rate, members), in the order of channels."""
-        table = read_table(self.folder / "channels.parquet").sort_by("channel")
-        return table.select(["channel", "parent", "rate", "members"])
+        return self._read[2].sort_by("channel").select(["channel", "parent", "rate", "members"])
 
     @cached_property
     def sessions(self) -> Positions:
@@ -101,9 +102,9 @@ class Source:
     @cached_property
     def cells(self) -> pa.Table | None:
         """The plan's cells: `flow`, and for each attribute its ends as `<name>_lo` and `<name>_hi`."""
-        if not self._cells_path.exists():
+        table = self._read[3]
+        if table is None:
             return None
-        table = read_table(self._cells_path, ("flow", "lo", "hi"))
         columns = {"flow": labels_in(table, "flow", str(self._cells_path))}
         ends = [table[side].combine_chunks() for side in ("lo", "hi")]
         if not all(pa.types.is_list(end.type) or pa.types.is_large_list(end.type) for end in ends):
@@ -149,6 +150,13 @@ class Source:
     def direct(self) -> tuple[Positions, Positions]:
         """Return the pairs of subscriber and flow that are served directly, as positions."""
         return rows_of(self.plan.unicast), self.plan.unicast.indices.astype(np.int64)
+
+
+def _tables_in(folder: Path) -> tuple[ChannelPlan, PlanInfo, pa.Table, pa.Table | None]:
+    """Read a plan, its channels and its cells from the folder of one version."""
+    plan, info = plan_in(folder)
+    cells = read_table(folder / _CELLS, ("flow", "lo", "hi")) if (folder / _CELLS).exists() else None
+    return plan, info, read_table(folder / "channels.parquet"), cells
 
 
 def csv_files(source: Source) -> Files:

@@ -13,14 +13,16 @@ import pyarrow as pa
 
 from narrowcast.errors import NarrowcastError, ParameterError, TableError
 from narrowcast.files import first_line, new_folder, read_table
-from narrowcast.model.artefact import read_plan, write_plan
+from narrowcast.model.artefact import plan_in, read_plan, write_plan
 from narrowcast.model.interest import Interest
+from narrowcast.model.plan_store import PlanStore
 from narrowcast.spark.streaming.sinks import folder_of
 from narrowcast.spark.streaming.tally import Span
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from narrowcast.model.artefact import PlanInfo
     from narrowcast.model.diff import PlanDelta
     from narrowcast.model.labels import Labels
     from narrowcast.model.plan import ChannelPlan
@@ -111,7 +113,6 @@ class Standing:
             costs={"overall": cost},
             interest=self.interest,
             beside=beside,
-            replace=True,
         )
         for number in _numbers(folder)[:-2]:
             shutil.rmtree(folder_of(str(folder), number), ignore_errors=True)
@@ -134,12 +135,9 @@ class Standing:
             if (source / name).exists() and not target.exists():
                 with new_folder(target) as aside:
                     shutil.copyfile(source / name, aside / name)
-        said = source / "plan.json"
-        if plan is None:
+        if plan is None or PlanStore(plan).name == PlanStore(source).name:
             return
-        if (plan / said.name).exists() and (plan / said.name).read_bytes() == said.read_bytes():
-            return
-        with new_folder(plan, replace=True) as aside:
+        with PlanStore(plan).write(replace=True) as aside:
             for file in source.iterdir():
                 if file.name not in (_DELTA, _REJECTED, _SPAN):
                     shutil.copyfile(file, aside / file.name)
@@ -154,9 +152,8 @@ class Standing:
         plan
             The plan.
         """
-        aside = plan.with_name(f".{plan.name}-{RATES}")
-        shutil.copyfile(Path(folder_of(str(folder), self.batch), RATES), aside)
-        aside.replace(plan / RATES)
+        rates = Path(folder_of(str(folder), self.batch), RATES).read_bytes()
+        PlanStore(plan).replace_file(RATES, rates)
 
 
 def read_interest(folder: Path) -> Interest:
@@ -167,13 +164,18 @@ def read_interest(folder: Path) -> Interest:
 
 def read_start(folder: Path) -> tuple[ChannelPlan, Interest | None]:
     """Read a plan to begin with, and the interest beside it, None where there is none."""
-    plan, info = read_plan(folder)
+    plan, info, interest = PlanStore(folder).load(_start_in)
     if info.flow_space != "topics":
         raise ParameterError(
             f"{folder} is a plan of {info.flow_space}, and changes name topics; give a plan of topics, or a "
             "folder that does not exist yet"
         )
-    return plan, read_interest(folder) if (folder / INTERESTS).exists() else None
+    return plan, interest
+
+
+def _start_in(folder: Path) -> tuple[ChannelPlan, PlanInfo, Interest | None]:
+    """Read a plan and the interest beside it from the folder of one version."""
+    return *plan_in(folder), read_interest(folder) if (folder / INTERESTS).exists() else None
 
 
 def plain(interest: Interest) -> Interest:

@@ -11,7 +11,8 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 from narrowcast.errors import NarrowcastError, ParameterError
-from narrowcast.routing.routes import Flows, plan_name, read_routes
+from narrowcast.model.plan_store import PlanStore
+from narrowcast.routing.routes import Flows, read_routes
 from narrowcast.spark.problems import plainly
 from narrowcast.spark.session import use
 from narrowcast.spark.sources.rows import JSON
@@ -345,7 +346,7 @@ class Stream:
         """Return the plan as it is now."""
         if self.plan is None:
             return None
-        name = plan_name(self.plan)
+        name = PlanStore(self.plan).name
         if self._routes is None:
             self._routes = self._broadcast_plan()
         elif name not in (None, self._routes.value.name, self._odd_plan):

@@ -1,0 +1,265 @@
+"""Versions of a plan in one folder: a reader sees exactly one of them, whenever a writer is killed."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import time
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from narrowcast.errors import NarrowcastError, PlanError
+from narrowcast.files import new_folder, swap, writing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    T = TypeVar("T")
+
+#: The pointer to the current version, and the folder of all versions.
+CURRENT, VERSIONS = "CURRENT", "versions"
+#: The file that every plan has, by which plans are told apart.
+INFO = "plan.json"
+#: Versions that are retained, and seconds for which an older one stays after its replacement.
+_RETAINED, _GRACE_S = 3, 10.0
+
+
+class PlanStore:
+    """The folder of a plan, whatever its files are.
+
+    A plan that was never replaced is a plain folder. Replacing it adds versions, and one pointer to the
+    current version; the files in the folder itself become links through that pointer::
+
+        plan.json -> CURRENT/plan.json
+        carries.parquet -> CURRENT/carries.parquet
+        CURRENT -> versions/000002-5b2f0c9a7e41
+        versions/000001-93d1c60b8f25/...
+        versions/000002-5b2f0c9a7e41/...
+
+    A version is complete before the pointer names it and never changes afterwards; the pointer is replaced by
+    one rename. Writers wait for one another. A reader takes the pointer once and reads the version that it
+    names, which is not removed while it may still be read.
+
+    Parameters
+    ----------
+    folder
+        The folder, which need not exist yet.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     store = PlanStore(f"{place}/plan")
+    ...     for text in ("one", "two"):
+    ...         with store.write(replace=True) as folder:
+    ...             _ = (folder / "plan.json").write_text(text)
+    ...     store.load(lambda folder: (folder / "plan.json").read_text())
+    'two'
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    @property
+    def name(self) -> str | None:
+        """The name of the current version, which no other plan has; None where there is no plan."""
+        return name_of(self._version() or self.folder)
+
+    def load(self, read: Callable[[Path], T], name: str | None = None) -> T:
+        """Return the result of a function that reads the folder of one version.
+
+        Parameters
+        ----------
+        read
+            Reads a folder. It is called a second time if the plan was a plain folder at first, and became
+            one with versions meanwhile.
+        name
+            The name of the version; the current one where this is not retained, or left out.
+
+        Raises
+        ------
+        PlanError
+            When the pointer names no version, or when a plain folder was changed by other means while it
+            was read.
+        """
+        version = self._version(name)
+        if version is None:
+            before = self.name
+            try:
+                found = read(self.folder)
+            except (NarrowcastError, OSError):
+                if self.name == before:
+                    raise
+            else:
+                if self.name == before:
+                    return found
+            version = self._version(name)
+            if version is None:
+                raise PlanError(f"{self.folder} was replaced while it was read; read it again")
+        if not version.is_dir():
+            raise PlanError(
+                f"{self.folder / CURRENT} points to {version}, which does not exist; write the plan again"
+            )
+        return read(version)
+
+    def files(self, name: str | None = None) -> dict[str, bytes]:
+        """Return the files of a version by name; see `load`."""
+        return self.load(_contents, name)
+
+    @contextmanager
+    def write(self, *, replace: bool = False) -> Iterator[Path]:
+        """Give an empty folder for the files of a new version, which is current when the block ends well.
+
+        Parameters
+        ----------
+        replace
+            Whether a plan that exists is replaced.
+
+        Raises
+        ------
+        TableError
+            When the folder exists and `replace` is not set, before anything is written.
+        """
+        with new_folder(self.folder, replace=replace, put=self._put if replace else None) as aside:
+            yield aside
+
+    def replace_file(self, name: str, content: bytes) -> None:
+        """Replace a file beside the plan in the current version in one step; the plan keeps its name."""
+        with writing(self.folder), _locked(self.folder):
+            folder = self._version() or self.folder
+            aside = folder / f".{name}"
+            aside.write_bytes(content)
+            aside.replace(folder / name)
+            if folder != self.folder:
+                self._link_files([name])
+
+    def _put(self, aside: Path, folder: Path) -> None:
+        """Put a version where no plan is yet, or make it the current one of those that there are."""
+        try:
+            aside.rename(folder)
+            return
+        except OSError:  # something is there
+            pass
+        if self.name is None or folder.is_symlink():
+            swap(aside, folder)
+            return
+        with writing(folder), _locked(folder):
+            try:
+                self._upgrade()
+                version = self._add(aside)
+            except OSError:  # no links on this file system, or a mounted folder
+                swap(aside, folder)
+                return
+            self._make_current(version)
+            self._prune()
+
+    def _upgrade(self) -> None:
+        """Turn a plain folder into one with versions; what readers find in it stays the same."""
+        (self.folder / VERSIONS).mkdir(exist_ok=True)
+        self._discard_incomplete()
+        if (self.folder / CURRENT).is_symlink():
+            return
+        copy = Path(tempfile.mkdtemp(prefix=".", dir=self.folder / VERSIONS))
+        for name, content in _contents(self.folder).items():
+            (copy / name).write_bytes(content)
+        copy.chmod(0o755)
+        self._make_current(self._add(copy))
+
+    def _add(self, folder: Path) -> Path:
+        """Move a complete folder among the versions."""
+        versions = self._versions()
+        number = _number(versions[-1]) + 1 if versions else 1
+        return folder.rename(self.folder / VERSIONS / f"{number:06d}-{name_of(folder)}")
+
+    def _make_current(self, version: Path) -> None:
+        """Let the pointer name a version, and have links for its files and no others."""
+        names = [file.name for file in _files(version)]
+        if (self.folder / CURRENT).is_symlink():
+            self._link_files(names)  # first, so that no file of the version lacks its link at any time
+        self._link(CURRENT, f"{VERSIONS}/{version.name}")
+        os.utime(version)  # since when it is current
+        self._link_files(names)
+        for path in self.folder.iterdir():
+            if path.name not in (CURRENT, *names) and (path.is_symlink() or path.is_file()):
+                path.unlink()
+
+    def _link_files(self, names: list[str]) -> None:
+        for name in names:
+            if not (self.folder / name).is_symlink():
+                self._link(name, f"{CURRENT}/{name}")
+
+    def _link(self, name: str, target: str) -> None:
+        """Make a link in the folder, in one step, in place of a file or another link."""
+        aside = self.folder / f".{name}.link"
+        aside.unlink(missing_ok=True)
+        aside.symlink_to(target)
+        aside.replace(self.folder / name)
+
+    def _discard_incomplete(self) -> None:
+        """Remove versions of writers that were killed before the pointer named them."""
+        for incomplete in (self.folder / VERSIONS).glob(".*"):
+            shutil.rmtree(incomplete, ignore_errors=True)
+        versions, current = self._versions(), self._version()
+        if current in versions:
+            for later in versions[versions.index(current) + 1 :]:
+                shutil.rmtree(later, ignore_errors=True)
+
+    def _prune(self) -> None:
+        """Remove old versions, which no reader reads any more."""
+        oldest = time.time() - _GRACE_S
+        for version, successor in pairwise(self._versions()[: 1 - _RETAINED]):
+            if successor.stat().st_mtime < oldest:
+                shutil.rmtree(version, ignore_errors=True)
+
+    def _version(self, name: str | None = None) -> Path | None:
+        """Return the folder of a version, by default of the current one; None for a plain folder."""
+        for version in reversed(self._versions() if name else []):
+            if version.name.endswith(f"-{name}"):
+                return version
+        pointer = self.folder / CURRENT
+        try:
+            return self.folder / pointer.readlink()
+        except OSError as error:
+            return pointer if error.errno == errno.EINVAL else None  # no link: in a copy made without links
+
+    def _versions(self) -> list[Path]:
+        """Return the folders of all versions, the oldest first."""
+        found = (self.folder / VERSIONS).glob("*")
+        return sorted((path for path in found if re.match(r"\d+-", path.name)), key=_number)
+
+
+def name_of(folder: Path) -> str | None:
+    """Return the name of the plan whose files are in a folder, None where there is none."""
+    try:
+        return hashlib.sha256((folder / INFO).read_bytes()).hexdigest()[:12]
+    except OSError:
+        return None
+
+
+def _number(version: Path) -> int:
+    return int(version.name.partition("-")[0])
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in _files(folder)}
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other writers out of a folder within a block."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
