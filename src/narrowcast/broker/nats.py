@@ -319,11 +319,9 @@ class NatsTransport:
         self._faults.denied(subject)  # long ago
         self._subscriptions.append(made)
         try:
-            with suppress(LostError):  # then the next connection begins with it
+            with suppress(LostError):  # the next connection begins with it
                 await made.begin(self._connection)
-                await self._flushed(
-                    f"cannot subscribe to {subject}"
-                )  # the server has it, whoever publishes next
+                await self._flushed(f"cannot subscribe to {subject}")
             self._faults.check(subject)
         except BaseException:
             await made.aclose()

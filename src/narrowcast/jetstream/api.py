@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from narrowcast.errors import TransportError
-from narrowcast.jetstream.errors import AbsentError, RefusedError
+from narrowcast.jetstream.errors import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
 #: Header with the key of a message: a stream stores a key once within its `duplicate_window`.
 ID = "Nats-Msg-Id"
@@ -18,9 +18,9 @@ ID = "Nats-Msg-Id"
 API, ACK = "$JS.API.", "$JS.ACK."
 #: Nanoseconds in a second: durations of configurations are in nanoseconds.
 NANO = 1_000_000_000
-#: Codes of reasons to refuse a request: no such stream, one of another configuration or by the same name,
-#: and an account without JetStream.
-NO_STREAM, OTHER_CONFIG, STREAM_EXISTS, NO_ACCOUNT = 10059, 10058, 10130, 10039
+#: Codes of reasons to refuse a request: a stream of another configuration, one that is there already, and an
+#: account without JetStream.
+_OTHER_CONFIG, STREAM_EXISTS, NO_ACCOUNT = 10058, 10130, 10039
 #: Codes of reasons to refuse a message for good: it is larger than the stream or the server takes.
 TOO_LARGE = (10054, 10097)
 #: Status of a response about a stream, consumer or message that is not there.
@@ -65,7 +65,7 @@ def delivery_of(reply: str) -> Delivery:
     return Delivery(stream, consumer, pending, nanoseconds)
 
 
-def refusal_of(response: bytes) -> RefusedError | None:
+def refusal_of(response: bytes, verb: str = "") -> RefusedError | None:
     """Return why JetStream refused a request or did not store a message; None where it did what was asked.
 
     Examples
@@ -73,38 +73,31 @@ def refusal_of(response: bytes) -> RefusedError | None:
     >>> refusal_of(b'{"stream": "nc_in", "seq": 7}')
     >>> refusal_of(b'{"error": {"code": 503, "description": "insufficient resources"}}')
     RefusedError('insufficient resources')
-    >>> refusal_of(b'{"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}')
-    AbsentError('stream not found')
     """
     if b'"error"' not in response:
         return None
     try:
         error = msgspec.json.decode(response)["error"]
-        kind = AbsentError if error.get("code") == _ABSENT else RefusedError
-        return kind(str(error.get("description", error)), int(error.get("err_code", 0)))
+        return RefusedError(
+            str(error.get("description", error)),
+            int(error.get("err_code", 0)),
+            absent=error.get("code") == _ABSENT,
+            verb=verb,
+        )
     except (msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError):
-        return RefusedError(response[:200].decode(errors="replace"))
-
-
-class Stored(NamedTuple):
-    """A stored message."""
-
-    sequence: int
-    payload: bytes
+        return RefusedError(response[:200].decode(errors="replace"), verb=verb)
 
 
 class JetStream:
-    """Sends requests of JetStream's API and reads the responses.
+    """Streams, consumers and stored messages of a server.
+
+    All methods raise `RefusedError` when the server refuses, and whatever `request` raises. What is not there
+    is None to read and no error to delete.
 
     Parameters
     ----------
     request
         Publishes a payload to a subject and returns the response.
-
-    Notes
-    -----
-    Every method raises `RefusedError` when JetStream refuses, `AbsentError` when what the request is about is
-    not there, and whatever `request` raises.
     """
 
     def __init__(self, request: Callable[[str, bytes], Awaitable[bytes]]) -> None:
@@ -114,35 +107,34 @@ class JetStream:
         """Send a request of the API, such as ``STREAM.INFO.orders``, and return the response."""
         payload = b"" if body is None else msgspec.json.encode(body)
         response = await self._request(f"{API}{verb}", payload)
-        if refusal := refusal_of(response):
+        if refusal := refusal_of(response, verb):
             raise refusal
         found: dict[str, Any] = msgspec.json.decode(response)
         return found
 
-    async def store(self, subject: str, payload: bytes) -> None:
-        """Store a message, and return when it is stored."""
-        if refusal := refusal_of(await self._request(subject, payload)):
-            raise refusal
+    async def _call(self, verb: str, body: dict[str, Any] | None = None) -> dict[str, Any] | None:
+        """Return the response to a request, or None when what it is about is not there."""
+        try:
+            return await self.call(verb, body)
+        except RefusedError as error:
+            if not error.absent:
+                raise
+        return None
 
     # ---- streams
 
     async def ensure_stream(self, config: dict[str, Any]) -> None:
         """Create a stream, or update the configuration of one that is there."""
-        name = config["name"]
         try:
-            await self.call(f"STREAM.CREATE.{name}", config)
+            await self.call(f"STREAM.CREATE.{config['name']}", config)
         except RefusedError as error:
-            if error.code != OTHER_CONFIG:
+            if error.code != _OTHER_CONFIG:
                 raise
-            await self.call(f"STREAM.UPDATE.{name}", config)
+            await self.call(f"STREAM.UPDATE.{config['name']}", config)
 
-    async def create_stream(self, config: dict[str, Any]) -> None:
-        """Create a stream."""
-        await self.call(f"STREAM.CREATE.{config['name']}", config)
-
-    async def stream_info(self, stream: str, *, deleted: bool = False) -> dict[str, Any]:
+    async def stream_info(self, stream: str, *, deleted: bool = False) -> dict[str, Any] | None:
         """Return configuration and state of a stream, with the numbers of `deleted` messages if wanted."""
-        return await self.call(f"STREAM.INFO.{stream}", {"deleted_details": True} if deleted else None)
+        return await self._call(f"STREAM.INFO.{stream}", {"deleted_details": True} if deleted else None)
 
     async def stream_names(self) -> list[str]:
         """Return names of streams: all of them, or the first page where there are very many."""
@@ -150,26 +142,23 @@ class JetStream:
 
     async def delete_stream(self, stream: str) -> None:
         """Delete a stream with its messages."""
-        await self.call(f"STREAM.DELETE.{stream}")
-
-    async def purge(self, stream: str, *, before: int | None = None, subject: str | None = None) -> None:
-        """Delete messages of a stream: those before a sequence number, or of a subject."""
-        limits = {"seq": before, "filter": subject}
-        await self.call(f"STREAM.PURGE.{stream}", {k: v for k, v in limits.items() if v is not None})
+        await self._call(f"STREAM.DELETE.{stream}")
 
     # ---- stored messages
 
-    async def last(self, stream: str, subject: str) -> Stored:
+    async def get(self, stream: str, subject: str) -> bytes | None:
         """Return the last message of a subject."""
-        return await self._get(stream, {"last_by_subj": subject})
+        found = await self._call(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})
+        return None if found is None else msgspec.convert(found["message"].get("data", ""), bytes)
 
-    async def following(self, stream: str, subject: str, after: int) -> Stored:
-        """Return the first message of a subject behind a sequence number."""
-        return await self._get(stream, {"seq": after + 1, "next_by_subj": subject})
+    async def following(self, stream: str, subject: str, after: int) -> int | None:
+        """Return the sequence number of the first message of a subject behind a number."""
+        found = await self._call(f"STREAM.MSG.GET.{stream}", {"seq": after + 1, "next_by_subj": subject})
+        return None if found is None else int(found["message"]["seq"])
 
-    async def _get(self, stream: str, which: dict[str, Any]) -> Stored:
-        message = (await self.call(f"STREAM.MSG.GET.{stream}", which))["message"]
-        return Stored(int(message["seq"]), msgspec.convert(message.get("data", ""), bytes))
+    async def purge(self, stream: str, **which: Any) -> None:
+        """Delete messages of a stream: those before a sequence number `seq`, or of a subject `filter`."""
+        await self._call(f"STREAM.PURGE.{stream}", which)
 
     # ---- consumers
 
@@ -179,25 +168,23 @@ class JetStream:
         *,
         name: str = "",
         start: int | None = None,
-        subjects: list[str] | None = None,
+        subjects: Sequence[str] = (),
         kept_s: float | None = None,
         **config: Any,
     ) -> dict[str, Any]:
-        """Create a consumer, and return what the server says of it.
+        """Create a consumer, and return what the server reports of it.
 
         Parameters
         ----------
-        stream
-            What it reads.
-        name
-            Its name (default: the server chooses).
+        stream, name
+            What it reads, and its name (default: the server chooses).
         start
             First sequence number (default: by `deliver_policy` in the configuration).
         subjects
             Subjects or patterns of its messages (default: all).
         kept_s
-            Seconds without a reader after which the server forgets it (default: never); such a consumer has
-            no replicas.
+            Seconds without a reader after which the server forgets it (default: never); such a consumer is
+            not replicated.
         config
             More of the configuration, by the names of JetStream.
         """
@@ -205,33 +192,28 @@ class JetStream:
             config["name"] = name
         if start is not None:
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": max(1, start)}
-        if subjects and len(subjects) == 1:  # servers before 2.10 know no list
+        if len(subjects) == 1:  # servers before 2.10 know no list
             config["filter_subject"] = subjects[0]
         elif subjects:
             config["filter_subjects"] = subjects
         if kept_s is not None:
             config |= {"inactive_threshold": int(kept_s * NANO), "mem_storage": True, "num_replicas": 1}
-        return await self.call(
-            ".".join(filter(None, ("CONSUMER.CREATE", stream, name))),
-            {"stream_name": stream, "config": config, "action": "create"},
-        )
+        verb = f"CONSUMER.CREATE.{stream}.{name}" if name else f"CONSUMER.CREATE.{stream}"
+        return await self.call(verb, {"stream_name": stream, "config": config, "action": "create"})
 
-    async def consumer_info(self, stream: str, name: str) -> dict[str, Any]:
+    async def consumer_info(self, stream: str, name: str) -> dict[str, Any] | None:
         """Return configuration and state of a consumer."""
-        return await self.call(f"CONSUMER.INFO.{stream}.{name}")
+        return await self._call(f"CONSUMER.INFO.{stream}.{name}")
 
     async def consumer_names(self, stream: str) -> list[str]:
         """Return the names of all consumers of a stream."""
         names: list[str] = []
         while True:
-            found = await self.call(f"CONSUMER.NAMES.{stream}", {"offset": len(names)})
+            found = await self._call(f"CONSUMER.NAMES.{stream}", {"offset": len(names)}) or {}
             names += found.get("consumers") or []
             if len(names) >= found.get("total", 0):
                 return names
 
     async def delete_consumer(self, stream: str, name: str) -> None:
-        """Delete a consumer; one that is gone already is as good."""
-        try:
-            await self.call(f"CONSUMER.DELETE.{stream}.{name}")
-        except AbsentError:
-            return
+        """Delete a consumer."""
+        await self._call(f"CONSUMER.DELETE.{stream}.{name}")

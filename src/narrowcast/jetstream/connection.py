@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-#: Seconds that one step of connecting may take, that closing may take, and the end of a failed attempt: nats-py
-#: never reports that a connection is closed that could not agree on TLS.
+#: Seconds that one step of connecting may take, that closing may take, and the end of a failed attempt:
+#: nats-py never reports that a connection is closed that could not agree on TLS.
 _CONNECT, _CLOSE, _GIVE_UP = 2, 2.0, 0.5
 #: Seconds between two pings, and how many of them may stay unanswered.
 _PING, _PINGS = 3, 2
@@ -38,6 +38,8 @@ _PING, _PINGS = 3, 2
 _CHECK = 0.1
 #: Bytes that may wait to be written before `publish` waits, and seconds between two checks of that.
 _PENDING, _WRITE = 2 << 20, 0.001
+#: Messages and bytes that may wait in a bounded subscription.
+_MESSAGES, _BYTES = 1 << 19, 1 << 27
 #: Seconds that a request to JetStream may take, and a flush that nobody waits for any more.
 ASKED, _LONG = 5.0, 3600
 #: What to do about a server without TLS.
@@ -150,7 +152,7 @@ class Connection:
                 raise asyncio.CancelledError from error
             if plain and isinstance(error, Exception):
                 raise PlainError(_PLAIN) from error
-            if isinstance(error, (nats.errors.Error, ValueError)):
+            if isinstance(error, nats.errors.Error) or type(error) is ValueError:
                 raise LostError(first_line(error)) from error
             raise
         if tls is not None and not client.encrypted:
@@ -229,9 +231,11 @@ class Connection:
 
         Bounded subscriptions drop messages when too many wait, and report that to `hear` of the connection.
         """
-        limits = {} if bounded else {"pending_msgs_limit": 0, "pending_bytes_limit": 0}
+        messages, size = (_MESSAGES, _BYTES) if bounded else (0, 0)
         try:
-            return await self._client.subscribe(subject, cb=hear, **limits)
+            return await self._client.subscribe(
+                subject, cb=hear, pending_msgs_limit=messages, pending_bytes_limit=size
+            )
         except (nats.errors.Error, OSError) as error:
             self._check()
             raise TransportError(f"cannot subscribe to {subject}: {first_line(error)}") from error
@@ -288,11 +292,14 @@ class Connection:
     def _check(self) -> None:
         """Raise an error when the connection is lost."""
         if self.lost:
-            raise LostError(first_line(self.problem or self.last_error or "closed by the server"))
+            why = self.problem or self.last_error
+            raise LostError(first_line(why) if why else "closed by the server")
 
     async def _finish(self, call: Coroutine[Any, Any, Answer]) -> Answer:
-        """Wait for a call of nats-py, which neither ends by itself when the connection is lost nor survives
-        being cancelled: the answer to a flush that was cancelled ends all reading.
+        """Wait for a call of nats-py, until the connection is lost, and never cancel it.
+
+        It does not end by itself when the connection is lost, and the answer to a flush that was cancelled
+        ends all reading.
         """
         task = asyncio.ensure_future(call)
         self._calls.add(task)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from narrowcast.errors import TransportError
+
 
 class LostError(Exception):
     """The connection is lost; another may work."""
@@ -15,21 +17,13 @@ class DroppedError(Exception):
     """A message found no room in the queue of a subscription, and is dropped."""
 
 
-class RefusedError(Exception):
-    """JetStream refused a request or a message.
+class RefusedError(TransportError):
+    """JetStream refused a request, named by its verb, or a message.
 
-    Parameters
-    ----------
-    description
-        Why, in the server's words.
-    code
-        The server's number for the reason.
+    `code` is the server's number for the reason, `absent` whether that is a stream, consumer or message that
+    is not there.
     """
 
-    def __init__(self, description: str, code: int = 0) -> None:
-        super().__init__(description)
-        self.description, self.code = description, code
-
-
-class AbsentError(RefusedError):
-    """The stream, consumer or message is not there."""
+    def __init__(self, description: str, code: int = 0, *, absent: bool = False, verb: str = "") -> None:
+        super().__init__(f"the NATS server refuses {verb}: {description}" if verb else description)
+        self.description, self.code, self.absent = description, code, absent

@@ -72,11 +72,11 @@ def _text(subject: bytes) -> bytes:
 
 
 def _is_readable(headers: bytes) -> bool:
-    """Return whether nats-py can read headers; a status and its description have to be ASCII.
+    r"""Return whether nats-py can read headers; a status and its description have to be ASCII.
 
     Examples
     --------
-    >>> [_is_readable(each) for each in (b"NATS/1.0 503\\r\\n\\r\\n", b"NATS/1.0 \\xff", b"NATS/1.0", b"?")]
+    >>> [_is_readable(each) for each in (b"NATS/1.0 503\r\n\r\n", b"NATS/1.0 \xff", b"NATS/1.0", b"?")]
     [True, False, False, False]
     """
     return headers.startswith(_HEADERS) or (headers.startswith(_STATUS) and headers.isascii())

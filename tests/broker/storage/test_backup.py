@@ -409,7 +409,7 @@ def test_positions_that_change_while_they_are_taken(nats_url: str) -> None:
                 assert dict(records) == {f"moving.at.position.s{n}": b"%d" % n for n in range(many)}
             ended.set()
             await asyncio.gather(*writers)
-            assert await source.streams.consumers(source.streams.at) == []
+            assert await source.streams.consumer_names(source.streams.at) == []
         await here.aclose()
         await there.aclose()
 

@@ -174,10 +174,10 @@ class Node:
         """Return what this node is called in what is stored; nobody else takes its partitions any more."""
         own = set(self._mine)
         name = f"parts-{'-'.join(map(str, sorted(own)))}"
-        for other in await streams.consumers(streams.ingress):
+        for other in await streams.consumer_names(streams.ingress):
             parts = {int(part) for part in other.removeprefix("parts-").split("-") if part.isdecimal()}
             if other != name and parts & own:
-                await streams.drop(streams.ingress, other)
+                await streams.delete_consumer(streams.ingress, other)
         return name
 
     def _warm(self) -> None:

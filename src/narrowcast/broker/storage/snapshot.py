@@ -14,7 +14,7 @@ from narrowcast.broker.clients.asking import Asking
 from narrowcast.broker.storage.streams import Streams
 from narrowcast.errors import InputError, TransportError
 from narrowcast.jetstream.api import API, STREAM_EXISTS, JetStream, delivery_of, refusal_of
-from narrowcast.jetstream.errors import AbsentError, RefusedError
+from narrowcast.jetstream.errors import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -90,7 +90,7 @@ class Snapshots:
 
     async def there(self) -> list[str]:
         """Return which of the streams a server has."""
-        return [name for name in self.names if await self.streams.info(name)]
+        return [name for name in self.names if await self.streams.stream_info(name)]
 
     # ---- taken
 
@@ -151,7 +151,7 @@ class Snapshots:
 
         One that takes the place of another meanwhile comes behind all that were there.
         """
-        info = await self.streams.info(stream)
+        info = await self.streams.stream_info(stream)
         if not info:
             raise TransportError(f"stream {stream} is not there any more; run it again")
         name, found, came = secrets.token_hex(8), dict[str, bytes](), 0
@@ -176,17 +176,14 @@ class Snapshots:
                 await self._transport.publish(some[-1].reply, b"+ACK")
         finally:
             await inbox.aclose()
-            await self.streams.drop(stream, name)
+            await self.streams.delete_consumer(stream, name)
         taken = Taken(stream, len(found), int(info["state"]["bytes"]), info["config"], info["state"])
         return taken, list(found.items())
 
     async def _pending(self, stream: str, name: str, came: int) -> int:
         """Return how many messages are still to come to a reader that has so many."""
-        try:
-            found = await self.streams.jetstream.consumer_info(stream, name)
-        except RefusedError as error:
-            raise TransportError(f"stream {stream} could not be read to its end; run it again") from error
-        if found["delivered"]["consumer_seq"] != came:
+        found = await self.streams.consumer_info(stream, name)
+        if not found or found["delivered"]["consumer_seq"] != came:
             raise TransportError(f"stream {stream} could not be read to its end; run it again")
         return int(found["num_pending"])
 
@@ -226,12 +223,7 @@ class Snapshots:
 
     async def remove(self, stream: str) -> None:
         """Remove a stream."""
-        try:
-            await self.streams.jetstream.delete_stream(stream)
-        except AbsentError:
-            return
-        except RefusedError as error:
-            raise TransportError(f"the NATS server refuses STREAM.DELETE.{stream}: {error}") from error
+        await self.streams.delete_stream(stream)
 
     async def _acknowledged(self, stream: str, answer: asyncio.Future[bytes], patience: float) -> None:
         """Wait until a server has what it was given."""
@@ -255,12 +247,12 @@ class Snapshots:
         try:
             return await self._jetstream.call(what, body)
         except RefusedError as error:
-            if error.code == STREAM_EXISTS:
-                raise InputError(
-                    f"the NATS server has stream {what.rpartition('.')[2]} already; remove it, or name another "
-                    "server"
-                ) from error
-            raise TransportError(f"the NATS server refuses {what}: {error}") from error
+            if error.code != STREAM_EXISTS:
+                raise
+            stream = what.rpartition(".")[2]
+            raise InputError(
+                f"the NATS server has stream {stream} already; remove it, or name another server"
+            ) from error
 
     async def _ask(self, subject: str, payload: bytes) -> bytes:
         """Return the server's answer to a request, however long it takes."""

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from narrowcast.broker.clients.asking import Asking
 from narrowcast.errors import ParameterError, TransportError
 from narrowcast.jetstream.api import NANO, JetStream, delivery_of, refusal_of
-from narrowcast.jetstream.errors import AbsentError, RefusedError
+from narrowcast.jetstream.errors import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from narrowcast.broker.transport import Message, Transport
     from narrowcast.broker.wire import Subjects
@@ -58,16 +57,7 @@ def error_of(payload: bytes) -> str | None:
     return f"{refusal}; {_ROOM}" if refusal.description == _FULL else str(refusal)
 
 
-@contextmanager
-def _plainly(what: str) -> Iterator[None]:
-    """Turn a refusal into an error for users."""
-    try:
-        yield
-    except RefusedError as error:
-        raise TransportError(f"the NATS server {what}: {error}") from error
-
-
-class Streams:
+class Streams(JetStream):
     """The streams of a broker: what publishers send, what subscribers get, and how far they are.
 
     Parameters
@@ -106,8 +96,7 @@ class Streams:
         #: How answers of a server begin to what is stored in them: it sends them to any subject.
         self.answers = tuple(f'{{"stream":"{each}"'.encode() for each in (self.ingress, self.out, self.at))
         self._asking = Asking(transport, subjects.inbox(f"streams-{secrets.token_hex(4)}"))
-        #: The server's API.
-        self.jetstream = JetStream(self._ask)
+        super().__init__(self._ask)
 
     async def start(self) -> None:
         """Begin to ask."""
@@ -160,31 +149,25 @@ class Streams:
         for name, own in streams.items():
             config = {"name": name, **common, **own}
             try:
-                await self.jetstream.ensure_stream(config)
+                await self.ensure_stream(config)
             except RefusedError as error:
                 raise TransportError(
-                    f"the NATS server does not make stream {name} for {config['max_bytes']:,} bytes: {error}; "
-                    "give less with serve --store, or make room"
+                    f"the NATS server does not make stream {name} for {config['max_bytes']:,} bytes: "
+                    f"{error.description}; give less with serve --store, or make room"
                 ) from error
-
-    async def info(self, stream: str) -> dict[str, Any] | None:
-        """Return configuration and state of a stream, if it is there."""
-        with _plainly(f"refuses STREAM.INFO.{stream}"), suppress(AbsentError):
-            return await self.jetstream.stream_info(stream)
-        return None
 
     async def there(self) -> bool:
         """Return whether a broker keeps events here."""
-        return await self.info(self.ingress) is not None
+        return await self.stream_info(self.ingress) is not None
 
     async def last(self) -> int:
         """Return the place of the last message that was stored for subscribers."""
-        found = await self.info(self.out)
+        found = await self.stream_info(self.out)
         return int(found["state"]["last_seq"]) if found else 0
 
     async def room(self) -> Room:
         """Return how much is stored for subscribers, and how much fits."""
-        found = await self.info(self.out)
+        found = await self.stream_info(self.out)
         if not found:
             return Room(1, 0, 0.0)
         state, most = found["state"], found["config"]["max_bytes"]
@@ -193,10 +176,9 @@ class Streams:
 
     async def trim(self, before: int) -> None:
         """Forget what is stored for subscribers before a place."""
-        with _plainly(f"refuses STREAM.PURGE.{self.out}"), suppress(AbsentError):
-            await self.jetstream.purge(self.out, before=before)
+        await self.purge(self.out, seq=before)
 
-    # ---- single messages
+    # ---- messages
 
     async def put(self, subject: str, payload: bytes) -> None:
         """Store a message, and return when it is.
@@ -208,25 +190,6 @@ class Streams:
         """
         if (why := error_of(await self._ask(subject, payload))) is not None:
             raise TransportError(f"the NATS server does not store {subject}: {why}")
-
-    async def get(self, stream: str, subject: str) -> bytes | None:
-        """Return the last message of a subject."""
-        with _plainly(f"does not give {subject}"), suppress(AbsentError):
-            return (await self.jetstream.last(stream, subject)).payload
-        return None
-
-    async def following(self, stream: str, subject: str, after: int) -> int | None:
-        """Return the place of the first message of a subject behind a place, if there is one."""
-        with _plainly(f"does not give {subject}"), suppress(AbsentError):
-            return (await self.jetstream.following(stream, subject, after)).sequence
-        return None
-
-    async def forget(self, stream: str, subject: str) -> None:
-        """Forget all messages of a subject."""
-        with _plainly(f"refuses STREAM.PURGE.{stream}"), suppress(AbsentError):
-            await self.jetstream.purge(stream, subject=subject)
-
-    # ---- many messages
 
     async def feed(
         self,
@@ -259,7 +222,7 @@ class Streams:
         ahead
             Messages that are on their way and not acknowledged, at most.
         """
-        await self.drop(stream, name)
+        await self.delete_consumer(stream, name)
         config: dict[str, Any] = {
             "deliver_subject": to,
             "ack_policy": "explicit" if explicit else "all",
@@ -271,25 +234,15 @@ class Streams:
             config |= {"durable_name": name, "deliver_policy": "all"}
         else:
             config |= {"start": after + 1, "kept_s": _IDLE}
-        with _plainly(f"refuses CONSUMER.CREATE.{stream}.{name}"):
-            try:
-                made = await self.jetstream.create_consumer(stream, name=name, subjects=filters, **config)
-            except AbsentError as error:
-                raise TransportError(
-                    f"stream {stream} is not there; start the first node with at-least-once"
-                ) from error
+        try:
+            made = await self.create_consumer(stream, name=name, subjects=filters, **config)
+        except RefusedError as error:
+            if not error.absent:
+                raise
+            raise TransportError(
+                f"stream {stream} is not there; start the first node with at-least-once"
+            ) from error
         return int(made["num_pending"])
-
-    async def consumers(self, stream: str) -> list[str]:
-        """Return the names of all who read a stream."""
-        with _plainly(f"refuses CONSUMER.NAMES.{stream}"), suppress(AbsentError):
-            return await self.jetstream.consumer_names(stream)
-        return []
-
-    async def drop(self, stream: str, name: str) -> None:
-        """Forget somebody who reads a stream."""
-        with _plainly(f"refuses CONSUMER.DELETE.{stream}.{name}"):
-            await self.jetstream.delete_consumer(stream, name)
 
     async def newest(self, stream: str, pattern: str) -> AsyncIterator[Message]:
         """Yield the last message of each subject that fits a pattern."""
@@ -297,13 +250,11 @@ class Streams:
         to = f"{self._subjects.inbox('streams')}.{name}"
         inbox = await self._transport.subscribe(to)
         try:
-            made: dict[str, Any] = {}
-            with _plainly(f"refuses CONSUMER.CREATE.{stream}.{name}"), suppress(AbsentError):
-                made = await self.jetstream.create_consumer(
-                    stream, name=name, subjects=[pattern], kept_s=_IDLE, deliver_subject=to,
-                    deliver_policy="last_per_subject", ack_policy="none",
-                )  # fmt: skip
-            left = int(made.get("num_pending", 0)) + int(made.get("delivered", {}).get("consumer_seq", 0))
+            made = await self.create_consumer(
+                stream, name=name, subjects=[pattern], kept_s=_IDLE, deliver_subject=to,
+                deliver_policy="last_per_subject", ack_policy="none",
+            )  # fmt: skip
+            left = int(made["num_pending"]) + int(made.get("delivered", {}).get("consumer_seq", 0))
             while left:
                 async with asyncio.timeout(_PATIENCE):
                     some = await inbox.take(1024)

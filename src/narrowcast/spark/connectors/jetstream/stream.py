@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from narrowcast.errors import ParameterError, TransportError
-from narrowcast.jetstream.api import ACK, API, ID, NO_ACCOUNT, NO_STREAM, delivery_of
+from narrowcast.jetstream.api import ACK, API, ID, NO_ACCOUNT, delivery_of
 from narrowcast.jetstream.errors import LostError, RefusedError
 
 if TYPE_CHECKING:
@@ -80,11 +80,13 @@ async def state_of(connection: Connection, stream: str, *, listed: bool = False)
     """
     try:
         answer = await connection.jetstream.stream_info(stream)
-        n_deleted = int(answer["state"].get("num_deleted", 0))
+        n_deleted = int(answer["state"].get("num_deleted", 0)) if answer else 0
         if listed and 0 < n_deleted <= LISTED:
             answer = await connection.jetstream.stream_info(stream, deleted=True)
     except RefusedError as error:
         raise await _refused(connection, stream, error) from error
+    if answer is None:
+        raise await _absent(connection, stream)
     retention = answer["config"].get("retention", "limits")
     if retention != "limits":
         raise ParameterError(
@@ -245,7 +247,7 @@ async def _consumer(connection: Connection, stream: str, subject: str | None, st
     """Make a consumer that the server forgets by itself, and return its name and how much it has to give."""
     try:
         answer = await connection.jetstream.create_consumer(
-            stream, start=start, subjects=[subject] if subject else None, kept_s=_KEPT, ack_policy="none"
+            stream, start=start, subjects=[subject] if subject else [], kept_s=_KEPT, ack_policy="none"
         )
     except RefusedError as error:
         raise await _refused(connection, stream, error) from error
@@ -264,9 +266,14 @@ async def _refused(connection: Connection, stream: str, error: RefusedError) -> 
         return TransportError(
             f"the account at {connection.where} has no JetStream; enable it, or use other credentials"
         )
-    if error.code != NO_STREAM:
-        # Such as no leader at the moment: worth another try, and told when there is none left.
-        return LostError(f"stream {stream!r}: {error}")
+    if error.absent:
+        return await _absent(connection, stream)
+    # Such as no leader at the moment: worth another try, and told when there is none left.
+    return LostError(f"stream {stream!r}: {error.description}")
+
+
+async def _absent(connection: Connection, stream: str) -> ParameterError:
+    """Return the error for a stream that is not there, with the names of those that are."""
     try:
         names = sorted(await connection.jetstream.stream_names())
     except (RefusedError, LostError):
