@@ -92,8 +92,7 @@ def test_nats_py_is_as_the_parser_needs_it() -> None:
     assert list(inspect.signature(Client._process_msg).parameters) == [
         "self", "sid", "subject", "reply", "data", "headers",
     ]  # fmt: skip
-    plain = parser.Parser()
-    assert {"buf", "state", "needed", "header_needed", "msg_arg"} <= set(vars(plain))
+    assert "buf" in vars(parser.Parser())
     assert type(Connection("", 1, None)._client._ps) is Parser
 
 

@@ -54,7 +54,7 @@ class _Client(Client):
         #: What is set in `options` when TLS begins.
         self.secrets: dict[str, str] = {}
         self.encrypted = False
-        self._ps = Parser(self)  # the one private name of nats-py: it has no other way to a parser
+        self._ps = Parser(self)  # private, and there is no other way to replace the parser
 
     @property
     def ssl_context(self) -> ssl.SSLContext:

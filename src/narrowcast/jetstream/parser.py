@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from nats.errors import ProtocolError
 from nats.protocol import parser
 
@@ -13,57 +11,65 @@ _HEADERS, _STATUS = b"NATS/1.0\r\n", b"NATS/1.0 "
 
 
 class Parser(parser.Parser):
-    """Splits the stream into messages itself and leaves their delivery, and all other verbs, to nats-py.
+    """Reads messages, and leaves all other verbs to nats-py.
 
     Publishers choose subjects, reply subjects and headers. nats-py takes a form feed in a subject for the end
     of a word, and stops reading at invalid UTF-8, so that one message, once stored, ends every connection.
     Here invalid UTF-8 in a subject is replaced, and headers that nats-py cannot read are left out.
+
+    It uses one private name of nats-py, `Client._process_msg`: what a parser calls with each message.
     """
 
     def reset(self) -> None:
         """Forget what has been received."""
         super().reset()
-        self._received = bytearray()
+        #: What is not processed yet, and how many bytes complete its first message.
+        self._received: list[bytes] = []
+        self._awaited = 0
 
     async def parse(self, data: bytes = b"") -> None:
         """Process all complete messages and lines."""
-        self._received.extend(data)
-        start = 0
-        try:
-            while (end := self._received.find(_CRLF, start)) >= 0:
-                line = bytes(self._received[start:end])
-                end += len(_CRLF)
-                if line.startswith((b"MSG ", b"HMSG ")):
-                    next_start = end + int(line.rpartition(b" ")[2]) + len(_CRLF)
-                    if next_start > len(self._received):
-                        return
-                    start, body = next_start, bytes(self._received[end:next_start])
-                    await super().parse(self._begin(line, body))
-                else:
-                    start = end
-                    await super().parse(line + _CRLF)
-                    if self.buf:
-                        raise ProtocolError("nats: unknown protocol")
-        except ValueError as error:
-            raise ProtocolError("nats: malformed MSG") from error
-        finally:
-            del self._received[:start]
+        self._received.append(data)
+        if self._awaited and sum(map(len, self._received)) < self._awaited:
+            return
+        received, start = b"".join(self._received), 0
+        self._received, self._awaited = [], 0
+        while (end := received.find(_CRLF, start)) >= 0:
+            line, body = received[start:end], end + len(_CRLF)
+            if line.startswith((b"MSG ", b"HMSG ")):
+                end = body + _size(line)
+                if end + len(_CRLF) > len(received):
+                    self._awaited = end + len(_CRLF) - start
+                    break
+                start = end + len(_CRLF)
+                await self._process(line, received[body:end])
+            else:
+                start = body
+                await super().parse(line + _CRLF)
+                if self.buf:
+                    raise ProtocolError("nats: unknown protocol")
+        if start < len(received):
+            self._received.append(received[start:])
 
-    def _begin(self, line: bytes, body: bytes) -> bytes:
-        """Set what nats-py reads from the line of a message, and return the rest of the message."""
+    async def _process(self, line: bytes, body: bytes) -> None:
+        """Pass a message to the client."""
         # The server separates words by single spaces, and subjects contain none.
-        verb, subject, sid, *reply, size = line.split(b" ")
-        header_size = int(reply.pop()) if verb == b"HMSG" else 0
-        if header_size and not _is_readable(body[:header_size]):
-            size, body, header_size = b"%d" % (int(size) - header_size), body[header_size:], 0
-        self.msg_arg: dict[str, Any] = {
-            "subject": _text(subject),
-            "sid": int(sid),
-            "reply": _text(*reply) if reply else b"",
-        }
-        self.needed, self.header_needed = int(size), header_size
-        self.state = parser.AWAITING_MSG_PAYLOAD
-        return body
+        verb, subject, sid, *more, _ = line.split(b" ")
+        headers = None
+        if verb == b"HMSG":
+            size = int(more.pop())
+            headers, body = body[:size], body[size:]
+        reply = _text(more[0]) if more else b""
+        readable = headers if headers and _is_readable(headers) else None
+        await self.nc._process_msg(int(sid), _text(subject), reply, body, readable)
+
+
+def _size(line: bytes) -> int:
+    """Return the bytes behind the line of a message."""
+    try:
+        return int(line.rpartition(b" ")[2])
+    except ValueError as error:
+        raise ProtocolError("nats: malformed MSG") from error
 
 
 def _text(subject: bytes) -> bytes:
