@@ -128,14 +128,14 @@ class NatsTransport:
     limit
         How many messages may wait in each subscription.
     opening
-        Opens a connection to a server, given with the name in its certificate.
+        `Connection.open` with all but the server.
     """
 
     def __init__(
         self,
         login: Login,
         faults: _Faults,
-        opening: Callable[[str, str | None], Awaitable[Connection]],
+        opening: Callable[..., Awaitable[Connection]],
         *,
         limit: int = LIMIT,
     ) -> None:
@@ -200,7 +200,7 @@ class NatsTransport:
             Connection.open, hear=faults.hear, timeout=PATIENCE, user=login.user or None,
             password=login.password or None, tls=login.tls, name=name, inbox=inbox or "_INBOX",
         )  # fmt: skip
-        made = cls(login, faults, lambda server, host: opening(server, hostname=host), limit=limit)
+        made = cls(login, faults, opening, limit=limit)
         if login.tls is not None:
             logging.getLogger("asyncio").addFilter(_but_eof)
         try:
@@ -223,7 +223,7 @@ class NatsTransport:
         while True:
             for server, host in random.sample(list(self._servers.items()), len(self._servers)):
                 try:
-                    found = await self._opening(server, host)
+                    found = await self._opening(server, hostname=host)
                 except (LostError, OSError) as error:
                     why = self._login.refusal(error)
                     if first and why is not None:
@@ -266,9 +266,14 @@ class NatsTransport:
         try:
             while late := [each for each in self._subscriptions if each.connection is not connection]:
                 for each in late:
-                    await each.begin(connection)
+                    with suppress(TransportError):  # its caller has not heard of it: it was made meanwhile
+                        await each.begin(connection)
             while self._waiting:
-                await self._send_waiting(connection)
+                try:
+                    await connection.publish(*self._waiting[0])
+                except NarrowcastError as error:  # such as one that is too large for this server
+                    log.warning("a message that waited for a connection is not sent: %s", error)
+                self._waiting_bytes -= len(self._waiting.popleft()[1])
         except LostError:
             await connection.close()
             return False
@@ -277,16 +282,6 @@ class NatsTransport:
             raise
         self._connection = connection
         return True
-
-    async def _send_waiting(self, connection: Connection) -> None:
-        """Send the first message that waits."""
-        subject, payload, reply, key = self._waiting[0]
-        try:
-            await connection.publish(subject, payload, reply, key)
-        except NarrowcastError as error:  # such as one that is too large for this server
-            log.warning("a message that waited for a connection is not sent: %s", error)
-        self._waiting.popleft()
-        self._waiting_bytes -= len(payload)
 
     # ---- messages
 

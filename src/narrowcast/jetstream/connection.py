@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-#: Seconds that one step of connecting may take, that closing may take, and the end of a failed attempt:
-#: nats-py never reports that a connection is closed that could not agree on TLS.
+#: Seconds that one step of connecting may take, that closing may take, and that where there is no connection:
+#: nats-py never reports that one is closed that could not agree on TLS.
 _CONNECT, _CLOSE, _GIVE_UP = 2, 2.0, 0.5
 #: Seconds between two pings, and how many of them may stay unanswered.
 _PING, _PINGS = 3, 2
@@ -152,9 +152,9 @@ class Connection:
                 raise asyncio.CancelledError from error
             if plain and isinstance(error, Exception):
                 raise PlainError(_PLAIN) from error
-            if isinstance(error, nats.errors.Error) or type(error) is ValueError:
-                raise LostError(first_line(error)) from error
-            raise
+            if isinstance(error, (OSError, ImportError)) or not isinstance(error, Exception):
+                raise
+            raise LostError(first_line(error)) from error
         if tls is not None and not client.encrypted:
             await made.close()
             raise PlainError(_PLAIN)
@@ -275,7 +275,7 @@ class Connection:
 
     async def close(self) -> None:
         """Close it, with what waits to be sent; errors in doing so are ignored."""
-        patience = _GIVE_UP if self._opening else _CLOSE
+        patience = _GIVE_UP if self._opening or self.lost else _CLOSE
         self._opening = False
         for call in self._calls:
             call.cancel()
