@@ -172,21 +172,10 @@ class JetStream:
         kept_s: float | None = None,
         **config: Any,
     ) -> dict[str, Any]:
-        """Create a consumer, and return what the server reports of it.
+        """Create a consumer of subjects or patterns, or of all, and return what the server reports of it.
 
-        Parameters
-        ----------
-        stream, name
-            What it reads, and its name (default: the server chooses).
-        start
-            First sequence number (default: by `deliver_policy` in the configuration).
-        subjects
-            Subjects or patterns of its messages (default: all).
-        kept_s
-            Seconds without a reader after which the server forgets it (default: never); such a consumer is
-            not replicated.
-        config
-            More of the configuration, by the names of JetStream.
+        It begins at the sequence number `start`, or as `deliver_policy` in `config` says; all of `config` is
+        by the names of JetStream. After `kept_s` seconds without a reader the server forgets it, where given.
         """
         if name:
             config["name"] = name

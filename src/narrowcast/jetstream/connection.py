@@ -99,30 +99,13 @@ class Connection:
         name: str = "narrowcast",
         inbox: str = "_INBOX",
     ) -> Self:
-        """Connect, in one attempt.
+        """Connect to a server, in one attempt.
 
-        Parameters
-        ----------
-        server
-            URL of the server.
-        where
-            How messages to users name it (default: the URL).
-        timeout
-            Seconds to wait for answers of JetStream and for a flush.
-        hear
-            Called with errors that no call raises: missing permissions, dropped messages, the loss.
-        user, password
-            Login (default: what is in the URL). With `tls` the password is only sent encrypted.
-        tls
-            Encrypts the connection; a server without TLS is refused.
-        hostname
-            Name in the server's certificate, where it is not that in the URL.
-        credentials
-            Path of a credentials file.
-        name
-            Name of the connection in the server's logs.
-        inbox
-            Prefix of the subjects for answers.
+        Users see the server as `where`, and servers log the connection as `name`. `timeout` is in seconds,
+        for answers of JetStream and for a flush. `hear` is called with errors that no call raises: missing
+        permissions and dropped messages. With `tls` the password is only sent encrypted, and `hostname` is
+        the name in the certificate. `credentials` is the path of a credentials file, and `inbox` the prefix
+        of subjects for answers.
 
         Raises
         ------
