@@ -150,7 +150,9 @@ def test_long_names_of_publishers_and_the_events_of_others(
                 for i in range(250):
                     name = f"{i:03d}" + "q" * 2900
                     # As a client of NATS: ours has shorter subjects.
-                    await one._client.publish(of.ingress(name, 16), wire.encode(wire.Batch(name, 1, [event])))
+                    await one._connection.publish(
+                        of.ingress(name, 16), wire.encode(wire.Batch(name, 1, [event]))
+                    )
                 await desk.publish({"price": 3})
                 await one.flush()
             await desk.flush()

@@ -1,118 +1,104 @@
-"""NATS as a transport: the one file of the broker with nats."""
+"""NATS as a transport of the broker."""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
-import re
+import random
 import time
+from collections import deque
 from contextlib import suppress
-from types import FunctionType
-from typing import TYPE_CHECKING, Any, Self
+from functools import partial
+from typing import TYPE_CHECKING, Self
+from urllib.parse import urlsplit
 
-from narrowcast.broker.security.login import Login, PlainError
+from narrowcast.broker.security.login import Login
 from narrowcast.broker.tasks import ended
 from narrowcast.broker.transport import Message, check_subject
 from narrowcast.broker.waiting import Waiting
-from narrowcast.errors import MissingError, ParameterError, TransportError
+from narrowcast.errors import NarrowcastError, TransportError
 from narrowcast.files import first_line
-
-try:
-    import nats.errors
-    from nats.aio.client import Client
-    from nats.protocol import parser
-except ImportError as error:
-    raise MissingError("nats-py is not installed; run: pip install 'narrowcast[broker]'") from error
+from narrowcast.jetstream.connection import Connection
+from narrowcast.jetstream.errors import DroppedError, LostError
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from nats.aio.client import Srv
-    from nats.aio.msg import Msg
-    from nats.aio.subscription import Subscription
+    from narrowcast.jetstream.connection import Msg, Subscription
 
 log = logging.getLogger(__name__)
 
-#: Messages that wait for a reader, unless told.
+#: Default number of messages that wait for a reader.
 LIMIT = 65_536
-#: Seconds to wait for a server in the beginning, and for its answer later.
-PATIENCE = 10
-#: Seconds after which an answer no longer comes, and that the end of a connection may take.
-_LONG, _CLOSE = 3600, 0.5
-#: Seconds from one try to connect again to the next, from one look whether the server is there to the next,
-#: and how many looks may stay unanswered.
-_AGAIN, _PING, _PINGS = 0.2, 3, 2
-#: What a server says of a message that it has stored, and what it is told so that it stores one only once.
-_NUMBER, _BEFORE, _KEY = "Nats-Sequence", "Nats-Last-Sequence", "Nats-Msg-Id"
-#: How a server begins to say that somebody may not do what they did, and seconds for which that counts of
-#: what they publish: they may be permitted to later.
-_DENIED, _COUNTS = "permissions violation for ", 5.0
-#: Digits of a number of a server's, at most: who publishes may write such headers too.
+#: Seconds to wait for a server when connecting, and for its answers later.
+PATIENCE = 10.0
+#: Seconds between two attempts to connect, and between two checks whether the connection is lost.
+_AGAIN, _CHECK = 0.2, 0.05
+#: Bytes that may be published while there is no connection.
+_KEPT = 2 << 20
+#: Headers of a stored message: its sequence number, and that of the one before it under its subject.
+_NUMBER, _BEFORE = "Nats-Sequence", "Nats-Last-Sequence"
+#: Digits of such a number, at most: publishers can write these headers too.
 _DIGITS = 18
-#: How a message begins. A server ends words at spaces and tabs, and takes other white space as any byte.
-_WORD = rb"([^ \t\r\n]+)[ \t]+"
-_MSG = re.compile(rb"\AMSG[ \t]+" + _WORD + rb"(\d+)[ \t]+(" + _WORD + rb")?(\d+)\r\n")
-_HMSG = re.compile(rb"\AHMSG[ \t]+" + _WORD + rb"(\d+)[ \t]+(" + _WORD + rb")?(\d+)[ \t]+(\d+)\r\n")
+#: How a server begins to report a missing permission, and seconds for which a report about publishing counts:
+#: the user may be given the permission later.
+_DENIED, _COUNTS = "permissions violation for ", 5.0
 
 
 class _Faults:
-    """What servers refuse: it is told once, and to whoever waits for it.
+    """What servers refuse: it is reported once, and to the calls that wait for it.
 
     Parameters
     ----------
     login
-        Who comes.
-    tell
-        Called with what ends all hope: that the server refuses this user, or what it publishes.
+        The user.
+    report
+        Called with what no new attempt helps against: the server refuses this user, or what it publishes.
     """
 
-    def __init__(self, login: Login, tell: Callable[[str], None] | None) -> None:
-        self._login, self._tell = login, tell
-        #: What is told to give up as long as it connects for the first time.
-        self.connecting: Client | None = None
+    def __init__(self, login: Login, report: Callable[[str], None] | None) -> None:
+        self._login, self._report = login, report
         #: Why this user may connect no longer.
         self.refused = ""
-        #: Why it may not publish what it just did, and when that was said.
-        self._unpublished, self._said = "", 0.0
-        #: Messages that found no room before anybody was told of them.
+        #: Why it may not publish what it just did, and when that was reported.
+        self._unpublished, self._since = "", 0.0
+        #: Messages that found no room before any subscription had them.
         self.dropped = 0
         self._denied: set[str] = set()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
-    async def hear(self, error: Exception) -> None:
-        """Take up an error: the connection is made again, and drops are counted, so most say nothing."""
-        said = first_line(error).lower()
-        if isinstance(error, nats.errors.SlowConsumerError):
+    def hear(self, error: BaseException) -> None:
+        """Take up an error: the connection is made again, and drops are counted, so most are not reported."""
+        text = first_line(error).lower()
+        if isinstance(error, DroppedError):
             self.dropped += 1
-        elif _DENIED in said:
-            what = said.partition(_DENIED)[2]
+        elif _DENIED in text:
+            what = text.partition(_DENIED)[2]
             self._denied.add(what)
             if what.startswith("publish"):
-                self._said = time.monotonic()
+                self._since = time.monotonic()
                 self._unpublished = f"the NATS server does not let {self._login.who} {what}"
                 self._fail(self._unpublished)
         elif (why := self._login.refusal(error)) is not None:
-            if self.connecting is not None:
-                self.connecting.options["allow_reconnect"] = False
-            else:
-                self.refused = why
-                self._fail(why)
+            self.refused = why
+            self._fail(why)
 
     @property
     def refusal(self) -> str:
         """Why this user may connect no longer, or not publish what it just did; nothing where it may."""
-        lately = time.monotonic() - self._said < _COUNTS
+        lately = time.monotonic() - self._since < _COUNTS
         return self.refused or (self._unpublished if lately else "")
 
     def _fail(self, why: str) -> None:
-        """Say once what went wrong."""
-        if why not in self._told:
-            self._told.add(why)
-            if self._tell is None:
+        """Report a reason once."""
+        if why not in self._reported:
+            self._reported.add(why)
+            if self._report is None:
                 log.error("%s", why)
             else:
-                self._tell(why)
+                self._report(why)
 
     def denied(self, subject: str) -> bool:
         """Return whether a subscription was refused, and forget it: another time it may not be."""
@@ -126,93 +112,46 @@ class _Faults:
             raise TransportError(f"the NATS server does not let {self._login.who} listen to {subject}")
 
 
-class _Parser(parser.Parser):
-    """Reads what a server sends, whatever publishers write into subjects.
-
-    It is what nats-py does, but for how a message begins: there a subject with a form feed is none, and the
-    connection is made again, where messages are stored without end.
-    """
-
-    parse = FunctionType(
-        parser.Parser.parse.__code__, vars(parser) | {"MSG_RE": _MSG, "HMSG_RE": _HMSG}, "parse", (b"",)
-    )
-
-
-class _Client(Client):
-    """A client that leaves nothing open, and tells its secrets only over TLS where it is to use that.
-
-    Whoever publishes writes what it likes into headers and subjects: what cannot be read is no reason to read
-    nothing any more.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._ps = _Parser(self)
-
-    async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
-        """Return what a header says; one that cannot be read says nothing."""
-        try:
-            return await super()._process_headers(headers)
-        except (ValueError, LookupError):
-            return None
-
-    def _build_message(
-        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
-    ) -> Msg:
-        """Return a message; what is no text in its subjects is replaced, so that no subject of ours fits."""
-        return self.msg_class(
-            subject=subject.decode(errors="replace"),
-            reply=reply.decode(errors="replace"),
-            data=data,
-            headers=headers,
-            _client=self,
-            _sid=sid,
-        )
-
-    async def _connect_to_server(self, s: Srv) -> None:
-        """Open a connection; the one before may have got no further than that."""
-        if self._transport is not None:
-            self._transport.close()  # type: ignore[no-untyped-call]
-        await super()._connect_to_server(s)
-
-    async def close(self) -> None:
-        """End, also where it is just connecting again."""
-        self.options["allow_reconnect"] = False
-        if (again := self._reconnection_task) is not asyncio.current_task():
-            await ended(again)
-        try:
-            await super().close()
-        finally:
-            if self._transport is not None:
-                self._transport.close()  # type: ignore[no-untyped-call]
-
-    def _connect_command(self) -> bytes:
-        """Return the first command, which holds the password."""
-        if self.options.get("tls") is not None and not self._server_info.get("tls_required"):
-            raise PlainError("give it a certificate, or leave --tls-ca out")
-        return super()._connect_command()
-
-
 class NatsTransport:
     """Messages go through NATS servers, at most once.
 
-    A subscription whose reader is slow holds nobody up: what does not fit its queue is dropped and counted.
-    A connection that is lost is made again; what was published meanwhile is sent then.
+    A subscription whose reader is slow delays no other: what does not fit its queue is dropped and counted.
+    When the connection is lost another is made, to any server of the cluster, and what was published
+    meanwhile is sent then.
 
     Parameters
     ----------
-    client
-        A connection; `connect` makes one.
+    login
+        Servers and user; `connect` makes a transport from one.
+    faults
+        What becomes of errors.
     limit
         How many messages may wait in each subscription.
+    opening
+        `Connection.open` with all but the server.
     """
 
-    def __init__(self, client: Client, *, limit: int = LIMIT, faults: _Faults | None = None) -> None:
-        Waiting(limit)  # one that is too small is told at once
-        self._faults = faults
-        self._client, self._limit = client, limit
+    def __init__(
+        self,
+        login: Login,
+        faults: _Faults,
+        opening: Callable[..., Awaitable[Connection]],
+        *,
+        limit: int = LIMIT,
+    ) -> None:
+        Waiting(limit)  # one that is too small is refused at once
+        self._login, self._faults, self._limit, self._opening = login, faults, limit, opening
+        #: URLs of servers, with the name in the certificate where the URL has another.
+        self._servers: dict[str, str | None] = dict.fromkeys(login.servers)
+        self._connection: Connection
+        self._reported: Connection | None = None
+        self._reconnects = 0
         self._closed = False
         self._subscriptions: list[NatsSubscription] = []
+        #: Messages that are published while there is no connection.
+        self._waiting: deque[tuple[str, bytes, str, str]] = deque()
+        self._waiting_bytes = 0
+        self._keeping: asyncio.Task[None] | None = None
 
     @classmethod
     async def connect(
@@ -237,18 +176,18 @@ class NatsTransport:
         limit
             How many messages may wait in each subscription.
         name
-            What servers call the connection in their logs.
+            Name of the connection in the logs of servers.
         patience
             Seconds to wait for one of them.
         user, password
-            Who connects; without, what the URLs say, as ``nats://ann:secret@host``.
+            Login (default: what the URLs say, as ``nats://ann:secret@host``).
         tls
-            What to connect by: then a server without TLS is refused.
+            Encrypts the connection; a server without TLS is refused.
         inbox
-            What answers to requests come below: with permissions each user has its own.
+            Prefix of subjects for answers to requests: with permissions each user has its own.
         refused
-            Called with what went wrong when servers no longer want this user, or what it publishes; it is
-            logged where left out.
+            Called with the reason when servers no longer accept this user, or what it publishes (default: it
+            is logged).
 
         Raises
         ------
@@ -257,61 +196,113 @@ class NatsTransport:
         """
         login = Login.of(servers, user, password, tls)
         faults = _Faults(login, refused)
-        client = _Client()
-
-        async def lost() -> None:
-            if not client.is_closed:  # nobody wanted that
-                log.warning("the connection to NATS is lost")
-
-        async def again() -> None:
-            faults.refused = ""
-            log.warning("the connection to NATS is there again")
-
+        opening = partial(
+            Connection.open, hear=faults.hear, timeout=PATIENCE, user=login.user or None,
+            password=login.password or None, tls=login.tls, name=name, inbox=inbox or "_INBOX",
+        )  # fmt: skip
+        made = cls(login, faults, opening, limit=limit)
         if login.tls is not None:
             logging.getLogger("asyncio").addFilter(_but_eof)
-        faults.connecting = client
-        # It is tried again and again, now and whenever it is lost, but not where it is refused.
-        trying = asyncio.ensure_future(
-            client.connect(
-                login.servers, name=name, error_cb=faults.hear, disconnected_cb=lost,
-                reconnected_cb=again, max_reconnect_attempts=-1, allow_reconnect=True, connect_timeout=2,
-                reconnect_time_wait=_AGAIN,  # type: ignore[arg-type]
-                ping_interval=_PING, max_outstanding_pings=_PINGS, user=login.user or None,
-                password=login.password or None, tls=login.tls, inbox_prefix=inbox or "_INBOX",
-            )
-        )  # fmt: skip
         try:
             async with asyncio.timeout(patience):
-                await asyncio.shield(trying)
-        except BaseException as error:  # also where nobody waits any more
-            await ended(trying)
-            with suppress(nats.errors.Error, OSError, TimeoutError):
-                # One that could not agree on TLS never says that it is closed.
-                async with asyncio.timeout(_CLOSE):
-                    await client.close()
-            if not isinstance(error, (OSError, TimeoutError, nats.errors.Error)):
-                raise
+                made._connection = await made._open(first=True)
+        except TimeoutError as error:
             raise TransportError(
-                login.refusal(error)
-                or f"no NATS server answers at {login.where} within {patience:g} s; start one, "
-                "or name another"
+                f"no NATS server answers at {login.where} within {patience:g} s; start one, or name another"
             ) from error
-        faults.connecting = None
-        return cls(client, limit=limit, faults=faults)
+        made._keeping = asyncio.create_task(made._keep())
+        return made
+
+    # ---- the connection
+
+    async def _open(self, *, first: bool = False) -> Connection:
+        """Return a connection to one of the servers, after as many attempts as it takes.
+
+        The first one is not waited for where the user is refused.
+        """
+        while True:
+            for server, host in random.sample(list(self._servers.items()), len(self._servers)):
+                try:
+                    found = await self._opening(server, hostname=host)
+                except (LostError, OSError) as error:
+                    why = self._login.refusal(error)
+                    if first and why is not None:
+                        raise TransportError(why) from error
+                    self._faults.hear(error)
+                else:
+                    self._discover(server, found)
+                    return found
+            await asyncio.sleep(_AGAIN)
+
+    def _discover(self, server: str, connection: Connection) -> None:
+        """Note the other servers of the cluster; certificates are seldom for an address."""
+        own = urlsplit(server if "://" in server else f"nats://{server}").hostname
+        for url, host in connection.discovered:
+            self._servers.setdefault(url, own if _is_address(host) else None)
+
+    async def _keep(self) -> None:
+        """Make another connection whenever one is lost."""
+        while True:
+            while not self._connection.lost:
+                await asyncio.sleep(_CHECK)
+            self._report_loss()
+            await self._connection.close()
+            while not await self._begin(await self._open()):
+                pass
+            self._faults.refused = ""
+            log.warning("the connection to NATS is there again")
+
+    def _report_loss(self) -> None:
+        """Report once that the connection is lost."""
+        if self._reported is not self._connection:
+            self._reported = self._connection
+            log.warning("the connection to NATS is lost")
+            if (why := self._connection.last_error) is not None:
+                self._faults.hear(why)
+
+    async def _begin(self, connection: Connection) -> bool:
+        """Use a new connection for all subscriptions and what waits; return whether that went well."""
+        self._reconnects += 1  # before any message comes
+        try:
+            while late := [each for each in self._subscriptions if each.connection is not connection]:
+                for each in late:
+                    with suppress(TransportError):  # its caller has not heard of it: it was made meanwhile
+                        await each.begin(connection)
+            while self._waiting:
+                try:
+                    await connection.publish(*self._waiting[0])
+                except NarrowcastError as error:  # such as one that is too large for this server
+                    log.warning("a message that waited for a connection is not sent: %s", error)
+                self._waiting_bytes -= len(self._waiting.popleft()[1])
+        except LostError:
+            await connection.close()
+            return False
+        except BaseException:
+            await connection.close()
+            raise
+        self._connection = connection
+        return True
+
+    # ---- messages
 
     async def publish(self, subject: str, payload: bytes, *, reply: str = "", key: str = "") -> None:
         """Send bytes; waits only while more is on its way than the connection takes."""
         check_subject(subject)
         self._check_open()
-        try:
-            await self._client.publish(subject, payload, reply, {_KEY: key} if key else None)
-        except nats.errors.MaxPayloadError as error:
-            raise ParameterError(
-                f"payload of {len(payload):,} bytes exceeds the server's max_payload of "
-                f"{self._client.max_payload:,}; send less at once"
-            ) from error
-        except (nats.errors.Error, OSError) as error:
-            raise TransportError(f"cannot publish to {subject}: {first_line(error)}") from error
+        while True:
+            connection = self._connection
+            try:
+                await connection.publish(subject, payload, reply, key)
+            except LostError as error:
+                if connection is not self._connection:
+                    continue  # there is another already
+                if self._waiting_bytes + len(payload) > _KEPT:
+                    raise TransportError(
+                        f"cannot publish to {subject}: {_KEPT:,} bytes wait for a connection already"
+                    ) from error
+                self._waiting.append((subject, payload, reply, key))
+                self._waiting_bytes += len(payload)
+            return
 
     async def subscribe(
         self, subject: str, hear: Callable[[Message], None] | None = None
@@ -319,44 +310,36 @@ class NatsTransport:
         """Receive what is published under a subject, or under all that fit a pattern."""
         check_subject(subject, pattern=True)
         self._check_open()
-        made = NatsSubscription(self._limit, self._subscriptions.remove, hear)
-        if self._faults is not None:
-            self._faults.denied(subject)  # long ago
-        try:
-            made.feed = await self._client.subscribe(subject, cb=made.arrive)
-            await self._flushed()  # the server has it, whoever publishes next
-            if self._faults is not None:
-                self._faults.check(subject)
-        except (TransportError, nats.errors.Error, TimeoutError, OSError) as error:
-            with suppress(nats.errors.Error, OSError, AttributeError):  # so that none comes of it later
-                await made.feed.unsubscribe()
-            if isinstance(error, TransportError):
-                raise
-            raise TransportError(f"cannot subscribe to {subject}: {first_line(error)}") from error
+        made = NatsSubscription(subject, self._limit, self._subscriptions.remove, hear)
+        self._faults.denied(subject)  # long ago
         self._subscriptions.append(made)
+        try:
+            with suppress(LostError):  # the next connection begins with it
+                await made.begin(self._connection)
+                await self._flushed(f"cannot subscribe to {subject}")
+            self._faults.check(subject)
+        except BaseException:
+            await made.aclose()
+            raise
         return made
 
     async def flush(self) -> None:
         """Wait until the server has all that was published."""
         self._check_open()
         try:
-            await self._flushed()
-        except (nats.errors.Error, TimeoutError, OSError) as error:
+            await self._flushed("the NATS server does not answer")
+        except LostError as error:
             raise TransportError(f"the NATS server does not answer: {first_line(error)}") from error
 
-    async def _flushed(self) -> None:
-        """Wait until the server has answered, and let it answer even when nobody waits any more.
-
-        A client of nats-py reads nothing any more once an answer comes to a flush that was given up; and its
-        question overtakes what it has not yet written.
-        """
-
-        async def all_of_it() -> None:
-            await self._client._flush_pending(force_flush=True)
-            await self._client.flush(_LONG)
-
-        async with asyncio.timeout(PATIENCE):
-            await unbroken(all_of_it())
+    async def _flushed(self, fault: str) -> None:
+        """Wait until the server has answered."""
+        connection = self._connection
+        try:
+            await connection.flush()
+        except LostError as error:
+            if connection.lost:
+                raise
+            raise TransportError(f"{fault}: {first_line(error)}") from error
 
     @property
     def connections(self) -> int:
@@ -364,30 +347,31 @@ class NatsTransport:
 
         It goes up before any message comes over another connection.
         """
-        return 1 + self._client.stats["reconnects"] + (0 if self._faults is None else self._faults.dropped)
+        return 1 + self._reconnects + self._faults.dropped
 
     @property
     def connected(self) -> bool:
         """Whether there is a server at the moment."""
-        return self._client.is_connected
+        return not self._connection.lost
 
     @property
     def refusal(self) -> str:
         """Why servers take this user no longer; nothing where they do."""
-        return "" if self._faults is None else self._faults.refusal
+        return self._faults.refusal
 
     async def aclose(self) -> None:
         """End all subscriptions; what waits in them is still handed out."""
         if self._closed:
             return
         self._closed = True
+        await ended(self._keeping)
         for subscription in list(self._subscriptions):
             await subscription.aclose()
-        if self._client.is_connected:  # else it would wait in vain
-            with suppress(nats.errors.Error, TimeoutError, OSError):
-                await self._flushed()
-        with suppress(nats.errors.Error, OSError):
-            await unbroken(self._client.close())
+        with suppress(LostError, TransportError):
+            await self._flushed("the NATS server does not answer")
+        if self._connection.lost:
+            self._report_loss()
+        await self._connection.close()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -397,25 +381,33 @@ class NatsTransport:
 class NatsSubscription(Waiting):
     """The receiving end of a `NatsTransport`."""
 
-    feed: Subscription
-
     def __init__(
         self,
+        subject: str,
         limit: int,
         forget: Callable[[NatsSubscription], None],
         hear: Callable[[Message], None] | None,
     ) -> None:
         super().__init__(limit, hear)
-        self._forget, self._closing = forget, False
+        self._subject, self._forget = subject, forget
+        self._closing = False
+        #: The connection that messages come over, and what nats-py has of the subscription.
+        self.connection: Connection | None = None
+        self._feed: Subscription | None = None
 
-    async def arrive(self, message: Msg) -> None:
+    async def begin(self, connection: Connection) -> None:
+        """Receive over a connection."""
+        self.connection, self._feed = connection, None
+        self._feed = await connection.subscribe(self._subject, self._arrive)
+
+    async def _arrive(self, message: Msg) -> None:
         """Take up a message as NATS brings it."""
-        if not message.data and message.headers and "Status" in message.headers and not message.reply:
-            return  # the server itself, that nobody listens: that is no answer; it wants none, as others do
         about = message.headers
         if about is None:
             self.put(Message(message.subject, message.data, message.reply))
             return
+        if not message.data and "Status" in about and not message.reply:
+            return  # from the server: no subscriber has the subject. An answer from a client has a reply
         number, before = (_whole(about.get(name)) for name in (_NUMBER, _BEFORE))
         self.put(Message(message.subject, message.data, message.reply, number, before))
 
@@ -425,24 +417,26 @@ class NatsSubscription(Waiting):
             return
         self._closing = True
         self._forget(self)
-        with suppress(nats.errors.Error, TimeoutError, OSError):
-            async with asyncio.timeout(PATIENCE):
-                await unbroken(self.feed.drain())  # type: ignore[no-untyped-call]
+        if self.connection is not None and self._feed is not None:
+            with suppress(LostError):
+                await self.connection.drain(self._feed)
         self.close()
 
 
-async def unbroken(work: Coroutine[Any, Any, Any]) -> None:
-    """Wait for something that goes on to its end, whatever becomes of who waits."""
-    task = asyncio.ensure_future(work)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
-    await asyncio.shield(task)
-
-
 def _but_eof(record: logging.LogRecord) -> bool:
-    """Leave out what asyncio says of every stream over TLS that nats-py makes, and that means nothing."""
+    """Leave out what asyncio logs of every stream over TLS that nats-py makes, and that means nothing."""
     return "eof_received() has no effect" not in record.getMessage()
 
 
 def _whole(text: str | None) -> int:
     """Return a number of a server's, 0 where there is none."""
     return int(text) if text is not None and text.isdecimal() and len(text) <= _DIGITS else 0
+
+
+def _is_address(host: str | None) -> bool:
+    """Return whether a host is an IP address."""
+    try:
+        ipaddress.ip_address(host or "")
+    except ValueError:
+        return False
+    return True

@@ -122,7 +122,8 @@ def test_stored_messages_that_cannot_be_read_come_once(nats_url: str, tmp_path: 
             await streams.start()
 
             async def waiting() -> int:
-                found = await streams.call(f"STREAM.INFO.{streams.ingress}")
+                found = await streams.stream_info(streams.ingress)
+                assert found is not None
                 return int(found["state"]["messages"])
 
             async with broker(nats_url, tmp_path, prefix):

@@ -394,10 +394,7 @@ def test_streams_come_again(nats_url: str, tmp_path: Path) -> None:
             assert await target.there() == list(target.names)
             for n in (100, 299):
                 subject = of.stored(of.to(names[n % 5]))
-                found = await target.streams.call(
-                    f"STREAM.MSG.GET.{target.streams.out}", {"next_by_subj": subject, "seq": n + 1}
-                )
-                assert found["message"]["seq"] == n + 1
+                assert await target.streams.following(target.streams.out, subject, n) == n + 1
             assert await target.streams.get(target.streams.at, of.position("a.b", "k")) == b"296"
             # What is stored next comes behind all that was there.
             await target.streams.put(of.stored(of.everybody), b"next")
@@ -445,7 +442,7 @@ def test_positions_that_change_while_they_are_taken(nats_url: str) -> None:
                 assert dict(records) == {f"moving.at.position.s{n}": b"%d" % n for n in range(many)}
             ended.set()
             await asyncio.gather(*writers)
-            assert await source.streams.consumers(source.streams.at) == []
+            assert await source.streams.consumer_names(source.streams.at) == []
         await here.aclose()
         await there.aclose()
 

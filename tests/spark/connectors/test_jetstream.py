@@ -21,12 +21,13 @@ from narrowcast.errors import (
     ParameterError,
     TransportError,
 )
+from narrowcast.jetstream.errors import LostError
 from narrowcast.spark.connectors.jetstream import (
     Address,
     JetStreamSource,
 )
 from narrowcast.spark.connectors.jetstream import stream as streams
-from narrowcast.spark.connectors.jetstream.connection import Link, LostError, connect
+from narrowcast.spark.connectors.jetstream.connection import Link, connect
 from narrowcast.spark.connectors.jetstream.source import _ranges, _StreamReader
 from narrowcast.spark.connectors.jetstream.stream import State, messages, state_of
 from support.nats import NatsServer, nats_server
@@ -440,7 +441,8 @@ def test_tries_are_counted(server: NatsServer) -> None:
 
 
 def test_without_nats_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("narrowcast.spark.connectors.jetstream")]:
+    ours = "narrowcast.jetstream", "narrowcast.spark.connectors.jetstream"
+    for name in [name for name in sys.modules if name.startswith(ours)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "nats", None)
     with pytest.raises(MissingError, match=r"pip install 'narrowcast\[broker\]'"):

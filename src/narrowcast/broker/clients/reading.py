@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from narrowcast.broker.clients.cursor import Cursor
 from narrowcast.broker.storage.positions import BEFORE, written
-from narrowcast.broker.storage.streams import error_of, place_of
+from narrowcast.broker.storage.streams import error_of
 from narrowcast.broker.transport import Message
 from narrowcast.broker.wire import Had
 from narrowcast.errors import NarrowcastError, ParameterError, TransportError
+from narrowcast.jetstream.api import delivery_of
 
 if TYPE_CHECKING:
     from narrowcast.broker.clients.asking import Asking
@@ -217,7 +218,7 @@ class Reading:
         self._look()
         if token != self._token or not self.cursor.replaying:
             return  # of one that is over
-        place = place_of(message.reply)
+        place = delivery_of(message.reply)
         if place.consumer != self._expected + 1:  # some are missing
             self.cursor.lost()
             self._wake.set()

@@ -8,8 +8,8 @@ import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from narrowcast.broker.storage.streams import place_of
 from narrowcast.errors import ParameterError, TransportError
+from narrowcast.jetstream.api import delivery_of
 from narrowcast.model.subjects import name_of
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Stored:
     def _follow(self, found: list[Message]) -> bool:
         """Return whether messages follow the last one without a gap."""
         try:
-            first, last = place_of(found[0].reply).consumer, place_of(found[-1].reply).consumer
+            first, last = delivery_of(found[0].reply).consumer, delivery_of(found[-1].reply).consumer
         except TransportError:  # somebody else's
             return False
         right = first == self._last + 1 and last == first + len(found) - 1

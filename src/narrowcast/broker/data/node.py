@@ -24,10 +24,10 @@ from narrowcast.broker.data.ingress import Arriving, Stored
 from narrowcast.broker.data.outlet import Sending, Storing
 from narrowcast.broker.data.standing import Epoch, Snapshot, no_routes
 from narrowcast.broker.limits import LONGEST_NAME
-from narrowcast.broker.storage.streams import place_of
 from narrowcast.broker.tasks import ended
 from narrowcast.errors import InputError, ParameterError, TransportError
 from narrowcast.files import first_line
+from narrowcast.jetstream.api import delivery_of
 from narrowcast.model.subjects import name_of
 from narrowcast.routing import ChannelRouter, Method
 
@@ -174,10 +174,10 @@ class Node:
         """Return what this node is called in what is stored; nobody else takes its partitions any more."""
         own = set(self._mine)
         name = f"parts-{'-'.join(map(str, sorted(own)))}"
-        for other in await streams.consumers(streams.ingress):
+        for other in await streams.consumer_names(streams.ingress):
             parts = {int(part) for part in other.removeprefix("parts-").split("-") if part.isdecimal()}
             if other != name and parts & own:
-                await streams.drop(streams.ingress, other)
+                await streams.delete_consumer(streams.ingress, other)
         return name
 
     def _warm(self) -> None:
@@ -284,7 +284,7 @@ class Node:
                 self._set_aside([(self._sender(message), 0, why, payload)])
                 return None
             # The same number when it comes again.
-            return wire.Batch(self._sender(message), place_of(message.reply).stream, [payload])
+            return wire.Batch(self._sender(message), delivery_of(message.reply).stream, [payload])
         self._plain += 1
         return wire.Batch(self._sender(message), self._plain, [payload])
 
@@ -304,7 +304,7 @@ class Node:
         if self._pace is None:
             return batch
         # What waited in a stream counts from when it was sent.
-        now = time.monotonic() if self._streams is None else place_of(message.reply).seconds
+        now = time.monotonic() if self._streams is None else delivery_of(message.reply).seconds
         many = self._pace.admit(batch.publisher, len(batch.payloads), now)
         if many == len(batch.payloads):
             return batch

@@ -9,16 +9,13 @@ from urllib.parse import unquote, urlsplit
 
 from narrowcast.errors import ParameterError
 from narrowcast.files import first_line
+from narrowcast.jetstream.errors import PlainError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 #: What servers say to somebody whom they do not know.
 _UNKNOWN = ("authorization violation", "authentication expired", "authentication revoked")
-
-
-class PlainError(OSError):
-    """A server would be told a secret over a connection that anybody can read."""
 
 
 @dataclass(frozen=True, slots=True)

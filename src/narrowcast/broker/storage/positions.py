@@ -198,7 +198,7 @@ class Positions:
         self._unstored.discard(subscriber)
         kinds: tuple[Kind, ...] = (*_PLACES, "joined")
         for kind in kinds:
-            await self._streams.forget(self._streams.at, self.records.subject(kind, subscriber))
+            await self._streams.purge(self._streams.at, filter=self.records.subject(kind, subscriber))
 
     async def join(self, subscriber: str, epoch: int, channels: list[int]) -> None:
         """Note that channels of a plan hold something for somebody from now on; return when it is stored."""
@@ -269,7 +269,7 @@ class Positions:
         odd, self._odd = self._odd[:_TOGETHER], []
         for subject in odd:  # somebody has written where nobody reads
             with suppress(TransportError):  # it is no subject, either
-                await self._streams.forget(self._streams.at, subject)
+                await self._streams.purge(self._streams.at, filter=subject)
         self._nothing = {name: places for name, places in self._nothing.items() if name in positions}
         if room.last - room.first >= _FILLED * room.fits:
             await self._look(positions, room.last)

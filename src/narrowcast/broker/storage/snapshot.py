@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from narrowcast.broker.clients.asking import Asking
-from narrowcast.broker.storage.streams import Streams, place_of
+from narrowcast.broker.storage.streams import Streams
 from narrowcast.errors import InputError, TransportError
+from narrowcast.jetstream.api import API, STREAM_EXISTS, JetStream, delivery_of, refusal_of
+from narrowcast.jetstream.errors import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -27,8 +29,6 @@ _AHEAD = 64
 #: Seconds without a sign of the server's, for it to look through a stream or to put one in place, and without
 #: a message after which it is asked whether there is any.
 _PATIENCE, _LONG, _STEP = 20.0, 600.0, 2.0
-#: What a server says of a stream that is there already.
-_THERE = 10130
 _ENDED = "$JS.EVENT.ADVISORY.STREAM.SNAPSHOT_COMPLETE"
 
 
@@ -66,6 +66,7 @@ class Snapshots:
         self.streams = Streams(transport, subjects)
         self._inbox = subjects.inbox(f"backup-{secrets.token_hex(4)}")
         self._asking = Asking(transport, self._inbox)
+        self._jetstream = JetStream(self._ask)
         self._connections = 0
 
     async def __aenter__(self) -> Snapshots:
@@ -89,7 +90,7 @@ class Snapshots:
 
     async def there(self) -> list[str]:
         """Return which of the streams a server has."""
-        return [name for name in self.names if await self.streams.call(f"STREAM.INFO.{name}")]
+        return [name for name in self.names if await self.streams.stream_info(name)]
 
     # ---- taken
 
@@ -150,7 +151,7 @@ class Snapshots:
 
         One that takes the place of another meanwhile comes behind all that were there.
         """
-        info = await self.streams.call(f"STREAM.INFO.{stream}")
+        info = await self.streams.stream_info(stream)
         if not info:
             raise TransportError(f"stream {stream} is not there any more; run it again")
         name, found, came = secrets.token_hex(8), dict[str, bytes](), 0
@@ -168,20 +169,20 @@ class Snapshots:
                 if not some:
                     raise TransportError(f"stream {stream} could not be read to its end; run it again")
                 for message in some:
-                    place, came = place_of(message.reply), came + 1
+                    place, came = delivery_of(message.reply), came + 1
                     if place.consumer != came:
                         raise TransportError(f"a message of stream {stream} was missed; run it again")
                     found[message.subject], left = message.payload, place.pending
                 await self._transport.publish(some[-1].reply, b"+ACK")
         finally:
             await inbox.aclose()
-            await self.streams.drop(stream, name)
+            await self.streams.delete_consumer(stream, name)
         taken = Taken(stream, len(found), int(info["state"]["bytes"]), info["config"], info["state"])
         return taken, list(found.items())
 
     async def _pending(self, stream: str, name: str, came: int) -> int:
         """Return how many messages are still to come to a reader that has so many."""
-        found = await self.streams.call(f"CONSUMER.INFO.{stream}.{name}")
+        found = await self.streams.consumer_info(stream, name)
         if not found or found["delivered"]["consumer_seq"] != came:
             raise TransportError(f"stream {stream} could not be read to its end; run it again")
         return int(found["num_pending"])
@@ -222,15 +223,13 @@ class Snapshots:
 
     async def remove(self, stream: str) -> None:
         """Remove a stream."""
-        await self.streams.call(f"STREAM.DELETE.{stream}")
+        await self.streams.delete_stream(stream)
 
     async def _acknowledged(self, stream: str, answer: asyncio.Future[bytes], patience: float) -> None:
         """Wait until a server has what it was given."""
         said = await self._answered(answer, f"does not go on with stream {stream}", patience)
-        if fault := msgspec.json.decode(said).get("error") if said else None:
-            raise TransportError(
-                f"the NATS server does not take stream {stream}: {fault.get('description', fault)}"
-            )
+        if refusal := refusal_of(said):
+            raise TransportError(f"the NATS server does not take stream {stream}: {refusal}")
 
     async def _answered(self, answer: asyncio.Future[bytes], fault: str, patience: float) -> bytes:
         """Wait for an answer, as long as the server is there that was asked."""
@@ -245,15 +244,17 @@ class Snapshots:
 
     async def _asked(self, what: str, body: dict[str, Any]) -> dict[str, Any]:
         """Ask JetStream for something that may take long, once."""
-        stream = what.rpartition(".")[2]
-        asked = await self._asking.send(f"$JS.API.{what}", msgspec.json.encode(body))
-        said = await self._answered(asked, f"does not answer {what}", _LONG)
-        found: dict[str, Any] = msgspec.json.decode(said)
-        fault = found.get("error")
-        if fault is None:
-            return found
-        if fault.get("err_code") == _THERE:
+        try:
+            return await self._jetstream.call(what, body)
+        except RefusedError as error:
+            if error.code != STREAM_EXISTS:
+                raise
+            stream = what.rpartition(".")[2]
             raise InputError(
                 f"the NATS server has stream {stream} already; remove it, or name another server"
-            )
-        raise TransportError(f"the NATS server refuses {what}: {fault.get('description', fault)}")
+            ) from error
+
+    async def _ask(self, subject: str, payload: bytes) -> bytes:
+        """Return the server's answer to a request, however long it takes."""
+        asked = await self._asking.send(subject, payload)
+        return await self._answered(asked, f"does not answer {subject.removeprefix(API)}", _LONG)

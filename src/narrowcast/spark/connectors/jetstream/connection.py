@@ -1,31 +1,24 @@
-"""A connection to NATS that says in one line what is wrong: the one file of the pipeline with nats."""
+"""Connections of Spark's tasks to NATS: where servers are, and a link that is made anew when it is lost."""
 
 from __future__ import annotations
 
 import asyncio
-import json
+import random
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 from urllib.parse import urlsplit
 
 from narrowcast.errors import MissingError, ParameterError, TransportError
 from narrowcast.files import first_line
-
-try:
-    import nats
-    import nats.errors
-    from nats.aio.client import Client
-except ImportError as error:
-    raise MissingError("nats-py is not installed; run: pip install 'narrowcast[broker]'") from error
+from narrowcast.jetstream.connection import Connection
+from narrowcast.jetstream.errors import LostError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable
     from types import TracebackType
-
-    from nats.aio.msg import Msg as Msg
 
 Answer = TypeVar("Answer")
 
@@ -33,23 +26,8 @@ Answer = TypeVar("Answer")
 TIMEOUT = 30.0
 #: Seconds between two tries.
 _PAUSE = 0.2
-#: Seconds between two looks at whether a connection is lost.
-_LOOK = 0.1
-#: Seconds that one question may take of the whole timeout: a lost answer is asked for again.
-_ASKED = 5.0
-
-
-class LostError(Exception):
-    """A connection that no longer works; another may."""
-
-
-class RefusedError(Exception):
-    """What JetStream has refused, with its own code for the reason."""
-
-    def __init__(self, code: int, said: str) -> None:
-        super().__init__(code, said)
-        self.code = code
-        self.said = said
+#: What errors say when a server does not let somebody in.
+_SHUT_OUT = ("authorization", "invalid user credentials")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,129 +83,6 @@ class Address:
         return ",".join(map(_public, self.servers))
 
 
-class Connection:
-    """An open connection, from `connect`; a failure of it is a `LostError`, and it is then of no more use."""
-
-    def __init__(self, address: Address) -> None:
-        self.address = address
-        #: The last thing that went wrong behind the scenes, such as a permission that is missing.
-        self.problem: Exception | None = None
-        self._client = Client()
-
-    @property
-    def lost(self) -> bool:
-        """Whether it no longer works."""
-        return not self._client.is_connected
-
-    @property
-    def max_payload(self) -> int:
-        """The bytes that the server takes in one message, with its headers."""
-        return self._client.max_payload
-
-    def inbox(self) -> str:
-        """Return a subject that nobody else uses."""
-        return self._client.new_inbox()
-
-    async def open(self) -> None:
-        """Connect to any of the servers, once each."""
-        credentials = self.address.credentials
-        await self._client.connect(
-            list(self.address.servers),
-            error_cb=self._note,
-            name="narrowcast",
-            # A new connection is simpler to reason about than one that mends itself.
-            allow_reconnect=False,
-            connect_timeout=2,
-            reconnect_time_wait=0,
-            max_reconnect_attempts=1,
-            ping_interval=20,
-            flush_timeout=self.address.timeout,
-            user_credentials=credentials,
-        )
-
-    async def ask(self, verb: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return JetStream's answer to a request of its API."""
-        text = json.dumps(body).encode() if body is not None else b""
-        try:
-            message = await self._unless_lost(
-                self._client.request(f"$JS.API.{verb}", text, timeout=min(_ASKED, self.address.timeout))
-            )
-        except nats.errors.NoRespondersError as error:
-            raise TransportError(
-                f"the server at {self.address} has no JetStream; start it with --jetstream, or name another"
-            ) from error
-        except (nats.errors.Error, OSError) as error:
-            raise LostError(self._why(error)) from error
-        answer: dict[str, Any] = json.loads(message.data)
-        if refusal := answer.get("error"):
-            raise RefusedError(int(refusal.get("err_code", 0)), str(refusal.get("description", "")))
-        return answer
-
-    async def subscribe(self, subject: str, take: Callable[[Msg], Awaitable[None]]) -> None:
-        """Let every message under a subject be taken; all wait for their turn, however many there are."""
-        try:
-            await self._client.subscribe(subject, cb=take, pending_msgs_limit=0, pending_bytes_limit=0)
-        except (nats.errors.Error, OSError) as error:
-            raise LostError(self._why(error)) from error
-
-    async def publish(
-        self, subject: str, payload: bytes, reply: str = "", headers: dict[str, str] | None = None
-    ) -> None:
-        """Send a message; whether it has arrived is not known yet."""
-        try:
-            await self._client.publish(subject, payload, reply, headers)
-            if isinstance(
-                self.problem, nats.errors.FlushTimeoutError
-            ):  # raised nowhere, and all would wait on
-                raise self.problem
-        except (nats.errors.Error, OSError) as error:
-            raise LostError(self._why(error)) from error
-
-    async def flush(self) -> None:
-        """Wait until the server has taken all that was sent."""
-        try:
-            await self._unless_lost(self._client.flush(max(1, round(self.address.timeout))))
-        except (nats.errors.Error, OSError) as error:
-            raise LostError(self._why(error)) from error
-        if self.lost:  # of which the client says nothing then
-            raise LostError(str(self.problem or "closed by the server"))
-
-    async def close(self) -> None:
-        """Close it; whatever goes wrong then does no harm."""
-        with suppress(Exception):
-            async with asyncio.timeout(2):
-                await self._client.close()
-
-    async def wait(self, event: asyncio.Event, seconds: float) -> bool:
-        """Wait for an event, and return whether it came in time."""
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._unless_lost(event.wait())
-        except TimeoutError:
-            return False
-
-    async def _unless_lost(self, doing: Coroutine[Any, Any, Answer]) -> Answer:
-        """Wait for something that would not notice by itself that the connection is gone."""
-        task = asyncio.create_task(doing)
-        try:
-            while not task.done():
-                # Looked at now and then: the client does not always call back when it closes.
-                await asyncio.wait((task,), timeout=_LOOK)
-                if not task.done() and self.lost:
-                    raise LostError(str(self.problem or "closed by the server"))
-            return task.result()
-        finally:
-            task.cancel()
-            await asyncio.wait((task,))
-
-    def _why(self, error: Exception) -> str:
-        """Return what is known of a failure."""
-        return str(self.problem or error) or type(error).__name__
-
-    async def _note(self, error: Exception) -> None:
-        self.problem = error
-
-
 async def connect(address: Address) -> Connection:
     """Return a connection to one of the servers, trying until the address's timeout has passed.
 
@@ -238,29 +93,28 @@ async def connect(address: Address) -> Connection:
     TransportError
         When no server answers in time, or one refuses the credentials.
     """
-    if address.credentials is not None and not Path(address.credentials).is_file():
-        raise ParameterError(f"credentials file {address.credentials!r} is not there; name one that is")
-    end = time.monotonic() + address.timeout
+    credentials = address.credentials
+    if credentials is not None and not Path(credentials).is_file():
+        raise ParameterError(f"credentials file {credentials!r} is not there; name one that is")
+    end, said = time.monotonic() + address.timeout, ""
     while True:
-        connection = Connection(address)
-        try:
-            async with asyncio.timeout(max(end - time.monotonic(), 0.01)):
-                await connection.open()
-            return connection
-        except ImportError as error:
-            raise MissingError("credentials need nkeys; run: pip install 'nats-py[nkeys]'") from error
-        except (nats.errors.Error, OSError, TimeoutError) as error:
-            await connection.close()
-            if isinstance(error, nats.errors.InvalidUserCredentialsError):
-                raise _shut_out(address) from error
-            if "authorization" in f"{connection.problem} {error}".lower():
-                raise _shut_out(address) from error
-            if time.monotonic() + _PAUSE > end:
-                said = first_line(connection.problem or error) or type(error).__name__
-                raise TransportError(
-                    f"no NATS server at {address} within {address.timeout:g} s ({said}); "
-                    "start it, or name another in servers"
-                ) from error
+        for server in random.sample(address.servers, len(address.servers)):
+            try:
+                async with asyncio.timeout(max(end - time.monotonic(), 0.01)):
+                    return await Connection.open(
+                        server, where=str(address), timeout=address.timeout, credentials=credentials
+                    )
+            except ImportError as error:
+                raise MissingError("credentials need nkeys; run: pip install 'nats-py[nkeys]'") from error
+            except (LostError, OSError) as error:
+                said = first_line(error)
+                if any(text in said.lower() for text in _SHUT_OUT):
+                    raise _shut_out(address) from error
+        if time.monotonic() + _PAUSE > end:
+            raise TransportError(
+                f"no NATS server at {address} within {address.timeout:g} s ({said}); "
+                "start it, or name another in servers"
+            )
         await asyncio.sleep(_PAUSE)
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
 from narrowcast.errors import TableError, TransportError
+from narrowcast.jetstream.api import ID, TOO_LARGE, refusal_of
 from narrowcast.model.subjects import fault_of
 from narrowcast.spark.connectors.jetstream.connection import TIMEOUT, Address, Link
-from narrowcast.spark.connectors.jetstream.stream import ID
 from narrowcast.spark.problems import plainly
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from narrowcast.spark.connectors.jetstream.connection import Connection, Msg
+    from narrowcast.jetstream.connection import Connection, Msg
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +41,6 @@ _PAUSE = 0.25
 _QUIET = 5.0
 #: Bytes that the header with the id takes beside the id.
 _HEADER = len(f"NATS/1.0\r\n{ID}: \r\n\r\n")
-#: JetStream's codes for messages that it will never take.
-_TOO_LARGE = (10054, 10097)
 
 #: What a header does not keep.
 _UNSENT = re.compile(r"[\0-\x1f\x7f]|^\s|\s$")
@@ -188,7 +185,7 @@ class _Sending:
             await connection.publish(*self._message(row))
         await connection.flush()
         if connection.problem is not before and "permissions" in str(connection.problem).lower():
-            raise TransportError(f"{connection.address} says {connection.problem}; ask for the permission")
+            raise TransportError(f"{connection.where} says {connection.problem}; ask for the permission")
         self.waiting.clear()
 
     async def _ask(self, connection: Connection) -> None:
@@ -196,10 +193,10 @@ class _Sending:
         inbox = connection.inbox()
         self._in_flight.clear()
         self._bytes = 0
-        await connection.subscribe(f"{inbox}.*", partial(self._hear, len(inbox) + 1, inbox))
+        await connection.subscribe(f"{inbox}.*", partial(self._hear, len(inbox) + 1, inbox), bounded=False)
         self._inbox = inbox
         for row in list(self.waiting):
-            subject, payload, _, headers = self._message(row)
+            subject, payload, _, key = self._message(row)
             while self._in_flight and (
                 len(self._in_flight) >= _IN_FLIGHT or self._bytes + len(payload) > _IN_FLIGHT_BYTES
             ):
@@ -207,7 +204,7 @@ class _Sending:
                     return
             self._in_flight[row] = len(payload)
             self._bytes += len(payload)
-            await connection.publish(subject, payload, f"{inbox}.{row}", headers)
+            await connection.publish(subject, payload, f"{inbox}.{row}", key)
         while self._in_flight:
             if not await self._heard(connection):
                 return
@@ -215,7 +212,7 @@ class _Sending:
     async def _heard(self, connection: Connection) -> bool:
         """Wait for the server's word on some messages, and return whether there was any."""
         self._wake.clear()
-        quiet = min(_QUIET, connection.address.timeout)
+        quiet = min(_QUIET, connection.timeout)
         heard = await connection.wait(self._wake, quiet)
         if not heard:
             self.why = str(connection.problem or f"no answer within {quiet:g} s")
@@ -230,9 +227,9 @@ class _Sending:
         self._wake.set()
         if (message.headers or {}).get("Status") == "503":
             self.why = "no stream takes this subject; make one that does, or publish without acknowledgement"
-        elif b'"error"' in message.data and (refusal := json.loads(message.data).get("error")):
-            self.why = str(refusal.get("description"))
-            if refusal.get("err_code") in _TOO_LARGE:
+        elif refusal := refusal_of(message.data):
+            self.why = str(refusal)
+            if refusal.code in TOO_LARGE:
                 size = len(self._payloads[row] or b"")
                 self._refuse(row, f"{self.why}: the stream takes no payload of {size:,} bytes")
         else:
@@ -260,8 +257,6 @@ class _Sending:
             self.n_refused += 1
             self.example = self.example or f"subject {self.subjects[row]!r}, id {self._ids[row]!r}: {fault}"
 
-    def _message(self, row: int) -> tuple[str, bytes, str, dict[str, str] | None]:
+    def _message(self, row: int) -> tuple[str, bytes, str, str]:
         """Return what is sent for a row."""
-        name = self._ids[row]
-        headers: dict[str, Any] | None = {ID: name} if name else None
-        return self.subjects[row] or "", self._payloads[row] or b"", "", headers
+        return self.subjects[row] or "", self._payloads[row] or b"", "", self._ids[row] or ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from narrowcast.errors import ParameterError, TransportError
-from narrowcast.spark.connectors.jetstream.connection import LostError, RefusedError
+from narrowcast.jetstream.api import ACK, API, ID, NO_ACCOUNT, delivery_of
+from narrowcast.jetstream.errors import LostError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from narrowcast.spark.connectors.jetstream.connection import Connection, Link, Msg
+    from narrowcast.jetstream.connection import Connection, Msg
+    from narrowcast.spark.connectors.jetstream.connection import Link
 
 #: The columns of a message.
 MESSAGES = pa.schema(
@@ -28,8 +31,6 @@ MESSAGES = pa.schema(
     ]
 )
 
-#: The header that holds a message's own id; within a window of time a stream takes an id once.
-ID = "Nats-Msg-Id"
 #: Deleted messages that are listed to be counted; of more only those before the first are counted.
 LISTED = 100_000
 #: Messages, and bytes, that are asked for at once, and make one Arrow batch.
@@ -39,10 +40,8 @@ _PULLED_BYTES = 8 << 20
 _PULLED_FIRST = 64
 #: Times that a consumer with messages may give none before it is an error.
 _TRIES = 5
-#: Nanoseconds that the server keeps a consumer nobody asks.
-_KEPT = 60_000_000_000
-
-_NO_STREAM, _NO_ACCOUNT = 10059, 10039
+#: Seconds that the server keeps a consumer nobody asks.
+_KEPT = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +79,14 @@ async def state_of(connection: Connection, stream: str, *, listed: bool = False)
         When there is no such stream, or it forgets messages that somebody else has taken.
     """
     try:
-        answer = await connection.ask(f"STREAM.INFO.{stream}")
-        n_deleted = int(answer["state"].get("num_deleted", 0))
+        answer = await connection.jetstream.stream_info(stream)
+        n_deleted = int(answer["state"].get("num_deleted", 0)) if answer else 0
         if listed and 0 < n_deleted <= LISTED:
-            answer = await connection.ask(f"STREAM.INFO.{stream}", {"deleted_details": True})
+            answer = await connection.jetstream.stream_info(stream, deleted=True)
     except RefusedError as error:
         raise await _refused(connection, stream, error) from error
+    if answer is None:
+        raise await _absent(connection, stream)
     retention = answer["config"].get("retention", "limits")
     if retention != "limits":
         raise ParameterError(
@@ -171,12 +172,12 @@ class _Pulls:
         # A message may be as large as the server allows, and must still fit.
         room = max(_PULLED_BYTES, 2 * connection.max_payload)
         await connection.publish(
-            f"$JS.API.CONSUMER.MSG.NEXT.{self.stream}.{self._consumer}",
+            f"{API}CONSUMER.MSG.NEXT.{self.stream}.{self._consumer}",
             f'{{"batch":{self._due},"no_wait":true,"max_bytes":{room}}}'.encode(),
             self._inbox,
         )
-        if not await connection.wait(self._wake, connection.address.timeout):
-            raise LostError(f"no message within {connection.address.timeout:g} s")
+        if not await connection.wait(self._wake, connection.timeout):
+            raise LostError(f"no message within {connection.timeout:g} s")
         return self._rows()
 
     async def forget(self, connection: Connection) -> None:
@@ -189,7 +190,7 @@ class _Pulls:
         """Make a consumer from the first message that has not been seen."""
         # An inbox of its own: what an older consumer still sends is not for this one.
         self._inbox = connection.inbox()
-        await connection.subscribe(self._inbox, partial(self._take, self._inbox))
+        await connection.subscribe(self._inbox, partial(self._take, self._inbox), bounded=False)
         self._connection = connection
         start = self.position + 1
         self._consumer, there = await _consumer(connection, self.stream, self.subject, start)
@@ -202,7 +203,7 @@ class _Pulls:
             return
         self._taken.append(message)
         self._due -= 1
-        if self._due <= 0 or not message.reply.startswith("$JS.ACK."):
+        if self._due <= 0 or not message.reply.startswith(ACK):
             self._wake.set()
 
     def _rows(self) -> list[tuple[Any, ...]]:
@@ -210,15 +211,12 @@ class _Pulls:
         rows: list[tuple[Any, ...]] = []
         full = self._due <= 0
         for message in self._taken:
-            if not message.reply.startswith("$JS.ACK."):
+            if not message.reply.startswith(ACK):
                 # The end of what there is, or a consumer that is gone; a full one (409) goes on.
                 if (message.headers or {}).get("Status") != "409" or not rows:
                     self._consumer = ""
                 break
-            # Nine words, or at least eleven where a domain is among them.
-            words = message.reply.split(".")
-            at = 5 if len(words) == 9 else 7
-            sequence, number, time = int(words[at]), int(words[at + 1]), int(words[at + 2])
+            sequence, number, pending, time = delivery_of(message.reply)
             if number != self._expected:  # one was lost on the way: ask for it again
                 self._consumer = ""
                 break
@@ -229,7 +227,7 @@ class _Pulls:
             self.position = sequence
             named = message.headers.get(ID) if message.headers else None
             rows.append((sequence, message.subject, time // 1000, named, message.data))
-            if words[at + 3] == "0":
+            if not pending:
                 self.done = True
                 break
         self.done = self.done or self.position >= self.last
@@ -247,47 +245,42 @@ def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 
 async def _consumer(connection: Connection, stream: str, subject: str | None, start: int) -> tuple[str, int]:
     """Make a consumer that the server forgets by itself, and return its name and how much it has to give."""
-    config: dict[str, Any] = {
-        "deliver_policy": "by_start_sequence",
-        "opt_start_seq": max(start, 1),
-        "ack_policy": "none",
-        "inactive_threshold": _KEPT,
-        "mem_storage": True,
-        "num_replicas": 1,
-    }
-    if subject is not None:
-        config["filter_subject"] = subject
     try:
-        answer = await connection.ask(f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config})
+        answer = await connection.jetstream.create_consumer(
+            stream, start=start, subjects=[subject] if subject else [], kept_s=_KEPT, ack_policy="none"
+        )
     except RefusedError as error:
         raise await _refused(connection, stream, error) from error
     return str(answer["name"]), int(answer["num_pending"])
 
 
 async def _forget(connection: Connection, stream: str, consumer: str) -> None:
-    """Delete a consumer; one that is gone already is as good."""
-    try:
-        await connection.ask(f"CONSUMER.DELETE.{stream}.{consumer}")
-    except (RefusedError, LostError):
-        return
+    """Delete a consumer, if the server can."""
+    with suppress(RefusedError, LostError):
+        await connection.jetstream.delete_consumer(stream, consumer)
 
 
 async def _refused(connection: Connection, stream: str, error: RefusedError) -> Exception:
     """Return what the server has refused as an error of ours."""
-    if error.code == _NO_ACCOUNT:
+    if error.code == NO_ACCOUNT:
         return TransportError(
-            f"the account at {connection.address} has no JetStream; enable it, or use other credentials"
+            f"the account at {connection.where} has no JetStream; enable it, or use other credentials"
         )
-    if error.code != _NO_STREAM:
-        # Such as no leader at the moment: worth another try, and told when there is none left.
-        return LostError(f"stream {stream!r}: {error.said}")
+    if error.absent:
+        return await _absent(connection, stream)
+    # Such as no leader at the moment: worth another try, and told when there is none left.
+    return LostError(f"stream {stream!r}: {error.description}")
+
+
+async def _absent(connection: Connection, stream: str) -> ParameterError:
+    """Return the error for a stream that is not there, with the names of those that are."""
     try:
-        names = sorted((await connection.ask("STREAM.NAMES", {"offset": 0})).get("streams") or [])
+        names = sorted(await connection.jetstream.stream_names())
     except (RefusedError, LostError):
         names = []
     there = (
         f"there are {', '.join(names[:10])}{' and more' * (len(names) > 10)}" if names else "there is none"
     )
     return ParameterError(
-        f"stream {stream!r} is not at {connection.address}; make it, or name another ({there})"
+        f"stream {stream!r} is not at {connection.where}; make it, or name another ({there})"
     )
