@@ -18,9 +18,10 @@ from narrowcast.errors import ParameterError
 from narrowcast.kernels import proposals
 from narrowcast.model.artefact import read_plan
 from narrowcast.model.interest import Interest
+from narrowcast.planning.sessions import rounds
 from narrowcast.planning.sessions.joint import Joint
-from narrowcast.spark.planning import distributed
-from narrowcast.spark.planning.distributed import Frozen, plan_packed
+from narrowcast.planning.sessions.rounds import Frozen, LocalKinds, in_rounds, plan_in_rounds
+from narrowcast.spark.planning.distributed import plan_packed
 from narrowcast.spark.planning.packed import packed
 from narrowcast.spark.planning.plan import costs_of, make_plan, to_interest
 from narrowcast.spark.stages.evaluate import evaluate
@@ -72,9 +73,7 @@ class Case:
 
     def propose(self, weights: tuple[float, float], choices: int) -> NDArray[np.int32]:
         out = np.zeros((len(self.sets), choices), np.int32)
-        states = Frozen(
-            self.sessions, self.groups, self.parent, weights, 0, self.session, np.zeros(1, np.int64)
-        )
+        states = Frozen(self.sessions, self.groups, self.parent, weights, 0, self.session)
         seen = pickle.loads(pickle.dumps(states))  # as a worker sees it
         found = proposals.propose(
             self.points, weights, self.session, self.parent, seen.sessions, seen.groups, out
@@ -234,7 +233,7 @@ def test_the_cost_never_rises(
 def test_as_good_as_on_the_driver(
     spark: SparkSession, sessions: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distributed, "FEWEST", 80)
+    monkeypatch.setattr(rounds, "FEWEST", 80)
     interest = small()
     planner = Joint(channels=8, sessions=sessions, sweeps=0)
     costs: list[float] = []
@@ -262,7 +261,7 @@ def test_parts_that_fit_are_moved_at_random(
     excess = []
     model = Filtering()
     for visits in (0, 60):
-        monkeypatch.setattr(distributed, "VISITS", visits)
+        monkeypatch.setattr(rounds, "VISITS", visits)
         with packed(frames_of(spark, interest)) as found:
             taken: list[int] = []
             part = type(found).part
@@ -282,6 +281,34 @@ def test_parts_that_fit_are_moved_at_random(
     here = model.score(interest, planner.fit(interest).plan_).terms["excess"]
     assert excess[1] < 1.01 * excess[0]
     assert excess[1] <= 1.05 * here
+
+
+def test_rounds_in_one_process() -> None:
+    """The same steps as on Spark, with all kinds here."""
+    interest, model = small(), Filtering()
+    for sessions in (None, 24):
+        planner = Joint(channels=8, sessions=sessions, sweeps=20)
+        costs: list[float] = []
+        plan = in_rounds(interest, planner, limit=200, tell=lambda _, cost, costs=costs: costs.append(cost))
+        plan.validate(interest)
+        there = model.score(interest, plan).total
+        assert there == pytest.approx(costs[-1])
+        assert there <= 1.05 * model.score(interest, planner.fit(interest).plan_).total
+        assert costs == sorted(costs, reverse=True)
+
+
+@pytest.mark.spark
+def test_workers_propose_what_one_process_does(spark: SparkSession) -> None:
+    planner = Joint(channels=4, sessions=9, sweeps=2, seed=3)
+    with packed(frames_of(spark, small(n_flows=200, n_subscribers=15), 3)) as found:
+        plan, _ = plan_packed(found, planner, limit=60, rounds=2)
+        here = LocalKinds(found.part(0, len(found)), len(found.subscribers))
+        levels = plan_in_rounds(here, planner, limit=60, rounds=2)
+        kind = found.flows().sort_by("flow")["kind"].to_numpy()
+    used, session = np.unique(levels.session, return_inverse=True)
+    groups = np.unique(levels.parent[used])
+    assert plan.carries.indices.tolist() == (len(groups) + session[kind]).tolist()
+    assert plan.parent[len(groups) :].tolist() == np.searchsorted(groups, levels.parent[used]).tolist()
 
 
 @pytest.mark.spark
