@@ -303,7 +303,7 @@ def test_workers_propose_what_one_process_does(spark: SparkSession) -> None:
     with packed(frames_of(spark, small(n_flows=200, n_subscribers=15), 3)) as found:
         plan, _ = plan_packed(found, planner, limit=60, rounds=2)
         here = LocalKinds(found.part(0, len(found)), len(found.subscribers))
-        levels = plan_in_rounds(here, planner, limit=60, rounds=2)
+        levels = plan_in_rounds(here, here.propose, planner, limit=60, rounds=2)
         kind = found.flows().sort_by("flow")["kind"].to_numpy()
     used, session = np.unique(levels.session, return_inverse=True)
     groups = np.unique(levels.parent[used])

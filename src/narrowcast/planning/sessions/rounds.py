@@ -17,6 +17,7 @@ it, less and less uphill: for that it is enough to know of the others who is in 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
@@ -98,9 +99,9 @@ class Kinds(Protocol):
         """Bring kinds from one number up to another here."""
         ...
 
-    def propose(self, frozen: Frozen) -> Proposals:
-        """Propose moves of the kinds of a batch."""
-        ...
+
+#: Has moves of the kinds of a batch proposed, by `Frozen.propose`.
+Executor: TypeAlias = Callable[["Frozen"], Proposals]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,13 @@ class LocalKinds:
 
 
 def plan_in_rounds(
-    kinds: Kinds, planner: Joint, *, limit: int, rounds: int = ROUNDS, tell: Progress | None = None
+    kinds: Kinds,
+    propose: Executor,
+    planner: Joint,
+    *,
+    limit: int,
+    rounds: int = ROUNDS,
+    tell: Progress | None = None,
 ) -> KindLevels:
     """Plan a sample of kinds, put in the others, and move kinds in rounds.
 
@@ -149,6 +156,8 @@ def plan_in_rounds(
     ----------
     kinds
         The kinds; those with numbers between two others are a random sample of all.
+    propose
+        Has moves of a batch of them proposed.
     planner
         Plans the sample, with half of its seconds, and has the parameters of the plan.
     limit
@@ -174,7 +183,7 @@ def plan_in_rounds(
     while at < n:
         # No more than what is there already: so the frozen state is like the one it adds to.
         high = _reach(size, at, min(most, int(size[:at].sum())))
-        levels.improve(at, high)
+        levels.improve(propose, at, high)
         at = high
     levels.settle()
     if rounds:
@@ -186,7 +195,7 @@ def plan_in_rounds(
             break
         before = levels.cost
         for low, high in pairwise(edges):
-            levels.improve(low, high)
+            levels.improve(propose, low, high)
         levels.settle()
         report(tell, turn + 1, levels.cost)
         if before - levels.cost <= LEAST * before:
@@ -211,7 +220,8 @@ def in_rounds(
     order = np.random.default_rng(planner.seed).permutation(len(collapsed))
     shuffled = collapsed.take(order)
     csr = shuffled.sets.indptr, shuffled.sets.index, shuffled.rate
-    levels = plan_in_rounds(LocalKinds(csr, points.n_users), planner, limit=limit, rounds=rounds, tell=tell)
+    kinds = LocalKinds(csr, points.n_users)
+    levels = plan_in_rounds(kinds, kinds.propose, planner, limit=limit, rounds=rounds, tell=tell)
     session = np.empty(len(order), np.int64)
     session[order] = levels.session
     return two_level_plan(interest, flows, session[kind], levels.parent if levels.two else None)
@@ -258,10 +268,10 @@ class KindLevels:
         self.parent[: plan.n_channels - n_groups] = plan.parent[n_groups:] if n_groups else 0
         self._make(Proposals(kind, session[:, None], points))
 
-    def improve(self, low: int, high: int) -> int:
+    def improve(self, propose: Executor, low: int, high: int) -> int:
         """Have moves of kinds from one number up to another proposed, and make them; return how many."""
         frozen = Frozen(self.sessions, self.groups, self.parent, self._weights, low, self.session[low:high])
-        return self._make(self._kinds.propose(frozen))
+        return self._make(propose(frozen))
 
     def _make(self, proposed: Proposals) -> int:
         kind, to, points = proposed

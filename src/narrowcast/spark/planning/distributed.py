@@ -6,7 +6,6 @@ in which session and makes them. Both steps, and the loop, are in `narrowcast.pl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -27,13 +26,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark import Broadcast
 
-    from narrowcast.kernels.sessions import Points
     from narrowcast.planning.sessions.joint import Joint
     from narrowcast.planning.sessions.rounds import Frozen
     from narrowcast.planning.watch import Progress
     from narrowcast.spark.planning.packed import Packed
 
-    Doubles: TypeAlias = NDArray[np.float64]
     Ints: TypeAlias = NDArray[np.int64]
 
 _TO = [f"to{i}" for i in range(CHOICES)]
@@ -63,7 +60,8 @@ def plan_packed(
     tell
         Called after each round with its number and the cost; first, as round 0, when all kinds are put in.
     """
-    levels = plan_in_rounds(_Rows(found), planner, limit=limit, rounds=rounds, tell=tell)
+    propose = partial(_proposed, found=found)
+    levels = plan_in_rounds(found, propose, planner, limit=limit, rounds=rounds, tell=tell)
     table = found.flows()
     flows, [place] = encode("flow", labels_in(table, "flow", "flows"))
     used, place_of = np.unique(levels.session, return_inverse=True)
@@ -87,39 +85,18 @@ def plan_packed(
     return plan, Interest(np.zeros((0, len(flows))), rate, flows=flows)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Kinds in Spark's rows."""
-
-    found: Packed
-
-    @property
-    def n_users(self) -> int:
-        return len(self.found.subscribers)
-
-    @property
-    def rate(self) -> Doubles:
-        return self.found.rate
-
-    @property
-    def size(self) -> Ints:
-        return self.found.size
-
-    def part(self, low: int, high: int) -> Points:
-        return self.found.part(low, high)
-
-    def propose(self, frozen: Frozen) -> Proposals:
-        """Have workers propose moves of the kinds of a batch."""
-        low = frozen.low
-        rows = self.found.between(low, low + len(frozen.session)).select("bucket", "rank", "users", "rate")
-        shipped = rows.sparkSession.sparkContext.broadcast((frozen, self.found.first))
-        try:
-            with plainly("look for moves of flows"):
-                table = rows.mapInArrow(partial(_propose, shipped=shipped), _PROPOSED).toArrow()
-        finally:
-            shipped.destroy()
-        to = np.column_stack([table[name].to_numpy() for name in _TO])
-        return Proposals(table["kind"].to_numpy(), to, points_of(table))
+def _proposed(frozen: Frozen, found: Packed) -> Proposals:
+    """Have workers propose moves of the kinds of a batch."""
+    rows = found.between(frozen.low, frozen.low + len(frozen.session))
+    shipped = rows.sparkSession.sparkContext.broadcast((frozen, found.first))
+    try:
+        with plainly("look for moves of flows"):
+            rows = rows.select("bucket", "rank", "users", "rate")
+            table = rows.mapInArrow(partial(_propose, shipped=shipped), _PROPOSED).toArrow()
+    finally:
+        shipped.destroy()
+    to = np.column_stack([table[name].to_numpy() for name in _TO])
+    return Proposals(table["kind"].to_numpy(), to, points_of(table))
 
 
 def _propose(

@@ -74,6 +74,11 @@ class Packed:
         return len(self.rate)
 
     @property
+    def n_users(self) -> int:
+        """How many users there are."""
+        return len(self.subscribers)
+
+    @property
     def entries(self) -> int:
         """How many users all kinds have together."""
         return int(self.size.sum())
