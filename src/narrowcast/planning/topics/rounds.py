@@ -167,21 +167,20 @@ def counts_of(found: Covering, turn: int) -> pa.Table:
     code = owner.astype(np.int64) * n_flows + wanted
     size, direct = found.state[5], found.direct
     members, asked = np.flatnonzero(size), np.flatnonzero(direct)
-    parts = [
-        (MEMBERS, members, np.zeros_like(members), size[members]),
-        (DIRECT, np.zeros_like(asked), asked, direct[asked]),
+    tables = [
+        _counts(MEMBERS, members, np.zeros_like(members), size[members]),
+        _counts(DIRECT, np.zeros_like(asked), asked, direct[asked]),
     ]
     for what, some in ((NEED, count > 0), (FREE, (count == 0) & (owner >= 0))):
         pair, n = np.unique(code[some], return_counts=True)
-        parts.append((what, pair // n_flows, pair % n_flows, n))
-    columns = zip(
-        *((np.full(len(n), what), cluster, flow, n) for what, cluster, flow, n in parts), strict=True
-    )
-    what, cluster, flow, n = (np.concatenate(column) for column in columns)
-    small = {"what": what, "cluster": cluster, "flow": flow}
-    return pa.table(
-        {**{name: each.astype(np.int32) for name, each in small.items()}, "n": n.astype(np.int64)}
-    )
+        tables.append(_counts(what, pair // n_flows, pair % n_flows, n))
+    return pa.concat_tables(tables)
+
+
+def _counts(what: int, cluster: Ints, flow: Ints, n: Ints) -> pa.Table:
+    """Return counts of one sort as a table."""
+    columns = {"what": np.full(len(n), what), "cluster": cluster, "flow": flow}
+    return pa.table({**{name: each.astype(np.int32) for name, each in columns.items()}, "n": n})
 
 
 class Chosen(NamedTuple):
@@ -197,9 +196,9 @@ class Chosen(NamedTuple):
         if channels is not None:
             room = max(0, channels - len(live))
             own = np.sort(own[np.argsort(-self.counts.direct[own], kind="stable")[:room]])
-        number = np.full(self.candidates.n, -1, np.int32)
+        number = np.full(self.candidates.n, -1)
         number[live] = np.arange(len(live))
-        channel = np.full(len(self.counts.direct), -1, np.int32)
+        channel = np.full(len(self.counts.direct), -1)
         channel[own] = len(live) + np.arange(len(own))
         used = number[self.candidates.cluster] >= 0
         flow = np.append(self.candidates.flow[used], own)
@@ -225,8 +224,8 @@ class Numbers(NamedTuple):
         The number of channels.
     """
 
-    cluster: NDArray[np.int32]
-    flow: NDArray[np.int32]
+    cluster: Ints
+    flow: Ints
     carried: Ints
     carrier: Ints
     n: int
