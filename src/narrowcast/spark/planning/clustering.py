@@ -14,13 +14,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from narrowcast.model.interest import Interest
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.planning.subscribers.audiences import Tally
 from narrowcast.planning.subscribers.portions import ROUNDS, cluster_portions
-from narrowcast.spark.planning.wants import flows_in, flows_of, lists_of, rows_of, sample_of, size_of
+from narrowcast.spark.planning.wants import (
+    flows_in,
+    flows_of,
+    lists_of,
+    rates_of,
+    rows_of,
+    sample_of,
+    size_of,
+)
 from narrowcast.spark.problems import plainly
 
 if TYPE_CHECKING:
@@ -30,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark import Broadcast
     from pyspark.sql import DataFrame
 
+    from narrowcast.model.interest import Interest
     from narrowcast.model.labels import Labels
     from narrowcast.planning.subscribers.direct import Direct
     from narrowcast.planning.subscribers.portions import Move, Place
@@ -82,8 +89,7 @@ class Clustered:
 
     def interest(self, plan: ChannelPlan) -> Interest:
         """Return the plan's flows with their rates, and nobody who wants them."""
-        place = pc.index_in(plan.flows, value_set=self.flows).to_numpy()
-        return Interest(np.zeros((0, len(place))), self.rate[place], flows=plan.flows)
+        return rates_of(plan, self.flows, self.rate)
 
 
 @contextmanager

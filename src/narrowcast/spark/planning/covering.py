@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from narrowcast.model.interest import Interest
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.planning.topics.rounds import (
     CHUNK,
@@ -29,7 +27,7 @@ from narrowcast.planning.topics.rounds import (
     counts_of,
 )
 from narrowcast.spark.planning.plan import chunks
-from narrowcast.spark.planning.wants import flows_of, lists_of, rows_of, sample_of, size_of
+from narrowcast.spark.planning.wants import flows_of, lists_of, rates_of, rows_of, sample_of, size_of
 from narrowcast.spark.problems import plainly
 
 if TYPE_CHECKING:
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from pyspark import Broadcast
     from pyspark.sql import DataFrame
 
+    from narrowcast.model.interest import Interest
     from narrowcast.model.labels import Labels
     from narrowcast.planning.topics.cover import Cover
     from narrowcast.planning.topics.covering import Covering
@@ -83,8 +82,7 @@ class Covered:
 
     def interest(self, plan: ChannelPlan) -> Interest:
         """Return the plan's flows with their rates, and nobody who wants them."""
-        place = pc.index_in(plan.flows, value_set=self.flows).to_numpy()
-        return Interest(np.zeros((0, len(place))), self.rate[place], flows=plan.flows)
+        return rates_of(plan, self.flows, self.rate)
 
 
 @contextmanager
