@@ -283,18 +283,18 @@ def test_parts_that_fit_are_moved_at_random(
     assert excess[1] <= 1.05 * here
 
 
-def test_rounds_in_one_process() -> None:
+@pytest.mark.parametrize("sessions", [None, 24])
+def test_rounds_in_one_process(sessions: int | None) -> None:
     """The same steps as on Spark, with all kinds here."""
     interest, model = small(), Filtering()
-    for sessions in (None, 24):
-        planner = Joint(channels=8, sessions=sessions, sweeps=20)
-        costs: list[float] = []
-        plan = in_rounds(interest, planner, limit=200, tell=lambda _, cost, costs=costs: costs.append(cost))
-        plan.validate(interest)
-        there = model.score(interest, plan).total
-        assert there == pytest.approx(costs[-1])
-        assert there <= 1.05 * model.score(interest, planner.fit(interest).plan_).total
-        assert costs == sorted(costs, reverse=True)
+    planner = Joint(channels=8, sessions=sessions, sweeps=20)
+    costs: list[float] = []
+    plan = in_rounds(interest, planner, limit=200, tell=lambda _, cost: costs.append(cost))
+    plan.validate(interest)
+    there = model.score(interest, plan).total
+    assert there == pytest.approx(costs[-1])
+    assert there <= 1.05 * model.score(interest, planner.fit(interest).plan_).total
+    assert costs == sorted(costs, reverse=True)
 
 
 @pytest.mark.spark
