@@ -48,7 +48,7 @@ def tell(cost: float) -> None:
         watcher(cost)
 
 
-def report(say: Progress | None, turn: int, cost: float) -> None:
+def report_round(say: Progress | None, turn: int, cost: float) -> None:
     """Report the cost after a round, to the caller's own function and to whoever watches planners."""
     tell(cost)
     if say is not None:

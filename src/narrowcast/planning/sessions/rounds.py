@@ -31,7 +31,7 @@ from narrowcast.model.matches import Matches
 from narrowcast.model.relation import relation_of
 from narrowcast.planning.sessions.clusters import Clusters, Points, two_level_plan
 from narrowcast.planning.sessions.levels import flows_of_users, heats_of, proposals_of
-from narrowcast.planning.watch import report
+from narrowcast.planning.watch import report_round
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -188,7 +188,7 @@ def plan_in_rounds(
     levels.settle()
     if rounds:
         levels.cool(_parts(size, limit), planner, end)
-    report(tell, 0, levels.cost)
+    report_round(tell, 0, levels.cost)
     edges = _edges(size, most)
     for turn in range(rounds):
         if end is not None and time.monotonic() >= end:
@@ -197,7 +197,7 @@ def plan_in_rounds(
         for low, high in pairwise(edges):
             levels.improve(propose, low, high)
         levels.settle()
-        report(tell, turn + 1, levels.cost)
+        report_round(tell, turn + 1, levels.cost)
         if before - levels.cost <= LEAST * before:
             break
     return levels

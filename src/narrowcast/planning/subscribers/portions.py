@@ -17,7 +17,7 @@ import numpy as np
 from narrowcast.model.interest import Interest
 from narrowcast.planning.subscribers.audiences import Audiences, Tally, most_of, wanted_rows
 from narrowcast.planning.subscribers.direct import growing
-from narrowcast.planning.watch import report
+from narrowcast.planning.watch import report_round
 
 if TYPE_CHECKING:
     from narrowcast.planning.subscribers.audiences import Doubles, Ints, Rows
@@ -161,13 +161,13 @@ def cluster_portions(
     first = tally_of_sample(planner, sample, n)
     k = len(first.size)
     tally, _ = run(Place(weight, first, n / max(1, sample.n_subscribers), planner.balance, planner.seed))
-    report(say, 0, tally.cost(weight))
+    report_round(say, 0, tally.cost(weight))
     moved: list[int] = []
     for turn, q in enumerate(probabilities(planner, n / max(1, k), sampled=sampled, rounds=rounds)):
         free = most_of(n, k, planner.balance) - tally.size
         tally, n_moved = run(Move(weight, tally, free, n_portions, turn, planner.seed, q))
         moved.append(n_moved)
-        report(say, turn + 1, tally.cost(weight))
+        report_round(say, turn + 1, tally.cost(weight))
         if q == 1 and n_moved <= FEW * n:
             break
     return tally, moved

@@ -25,7 +25,7 @@ from narrowcast.kernels import cover as kernels
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation_of
 from narrowcast.planning.topics.covering import Covering
-from narrowcast.planning.watch import report
+from narrowcast.planning.watch import report_round
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -263,14 +263,14 @@ def choose_in_rounds(
     """
     counts = count(nothing, 0)
     best = Chosen(nothing, counts, nothing.cost(counts))
-    report(say, 0, best.cost)
+    report_round(say, 0, best.cost)
     now = sampled() if rounds else nothing
     for turn in range(rounds):
         counts = count(now, turn)
         before, cost = best.cost, now.cost(counts)
         if cost < before:
             best = Chosen(now, counts, cost)
-        report(say, turn + 1, best.cost)
+        report_round(say, turn + 1, best.cost)
         if time.monotonic() >= end or (turn > 1 and before - cost <= LEAST * before):
             break
         now = now.refitted(counts)
