@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from narrowcast.kernels.jit import kernel
-from narrowcast.kernels.joint import above_without, put_in, take_out
-from narrowcast.kernels.sessions import away, first_least, overlaps
+from narrowcast.kernels.joint import above_without, prices, put_in, take_out
+from narrowcast.kernels.sessions import away, first_least
 
 if TYPE_CHECKING:
     from narrowcast.kernels.joint import Weights
@@ -34,34 +34,25 @@ def propose(
     whether they are 0, 1 or more.
     """
     alpha, beta = weights
-    start, _, rate = points
-    _, flag, size, theta = sessions
-    _, gflag, gsize, gtheta = groups
-    few, near = np.empty(len(size), np.uint8), np.empty(len(size))
-    gfew, gnear = np.empty(len(gsize), np.uint8), np.empty(len(gsize))
+    n_sessions, n_groups = len(sessions[2]), len(groups[2])
+    near, heavy = np.empty(n_sessions), np.zeros(n_groups)
+    scratch = np.empty(n_sessions, np.uint8), np.empty(n_groups, np.uint8), np.empty(n_groups)
     out[:] = -1
     found = 0
     for k in range(len(own)):
-        s, d, r = own[k], start[k + 1] - start[k], rate[k]
-        here, above = np.inf, 0.0
+        s, now, here, above = own[k], np.inf, 0.0, 0.0
         if s >= 0:
-            above = alpha * max(0.0, above_without(points, k, s, parent[s], sessions, groups))
-            here = beta * max(0.0, away(points, k, s, sessions)) + above
-            if here <= 0.0:
+            here = away(points, k, s, sessions)
+            above = above_without(points, k, s, parent[s], sessions, groups)
+            now = beta * max(0.0, here) + alpha * max(0.0, above)
+            if now <= 0.0:
                 continue
-        overlaps(points, k, flag, few, near)
-        overlaps(points, k, gflag, gfew, gnear)
-        for g in range(len(gnear)):
-            gnear[g] = alpha * ((d - gnear[g]) * gtheta[g] + (gsize[g] - gnear[g]) * r)
-        if s >= 0:
-            gnear[parent[s]] = above
-        for c in range(len(near)):
-            near[c] = beta * ((d - near[c]) * theta[c] + (size[c] - near[c]) * r) + gnear[parent[c]]
+        prices(points, weights, k, s, here, above, parent, sessions, groups, heavy, scratch, near)
         if s >= 0:
             near[s] = np.inf
         for i in range(out.shape[1]):
             to = first_least(near, -1)
-            if not near[to] < here * (1 - _ROUNDING):
+            if not near[to] < now * (1 - _ROUNDING):
                 break
             out[k, i] = to
             near[to] = np.inf

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    #: Called with the number of a round and the cost after it.
+    Progress: TypeAlias = Callable[[int, float], None]
 
 _WATCHER: ContextVar[Callable[[float], None] | None] = ContextVar("watcher", default=None)
 
@@ -43,3 +46,10 @@ def tell(cost: float) -> None:
     watcher = _WATCHER.get()
     if watcher is not None:
         watcher(cost)
+
+
+def report_round(say: Progress | None, turn: int, cost: float) -> None:
+    """Report the cost after a round, to the caller's own function and to whoever watches planners."""
+    tell(cost)
+    if say is not None:
+        say(turn, cost)

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from narrowcast import Direct, Interest
 from narrowcast.planning.subscribers.audiences import Audiences, Tally
-from narrowcast.planning.subscribers.portions import in_portions, move_portion, place_portion, quota_of
+from narrowcast.planning.subscribers.portions import Move, Place, in_portions, quota_of
 from narrowcast.workloads import Hotspots
 
 
@@ -56,6 +56,9 @@ def test_tallies_add_up(one: Any, other: Any, k: int, seed: int) -> None:
     summed = tally_of(one, cluster[:9], k) + tally_of(other, cluster[9:], k)
     np.testing.assert_array_equal(both.count, summed.count)
     np.testing.assert_array_equal(both.size, summed.size)
+    again = Tally.from_table(both.to_table(), both.count.shape)
+    np.testing.assert_array_equal(again.count, both.count)
+    np.testing.assert_array_equal(again.size, both.size)
 
 
 @given(arrays(np.int64, 6, elements=st.integers(-3, 40)), st.integers(1, 9), st.integers(0, 20))
@@ -68,8 +71,10 @@ def test_portions_share_what_is_free(free: Any, n_portions: int, turn: int) -> N
 def test_a_portion_without_anybody() -> None:
     nobody = rows_of(np.zeros((0, 3), np.bool_))
     sample = tally_of(np.ones((2, 3), np.bool_), [0, 1], 2)
-    assert place_portion(nobody, np.ones(3), sample, times=1.0, balance=2.0, key=[0]).tolist() == []
-    cluster, moved = move_portion(
-        nobody, np.ones(3), np.zeros(0, np.int64), sample, np.zeros(2, np.int64), key=[0]
+    nowhere = np.zeros(0, np.int64)
+    place, move = (
+        Place(np.ones(3), sample, 1.0, 2.0, 0),
+        Move(np.ones(3), sample, np.zeros(2, np.int64), 1, 0, 0),
     )
-    assert (cluster.tolist(), moved) == ([], 0)
+    assert place(nobody, 0, nowhere).tolist() == []
+    assert move(nobody, 0, nowhere).tolist() == []

@@ -16,6 +16,7 @@ from narrowcast.model.interest import Interest
 from narrowcast.planning import Cover, PerFlow
 from narrowcast.planning.topics.bound import least_overall
 from narrowcast.planning.topics.covering import Covering
+from narrowcast.planning.topics.rounds import in_rounds
 from narrowcast.planning.watch import watching
 from narrowcast.workloads.feeds import Feeds
 
@@ -363,3 +364,20 @@ def test_the_overall_cost_at_paper_size(model: Any, most: float) -> None:
         own = Overall().score(interest, PerFlow().fit(interest).plan_).total
         found.append(100 * (Cover(rounds=4, seed=seed).fit(interest).cost_ / own - 1))
     assert np.mean(found) <= most
+
+
+@pytest.mark.parametrize("channels", [None, 12])
+def test_rounds_in_chunks_are_as_good_as_the_search(channels: int | None) -> None:
+    """Subscribers choose in chunks, as on Spark; the chunks make no difference."""
+    interest = Feeds(n_subscribers=300, n_flows=40, groups=5, home=1, wanted=9, seed=1).interest()
+    planner = Cover(rounds=3, channels=channels)
+    sample = Interest(interest.wants[::3], interest.rate)
+    plan, cost = in_rounds(interest, planner, sample)
+    again, same = in_rounds(interest, planner, sample, chunk=7)
+    assert (again, same) == (plan, cost)
+    plan.validate(interest)
+    assert Overall().score(interest, plan).total <= 1.05 * planner.fit(interest).cost_
+    assert (plan.unicast.nnz == 0) == (channels is None)
+    assert cost == pytest.approx(Overall().score(interest, plan).total)
+    if channels is not None:
+        assert plan.n_channels <= channels

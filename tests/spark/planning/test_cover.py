@@ -13,6 +13,7 @@ from narrowcast.model.artefact import read_plan
 from narrowcast.model.interest import Interest
 from narrowcast.planning import Cover, PerFlow
 from narrowcast.planning.topics.covering import Covering
+from narrowcast.planning.topics.rounds import in_rounds
 from narrowcast.spark.planning import covering
 from narrowcast.spark.planning.covering import covered
 from narrowcast.spark.planning.plan import costs_of, make_plan
@@ -90,6 +91,15 @@ def test_the_same_plan_whatever_the_partitions(spark: SparkSession) -> None:
             plans.append(found.plan())
     plans[0].validate(interest)
     assert plans[0] == plans[1]
+
+
+@pytest.mark.spark
+def test_workers_choose_what_one_process_does(spark: SparkSession) -> None:
+    interest = small(120)
+    planner = Cover(rounds=1, seed=3, channels=12)
+    with covered(frames_of(spark, interest), planner, limit=interest.n_wants, rounds=3) as found:
+        plan, cost = in_rounds(interest, planner, interest, rounds=3)
+        assert (found.plan(), found.cost) == (plan, cost)
 
 
 @pytest.mark.spark

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from scipy.sparse import csr_array
 
 from narrowcast.lab.spark.spectral_levels import pieces, points_in
-from narrowcast.lab.spectral.kmeans import kmeans, nearest
+from narrowcast.lab.spectral.kmeans import centres_of, kmeans, nearest, sums_at
 from narrowcast.lab.spectral.merging import group_means, merged
 from narrowcast.lab.spectral.points import known
 from narrowcast.spark.problems import plainly
@@ -176,24 +175,22 @@ def settled(levels: Levels, chart: Chart, centre: Doubles, n_rows: int, *, least
     most = max(chart.points.most, 4 * chart.dimensions * chart.points.most**2, 1.0)
     scale = 2.0 ** math.floor(math.log2(_MOST / (n_rows * most)))
     before = math.inf
+    shape = len(centre), centre.shape[1] + 2
     for _ in range(PASSES):
         told = levels.ship((chart, centre, scale))
-        sums = (
+        found = (
             levels.placed[0]
             .select("part", "points")
             .mapInArrow(partial(_summed, told=told), "cluster int, axis int, total bigint")
         )
         with plainly("find clusters"):
-            table = sums.groupBy("cluster", "axis").agg(sf.sum("total").alias("total")).toArrow()
-        cluster, axis, total = (table[name].to_numpy() for name in ("cluster", "axis", "total"))
-        whole = np.zeros((len(centre), centre.shape[1] + 2))
-        whole[cluster, axis] = total
-        count, spread = whole[:, -2], float(whole[:, -1].sum())
+            table = found.groupBy("cluster", "axis").agg(sf.sum("total").alias("total")).toArrow()
+        sums = np.zeros(shape)
+        sums[table["cluster"].to_numpy(), table["axis"].to_numpy()] = table["total"].to_numpy()
+        after, spread = centres_of(centre, sums, scale)
         if spread >= (1 - least) * before:
             break
-        before, held = spread, count > 0
-        mean = whole[:, :-2] / (scale * np.where(held, count, 1.0)[:, None])
-        centre = np.where(held[:, None], mean, centre)
+        centre, before = after, spread
     return centre
 
 
@@ -202,19 +199,10 @@ def _summed(
 ) -> Iterator[pa.RecordBatch]:
     """Yield sums of the points at each centre by axis, their number and their spread, as whole numbers."""
     chart, centre, scale = told.value
-    width = centre.shape[1]
-    total = np.zeros((len(centre), width + 2), np.int64)
+    total = np.zeros((len(centre), centre.shape[1] + 2), np.int64)
     for table in pieces(batches):
         points, led = chart.of(table)
-        points = points[led]
-        label = nearest(points, centre)
-        away = ((points - centre[label]) ** 2).sum(axis=1)
-        numbers = np.rint(scale * np.column_stack([points, np.zeros(len(points)), away])).astype(np.int64)
-        numbers[:, width] = 1
-        member = csr_array(
-            (np.ones(len(label), np.int64), (label, np.arange(len(label)))), (len(centre), len(label))
-        )
-        total += member @ numbers
+        total += sums_at(points[led], centre, scale)
     cluster, axis = np.nonzero(total)
     columns = [pa.array(cluster, pa.int32()), pa.array(axis, pa.int32()), pa.array(total[cluster, axis])]
     yield pa.RecordBatch.from_arrays(columns, names=["cluster", "axis", "total"])

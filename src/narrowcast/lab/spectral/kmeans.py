@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from narrowcast.errors import ParameterError
 from narrowcast.lab.kernels import means
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     Doubles = NDArray[np.float64]
     Numbers = NDArray[np.int32]
 
-__all__ = ["Means", "kmeans", "nearest", "points_of"]
+__all__ = ["Means", "centres_of", "kmeans", "nearest", "points_of", "sums_at"]
 
 #: Starts are drawn among no more points than this, and at least `_EACH` for each cluster.
 _SAMPLE, _EACH = 1 << 16, 64
@@ -115,6 +116,48 @@ def nearest(points: ArrayLike, centre: ArrayLike) -> Numbers:
     """
     rows = points_of(points)
     return _nearest(rows, _centres(centre, rows.shape[1]))[0]
+
+
+def sums_at(points: Doubles, centre: Doubles, scale: float) -> NDArray[np.int64]:
+    """Return what each centre gets of some points in a pass of Lloyd's; sums of parts of all points add up.
+
+    Parameters
+    ----------
+    points, centre
+        Points, and the centres of which each goes to the nearest.
+    scale
+        What coordinates are multiplied by and rounded, so that the order of sums makes no difference.
+
+    Returns
+    -------
+    array
+        One row for each centre: the sum of its points by axis, their number, and their spread.
+    """
+    width, label = centre.shape[1], nearest(points, centre)
+    away = ((points - centre[label]) ** 2).sum(axis=1)
+    numbers = np.rint(scale * np.column_stack([points, np.zeros(len(points)), away])).astype(np.int64)
+    numbers[:, width] = 1
+    shape = len(centre), len(label)
+    member = csr_array((np.ones(len(label), np.int64), (label, np.arange(len(label)))), shape)
+    return np.asarray(member @ numbers, np.int64)
+
+
+def centres_of(centre: Doubles, sums: NDArray[Any], scale: float) -> tuple[Doubles, float]:
+    """Return centres at the means of their points by all of `sums_at`, and the spread before (scaled).
+
+    A centre without points stays where it is.
+
+    Examples
+    --------
+    >>> points, centre = np.array([[0.0], [1.0], [9.0], [11.0]]), np.array([[0.0], [10.0]])
+    >>> sums = sums_at(points[:3], centre, 8.0) + sums_at(points[3:], centre, 8.0)
+    >>> centres_of(centre, sums, 8.0)[0].tolist()
+    [[0.5], [10.0]]
+    """
+    count, spread = sums[:, -2], float(sums[:, -1].sum())
+    held = count > 0
+    mean = sums[:, :-2] / (scale * np.where(held, count, 1.0)[:, None])
+    return np.where(held[:, None], mean, centre), spread
 
 
 def points_of(points: ArrayLike) -> Doubles:

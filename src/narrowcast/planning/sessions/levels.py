@@ -262,9 +262,7 @@ class Levels:
     def _wanted(self) -> tuple[Ints, Numbers]:
         """Return the flows of each user, in compressed rows."""
         sets = self.points.sets
-        flows = sets.rows()[np.argsort(sets.index, kind="stable")].astype(np.int32)
-        each = np.bincount(sets.index, minlength=self.points.n_users)
-        return np.append(0, np.cumsum(each)), flows
+        return flows_of_users(sets.counts(), sets.index, self.points.n_users)
 
     def harden(self, times: float = 1.0) -> None:
         """Weigh every broken limit with more than all that can be saved, and so many times that."""
@@ -428,6 +426,17 @@ class Levels:
                     self.above.state, self._member,
                 )  # fmt: skip
                 self.session[each] = -1
+
+
+def flows_of_users(size: Ints, users: Numbers, n_users: int) -> tuple[Ints, Numbers]:
+    """Return the flows of each user in compressed rows, given the size of each flow and the users of all.
+
+    >>> start, flows = flows_of_users(np.array([2, 1]), np.array([0, 1, 1], np.int32), 2)
+    >>> start.tolist(), flows.tolist()
+    ([0, 1, 3], [0, 0, 1])
+    """
+    flows = np.repeat(np.arange(len(size)), size)[np.argsort(users, kind="stable")]
+    return np.append(0, np.cumsum(np.bincount(users, minlength=n_users))), flows.astype(np.int32)
 
 
 def proposals_of(sweeps: int | None, n_flows: int, entries: int) -> int:

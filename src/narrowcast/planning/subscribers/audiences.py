@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 from narrowcast.errors import ParameterError
 from narrowcast.kernels import moves, waste
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from narrowcast.model.interest import Interest
+    from narrowcast.model.relation import Relation
 
     Doubles: TypeAlias = NDArray[np.float64]
     Ints: TypeAlias = NDArray[np.int64]
@@ -42,6 +44,34 @@ class Tally:
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(self.count + other.count, self.size + other.size)
+
+    @classmethod
+    def of(cls, rows: Rows, cluster: Ints, shape: tuple[int, int]) -> Self:
+        """Count the members of clusters, given what each wants and its cluster; -1 is in none.
+
+        The shape is the number of flows and of clusters.
+        """
+        count, size = np.zeros(shape, np.int32), np.zeros(shape[1], np.int64)
+        moves.count_in(*rows, cluster, count, size)
+        return cls(count, size)
+
+    def to_table(self) -> pa.Table:
+        """Return `flow`, `cluster` and `n` of all counts above 0; sizes of clusters have flow -1."""
+        counts = np.vstack([self.count, self.size])
+        flow, cluster = np.nonzero(counts)
+        n = counts[flow, cluster]
+        flow[flow == len(self.count)] = -1
+        return pa.table({"flow": flow.astype(np.int32), "cluster": cluster.astype(np.int32), "n": n})
+
+    @classmethod
+    def from_table(cls, table: pa.Table, shape: tuple[int, int]) -> Self:
+        """Return what `to_table` gave, in any order of the rows."""
+        flow, cluster, n = (table[name].to_numpy() for name in ("flow", "cluster", "n"))
+        wanted = flow >= 0
+        count, size = np.zeros(shape, np.int32), np.zeros(shape[1], np.int64)
+        count[flow[wanted], cluster[wanted]] = n[wanted]
+        size[cluster[~wanted]] = n[~wanted]
+        return cls(count, size)
 
     def cost(self, weight: Doubles) -> float:
         """Return the messages per second that all clusters get, with the rate of each flow."""
@@ -81,8 +111,7 @@ class Audiences:
     @classmethod
     def of(cls, interest: Interest, n_clusters: int, balance: float | None = None) -> Self:
         """Return clusters for those of an interest, with nobody in them."""
-        rows = interest.wants.indptr.astype(np.int64), interest.wants.indices.astype(np.int32)
-        return cls(rows, np.array(interest.rate), n_clusters, balance)
+        return cls(wanted_rows(interest.wants), np.array(interest.rate), n_clusters, balance)
 
     def room(self, n: int) -> None:
         """Let clusters have as many members as balance permits when there are so many in all."""
@@ -112,9 +141,7 @@ class Audiences:
 
     def tally(self) -> Tally:
         """Return the counts of those who are here."""
-        count, size = np.zeros_like(self.count), np.zeros_like(self.size)
-        moves.count_in(self.indptr, self.index, self.cluster, count, size)
-        return Tally(count, size)
+        return Tally.of((self.indptr, self.index), self.cluster, self.count.shape)
 
     @property
     def cost(self) -> float:
@@ -162,6 +189,11 @@ class Audiences:
         taken = moves.settle(order, *self._wants, self.most, few, self.cluster, *self._state, moved)
         found: list[int] = moved[:taken].tolist()
         return found
+
+
+def wanted_rows(wants: Relation) -> Rows:
+    """Return a relation as kernels read it: where each row starts, and the columns of all rows."""
+    return wants.indptr.astype(np.int64), wants.indices.astype(np.int32)
 
 
 def most_of(n: int, n_clusters: int, balance: float | None) -> int:

@@ -1,81 +1,176 @@
-"""Clusters of subscribers who are in many places: each portion moves by itself, and counts add up."""
+"""`direct` in portions: subscribers of a portion move on their own, and counts of all portions add up.
+
+Each portion of the subscribers runs the same steps (`Place`, then `Move`) on a tally that is current at the
+start of a round; tallies of portions are summed between rounds. `cluster_portions` is the loop. Where the
+portions are stored, and how a step runs on them, is up to its executor: `in_portions` has them in this
+process, `narrowcast.spark.planning.clustering` in the rows of a Spark table.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from narrowcast.model.interest import Interest
-from narrowcast.planning.subscribers.audiences import Audiences, Tally, most_of
+from narrowcast.planning.subscribers.audiences import Audiences, Tally, most_of, wanted_rows
 from narrowcast.planning.subscribers.direct import growing
+from narrowcast.planning.watch import report_round
 
 if TYPE_CHECKING:
     from narrowcast.planning.subscribers.audiences import Doubles, Ints, Rows
     from narrowcast.planning.subscribers.direct import Direct
+    from narrowcast.planning.watch import Progress
 
-#: The most rounds in which subscribers move as they cost, and the share of movers that is not worth another.
+#: The most rounds in which subscribers move, and the share of movers below which no other round follows.
 ROUNDS, FEW = 6, 1e-3
-#: Before that, rounds for each probability by which wants count, of which the first is so many times as large
-#: as for the sample: that has found most by then.
+#: Rounds for each probability below 1 by which a want counts, and the factor by which the first of these
+#: probabilities is larger than for the sample, in which most has been found by then.
 _SOFT, _TIMES = 2, 10.0
-#: Of a portion so many may move in a round: others, elsewhere, see the same clusters and move as well.
+#: The share of a portion that may move in a round: other portions see the same clusters and move as well.
 _SHARE = 0.5
 
 
-def place_portion(
-    rows: Rows, weight: Doubles, sample: Tally, *, times: float, balance: float | None, key: list[int]
-) -> Ints:
-    """Return where subscribers of a portion cost least, beside a sample that stands for all.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Puts the subscribers of a portion into clusters where they cost least, next to a sample of all.
 
     Each portion keeps the balance by itself, so that all of them together do.
 
     Parameters
     ----------
-    rows, weight
-        What each wants, and the rates of flows: see `Audiences`.
+    weight
+        The rate of each flow.
     sample
         The clusters of the sample.
     times
-        How many each of the sample stands for.
+        Subscribers for each subscriber of the sample.
     balance
-        How many times the mean a cluster may have members at most; None for any number.
-    key
-        What the order is drawn from; each portion has its own.
+        The most members of a cluster, as a multiple of the mean; None for any number.
+    seed
+        Seed of the order in which subscribers are placed; each portion has its own order.
     """
-    n, k = len(rows[0]) - 1, len(sample.size)
-    scaled = Tally(sample.count, np.rint(times * sample.size).astype(np.int64))
-    found = Audiences(rows, weight, k).beside(scaled, np.full(k, most_of(n, k, balance)))
-    found.fill(np.random.default_rng(key).permutation(n))
-    return found.cluster
+
+    weight: Doubles
+    sample: Tally
+    times: float
+    balance: float | None
+    seed: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The number of flows, and of clusters."""
+        return self.sample.count.shape
+
+    def __call__(self, rows: Rows, portion: int, cluster: Ints) -> Ints:  # noqa: ARG002
+        """Return the cluster of each subscriber, given the flows that each wants."""
+        n, k = len(rows[0]) - 1, len(self.sample.size)
+        scaled = Tally(self.sample.count, np.rint(self.times * self.sample.size).astype(np.int64))
+        found = Audiences(rows, self.weight, k).beside(scaled, np.full(k, most_of(n, k, self.balance)))
+        found.fill(np.random.default_rng([self.seed, portion]).permutation(n))
+        return found.cluster
 
 
-def move_portion(
-    rows: Rows, weight: Doubles, cluster: Ints, tally: Tally, quota: Ints, *, key: list[int], q: float = 1.0
-) -> tuple[Ints, int]:
-    """Return where subscribers of a portion are after some have moved where they cost less, and how many.
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Moves some subscribers of a portion to where they cost less.
 
     Parameters
     ----------
-    rows, weight
-        What each wants, and the rates of flows: see `Audiences`.
-    cluster
-        Where they are.
+    weight
+        The rate of each flow.
     tally
-        What clusters have in all, this portion included.
-    quota
-        How many more each cluster may take from here.
-    key
-        What is drawn from who may move, and in which order; each portion and round has its own.
+        The clusters of all portions at the start of the round.
+    free
+        Members that each cluster can still take; portions share them.
+    n_portions, turn
+        The number of portions, and that of the round.
+    seed
+        Seed of who may move, and in which order; each portion and round has its own.
     q
-        With which probability each want counts: see `Direct`.
+        The probability by which each want counts: see `Direct`.
     """
-    found = Audiences(rows, weight, len(tally.size))
-    found.cluster[:] = cluster
-    found.beside(tally, quota, q)
-    order = np.random.default_rng(key).permutation(len(cluster))
-    [moved] = found.settle(order[: max(1, round(_SHARE * len(order)))], 1) if len(order) else [0]
-    return found.cluster, moved
+
+    weight: Doubles
+    tally: Tally
+    free: Ints
+    n_portions: int
+    turn: int
+    seed: int
+    q: float = 1.0
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The number of flows, and of clusters."""
+        return self.tally.count.shape
+
+    def __call__(self, rows: Rows, portion: int, cluster: Ints) -> Ints:
+        """Return the cluster of each subscriber, given the flows that each wants and the cluster before."""
+        found = Audiences(rows, self.weight, len(self.tally.size))
+        found.cluster[:] = cluster
+        found.beside(self.tally, quota_of(self.free, portion, self.n_portions, self.turn), self.q)
+        order = np.random.default_rng([self.seed, portion, self.turn]).permutation(len(cluster))
+        if len(order):
+            found.settle(order[: max(1, round(_SHARE * len(order)))], 1)
+        return found.cluster
+
+
+#: Runs a step on every portion; returns the clusters of all, and how many subscribers changed theirs.
+#: Before the first step subscribers are in cluster -1.
+Executor: TypeAlias = Callable[[Place | Move], tuple[Tally, int]]
+
+
+def cluster_portions(
+    run: Executor,
+    planner: Direct,
+    sample: Interest,
+    n: int,
+    n_portions: int,
+    *,
+    sampled: bool,
+    rounds: int = ROUNDS,
+    say: Progress | None = None,
+) -> tuple[Tally, list[int]]:
+    """Cluster a sample, place all subscribers beside it, and move them in rounds.
+
+    Parameters
+    ----------
+    run
+        Runs a step on all portions.
+    planner
+        Clusters the sample, and has the number and the balance of clusters.
+    sample
+        Some of the subscribers, with all flows.
+    n, n_portions
+        The number of subscribers, and of portions.
+    sampled
+        Whether the sample is less than all subscribers.
+    rounds
+        The most rounds in which wants count in full.
+    say
+        Called after each round with its number and the cost so far; 0 is before any move.
+
+    Returns
+    -------
+    tuple of Tally and list of int
+        The clusters, and how many subscribers moved in each round.
+    """
+    weight = np.array(sample.rate)
+    first = tally_of_sample(planner, sample, n)
+    k = len(first.size)
+    tally, _ = run(Place(weight, first, n / max(1, sample.n_subscribers), planner.balance, planner.seed))
+    report_round(say, 0, tally.cost(weight))
+    moved: list[int] = []
+    for turn, q in enumerate(probabilities(planner, n / max(1, k), sampled=sampled, rounds=rounds)):
+        free = most_of(n, k, planner.balance) - tally.size
+        tally, n_moved = run(Move(weight, tally, free, n_portions, turn, planner.seed, q))
+        moved.append(n_moved)
+        report_round(say, turn + 1, tally.cost(weight))
+        if q == 1 and n_moved <= FEW * n:
+            break
+    return tally, moved
 
 
 def quota_of(free: Ints, portion: int, n_portions: int, turn: int) -> Ints:
@@ -93,16 +188,16 @@ def quota_of(free: Ints, portion: int, n_portions: int, turn: int) -> Ints:
 
 
 def probabilities(planner: Direct, members: float, *, sampled: bool, rounds: int = ROUNDS) -> list[float]:
-    """Return with which probability wants count in each round; the last rounds end when few move.
+    """Return the probability by which wants count in each round; the last rounds end when few move.
 
     Parameters
     ----------
     planner
-        Says how softly they count at first.
+        Has the first of these probabilities, for a sample.
     members
-        How many a cluster has, in the mean.
+        The mean number of members of a cluster.
     sampled
-        Whether the sample was less than everybody.
+        Whether the sample was less than all subscribers.
     rounds
         The most rounds in which wants count in full.
     """
@@ -111,7 +206,7 @@ def probabilities(planner: Direct, members: float, *, sampled: bool, rounds: int
 
 
 def tally_of_sample(planner: Direct, sample: Interest, n: int) -> Tally:
-    """Return the clusters that a planner makes of a sample; there are as many as there are for everybody."""
+    """Return the clusters that a planner makes of a sample, as many as for all n subscribers."""
     assert planner.channels is not None
     found = Audiences.of(sample, min(planner.channels, n))
     found.cluster[:] = planner.fit(sample).plan_.listens.indices
@@ -121,47 +216,34 @@ def tally_of_sample(planner: Direct, sample: Interest, n: int) -> Tally:
 def in_portions(
     interest: Interest, planner: Direct, n_portions: int, *, sample: int, rounds: int = ROUNDS
 ) -> Ints:
-    """Return the cluster of each subscriber by the steps that are taken on Spark, portion by portion.
-
-    This is what `narrowcast.spark.planning.clustering` does, without Spark: to see what portions cost.
+    """Return the cluster of each subscriber by `cluster_portions`, one portion after another in this process.
 
     Parameters
     ----------
     interest
-        Who wants what.
+        The subscribers and what they want.
     planner
-        What clusters the sample, and says how large clusters may be.
+        Clusters the sample, and has the number and the balance of clusters.
     n_portions
-        How many portions there are; who is in which is drawn.
+        The number of portions; subscribers are assigned to them at random.
     sample
-        How many are clustered first.
+        Subscribers of the sample.
     rounds
         The most rounds in which wants count in full.
     """
     n, seed = interest.n_subscribers, planner.seed
     rng = np.random.default_rng(seed)
     portion, some = rng.integers(n_portions, size=n), rng.permutation(n)[:sample]
-    tally = tally_of_sample(planner, Interest(interest.wants[some], interest.rate), n)
-    k = len(tally.size)
     parts = [np.flatnonzero(portion == p) for p in range(n_portions)]
-    rows: list[Rows] = []
-    for mine in parts:
-        wants = interest.wants[mine]
-        rows.append((wants.indptr.astype(np.int64), wants.indices.astype(np.int32)))
-    everybody, weight = Audiences.of(interest, k), np.array(interest.rate)
-    cluster = everybody.cluster
-    for p, mine in enumerate(parts):
-        cluster[mine] = place_portion(
-            rows[p], weight, tally, times=n / len(some), balance=planner.balance, key=[seed, p]
-        )
-    for turn, q in enumerate(probabilities(planner, n / k, sampled=len(some) < n, rounds=rounds)):
-        tally, before = everybody.tally(), cluster.copy()
-        free = most_of(n, k, planner.balance) - tally.size
+    rows = [wanted_rows(interest.wants[mine]) for mine in parts]
+    everybody = Audiences.of(interest, min(planner.channels or 0, n))
+
+    def run(step: Place | Move) -> tuple[Tally, int]:
+        before = everybody.cluster.copy()
         for p, mine in enumerate(parts):
-            quota = quota_of(free, p, n_portions, turn)
-            cluster[mine], _ = move_portion(
-                rows[p], weight, before[mine], tally, quota, key=[seed, p, turn], q=q
-            )
-        if q == 1 and np.count_nonzero(cluster != before) <= FEW * n:
-            break
-    return cluster
+            everybody.cluster[mine] = step(rows[p], p, before[mine])
+        return everybody.tally(), int(np.count_nonzero(everybody.cluster != before))
+
+    part = Interest(interest.wants[some], interest.rate)
+    cluster_portions(run, planner, part, n, n_portions, sampled=len(some) < n, rounds=rounds)
+    return everybody.cluster

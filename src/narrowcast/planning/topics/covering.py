@@ -206,6 +206,26 @@ class Covering:
         for now, then in zip(self.state, saved, strict=True):
             np.copyto(np.asarray(now), then)
 
+    def served(self, number: Ints, channel: Ints) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
+        """Return pairs of subscriber and channel, and of subscriber and flow for what goes by unicast.
+
+        Parameters
+        ----------
+        number
+            The channel of each cluster.
+        channel
+            The channel of each flow on its own, -1 for none.
+        """
+        start, wanted, weight = self.rows
+        choice, chosen, count = self.state[:3]
+        row = np.repeat(np.arange(len(weight)), np.diff(start))
+        first = np.arange(len(wanted)) - start[row] < chosen[row]
+        alone = (count == 0) & (channel[wanted] < 0)
+        bare = (count == 0) & ~alone
+        who = np.append(row[first], row[bare])
+        what = np.append(number[choice[first]], channel[wanted[bare]])
+        return (who, what), (row[alone], wanted[alone])
+
     def plan(self, interest: Interest, kind: Ints, channels: int | None) -> ChannelPlan:
         """Return the plan: a channel for each cluster, then one for each flow with direct subscribers.
 
@@ -218,26 +238,17 @@ class Covering:
         channels
             The most channels, where there is a limit: direct subscriptions beyond go by unicast.
         """
-        start, wanted, weight = self.rows
-        choice, chosen, count = self.state[:3]
-        live, n_flows = self.live, len(self.direct)
+        live, n_flows, n_kinds = self.live, len(self.direct), len(self.rows[2])
         own = np.zeros(n_flows, np.bool_)
         own[np.flatnonzero(self.direct)] = True
         own[self._left(channels)] = False
-        number = np.zeros(len(self.has), np.int64)
+        number = np.full(len(self.has), -1)
         number[live] = np.arange(len(live))
-        channel = len(live) + np.cumsum(own) - 1
+        channel = np.where(own, len(live) + np.cumsum(own) - 1, -1)
         n_channels = len(live) + int(own.sum())
-        row = np.repeat(np.arange(len(weight)), np.diff(start))
-        first = np.arange(len(wanted)) - start[row] < chosen[row]
-        bare = (count == 0) & own[wanted]
-        alone = (count == 0) & ~own[wanted]
-        listens = relation_of(
-            np.append(row[first], row[bare]),
-            np.append(number[choice[first]], channel[wanted[bare]]),
-            (len(weight), n_channels),
-        )
-        unicast = relation_of(row[alone], wanted[alone], (len(weight), n_flows))
+        listened, alone = self.served(number, channel)
+        listens = relation_of(*listened, (n_kinds, n_channels))
+        unicast = relation_of(*alone, (n_kinds, n_flows))
         cluster, flow = np.nonzero(self.has[live])
         return ChannelPlan(
             relation_of(

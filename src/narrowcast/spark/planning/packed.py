@@ -19,9 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from narrowcast.errors import TableError
-from narrowcast.model.interest import Interest
 from narrowcast.model.labels import encode, labels_in
-from narrowcast.model.relation import relation_of
 from narrowcast.spark.batches import chunks
 from narrowcast.spark.problems import plainly
 from narrowcast.spark.stages.interest import in_force
@@ -76,6 +74,11 @@ class Packed:
         return len(self.rate)
 
     @property
+    def n_users(self) -> int:
+        """How many users there are."""
+        return len(self.subscribers)
+
+    @property
     def entries(self) -> int:
         """How many users all kinds have together."""
         return int(self.size.sum())
@@ -86,14 +89,6 @@ class Packed:
 
         ends = np.searchsorted(self.first, [low, max(low, high - 1)], side="right") - 1
         return self.kinds.where(sf.col("bucket").between(*ends.tolist()))
-
-    def take(self, n: int) -> tuple[Interest, Points]:
-        """Bring the first kinds to the driver: as an interest in which they are flows, and for kernels."""
-        points = self.part(0, n)
-        start, who, rate = points
-        kind = np.repeat(np.arange(len(rate)), np.diff(start))
-        wants = relation_of(who, kind, (len(self.subscribers), len(rate)))
-        return Interest(wants, rate, self.subscribers), points
 
     def part(self, low: int, high: int) -> Points:
         """Bring kinds from one number up to another to the driver, for kernels."""

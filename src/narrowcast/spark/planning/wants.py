@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from narrowcast.model.labels import Labels
+    from narrowcast.model.plan import ChannelPlan
     from narrowcast.model.relation import Relation
     from narrowcast.spark.stages.interest import InterestFrames
 
@@ -44,6 +45,12 @@ def flows_of(frames: InterestFrames) -> tuple[Labels, Doubles]:
     rate = np.ones(len(flows))
     rate[place] = rated.rate
     return flows, rate
+
+
+def rates_of(plan: ChannelPlan, flows: Labels, rate: Doubles) -> Interest:
+    """Return a plan's flows with their rates, and no subscribers, given the rates of all flows."""
+    place = pc.index_in(plan.flows, value_set=flows).to_numpy()
+    return Interest(np.zeros((0, len(place))), rate[place], flows=plan.flows)
 
 
 def rows_of(frames: InterestFrames, flows: Broadcast[Labels], *, everybody: bool = False) -> DataFrame:
