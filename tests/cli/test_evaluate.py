@@ -214,7 +214,7 @@ def test_bad_words(folder: Path, tmp_path: Path) -> None:
     said = refusal(*given, "--set", "gamma=3")
     assert said == (
         "nobody has a parameter 'gamma'; they have: cost 'filtering' alpha, beta; cost 'forwarding' message, "
-        "upkeep; cost 'overall' cost_m, cost_a, cost_n, cost_d, interval; cost 'network' multicast; router "
+        "upkeep; cost 'network' multicast; cost 'overall' cost_m, cost_a, cost_n, cost_d, interval; router "
         "'partial' broadcast, send"
     )
     assert refusal(*given, "--router", "thresholds").startswith("unknown router 'thresholds'; did you mean")
