@@ -15,15 +15,71 @@
     │   └── PaceError         events that came faster than their publisher may send
     └── MissingError          something is not installed; the message holds the line that installs it
 
-A message names the offending value, the limit it broke and the way to mend it. The command line prints
-it as one line and exits with 2.
+An error says what is wrong, with the offending value, the limit it broke and the fix. What a program may want
+to know is in fields: `parameter`, `value` and `limit`. A message names a parameter as Python knows it; the
+command line translates the name into its option, prints one line and exits with 2.
 """
 
 from __future__ import annotations
 
+from typing import Any, Final
+
+#: Characters of a value that a message shows.
+SHOWN: Final = 80
+
+#: The value of an error that concerns no value; None is a value like any other.
+UNSET: Final = object()
+
 
 class NarrowcastError(Exception):
-    """The root of all errors raised on purpose."""
+    """The root of all errors raised on purpose.
+
+    Parameters
+    ----------
+    message
+        What is wrong and how to fix it. Left out, it is made of the fields:
+        ``channels=0: must be at least 1; fix``.
+    parameter
+        The parameter, column, attribute or setting at fault, by its name in Python.
+    value
+        The offending value.
+    limit
+        What the value must be, as a phrase that follows "must be".
+    fix
+        How to mend it, where the limit does not say so.
+
+    Examples
+    --------
+    >>> error = ParameterError(parameter="channels", value=0, limit="at least 1")
+    >>> str(error), error.parameter, error.value
+    ('channels=0: must be at least 1', 'channels', 0)
+    """
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        parameter: str | None = None,
+        value: Any = UNSET,
+        limit: str | None = None,
+        fix: str | None = None,
+    ) -> None:
+        if message is None:
+            message = _composed(parameter, value, limit, fix)
+        super().__init__(message)
+        self.parameter = parameter
+        self.value = None if value is UNSET else value
+        self.limit = limit
+
+
+def _composed(parameter: str | None, value: Any, limit: str | None, fix: str | None) -> str:
+    """Return a message in the order parameter, value, limit, fix."""
+    shown = "" if value is UNSET else repr(value)
+    if len(shown) > SHOWN:
+        shown = f"{shown[:SHOWN]}..."
+    subject = "=".join(part for part in (parameter, shown) if part)
+    wanted = f": must be {limit}" if limit else ""
+    return f"{subject}{wanted}" + (f"; {fix}" if fix else "")
 
 
 class InputError(NarrowcastError):

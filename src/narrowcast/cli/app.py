@@ -13,6 +13,7 @@ from narrowcast.cli.backup import backup
 from narrowcast.cli.bench import bench
 from narrowcast.cli.calibrate import calibrate
 from narrowcast.cli.check import check
+from narrowcast.cli.command import Command
 from narrowcast.cli.compare import compare
 from narrowcast.cli.diff import diff
 from narrowcast.cli.doctor import doctor
@@ -66,7 +67,7 @@ for command in (
     bench,
     doctor,
 ):
-    app.command()(command)
+    app.command(cls=Command)(command)
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(users.app, name="users")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from narrowcast.cli import live, options
+from narrowcast.cli.command import Command
 from narrowcast.errors import InputError, PaceError, ParameterError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ Reason = Annotated[
 ]
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 def list_(
     data: Data,
     reason: Reason = "",
@@ -77,7 +78,7 @@ def list_(
     options.show(facts, tables, as_json=as_json)
 
 
-@app.command()
+@app.command(cls=Command)
 def replay(
     data: Data,
     reason: Reason = "",

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from narrowcast.cli import options
+from narrowcast.cli.command import Command
 
 #: As `narrowcast.broker.security.users` has them, which is not loaded for the help.
 _ROLES = "subscriber, publisher, operator or node"
@@ -18,7 +19,7 @@ File = Annotated[Path, typer.Option("--users", metavar="FILE", help="The file th
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Who.")]
 
 
-@app.command()
+@app.command(cls=Command)
 def add(
     name: Name,
     role: Annotated[
@@ -52,7 +53,7 @@ def add(
         typer.echo(made.token)
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 def list_(users: File, as_json: options.Json = False) -> None:
     """List users and what they may do, without their tokens.
 
@@ -67,7 +68,7 @@ def list_(users: File, as_json: options.Json = False) -> None:
     options.show({"command": "users list", "users": found}, {f"{len(found):,} users": rows}, as_json=as_json)
 
 
-@app.command()
+@app.command(cls=Command)
 def remove(name: Name, users: File) -> None:
     """Remove a user: its token is worth nothing any more, and a broker that runs ends its connections.
 

@@ -111,9 +111,9 @@ def evolve(
     [(0.0, 2, 1.0), (0.5, 1, 0.25), (1.0, 1, 0.0)]
     """
     check_seed(seed)
-    check_number("hours", hours, least=0, fix="give a finite number of at least 0")
-    check_number("every", every, least=1e-9, fix="give a finite number above 0, in hours")
-    check_number("rate", rate, least=0, fix="give a finite number of at least 0")
+    check_number("hours", hours, least=0, limit="a finite number of at least 0")
+    check_number("every", every, least=1e-9, limit="a finite number above 0, in hours")
+    check_number("rate", rate, least=0, limit="a finite number of at least 0")
     rng = np.random.default_rng([seed, 5])
     tree = tree_of(hubs.n_positions)
     depth = tree.n_left + tree.n_right

@@ -62,8 +62,8 @@ class Delays:
 
     def __post_init__(self) -> None:
         for name in ("median_ms", "spread", "size"):
-            check_number(name, getattr(self, name), least=0, fix="give a finite number of at least 0")
-        check_number("mbit", self.mbit, least=1e-9, fix="give a finite number above 0")
+            check_number(name, getattr(self, name), least=0, limit="a finite number of at least 0")
+        check_number("mbit", self.mbit, least=1e-9, limit="a finite number above 0")
 
     @property
     def sending(self) -> float:

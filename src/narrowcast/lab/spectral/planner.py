@@ -448,7 +448,7 @@ class Ncut(Spectral):
     def space(self, events: int) -> Cut:
         """Return what gives rows coordinates, out of so many events."""
         # The square of it is a number above 0 as well.
-        check_number("sigma", self.sigma, least=1e-150, most=1e150, fix="give a number above 0, such as 0.3")
+        check_number("sigma", self.sigma, least=1e-150, most=1e150, limit="a number above 0, such as 0.3")
         return Cut(
             dimensions=self.dimensions,
             similarity=self.similarity,

@@ -162,8 +162,8 @@ class Tree:
 
 def check_share(landmarks: float) -> None:
     """Refuse what is no share of members."""
-    fix = "give a share above 0 and of at most 1"
-    check_number("landmarks", landmarks, least=math.ulp(0.0), most=1, fix=fix)
+    limit = "a share above 0 and of at most 1"
+    check_number("landmarks", landmarks, least=math.ulp(0.0), most=1, limit=limit)
 
 
 def sizes(groups: int, landmarks: float, levels: int) -> list[int]:

@@ -99,7 +99,7 @@ class CobasPartitioner:
             if getattr(self, name) not in known:
                 raise ParameterError(f"{name} is {getattr(self, name)!r}; give one of {', '.join(known)}")
         shares_of(self.kappa)
-        check_number("upkeep", self.upkeep, least=0.0, fix="give a number of at least 0")
+        check_number("upkeep", self.upkeep, least=0.0, limit="a number of at least 0")
         check_seed(self.seed)
 
     def fit(self, subscriptions: SubscriptionSet, sample: EventBatch) -> RangeTrees:

@@ -122,9 +122,9 @@ class Direct(BasePlanner):
         check_whole("passes", self.passes, least=0)
         if self.balance is not None:
             check_number(
-                "balance", self.balance, least=1, fix="give a number of at least 1, or none for any size"
+                "balance", self.balance, least=1, limit="a number of at least 1, or none for any size"
             )
-        check_number("soft", self.soft, least=0, fix="give a number of members of at least 0")
+        check_number("soft", self.soft, least=0, limit="a number of members of at least 0")
         if self.moves is not None:
             check_whole("moves", self.moves, least=0)
             if self.start is None:

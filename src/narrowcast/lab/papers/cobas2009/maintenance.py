@@ -115,11 +115,11 @@ def changing(share: float, filters: int, nodes: int) -> tuple[int, int]:
     >>> changing(5, 500, 24)
     (25, 1)
     """
-    fix = f"give per cent above 0, up to 50, that are at least one of {nodes:,} machines"
-    check_number("share", share, least=0, most=50, fix=fix)
+    limit = f"a percentage above 0, up to 50, that is at least one of {nodes:,} machines"
+    check_number("share", share, least=0, most=50, limit=limit)
     found = round(filters * share / 100), round(nodes * share / 100)
     if not min(found):
-        raise ParameterError(f"share is {share!r}; {fix} and of {filters:,} filters that are drawn")
+        raise ParameterError(f"share is {share!r}; {limit} and of {filters:,} filters that are drawn")
     return found
 
 
