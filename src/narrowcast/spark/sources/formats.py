@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from narrowcast.errors import TableError
 from narrowcast.files import first_line
-from narrowcast.spark.problems import is_sparks
 from narrowcast.spark.sources.columns import refuse_collated, texts
 from narrowcast.spark.sources.places import Place, find, reading
+from narrowcast.spark.spark_errors import is_sparks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -15,12 +15,12 @@ from urllib.parse import parse_qsl, urlsplit
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import FORMATS
 from narrowcast.model.schema import EVENT_ID, Schema
-from narrowcast.spark.problems import plainly
 from narrowcast.spark.sources.columns import attributes_of, fit, schema_of, texts, whole
 from narrowcast.spark.sources.formats import BROKEN, CSV, LINE, objects
 from narrowcast.spark.sources.tables import ingest
+from narrowcast.spark.spark_errors import plainly
 from narrowcast.spark.storage import exists, listed, place_of
-from narrowcast.spark.streaming.record import holds_more
+from narrowcast.spark.streaming.stream_record import holds_more
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
