@@ -9,7 +9,7 @@ USABLE := -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(firstword $(shell for p in python3 python3.13 python3.12 python3.11; do $$p $(USABLE) && echo $$p; done))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-lab test-slow test-all test-faults test-pythons lint format bench docs requirements clean
+.PHONY: help setup run test test-lab test-slow test-all test-faults test-pythons lint format bench measured docs requirements clean
 
 help:
 	@echo 'make setup         create $(VENV) with everything pinned in requirements-dev.txt'
@@ -20,9 +20,10 @@ help:
 	@echo 'make test-all      all of these'
 	@echo 'make test-faults   kill, cut off and overload real brokers, about an hour; FAULTS=... for some of it'
 	@echo 'make test-pythons  make test on each of Python 3.11 to 3.14 that is found'
-	@echo 'make lint          ruff, mypy, the import contracts and the map of packages'
+	@echo 'make lint          ruff, mypy, import contracts, map of packages, measured tables, plain words'
 	@echo 'make format        let ruff mend what it can'
 	@echo 'make bench         the benchmarks'
+	@echo 'make measured      fill the tables of README and docs/performance.md from benchmarks/results'
 	@echo 'make docs          build the site into site/'
 	@echo 'make requirements  pin the versions that pyproject.toml asks for (UPGRADE=1 takes newer ones)'
 	@echo 'make clean         remove what was built, not the environment'
@@ -89,6 +90,8 @@ lint: $(READY)
 	$(BIN)/mypy --no-error-summary
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/package_map.py
+	$(BIN)/python scripts/measured.py
+	$(BIN)/python scripts/words.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix $(SOURCES)
@@ -96,6 +99,9 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py
+
+measured: $(READY)
+	$(BIN)/python scripts/measured.py --write
 
 docs: $(READY)
 	$(BIN)/zensical build --clean --strict

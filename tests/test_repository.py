@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import tomllib
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -110,90 +111,52 @@ def test_version_is_one() -> None:
     assert re.search(rf"^## .*{re.escape(version)}\b", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
 
 
-def test_the_readme_shows_the_measured_numbers() -> None:
-    readme = (ROOT / "README.md").read_text()
-    rows = json.loads((ROOT / "benchmarks" / "results" / "filters.json").read_text())["rows"]
-    parser = {row["workload"]: row["filters_per_s"] for row in rows if row["series"] == "sqlglot parse"}
-    largest = {row["workload"]: row for row in rows if row["series"] == "narrowcast"}
-    for workload, row in largest.items():
-        times_parser = round(row["filters_per_s"] / parser[workload], 1)
-        assert f"| {row['filters_per_s']:,} | {row['times_without_cache']} | {times_parser} |" in readme
-
-
-def test_the_readme_tells_what_matching_measured() -> None:
-    readme = (ROOT / "README.md").read_text()
-    rows = json.loads((ROOT / "benchmarks" / "results" / "matching.json").read_text())["rows"]
-    auto = {(r["workload"], r["form"], r["subscriptions"]): r for r in rows if r["matcher"] == "auto"}
-    for workload in ("S10", "C10", "R4"):
-        for form in ("int", "float"):
-            few, many = (auto[workload, form, n] for n in (100_000, 1_000_000))
-            numbers = (
-                f"{few['events_per_s']:,.0f} | {few['times_duckdb']:,.0f} | {few['times_brute']:,.1f}"
-                f" | {many['events_per_s']:,.0f} | {many['times_brute']:,.1f}"
-            )
-            assert f"{workload}, {form} | {numbers} |" in readme
-
-
 def test_ci_runs_the_tests() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     assert "make test" in script.read_text()
 
 
-def test_the_readme_tells_what_the_pipeline_measured() -> None:
-    readme = (ROOT / "README.md").read_text()
-    found = json.loads((ROOT / "benchmarks" / "results" / "pipeline.json").read_text())
-    for row in found["match"]:
-        ids = row["ids"]
-        numbers = (
-            f"{row['events']:,} | {ids['spark_events_per_s']:,} | {ids['spark_to_cores']:.2f}"
-            f" | {ids['parquet_events_per_s']:,} | {ids['parquet_to_cores']:.2f} | {row['times_join']:,.0f}"
-        )
-        assert f"| {row['workload']} | {numbers} |" in readme
-    interest = found["interest"]
-    assert f"{interest['pairs']:,} pairs of subscriber and flow in {interest['seconds']:.0f} s" in readme
+def script(name: str) -> ModuleType:
+    """Import a script of the repository."""
+    spec = spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    found = module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
 
 
-def test_the_readme_tells_what_streams_measured() -> None:
-    readme = (ROOT / "README.md").read_text()
-    found = json.loads((ROOT / "benchmarks" / "results" / "streaming.json").read_text())
-    batches, state, changes = found["batches"], found["state"], found["changes"]
-    ours = batches["ours"]
-    times = f"{ours['p50_s']:.3f} s | {ours['p95_s']:.3f} s"
-    assert f"| {times} | {batches['p50_ratio']:.2f} | {batches['p95_ratio']:.2f} |" in readme
-    assert f"| {state['p50_s']:.3f} s | {state['p95_s']:.3f} s |" in readme
-    longer = changes["batch_with_changes_s"] - changes["batch_s"]
-    assert f"{changes['changes']:,} changes of subscriptions takes {longer:.2f} s longer" in readme
-    backlog = found["backlog"]
-    assert f"{backlog['messages']:,} JSON messages" in readme
-    assert f"at {backlog['events_per_s_warm']:,} a second" in readme
+def test_words_finds_the_dialect_and_exceptions_by_line(tmp_path: Path) -> None:
+    words = script("words")
+    words.ROOT = tmp_path
+    page = tmp_path / "page.md"
+    page.write_text("A node.\nNobody listens, in vain.\nAnybody <!-- words: allow -->\n")
+    found = list(words.faults(page))
+    assert [fault.partition(": write")[0] for fault in found] == ["page.md:2: 'Nobody'", "page.md:2: 'in vain'"]
 
 
-def test_the_readme_tells_what_planning_measured() -> None:
-    readme = (ROOT / "README.md").read_text()
-    found = json.loads((ROOT / "benchmarks" / "results" / "planning.json").read_text())
-    shown = [row for row in found["stocks"] if f"| {row['flows']:,} events onto" in readme]
-    methods = {row["method"]: row for row in shown}
-    for name in ("partial", "pairwise", "forgy", "kmeans", "linkage", "hash"):
-        row = methods[name]
-        numbers = f"{row['improvement_pct']:.1f} % | {row['waste_per_wanted']:.2f} | {row['seconds']:.2f} |"
-        assert numbers in readme
-    many = {row["method"]: row for row in found["markets"] if row["flows"] == 20_000}
-    assert f"100 channels bring {many['auto']['waste_per_wanted']:.1f} messages in vain" in readme
-    assert f"onto as many channels it is {many['hash']['waste_per_wanted']:.1f}" in readme
-    assert f"That plan takes {many['auto']['seconds']:.1f} s" in readme
+def test_measured_fills_tables_and_finds_those_that_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured = script("measured")
+    page = tmp_path / "page.md"
+    page.write_text("# Numbers\n\n<!-- measured: topics -->\nold\n<!-- end -->\n")
+    monkeypatch.setattr(measured, "PAGES", (page,))
+    monkeypatch.setattr("sys.argv", ["measured.py"])
+    assert measured.main() == 1
+    assert "page.md" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["measured.py", "--write"])
+    assert measured.main() == 0
+    rows = measured.largest(20_000, "markets")
+    assert f"| `auto` | {rows['auto']['waste_per_wanted']:.1f} |" in page.read_text()
+    assert "old" not in page.read_text()
+    monkeypatch.setattr("sys.argv", ["measured.py"])
+    assert measured.main() == 0
 
 
-def test_the_readme_tells_what_the_broker_measured() -> None:
-    readme = " ".join((ROOT / "README.md").read_text().split())
-    found = json.loads((ROOT / "benchmarks" / "results" / "live.json").read_text())
-    many, half = found["many"], found["half"]
-    times = many["broker"]["deliveries_per_s"] / many["plain"]["deliveries_per_s"]
-    assert f"{found['few']['node']['events_per_s']:,} events a second" in readme
-    assert f"{many['broker']['deliveries_per_s']:,} deliveries a second, {times:.1f} times nats-py" in readme
-    assert (
-        f"({half['broker']['p50_ms']:.0f} ms at half of its load against {half['plain']['p50_ms']:.0f})"
-        in readme
-    )
-    assert all(abs(row["off_learned_pct"]) <= 5 and row["off_sent_pct"] == 0 for row in found["plans"])
-    assert not any(row["lost"] for row in (many["broker"], half["broker"], found["soak"], *found["plans"]))
+def test_the_reference_has_every_public_name() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    shown = {line.rpartition(".")[2] for line in page.splitlines() if line.startswith("::: ")}
+    public = {*narrowcast.__all__, *narrowcast.spark.__all__, *narrowcast.broker.__all__}
+    assert {name for name in public if not name.isupper()} == shown
