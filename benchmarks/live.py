@@ -229,7 +229,7 @@ async def receive(url: str, kind: str, n: int) -> None:
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     await quiet(lambda: got)
     counted = {
-        name: sum(getattr(one.got, name) for one in people) for name in ("dropped", "filtered", "repeated")
+        name: sum(getattr(one.counts, name) for one in people) for name in ("dropped", "filtered", "repeated")
     }
     watching.cancel()
     say({"deliveries": got, "last": last[0], "memory_mb": fifths(marks), **counted, **quantiles(late)})

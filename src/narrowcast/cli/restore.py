@@ -154,7 +154,7 @@ async def _give(
 ) -> Path | None:
     """Let a server have all streams, and do something then; where either fails, it has none of them."""
     from narrowcast.broker.storage.backup import member_of, positions_in
-    from narrowcast.broker.storage.positions import renewed
+    from narrowcast.broker.storage.positions import renew_records
     from narrowcast.broker.storage.stream_snapshots import StreamSnapshots
     from narrowcast.broker.wire import Subjects
 
@@ -176,7 +176,7 @@ async def _give(
                 tell(f"restore {each.name}")
                 given.append(each.name)
                 if each.name == snapshots.streams.at:
-                    records = renewed(positions_in(folder, found), found.prefix)
+                    records = renew_records(positions_in(folder, found), found.prefix)
                     await snapshots.give_records(each, records)
                     continue
                 with (folder / member_of(each.name)).open("rb") as file:

@@ -30,7 +30,7 @@ class World:
         for number, subject in enumerate(subjects, 1):
             self.stored.append(Message(subject, b"", number=number, before=last.get(subject, 0)))
             last[subject] = number
-        self.cursor, self._first = Cursor(after, ahead=ahead), after
+        self.cursor, self._first = Cursor(after, max_buffered=ahead), after
         self.got: list[Message] = []
         self.sent = 0
         self._queues: dict[str, deque[Message]] = defaultdict(deque)
@@ -46,7 +46,7 @@ class World:
             self.cursor.join(subject)
             self._joined.add(subject)
             if self.cursor.replaying:
-                self.cursor.lost()
+                self.cursor.mark_behind()
 
     def send(self, fate: str) -> None:
         """Store and send the next message; it comes, is lost, or is lost with the connection."""
@@ -55,7 +55,7 @@ class World:
         if message.subject in self._joined and message.number > self._first:
             self.wanted.append(message.number)
         if fate == "cut":
-            self.cursor.lost()
+            self.cursor.mark_behind()
         elif fate == "comes" and message.subject in self._joined:
             self._queues[message.subject].append(message)
 
@@ -64,10 +64,10 @@ class World:
         queue = self._queues[subject]
         for _ in range(min(many, len(queue))):
             message = queue.popleft()
-            if message.number > self.cursor.after and not room:
-                self.cursor.forget(message)
+            if message.number > self.cursor.position and not room:
+                self.cursor.skip(message)
             else:
-                self.got += self.cursor.live(message)
+                self.got += self.cursor.on_live(message)
 
     def ask(self) -> None:
         """Ask for a replay, if the reader is behind and none is under way; what has come is heard first."""
@@ -75,10 +75,10 @@ class World:
             return
         for subject in list(self._queues):
             self.hear(subject, len(self._queues[subject]))
-        self._next, self._asked, self._brought = self.cursor.begin(), True, set(self._joined)
+        self._next, self._asked, self._brought = self.cursor.start_replay(), True, set(self._joined)
         self._coming.clear()
         if not self._left():
-            self.got += self.cursor.caught_up()
+            self.got += self.cursor.finish_replay()
 
     def _left(self) -> list[Message]:
         """Return what a replay has not brought yet of what is stored."""
@@ -95,7 +95,7 @@ class World:
         """Let the reader hear what a replay has brought."""
         for _ in range(min(many, len(self._coming))):
             message, pending = self._coming.popleft()
-            self.got += self.cursor.replayed(message, pending=pending)
+            self.got += self.cursor.on_replayed(message, pending=pending)
 
     def settle(self) -> None:
         """Let everything come."""
@@ -109,7 +109,7 @@ class World:
             self.bring(100)
             if self.cursor.replaying and not self._coming:
                 assert STRAY in self._joined, "a replay waits for what never comes"
-                self.cursor.lost()  # a reader asks again when nothing comes for a while
+                self.cursor.mark_behind()  # a reader asks again when nothing comes for a while
             self.hear_replay(100)
 
 
@@ -197,16 +197,16 @@ def message(number: int, before: int = 0, subject: str = "c") -> Message:
 
 def caught_up(after: int) -> Cursor:
     cursor = Cursor(after)
-    cursor.begin()
-    assert cursor.caught_up() == []
+    cursor.start_replay()
+    assert cursor.finish_replay() == []
     return cursor
 
 
 def test_a_channel_that_is_joined_begins_with_what_comes() -> None:
     cursor = caught_up(10)
     cursor.join("c")
-    assert [m.number for m in cursor.live(message(20, 15))] == [20]
-    assert cursor.live(message(30, 25)) == []
+    assert [m.number for m in cursor.on_live(message(20, 15))] == [20]
+    assert cursor.on_live(message(30, 25)) == []
     assert cursor.behind
 
 
@@ -214,83 +214,83 @@ def test_another_subject_may_overtake() -> None:
     cursor = caught_up(0)
     for subject, number in (("a", 2), ("b", 1), ("b", 3)):
         before = 1 if number == 3 else 0
-        assert cursor.live(message(number, before, subject)) != []
-    cursor.lost()
-    assert cursor.after == 3
+        assert cursor.on_live(message(number, before, subject)) != []
+    cursor.mark_behind()
+    assert cursor.position == 3
 
 
 def test_a_replay_that_is_over_brings_nothing_more() -> None:
     """What a replay still brought when it was over, and found no room live, was lost until the next gap."""
     cursor = Cursor(0)
-    cursor.begin()
-    assert [m.number for m in cursor.replayed(message(1), pending=0)] == [1]
-    assert cursor.replayed(message(2), pending=0) == []  # it comes live too
-    cursor.forget(message(2, 1))
-    assert cursor.replayed(message(3), pending=0) == []
+    cursor.start_replay()
+    assert [m.number for m in cursor.on_replayed(message(1), pending=0)] == [1]
+    assert cursor.on_replayed(message(2), pending=0) == []  # it comes live too
+    cursor.skip(message(2, 1))
+    assert cursor.on_replayed(message(3), pending=0) == []
     assert cursor.behind
-    assert cursor.begin() == 1
-    assert [m.number for m in cursor.replayed(message(2), pending=1)] == [2]
+    assert cursor.start_replay() == 1
+    assert [m.number for m in cursor.on_replayed(message(2), pending=1)] == [2]
 
 
 def test_a_replay_goes_on_until_it_brings_what_was_forgotten() -> None:
     """Else nobody would miss the last message of all."""
     cursor = Cursor(0)
-    cursor.begin()
-    cursor.forget(message(2, 1))
-    assert [m.number for m in cursor.replayed(message(1), pending=0)] == [1]
+    cursor.start_replay()
+    cursor.skip(message(2, 1))
+    assert [m.number for m in cursor.on_replayed(message(1), pending=0)] == [1]
     assert cursor.behind
-    assert [m.number for m in cursor.replayed(message(2), pending=0)] == [2]
+    assert [m.number for m in cursor.on_replayed(message(2), pending=0)] == [2]
     assert not cursor.behind
 
 
 def test_a_new_replay_does_not_wait_for_what_was_forgotten_before_it() -> None:
     """It would wait in vain when that was of a channel that is left."""
     cursor = Cursor(0)
-    cursor.begin()
-    cursor.forget(message(5, 4))
+    cursor.start_replay()
+    cursor.skip(message(5, 4))
     cursor.leave("c")
-    assert cursor.caught_up() == []
+    assert cursor.finish_replay() == []
     assert cursor.behind
-    cursor.begin()
-    assert cursor.caught_up() == []
+    cursor.start_replay()
+    assert cursor.finish_replay() == []
     assert not cursor.behind
 
 
 def test_nothing_is_caught_up_by_a_replay_that_was_cut_off() -> None:
     cursor = Cursor(0)
-    cursor.begin()
-    cursor.lost()
-    assert cursor.caught_up() == []
+    cursor.start_replay()
+    cursor.mark_behind()
+    assert cursor.finish_replay() == []
     assert cursor.behind
 
 
 def test_what_no_replay_brings_is_waited_for_no_longer() -> None:
     """It expired, or is of a channel that no node knows of: replays were asked for again and again."""
     cursor = caught_up(10)
-    cursor.live(message(11, 0))
-    assert cursor.live(message(20, 15)) == []
-    assert cursor.begin() == 11
-    assert [m.number for m in cursor.replayed(message(18, subject="to"), pending=0)] == [18, 20]
+    cursor.on_live(message(11, 0))
+    assert cursor.on_live(message(20, 15)) == []
+    assert cursor.start_replay() == 11
+    assert [m.number for m in cursor.on_replayed(message(18, subject="to"), pending=0)] == [18, 20]
     assert not cursor.behind
 
 
 def test_what_was_read_of_a_subject_before_is_not_read_again() -> None:
     cursor = Cursor(10, last={"c": 30})
-    assert cursor.begin() == 10
+    assert cursor.start_replay() == 10
     found = [m for n, subject in ((20, "c"), (25, "to"), (30, "c"), (40, "c"))
-             for m in cursor.replayed(message(n, subject=subject), pending=40 - n)]  # fmt: skip
+             for m in cursor.on_replayed(message(n, subject=subject), pending=40 - n)]  # fmt: skip
     assert [m.number for m in found] == [25, 40]
 
 
 def test_a_channel_that_was_left_is_not_read_again() -> None:
     """A replay may begin before what was read of it."""
     cursor = caught_up(0)
-    cursor.live(message(5))
+    cursor.on_live(message(5))
     cursor.leave("c")
-    assert cursor.live(message(9, 7, "to")) == []
-    assert cursor.begin() == 0
-    found = [cursor.replayed(message(n, subject=subject), pending=9 - n)
+    assert cursor.on_live(message(9, 7, "to")) == []
+    assert cursor.start_replay() == 0
+    found = [cursor.on_replayed(message(n, subject=subject), pending=9 - n)
              for n, subject in ((5, "c"), (7, "to"), (9, "to"))]  # fmt: skip
     assert [m.number for some in found for m in some] == [7, 9]
     cursor.join("c")  # and is new when it is joined again
-    assert [m.number for m in cursor.live(message(20, 15))] == [20]
+    assert [m.number for m in cursor.on_live(message(20, 15))] == [20]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from narrowcast.broker import Event, MemoryTransport
 from narrowcast.broker.clients import stored_reader
 from narrowcast.broker.clients.request_client import RequestClient
-from narrowcast.broker.clients.stored_reader import LEAST, StoredReader
-from narrowcast.broker.storage.positions import had_in, place_in, written
+from narrowcast.broker.clients.stored_reader import MIN_WINDOW, StoredReader
+from narrowcast.broker.storage.positions import decode_position, decode_read_events, encode_position
 from narrowcast.broker.transport import Message
 from narrowcast.broker.wire import Subjects
 
@@ -26,7 +26,7 @@ CHANNELS = [NC.channel(1, number) for number in range(2)]
 STRAY = NC.channel(1, 2)
 SUBJECTS = [NC.to("ann"), *CHANNELS, STRAY]
 #: Events that may wait, and what happens in the life of a world.
-LIMIT, STEPS = 3 * LEAST, 120
+LIMIT, STEPS = 3 * MIN_WINDOW, 120
 
 
 class Stored(NamedTuple):
@@ -53,14 +53,14 @@ class Life:
 
     def __init__(self, world: World, position: bytes) -> None:
         self._world, self._events = world, deque[Event]()
-        after = place_in(position, STORE)
+        after = decode_position(position, STORE)
         assert after is not None
         asking = RequestClient(world.transport, NC.inbox("ann"))
         self._asking = asking
         self.reading = StoredReader(
             world.transport, NC, asking, "ann", self, after=after, store=STORE, key=KEY,
-            had=had_in(position),
-            window=LEAST,
+            already_read=decode_read_events(position),
+            window=MIN_WINDOW,
         )  # fmt: skip
         self.handed: list[int] = []
         self._seen: set[int] = set()
@@ -69,13 +69,13 @@ class Life:
         await self._asking.start()
 
     async def aclose(self) -> None:
-        self.reading.end()
+        self.reading.stop_writing()
         await self._asking.aclose()
 
-    def room(self) -> bool:
+    def has_room(self) -> bool:
         return len(self._events) < LIMIT
 
-    def remember(self, message: Message) -> None:
+    def mark_seen(self, message: Message) -> None:
         """Events of a message are its number and which of it."""
 
     def accept(self, message: Message) -> None:
@@ -84,29 +84,29 @@ class Life:
         stored = self._world.stored[message.number - 1]
         many = 0 if stored.subject == STRAY else stored.many
         self._events += (Event("p", 1000 * stored.number + i, b"") for i in range(many))
-        self.reading.added(message.number, message.subject, many)
+        self.reading.add_frame(message.number, message.subject, many)
 
-    async def replay(self, after: int, token: str) -> int:
+    async def request_replay(self, after: int, token: str) -> int:
         """Bring all that is stored for the reader behind a place."""
         found = [each for each in self._world.stored[after:] if each.subject != STRAY]
         for i, each in enumerate(found, 1):
             reply = f"$JS.ACK.nc_out.ann.1.{each.number}.{i}.1700000000000000000.{len(found) - i}"
-            self.reading._replayed(token, Message(NC.stored(each.subject), b"", reply))
+            self.reading.receive_replayed(token, Message(NC.stored(each.subject), b"", reply))
         return len(found)
 
     async def take(self, most: int) -> None:
         """Hand out some events: those before are processed."""
-        self.reading.processed()
-        await self.reading.stored()
-        some = [self._events.popleft() for _ in range(min(most, self.reading.left(), len(self._events)))]
-        self.reading.taken(some)
+        self.reading.mark_processed()
+        await self.reading.wait_for_acknowledgement()
+        some = [self._events.popleft() for _ in range(min(most, self.reading.n_allowed(), len(self._events)))]
+        self.reading.mark_delivered(some)
         self.handed += [event.number for event in some]
 
     async def catch_up(self) -> None:
         """Have replayed what is missing, as far as there is room."""
-        self.reading._look()
-        if self.reading.cursor.behind and self.room():
-            await self.reading._replay()
+        self.reading.check_connection()
+        if self.reading.cursor.behind and self.has_room():
+            await self.reading.replay()
 
 
 class World:
@@ -117,7 +117,7 @@ class World:
         self.stored: list[Stored] = []
         self._last: dict[str, int] = {}
         self._coming: dict[str, list[Message]] = defaultdict(list)
-        self.position = written(0, STORE)
+        self.position = encode_position(0, STORE)
         self.lives: list[Life] = []
 
     async def start(self) -> Life:
@@ -157,19 +157,19 @@ class World:
             return
         some, self._coming[subject] = self._coming[subject], []
         for message in some if life is self.lives[-1] else ():
-            life.reading.hear(message)
+            life.reading.receive(message)
 
     async def settle(self) -> None:
         """Let everything come, and be read."""
         now = self.lives[-1]
-        await stored_reader._turns()
+        await stored_reader._run_callbacks()
         for _ in range(2 * STEPS):
             await now.catch_up()
-            await now.take(LEAST)
+            await now.take(MIN_WINDOW)
         assert not now.reading.cursor.behind
-        now.reading.processed()
-        await now.reading.write()
-        place = place_in(self.position, STORE)
+        now.reading.mark_processed()
+        await now.reading.write_position()
+        place = decode_position(self.position, STORE)
         assert place is not None
         assert place >= max((each.number for each in self.stored if each.subject != STRAY), default=0)
         await now.aclose()
@@ -184,7 +184,7 @@ class World:
             assert len(life.handed) == len(set(life.handed))
             assert before.intersection(life.handed) <= allowed
             before.update(life.handed)
-            allowed.update(life.handed[-LEAST:])
+            allowed.update(life.handed[-MIN_WINDOW:])
 
 
 @pytest.fixture(autouse=True)
@@ -208,11 +208,11 @@ def test_whatever_is_lost_and_killed(seed: int, cuts: int, kills: int) -> None:
         elif which < 50:
             world.send(rng.choice(SUBJECTS), rng.randint(1, 200), turns=rng.randrange(4))
         elif which < 85:
-            await now.take(rng.randint(1, 2 * LEAST))
+            await now.take(rng.randint(1, 2 * MIN_WINDOW))
         elif which < 95:
             await now.catch_up()
         else:
-            await now.reading.write()
+            await now.reading.write_position()
 
     async def run() -> None:
         world = World()

@@ -12,7 +12,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from narrowcast.broker.nats_transport import NatsTransport
-from narrowcast.broker.storage.positions import Positions, had_in, place_in, renewed, written
+from narrowcast.broker.storage.positions import (
+    Positions,
+    decode_position,
+    decode_read_events,
+    encode_position,
+    renew_records,
+)
 from narrowcast.broker.storage.record_subjects import RecordSubjects
 from narrowcast.broker.storage.streams import EventStreams
 from narrowcast.broker.wire import ReadEvents, Subjects
@@ -26,11 +32,11 @@ STORES = st.text("0123456789abcdef", min_size=1, max_size=16)
 
 @given(st.integers(0, 10**18 - 1), STORES, STORES)
 def test_a_place_is_one_of_its_store(place: int, store: str, other: str) -> None:
-    assert place_in(written(place, store), store) == place
-    assert other == store or place_in(written(place, store), other) is None
+    assert decode_position(encode_position(place, store), store) == place
+    assert other == store or decode_position(encode_position(place, store), other) is None
     had = ReadEvents({"a b": [place, 3], "": [0]}, {"nc.out.to.a": place})
-    assert place_in(written(place, store, had), store) == place
-    assert had_in(written(place, store, had)) == had
+    assert decode_position(encode_position(place, store, had), store) == place
+    assert decode_read_events(encode_position(place, store, had)) == had
 
 
 @given(st.binary(max_size=40), STORES)
@@ -40,9 +46,11 @@ def test_a_place_is_one_of_its_store(place: int, store: str, other: str) -> None
 @example(b'1 a1 {"events": {"p": [%d]}}' % 10**30, "a1")
 @example(b'1 a1 {"subjects": {"p": %d}}' % -(10**30), "a1")
 def test_whatever_somebody_writes_is_a_place_or_nothing(payload: bytes, store: str) -> None:
-    found = place_in(payload, store)
+    found = decode_position(payload, store)
     assert found is None or payload.split(b" ")[1] == store.encode()
-    msgspec.msgpack.encode((found, had_in(payload)))  # or somebody could end the node that tells them
+    msgspec.msgpack.encode(
+        (found, decode_read_events(payload))
+    )  # or somebody could end the node that tells them
 
 
 @given(
@@ -57,15 +65,18 @@ def test_a_restored_store_is_another_with_the_same_positions(
     records = [(of.store, store.encode()), (of.subject("joined", "p"), b"\x90")]
     had = ReadEvents({"p": [7]}, {"s": 9})
     records += [
-        (of.subject("restored", name), written(place, store, had)) for name, place in restored.items()
+        (of.subject("restored", name), encode_position(place, store, had)) for name, place in restored.items()
     ]
     # Some were written down by somebody who did not know of this store.
     records += [
-        (of.subject("position", name), written(place, store if own else "x"))
+        (of.subject("position", name), encode_position(place, store if own else "x"))
         for name, (place, own) in positions.items()
     ]
-    records += [("a.b.at.store.x", b'{"stream":"a_b_at"}'), ("a.b.at.position.x.p", written(999, store))]
-    found = dict(renewed(records, "a.b"))
+    records += [
+        ("a.b.at.store.x", b'{"stream":"a_b_at"}'),
+        ("a.b.at.position.x.p", encode_position(999, store)),
+    ]
+    found = dict(renew_records(records, "a.b"))
     now = RecordSubjects.found("a.b", found.items())
     assert now is not None
     of, new = now
@@ -73,10 +84,10 @@ def test_a_restored_store_is_another_with_the_same_positions(
     assert found.pop(of.store) == new.encode()
     assert found.pop(of.subject("joined", "p")) == b"\x90"
     right = restored | {name: place for name, (place, own) in positions.items() if own}
-    assert {name: place_in(found[of.subject("restored", name)], new) for name in right} == right
+    assert {name: decode_position(found[of.subject("restored", name)], new) for name in right} == right
     assert len(found) == len(right)
     kept = [name for name in restored if not positions.get(name, (0, False))[1]]
-    assert all(had_in(found[of.subject("restored", name)]) == had for name in kept)
+    assert all(decode_read_events(found[of.subject("restored", name)]) == had for name in kept)
 
 
 class Failing(EventStreams):
@@ -145,7 +156,7 @@ def test_what_is_joined_while_others_are_swept_is_stored_last(nats_url: str) -> 
             await streams.put(subjects.stored("x"), b"")
             await made.switch(8)
             for name in ("ann", "bob"):  # they have read all that was over those channels
-                await streams.put(made.records.subject("position", name), written(1, made.store))
+                await streams.put(made.records.subject("position", name), encode_position(1, made.store))
             streams.held = asyncio.Event()
             sweeping = asyncio.create_task(made.sweep())
             joining = [asyncio.create_task(made.join(name, 8, [2])) for name in ("bob", "cleo", "ann")]
@@ -209,7 +220,7 @@ def test_a_place_that_is_not_there_yet_moves_nothing(nats_url: str) -> None:
         async with positions(nats_url, "ahead") as (made, streams, subjects):
             await made.of("ann")
             await streams.put(subjects.stored("x"), b"")
-            await streams.put(made.records.subject("position", "ann"), written(10**17, made.store))
+            await streams.put(made.records.subject("position", "ann"), encode_position(10**17, made.store))
             await made.sweep()
             assert await streams.last() == 1
 

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 #: Messages before the first that somebody has not read that stay, so that one who starts again knows what was
 #: stored twice; and the share of the room that they may take.
-BEFORE, _SHARE = 16_384, 0.1
+REPLAY_MARGIN, _SHARE = 16_384, 0.1
 #: The part of the room that is taken before it is looked for those who hold back what is not for them; and
 #: how many of them are looked at, at a time and together.
 _FILLED, _LOOKS, _ASKED = 0.25, 2_000, 32
@@ -48,18 +48,18 @@ _decode = msgspec.msgpack.Decoder(list[tuple[int, int, int]]).decode
 _decode_had = msgspec.json.Decoder(ReadEvents).decode
 
 
-def written(place: int, store: str, had: ReadEvents | None = None) -> bytes:
+def encode_position(place: int, store: str, had: ReadEvents | None = None) -> bytes:
     """Return a place as it is written down, with the store that it is one of, and what was had behind it.
 
     Examples
     --------
-    >>> written(17, "a1"), had_in(written(17, "a1", ReadEvents({"p": [4, 5]}))).events
+    >>> encode_position(17, "a1"), decode_read_events(encode_position(17, "a1", ReadEvents({"p": [4, 5]}))).events
     (b'17 a1', {'p': [4, 5]})
     """
     return f"{place} {store}".encode() + (b" " + msgspec.json.encode(had) if had else b"")
 
 
-def had_in(payload: bytes | None) -> ReadEvents:
+def decode_read_events(payload: bytes | None) -> ReadEvents:
     """Return what somebody has had behind a place, as it is written down."""
     try:
         return _decode_had((payload or b"").split(b" ", 2)[2])
@@ -67,12 +67,12 @@ def had_in(payload: bytes | None) -> ReadEvents:
         return ReadEvents()
 
 
-def place_in(payload: bytes | None, store: str) -> int | None:
+def decode_position(payload: bytes | None, store: str) -> int | None:
     """Return the place that is written down, None where there is none, or one of another store.
 
     Examples
     --------
-    >>> place_in(b"17 a1", "a1"), place_in(b"17 a1", "b2"), place_in(None, "a1"), place_in(b"x a1", "a1")
+    >>> decode_position(b"17 a1", "a1"), decode_position(b"17 a1", "b2"), decode_position(None, "a1"), decode_position(b"x a1", "a1")
     (17, None, None, None)
     """
     place, of, *_ = [*(payload or b"").split(b" ", 2), b""]
@@ -80,7 +80,7 @@ def place_in(payload: bytes | None, store: str) -> int | None:
     return int(place) if right else None
 
 
-def renewed(records: Sequence[tuple[str, bytes]], prefix: str) -> list[tuple[str, bytes]]:
+def renew_records(records: Sequence[tuple[str, bytes]], prefix: str) -> list[tuple[str, bytes]]:
     """Return what a backup has written down, for a store that is another from now on.
 
     Who was connected all the time may still write down a place of the old one: positions are kept where only
@@ -89,10 +89,10 @@ def renewed(records: Sequence[tuple[str, bytes]], prefix: str) -> list[tuple[str
     Examples
     --------
     >>> of, store = RecordSubjects("nc", "5ec4e7"), "0123456789abcdef"
-    >>> rows = [(of.store, store.encode()), (of.subject("position", "ann"), written(17, store))]
-    >>> found = renewed(rows, "nc")
+    >>> rows = [(of.store, store.encode()), (of.subject("position", "ann"), encode_position(17, store))]
+    >>> found = renew_records(rows, "nc")
     >>> new, now = RecordSubjects.found("nc", found)
-    >>> now != store, place_in(dict(found)[new.subject("restored", "ann")], now)
+    >>> now != store, decode_position(dict(found)[new.subject("restored", "ann")], now)
     (True, 17)
     """
     new, store = RecordSubjects.new(prefix), secrets.token_hex(8)
@@ -107,8 +107,8 @@ def renewed(records: Sequence[tuple[str, bytes]], prefix: str) -> list[tuple[str
                     continue
                 if kind == "joined":
                     rows[new.subject(kind, name)] = payload
-                elif (place := place_in(payload, before)) is not None:
-                    rows[new.subject("restored", name)] = written(place, store, had_in(payload))
+                elif (place := decode_position(payload, before)) is not None:
+                    rows[new.subject("restored", name)] = encode_position(place, store, decode_read_events(payload))
     return list(rows.items())
 
 
@@ -168,10 +168,10 @@ class Positions:
         """Return how far somebody is, and what it has had behind that; who is not known begins here."""
         for kind in _PLACES:
             payload = await self._streams.get(self._streams.at, self.records.subject(kind, subscriber))
-            if (found := place_in(payload, self.store)) is not None:
-                return found, had_in(payload)
+            if (found := decode_position(payload, self.store)) is not None:
+                return found, decode_read_events(payload)
         last = await self._streams.last()
-        await self._streams.put(self.records.subject("position", subscriber), written(last, self.store))
+        await self._streams.put(self.records.subject("position", subscriber), encode_position(last, self.store))
         return last, ReadEvents()
 
     async def begin(self, subscribers: Collection[str]) -> None:
@@ -179,7 +179,7 @@ class Positions:
         known: set[str] = set()
         for kind in _PLACES:
             known |= {name async for name, _ in self._places(kind)}
-        fresh, last = sorted(set(subscribers) - known), written(await self._streams.last(), self.store)
+        fresh, last = sorted(set(subscribers) - known), encode_position(await self._streams.last(), self.store)
         for start in range(0, len(fresh), _TOGETHER):
             subjects = [self.records.subject("position", name) for name in fresh[start : start + _TOGETHER]]
             await asyncio.gather(*(self._streams.put(subject, last) for subject in subjects))
@@ -189,7 +189,7 @@ class Positions:
         async for message in self._streams.newest(self._streams.at, self.records.pattern(kind)):
             if (name := self.records.name(kind, message.subject)) is None:
                 self._odd.append(message.subject)
-            elif (place := place_in(message.payload, self.store)) is not None:
+            elif (place := decode_position(message.payload, self.store)) is not None:
                 yield name, place
 
     async def forget(self, subscriber: str) -> None:
@@ -275,7 +275,7 @@ class Positions:
             await self._look(positions, room.last)
         # Nobody is further than all that there is: trimmed behind it, places would begin there.
         places = {name: min(room.last, self._reached(name, place)) for name, place in positions.items()}
-        before = min(places.values(), default=room.last) - min(BEFORE, int(_SHARE * room.fits)) + 1
+        before = min(places.values(), default=room.last) - min(REPLAY_MARGIN, int(_SHARE * room.fits)) + 1
         if before > room.first:
             await self._streams.trim(before)
         self._tell(places, room)
