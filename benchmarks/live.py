@@ -151,7 +151,7 @@ async def node(url: str, kind: str, n: int, stored: int = 0) -> None:
     job = job_of(kind, n, 1)
     interests = SubscriptionIndex(job.schema)
     assert interests.load(job.people, job.filters) == []
-    streams = EventStreams(transport, Subjects(), most=4 << 30) if stored else None
+    streams = EventStreams(transport, Subjects(), max_bytes=4 << 30) if stored else None
     positions = None if streams is None else Positions(streams, Subjects())
     desk = ControlPlane(transport, interests, positions=positions)
     if job.plan is not None:

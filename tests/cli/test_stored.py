@@ -51,7 +51,7 @@ def test_a_broker_is_killed_and_a_subscriber_comes_again(tmp_path: Path) -> None
         assert [row["event"] for row in rows] == [{"price": 90}, {"price": 95}]
         assert rows[0]["publisher"] == rows[1]["publisher"] != first["publisher"]
         assert rows[1]["number"] == rows[0]["number"] + 1
-    assert "may hold events for subscribers" in refusal(*words, "--delivery", "at-most-once")
+    assert "--delivery=at-most-once" in refusal(*words, "--delivery", "at-most-once")
     assert "give --data" in refusal("serve", "--delivery", "at-least-once")
     assert "--delivery is 'twice'; give at-most-once or at-least-once" in refusal(
         *words, "--delivery", "twice"

@@ -77,7 +77,7 @@ def test_a_restored_store_is_another_with_the_same_positions(
         ("a.b.at.position.x.p", encode_position(999, store)),
     ]
     found = dict(renew_records(records, "a.b"))
-    now = RecordSubjects.found("a.b", found.items())
+    now = RecordSubjects.from_rows("a.b", found.items())
     assert now is not None
     of, new = now
     assert new != store
@@ -110,7 +110,7 @@ async def positions(url: str, prefix: str) -> AsyncIterator[tuple[Positions, Fai
     """Start positions on a server."""
     transport = await NatsTransport.connect(url)
     subjects = Subjects(prefix)
-    streams = Failing(transport, subjects, most=16 << 20)
+    streams = Failing(transport, subjects, max_bytes=16 << 20)
     await streams.start()
     made = Positions(streams, subjects)
     try:
@@ -207,7 +207,7 @@ def test_nobody_is_taken_to_have_read_what_is_stored_meanwhile(nats_url: str) ->
 
             own, storing = subjects.to("ann"), asyncio.create_task(store())
             streams.following = late  # type: ignore[method-assign]
-            assert await made._read_up_to("ann", 0, last) == last
+            assert await made._end_of_empty_range("ann", 0, last) == last
 
     asyncio.run(run())
 
@@ -235,9 +235,9 @@ def test_who_goes_back_for_what_it_missed_is_not_taken_to_be_further(nats_url: s
             own, others = subjects.stored(subjects.to("ann")), subjects.stored("others")
             for subject in (own, others, others):
                 await streams.put(subject, b"")
-            await made._look({"ann": 1}, 3)
-            assert [made._reached("ann", place) for place in range(5)] == [0, 3, 3, 3, 4]
-            await made._look({"ann": 0}, 3)  # what is for it comes first
-            assert [made._reached("ann", place) for place in range(5)] == [0, 1, 2, 3, 4]
+            await made.find_empty_ranges({"ann": 1}, 3)
+            assert [made._effective_position("ann", place) for place in range(5)] == [0, 3, 3, 3, 4]
+            await made.find_empty_ranges({"ann": 0}, 3)  # what is for it comes first
+            assert [made._effective_position("ann", place) for place in range(5)] == [0, 1, 2, 3, 4]
 
     asyncio.run(run())

@@ -19,6 +19,7 @@ from narrowcast.errors import PaceError, TransportError
 from narrowcast.web.api import make_api
 from narrowcast.web.server import serving
 from support.broker import PATIENCE, plan_of, some_events, some_filters, wanted
+from support.errors import refused
 from support.stored import broker, read
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def test_another_of_the_same_name_takes_over(nats_url: str, tmp_path: Path) -> N
             one = await Subscriber(transport, "ann", prefix="twice").start()
             await one.subscribe("price > 1")
             two = await Subscriber(transport, "ann", prefix="twice").start()
-            with pytest.raises(TransportError, match="another 'ann' reads what is stored from now on"):
+            with refused(TransportError, parameter="name", value="ann"):
                 async with asyncio.timeout(PATIENCE):
                     await one.take(1)
             await send(nats_url, "twice", [{"price": 2}])
@@ -257,12 +258,12 @@ def test_who_sends_too_fast_is_told_after_it_is_stored(nats_url: str, tmp_path: 
                 await fast.publish({"price": price})
             await fast.flush()
             assert fast.stored
-            with pytest.raises(PaceError, match=r"^20 events of 'fast' from .* sends more than 5 events a"):
+            with refused(PaceError, "20 events", "'fast'", "5 events"):
                 await flushed_for_ever(fast)
             last = await Publisher(transport, "last", prefix="fast").start()
             for price in range(30):
                 await last.publish({"price": price})
-            with pytest.raises(PaceError, match=r"^20 events of 'last' from"):  # before it ends
+            with refused(PaceError, "20 events", "'last'"):  # before it ends
                 await last.aclose()
             await slow.publish({"price": 1})
             for each in (slow, other, fast):  # who has heard it is told once, and nobody else is
@@ -337,7 +338,7 @@ def test_who_reads_anew_over_http_ends_the_stream_before(
 
     asyncio.run(run())
     (record,) = caplog.records
-    assert record.getMessage().startswith("a stream of events over HTTP ends: another 'ann' reads")
+    assert "'ann'" in record.getMessage()
 
 
 def test_who_is_replaced_hands_out_nothing_more(nats_url: str, tmp_path: Path) -> None:
@@ -352,7 +353,7 @@ def test_who_is_replaced_hands_out_nothing_more(nats_url: str, tmp_path: Path) -
             async with asyncio.timeout(PATIENCE):
                 while not first.replaced:
                     await asyncio.sleep(0.01)
-            with pytest.raises(TransportError, match="another 'ann' reads what is stored from now on"):
+            with refused(TransportError, parameter="name", value="ann"):
                 await first.take(1000)
             await first.aclose()  # and writes nothing down
             found = [event.data["n"] for event in await read(second, 490)]

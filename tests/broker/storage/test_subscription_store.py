@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 import narrowcast as nc
 from narrowcast.broker import SubscriptionIndex, SubscriptionStore
 from narrowcast.errors import InputError, TransportError
+from support.errors import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +18,7 @@ def test_they_are_there_again(tmp_path: Path) -> None:
     interests.add("ann", ["price > 75", "name = 'IBM'"])
     interests.add("bob", ["price < 10"])
     interests.remove("ann", [1])
-    with pytest.raises(InputError, match="cannot be used"):
+    with refused(InputError, "price = 'dear'"):
         interests.add("bob", ["price < 20", "price = 'dear'"])
     again = SubscriptionIndex(store=SubscriptionStore(tmp_path / "db"))
     assert again.of("ann") == {0: "price > 75"}
@@ -61,11 +60,11 @@ def test_what_cannot_be_written_does_not_hold(tmp_path: Path) -> None:
     interests = SubscriptionIndex(store=store)
     interests.add("ann", ["price > 75"])
     store.close()
-    with pytest.raises(TransportError, match=r"cannot write the subscriptions in .*db: "):
+    with refused(TransportError, tmp_path / "db", "write"):
         interests.add("ann", ["price > 80"])
-    with pytest.raises(TransportError, match="cannot write"):
+    with refused(TransportError, tmp_path / "db", "write"):
         interests.remove("ann", [0])
     assert interests.of("ann") == {0: "price > 75"}
     (tmp_path / "text").write_text("no database at all, " * 100)
-    with pytest.raises(TransportError, match="cannot open the subscriptions"):
+    with refused(TransportError, tmp_path / "text", "open"):
         SubscriptionStore(tmp_path / "text")
