@@ -21,6 +21,7 @@ from narrowcast.errors import TransportError
 from narrowcast.jetstream.connection import NatsConnection
 from narrowcast.jetstream.errors import PlainError
 from narrowcast.jetstream.parser import Parser
+from support.errors import refused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -128,11 +129,11 @@ def test_a_server_without_tls_is_sent_no_password() -> None:
         async with server.opened() as url:
             with pytest.raises(PlainError):
                 await NatsConnection.open(url, user="ann", password="secret", tls=context)
-            with pytest.raises(TransportError, match="has no TLS, and would be told secrets openly"):
+            with refused(TransportError, url, "TLS"):
                 await NatsTransport.connect(url, user="ann", password="secret", tls=context)
             assert b"CONNECT" in server.received
             assert b"secret" not in server.received
-            with pytest.raises(TransportError, match="refuses user 'ann'"):
+            with refused(TransportError, url, "'ann'"):
                 await NatsTransport.connect(url, user="ann", password="secret")
             assert b"secret" in server.received
 

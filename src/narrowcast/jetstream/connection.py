@@ -42,8 +42,8 @@ _PENDING, _WRITE = 2 << 20, 0.001
 _MESSAGES, _BYTES = 1 << 19, 1 << 27
 #: Seconds that a request to JetStream may take, and a flush that nobody waits for any more.
 ASKED, _LONG = 5.0, 3600
-#: What to do about a server without TLS.
-_PLAIN = "give it a certificate, or leave --tls-ca out"
+#: The fix for a server without TLS.
+_PLAIN = "give the server a certificate, or connect without TLS"
 
 
 class _Client(Client):

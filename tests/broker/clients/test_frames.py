@@ -119,7 +119,10 @@ def test_what_was_there_lately_is_known(arrive: list[tuple[str, list[int], int]]
     Unless that was longer ago than a while; with patience however long ago, where numbers are close.
     """
     now, seconds = 0, 10
-    seen, never = Deduplicator(events=5, seconds=seconds, active_time=patient), defaultdict[str, set[int]](set)
+    seen, never = (
+        Deduplicator(events=5, seconds=seconds, active_time=patient),
+        defaultdict[str, set[int]](set),
+    )
     lately: defaultdict[str, deque[tuple[int, int]]] = defaultdict(lambda: deque(maxlen=5))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("narrowcast.broker.clients.deduplication.time.monotonic", lambda: float(now))

@@ -12,6 +12,7 @@ from narrowcast.broker.security.tls import Tls
 from narrowcast.broker.server.nats_server import NatsServer
 from narrowcast.errors import InputError, TransportError
 from support.certificates import with_openssl, write_certificates
+from support.errors import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,12 +36,12 @@ def test_a_server_with_a_certificate(files: Path, tmp_path: Path) -> None:
     own = Tls(cert=files / "cert.pem", key=files / "key.pem")
     with NatsServer(tmp_path, tls=own) as server:
         asyncio.run(connected(server, Tls(ca=files / "ca.pem")))
-        with pytest.raises(TransportError, match=r"do not agree on TLS: .*; check --tls-ca, --tls-cert"):
+        with refused(TransportError, server.url, "TLS"):
             asyncio.run(connected(server, None))  # it is trusted by nobody else
         server.reload(['{ user: "ann", password: "p" }'])  # by a connection of its own
         with Connection(server.url, user="ann", token="p", tls=Tls(ca=files / "ca.pem")):
             pass
-        with pytest.raises(TransportError, match="refuses user 'ann'"):
+        with refused(TransportError, server.url, "'ann'"):
             Connection(server.url, user="ann", token="q", tls=Tls(ca=files / "ca.pem")).open()
 
 
@@ -72,15 +73,15 @@ def test_a_server_that_asks_for_certificates(files: Path, tmp_path: Path) -> Non
 def test_no_secret_is_told_openly(files: Path, tmp_path: Path) -> None:
     with (
         NatsServer(tmp_path) as server,
-        pytest.raises(TransportError, match="has no TLS, and would be told secrets openly"),
+        refused(TransportError, server.url, "TLS"),
     ):
         asyncio.run(connected(server, Tls(ca=files / "ca.pem")))
 
 
 def test_files_that_cannot_be_used(files: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.pem: No such file or directory; give certificates"):
+    with refused(InputError, files / "none.pem", "No such file or directory"):
         Tls(ca=files / "none.pem").context()
-    with pytest.raises(InputError, match=r"cannot use .*names"):
+    with refused(InputError, files / "names"):
         Tls(ca=files / "names").context()
-    with pytest.raises(InputError, match=r"cannot use .*; give a certificate and its key in PEM"):
-        Tls(cert=files / "names", key=files / "key.pem").own()
+    with refused(InputError, files / "names", files / "key.pem"):
+        Tls(cert=files / "names", key=files / "key.pem").own_context()

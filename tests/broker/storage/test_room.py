@@ -16,6 +16,7 @@ from narrowcast.broker.storage.streams import EventStreams
 from narrowcast.broker.wire import Subjects
 from narrowcast.errors import TransportError
 from support.broker import PATIENCE
+from support.errors import refused
 from support.stored import broker, read
 
 if TYPE_CHECKING:
