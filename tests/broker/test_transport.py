@@ -221,7 +221,7 @@ def test_what_a_server_does_not_take(nats_url: str) -> None:
     async def run() -> None:
         transport = await NatsTransport.connect(nats_url)
         try:
-            with pytest.raises(ParameterError, match=r"payload of 1,048,577 bytes exceeds .* of 1,048,576"):
+            with pytest.raises(ParameterError, match=r"1,048,577 .*1,048,576"):
                 await transport.publish("news", bytes((1 << 20) + 1))
         finally:
             await transport.aclose()

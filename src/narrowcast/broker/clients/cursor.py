@@ -20,9 +20,9 @@ class Cursor:
     """Passes each stored message on once, in order within its subject, and detects missing messages.
 
     The server numbers what it stores, and sends with each message the number of the message before it under
-    the same subject. A reader that has not read that one knows of a gap. It then requests a replay from
-    behind the last message that it has read; live messages that arrive meanwhile are buffered, and follow
-    the replay. Messages of different subjects may arrive in another order than they are stored.
+    the same subject. A reader that has not read that one knows of a gap. It then requests a replay of
+    what is stored after the last message that it has read; live messages that arrive meanwhile are buffered,
+    and follow the replay. Messages of different subjects may arrive in another order than they are stored.
 
     A replay includes messages that are stored while it runs, and ends once it has reached the last of them.
     Messages stored after that arrive live only, so a gap among them needs another replay. A missing message
@@ -58,13 +58,13 @@ class Cursor:
     def __init__(
         self, after: int, *, last: Mapping[str, int] | None = None, max_buffered: int = MAX_BUFFERED
     ) -> None:
-        #: Position of the last message read. The next replay, if one is needed, begins behind it.
+        #: Position of the last message read. The next replay, if one is needed, begins after it.
         self.position = after
         #: Whether messages may be missing.
         self.behind = True
         #: Whether a replay of the missing messages is in progress.
         self.replaying = False
-        # Last position of each subject; a subject that was never read begins behind the first position.
+        # Last position of each subject; a subject that was never read begins after the first position.
         self._last: dict[str, int] = dict(last or {})
         self._first = after
         # Subjects that were left: a replay may still contain messages of them.
@@ -74,7 +74,7 @@ class Cursor:
         self._max_buffered = max_buffered
         # Number of the last live message that was dropped during a replay for lack of room.
         self._last_skipped = 0
-        # Last missing message by subject; a replay begins, or began, behind what was read of that subject.
+        # Last missing message by subject; a replay begins, or began, after what was read of that subject.
         self._missed: dict[str, int] = {}
 
     def join(self, subject: str) -> None:
@@ -96,17 +96,17 @@ class Cursor:
         return subject in self._last
 
     def mark_behind(self) -> None:
-        """Record that messages behind the position may be missing, and cancel a replay in progress."""
+        """Record that messages after the position may be missing, and cancel a replay in progress."""
         self.behind, self.replaying = True, False
         self._buffered.clear()
 
     def start_replay(self) -> int:
-        """Record that a replay is requested, and return the position behind which it has to begin."""
+        """Record that a replay is requested, and return the position after which it has to begin."""
         self.replaying, self._last_skipped = True, 0  # messages skipped before are stored by now
         return self.position
 
     def skip(self, message: Message) -> None:
-        """Drop a live message for lack of room; a replay brings it, if necessary another one."""
+        """Drop a live message for lack of room; a replay will bring it."""
         self.behind = True
         self._last_skipped = max(self._last_skipped, message.number)
 
@@ -120,7 +120,7 @@ class Cursor:
             return []
         if not self.behind and message.before > known and subject not in self._joined:
             self.mark_behind()
-            # The gap lies behind what was read of this subject, perhaps before what was read of others.
+            # The gap lies after what was read of this subject, perhaps before what was read of others.
             self.position = known
             self._missed[subject] = message.before
             self._buffer(message)

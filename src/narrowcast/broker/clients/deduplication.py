@@ -87,7 +87,7 @@ class Deduplicator:
         return flags
 
     def _is_over(self, history: _PublisherHistory, numbers: list[int]) -> bool:
-        """Return whether the recent generation has lasted long enough, in time and in numbers."""
+        """Return whether the recent generation has to become the older one, by time and by event numbers."""
         far = abs(numbers[-1] - history.first_number) > 2 * self._events
         return far and history.last_seen - history.since > self._seconds
 

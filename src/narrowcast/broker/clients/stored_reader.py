@@ -53,7 +53,7 @@ class FrameReceiver(Protocol):
         ...
 
     async def request_replay(self, after: int, token: str) -> int:
-        """Ask a node to replay what is stored behind a position; return the number of messages."""
+        """Ask a node to replay what is stored after a position; return the number of messages."""
         ...
 
 
@@ -81,7 +81,7 @@ class StoredReader:
     key
         Key in the subject of the position, known only to this subscriber and to nodes.
     already_read
-        Messages and events behind `after` that were read before the start.
+        Messages and events after `after` that were read before the start.
     n_waiting
         Events of an earlier store that are still to be delivered first.
     window
@@ -188,7 +188,7 @@ class StoredReader:
         return True
 
     async def replay(self) -> None:
-        """Request a replay from behind the cursor, and wait until it ends or breaks off.
+        """Request a replay of what is stored after the cursor, and wait until it ends or breaks off.
 
         Raises
         ------
@@ -287,7 +287,7 @@ class StoredReader:
     async def write_position(self, *, last: bool = False) -> None:
         """Store the position if it has changed.
 
-        It consists of the position up to which everything is processed, and of the messages behind it that
+        It consists of the position up to which everything is processed, and of the messages after it that
         are processed, by subject: one subject may lag behind others where messages of it were missed.
 
         Parameters
@@ -325,7 +325,7 @@ class StoredReader:
             )
 
     def _read_beyond(self, place: int, *, last: bool) -> ReadEvents:
-        """Return what is processed behind a position; the `last` time with single events of a frame."""
+        """Return what is processed after a position; the `last` time with single events of a frame."""
         events: dict[str, list[int]] = defaultdict(list)
         if place <= self._start:
             for publisher, numbers in self._already_read.events.items():

@@ -253,7 +253,7 @@ class Subscriber:
                 log.warning("subscriber %r cannot join its channels: %s", self.name, error)
 
     def _stop_reading(self) -> None:
-        """Stop since a later subscriber of this name reads: deliver no events, and store no position."""
+        """Stop, since a later subscriber of this name reads instead: deliver no events, store no position."""
         self.replaced = True
         if self._stored_reader is not None:
             self._stored_reader.stop_writing()
@@ -345,7 +345,7 @@ class Subscriber:
         return len(self._events) < self._limit
 
     async def request_replay(self, after: int, token: str) -> int:
-        """Ask a node to replay what is stored behind a position; return the number of messages."""
+        """Ask a node to replay what is stored after a position; return the number of messages."""
         store = "" if self._stored_reader is None else self._stored_reader.store
         answer = await self._answer(wire.ReplayRequest(self.name, after, token, store), _FAILOVER)
         if not isinstance(answer, wire.ReplayStarted):

@@ -65,7 +65,7 @@ class Login:
         Raises
         ------
         ParameterError
-            When there is no URL, or only one of user name and password.
+            When there is no URL, a user in a URL has no password, or there is a password without a user.
         """
         given = servers.split(",") if isinstance(servers, str) else list(servers)
         urls = [url.strip() for url in given if url.strip()]

@@ -233,7 +233,7 @@ class NatsServer:
             self._lock = None
 
     def _config_text(self) -> str:
-        node, system, anybody = map(quoted, OWN)
+        node, system, anonymous = map(quoted, OWN)
         secret = quoted(self._secret)
         store = {"store_dir": str(self._folder / "store"), **self._store}
         settings = ", ".join(
@@ -255,10 +255,10 @@ class NatsServer:
             "  users: [",
             f"    {{ user: {node}, password: {secret} }}",
             *(f"    {line}" for line in self._users or ()),
-            *([f"    {{ user: {anybody}, password: {secret} }}"] if self._users is None else []),
+            *([f"    {{ user: {anonymous}, password: {secret} }}"] if self._users is None else []),
             "  ]",
             "}",
-            *([f"no_auth_user: {anybody}"] if self._users is None else []),
+            *([f"no_auth_user: {anonymous}"] if self._users is None else []),
             self._config,
         ]
         return "\n".join(lines) + "\n"
@@ -392,7 +392,7 @@ class NatsServer:
         self.start()
 
     def restart_if_unhealthy(self) -> str:
-        """Check the server's health; restart it after three failed checks if the disk has room.
+        """Check the server's health; restart it after three failed checks in a row if the disk has room.
 
         A server whose disk was full stores nothing until it is restarted.
 

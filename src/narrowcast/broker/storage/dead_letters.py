@@ -159,7 +159,7 @@ class DeadLetters:
         Parameters
         ----------
         after
-            Sequence number behind which to begin.
+            Sequence number after which to begin.
         most
             Number of dead letters to return, at most.
         reason

@@ -49,7 +49,7 @@ _decode_read_events = msgspec.json.Decoder(ReadEvents).decode
 
 
 def encode_position(place: int, store: str, read: ReadEvents | None = None) -> bytes:
-    """Encode a position with the id of its store, and with the messages and events read behind it.
+    """Encode a position with the id of its store, and with the messages and events read after it.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def encode_position(place: int, store: str, read: ReadEvents | None = None) -> b
 
 
 def decode_read_events(payload: bytes | None) -> ReadEvents:
-    """Decode the messages and events read behind a position; empty if there are none, or they are invalid."""
+    """Decode the messages and events read after a position; empty if there are none, or they are invalid."""
     try:
         return _decode_read_events((payload or b"").split(b" ", 2)[2])
     except (IndexError, msgspec.MsgspecError, UnicodeError):
@@ -172,7 +172,7 @@ class Positions:
             self._channels[name] = joined
 
     async def of(self, subscriber: str) -> tuple[int, ReadEvents]:
-        """Return a subscriber's position, with the messages and events that it has read behind it.
+        """Return a subscriber's position, with the messages and events that it has read after it.
 
         A new subscriber starts at the end of the stream, and that position is stored.
         """
@@ -265,7 +265,7 @@ class Positions:
         subscriber
             Name of the subscriber.
         after
-            Position behind which to begin.
+            Position after which to begin.
         token
             Last word of the replay subject: 16 hexadecimal digits.
         store
@@ -307,7 +307,7 @@ class Positions:
 
     async def sweep(self) -> None:
         """Delete messages that all subscribers have read, and records of channels that they have left."""
-        room = await self._streams.capacity()  # later subscribers begin behind its last message
+        room = await self._streams.capacity()  # later subscribers begin after its last message
         positions: dict[str, int] = {}
         for kind in reversed(_POSITION_KINDS):
             positions |= {name: place async for name, place in self._positions_of(kind)}
@@ -320,7 +320,7 @@ class Positions:
         }
         if room.last - room.first >= _FILLED * room.fits:
             await self.find_empty_ranges(positions, room.last)
-        # Limit positions to the last message: a trim behind it would move the start of the stream.
+        # Limit positions to the last message: a trim after it would move the start of the stream.
         places = {
             name: min(room.last, self._effective_position(name, place)) for name, place in positions.items()
         }
@@ -356,7 +356,7 @@ class Positions:
         self._reported = behind
 
     async def find_empty_ranges(self, positions: dict[str, int], last: int) -> None:
-        """Find the range behind each slow subscriber's position in which nothing is stored for it.
+        """Find the range after each slow subscriber's position in which nothing is stored for it.
 
         Messages in it are for others, and need not be retained for this subscriber.
         """
@@ -372,7 +372,7 @@ class Positions:
                 self._empty_ranges[name] = min(positions[name], reached), reached
 
     async def _end_of_empty_range(self, subscriber: str, place: int, last: int) -> int:
-        """Return the position up to which nothing is stored for a subscriber behind `place`."""
+        """Return the position up to which nothing is stored for a subscriber after `place`."""
         found = await asyncio.gather(
             *(
                 self._streams.following(self._streams.out, subject, place)

@@ -84,7 +84,7 @@ class StreamSnapshots:
         """Names of the streams in the order in which to save them, so that no event is missing in all.
 
         An event that is processed meanwhile is in the first stream, or its frames are in the last one.
-        Positions are saved before the stream that they refer to: no position may lie behind its end.
+        Positions are saved before the stream that they refer to: no position may lie after its end.
         """
         return self.streams.ingress, self.streams.at, self.streams.out
 
@@ -267,10 +267,12 @@ class StreamSnapshots:
         while not answer.done():
             await asyncio.wait({answer}, timeout=_STEP)
             if not self._transport.connected or self._transport.connections != self._connections:
-                raise TransportError(f"{what}: the connection to the NATS server was lost; run it again")
+                raise TransportError(
+                    f"{what}: the connection to the NATS server was lost; run the command again"
+                )
             if time.monotonic() > end:
                 raise TransportError(
-                    f"{what}: no answer of the NATS server within {patience:g} s; run it again"
+                    f"{what}: no answer of the NATS server within {patience:g} s; run the command again"
                 )
         return answer.result()
 

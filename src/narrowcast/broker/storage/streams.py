@@ -227,7 +227,7 @@ class EventStreams(JetStream):
         filters
             Subjects to send; empty for all of them.
         after
-            Number of a message behind which to begin, with a consumer that is removed after 15 s without a
+            Number of a message after which to begin, with a consumer that is removed after 15 s without a
             subscription; None for a durable consumer that begins with the first message.
         explicit
             Whether each message is acknowledged by itself; otherwise an acknowledgement includes all messages
