@@ -1,4 +1,4 @@
-"""What a connection reads and sends, whatever is on the other side."""
+"""Connection to a NATS server: parsing of any bytes, and no password without TLS."""
 
 from __future__ import annotations
 
@@ -68,9 +68,7 @@ headers = st.none() | st.sampled_from(
     st.lists(st.tuples(st.integers(0, 99), words, st.just(b"") | words, st.binary(max_size=30), headers)),
     st.lists(st.integers(0, 999), max_size=9),
 )
-def test_messages_are_read_whatever_they_hold_and_however_they_are_cut(
-    messages: list[Given], cuts: list[int]
-) -> None:
+def test_any_messages_in_any_pieces_are_read(messages: list[Given], cuts: list[int]) -> None:
     received = b""
     for sid, subject, reply, payload, header in messages:
         sizes = [b"%d" % len(header), b"%d" % len(header + payload)] if header else [b"%d" % len(payload)]
@@ -86,7 +84,7 @@ def test_messages_are_read_whatever_they_hold_and_however_they_are_cut(
     assert found.pings == len(messages) + 1
 
 
-def test_nats_py_is_as_the_parser_needs_it() -> None:
+def test_nats_py_has_the_private_names_in_use() -> None:
     """The parser takes the place of one that is private: another version may have it elsewhere."""
     assert type(Client()._ps) is parser.Parser
     assert list(inspect.signature(parser.Parser.parse).parameters) == ["self", "data"]

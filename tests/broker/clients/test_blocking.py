@@ -1,4 +1,4 @@
-"""Programs without an event loop, against a broker in a process of its own."""
+"""Blocking clients, with a broker in a separate process."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_publish_and_receive(broker: str) -> None:
     connection.close()
 
 
-def test_nobody_there() -> None:
+def test_no_server_is_an_error() -> None:
     with refused(TransportError, "127.0.0.1:1"):
         Connection("nats://127.0.0.1:1", patience=0.2).open()
 
@@ -77,7 +77,7 @@ def test_a_connection_that_is_not_open(nats_url: str) -> None:
         connection.open()
 
 
-def test_who_is_interrupted_takes_nothing(broker: str) -> None:
+def test_an_interrupted_read_loses_no_events(broker: str) -> None:
     with Connection(broker, prefix="blocking") as connection:
         reader = connection.subscriber("interrupted")
         reader.subscribe("price > 0")

@@ -1,4 +1,4 @@
-"""Publishers: batches, back-pressure, names that come again, and events that are too large."""
+"""Publishers: batches, back-pressure, restarts under the same name, and events that are too large."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Open = Callable[..., AbstractAsyncContextManager[Transport]]
 
 
-def test_a_publisher_that_is_started_again_is_heard(opened: Open) -> None:
+def test_a_restarted_publisher_uses_new_numbers(opened: Open) -> None:
     async def run() -> None:
         async with opened() as transport:
             node = Node(transport, ControlPlane(transport, SubscriptionIndex()))
@@ -51,7 +51,7 @@ def test_a_publisher_that_is_started_again_is_heard(opened: Open) -> None:
     asyncio.run(run())
 
 
-def test_plain_messages_of_anybody(opened: Open) -> None:
+def test_messages_without_a_client_are_accepted(opened: Open) -> None:
     async def run() -> None:
         async with opened() as transport, Subscriber(transport, "ann", patience=0.1) as _:
             pass
@@ -82,7 +82,7 @@ def test_plain_messages_of_anybody(opened: Open) -> None:
     asyncio.run(plain())
 
 
-def test_events_that_nobody_takes_are_not_taken(opened: Open) -> None:
+def test_events_without_a_node_are_refused(opened: Open) -> None:
     async def run() -> None:
         async with opened() as transport:
             publisher = await Publisher(transport, patience=0.1).start()
@@ -116,7 +116,7 @@ def test_large_events(opened: Open) -> None:
     asyncio.run(run())
 
 
-def test_garbage_does_not_fill_the_memory() -> None:
+def test_invalid_events_do_not_fill_the_memory() -> None:
     async def run() -> None:
         transport = MemoryTransport()
         node = Node(transport, ControlPlane(transport, SubscriptionIndex()), largest=10)
@@ -138,7 +138,7 @@ def test_back_pressure() -> None:
         await publisher.publish(many)
         for message in await taken.take(5):
             await transport.publish(message.reply, b"")
-        await publisher.publish(many)  # somebody answers: from now on two are on their way at once
+        await publisher.publish(many)  # acknowledged: from now on two messages may be unacknowledged
         await publisher.publish(many)
         with refused(TransportError, "'p'", "2 events", "nc.in."):
             await publisher.publish(many)
@@ -176,7 +176,7 @@ def test_a_publisher_that_found_no_node_finds_one_later() -> None:
     asyncio.run(run())
 
 
-def test_what_is_no_event_and_what_is_not_started() -> None:
+def test_invalid_events_and_clients_that_are_not_started() -> None:
     async def run() -> None:
         transport = MemoryTransport()
         publisher, ann = Publisher(transport), Subscriber(transport, "ann")
@@ -230,7 +230,7 @@ def test_a_message_has_no_more_events_than_a_node_takes(
     asyncio.run(run())
 
 
-def test_who_flushes_does_not_wait_for_what_others_publish_then() -> None:
+def test_a_flush_does_not_wait_for_later_events() -> None:
     async def run() -> None:
         transport = MemoryTransport()
         node = Node(transport, ControlPlane(transport, SubscriptionIndex()))
@@ -281,8 +281,8 @@ def test_a_message_of_very_many_events_is_set_aside(opened: Open) -> None:
     asyncio.run(run())
 
 
-def test_nobody_is_refused_in_the_name_of_a_node(opened: Open) -> None:
-    """Where to answer is for a publisher to say, but not to say for another."""
+def test_a_node_replies_only_to_subjects_of_the_publisher(opened: Open) -> None:
+    """A publisher chooses the reply subject, but not one of another client."""
 
     async def run() -> None:
         async with opened() as transport:

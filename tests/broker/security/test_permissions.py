@@ -1,4 +1,4 @@
-"""What users may do at a real NATS server: what is their own, and nothing else."""
+"""Permissions of users on a real NATS server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 TOKEN = "0123456789abcdef"
 NC = Subjects("nc")
-#: Names that mean something in subjects, in configurations, or to nobody.
+#: Names with special characters of subjects or configurations, and unusual ones.
 NASTY = (
     "*", ">", "a.b", "a b", 'quote"d', "back\\slash", "'", "#", "//", "{", "}", "$VAR", "line\nbreak",
     "tab\t", "bell\a", "\x7f", "größe", "名前", "\U0001f600", "%2E", "true", "123", "include x", "a,b", "-",
@@ -57,7 +57,7 @@ def fits(pattern: str, subject: str) -> bool:
     return len(want) == len(have)
 
 
-def test_what_roles_may_do() -> None:
+def test_permissions_of_roles() -> None:
     ann = Permission.of(user("ann"), NC, lambda _: [NC.channel(3, 7)])
     assert ann.publish == ["nc.ask.ann", "nc.at.position.*.ann", "$JS.ACK.nc_out.ann.>"]
     assert ann.subscribe == [
@@ -75,7 +75,7 @@ pairs = st.tuples(st.integers(0, 3), st.integers(0, 3))
 
 
 @given(st.dictionaries(names, st.tuples(roles, st.lists(pairs))), st.sampled_from(["nc", "a.b"]))
-def test_what_is_kept_of_users_changes_nothing(
+def test_cached_lines_equal_new_ones(
     found: dict[str, tuple[list[str], list[tuple[int, int]]]], prefix: str
 ) -> None:
     subjects = Subjects(prefix)
@@ -90,7 +90,7 @@ def test_what_is_kept_of_users_changes_nothing(
 
 
 @given(names, names)
-def test_nobody_may_do_what_is_anothers(one: str, other: str) -> None:
+def test_users_have_no_permissions_of_others(one: str, other: str) -> None:
     mine, theirs = (Permission.of(user(name, "subscriber", "publisher"), NC) for name in (one, other))
     assert mine.publish is not None
     assert mine.subscribe is not None
@@ -129,7 +129,7 @@ async def as_node(server: NatsServer) -> NatsTransport:
 
 
 @pytest.mark.nats
-def test_any_name_may_come(tmp_path: Path) -> None:
+def test_users_of_any_name_can_connect(tmp_path: Path) -> None:
     users = Users.of([])
     for name in NASTY:
         users, _ = users.add(name, ["subscriber"])
@@ -149,7 +149,7 @@ def test_any_name_may_come(tmp_path: Path) -> None:
 
 
 @pytest.mark.nats
-def test_who_may_not_publish_is_told_why(tmp_path: Path) -> None:
+def test_a_refused_publisher_gets_the_reason(tmp_path: Path) -> None:
     users, ann = Users.of([]).add("ann", ["subscriber"])
 
     async def run() -> None:
@@ -167,7 +167,7 @@ def test_who_may_not_publish_is_told_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.nats
-def test_she_gets_nothing_that_is_not_her_own(tmp_path: Path) -> None:
+def test_a_subscriber_receives_only_its_own_subjects(tmp_path: Path) -> None:
     users, ann = Users.of([]).add("ann", ["subscriber"])
     users, bob = users.add("bob", ["subscriber"])
 
@@ -217,7 +217,7 @@ def test_she_gets_nothing_that_is_not_her_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.nats
-def test_a_channel_is_lost_at_once_and_no_connection(tmp_path: Path) -> None:
+def test_a_channel_is_revoked_without_a_disconnect(tmp_path: Path) -> None:
     users, ann = Users.of([]).add("ann", ["subscriber"])
 
     async def run() -> None:
@@ -317,7 +317,7 @@ def test_many_changes_are_one_reload(tmp_path: Path, monkeypatch: pytest.MonkeyP
             assert "'bob'" in refusal
             assert not his.connected
             await hers.aclose()
-        # One that cannot be told is told when it is there again.
+        # A server that is offline applies the users after its next start.
         assert server._process is not None
         server._process.kill()
         server._process.wait()
@@ -334,7 +334,7 @@ def test_many_changes_are_one_reload(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.nats
 def test_plans_change_under_permissions(tmp_path: Path) -> None:
-    """Everybody gets what they want, by channels, and may no longer listen to those of an old plan."""
+    """Subscribers receive their events over channels, and lose permission for those of the old plan."""
     path = tmp_path / "users.json"
     users = Users.of([])
     for name, role in (("ann", "subscriber"), ("bob", "subscriber"), ("desk", "publisher")):

@@ -1,4 +1,4 @@
-"""Users in a file that only its owner may read."""
+"""File of users, which only its owner can read."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_invalid_users_are_refused(user: User, parameter: str, shown: str) -> No
     assert user.token not in str(found.value)
 
 
-def test_users_that_cannot_be_told_apart() -> None:
+def test_equal_names_or_tokens_are_refused() -> None:
     ann = User("ann", ("node",), TOKEN)
     with refused(ParameterError, "'ann'", parameter="name", value="ann"):
         Users.of([ann, User("ann", ("node",), TOKEN + "2")])
@@ -96,7 +96,7 @@ def test_invalid_files_are_refused(text: str, shown: str, tmp_path: Path) -> Non
         Users.read(tmp_path / "none.json")
 
 
-def test_a_file_that_others_may_read_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_readable_file_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "users.json"
     Users.of([]).write(path)
     path.chmod(0o644)
@@ -129,7 +129,7 @@ def test_a_file_that_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     assert file.users.find(ann.token) == ann
 
 
-def test_nobody_is_lost_when_many_write(tmp_path: Path) -> None:
+def test_concurrent_writers_lose_no_user(tmp_path: Path) -> None:
     path = tmp_path / "users.json"
     Users.of([]).write(path)
 

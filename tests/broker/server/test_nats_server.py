@@ -1,4 +1,4 @@
-"""A broker's own server: it outlives the broker, is started again, and takes up who may come."""
+"""The NATS server of a broker: it outlives the broker, is restarted, and applies changes of users."""
 
 from __future__ import annotations
 
@@ -57,22 +57,22 @@ async def comes(url: str, user: str | None = None, password: str | None = None) 
     return True
 
 
-def test_a_server_that_was_left_behind_is_used_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_running_server_is_adopted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     port, process = left_behind(tmp_path)
     caplog.set_level("INFO")
     with NatsServer(tmp_path, users=[ANN]) as server:
         assert server.port == port
         assert [each.getMessage() for each in caplog.records if "adopted" in each.getMessage()]
-        assert asyncio.run(comes(server.url, "ann", "p"))  # it knows who may come now
+        assert asyncio.run(comes(server.url, "ann", "p"))  # the adopted server has the new users
         assert not asyncio.run(comes(server.url))
         server.check()
     assert not SystemAccount("127.0.0.1", port, "", "").is_listening()
-    with suppress(ProcessLookupError):  # where nobody asks how it ended it is still listed
+    with suppress(ProcessLookupError):  # a zombie process still has its id
         os.kill(process, 0)
         assert Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-def test_one_that_was_left_behind_at_another_port_is_ended(tmp_path: Path) -> None:
+def test_a_running_server_at_another_port_is_stopped(tmp_path: Path) -> None:
     port, _ = left_behind(tmp_path)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -82,7 +82,7 @@ def test_one_that_was_left_behind_at_another_port_is_ended(tmp_path: Path) -> No
         assert not SystemAccount("127.0.0.1", port, "", "").is_listening()
 
 
-def test_a_copy_of_the_folder_is_anothers(tmp_path: Path) -> None:
+def test_a_copy_of_the_folder_is_another_server(tmp_path: Path) -> None:
     port, _ = left_behind(tmp_path / "one")
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     with NatsServer(tmp_path / "two") as copy:
@@ -91,7 +91,7 @@ def test_a_copy_of_the_folder_is_anothers(tmp_path: Path) -> None:
         assert server.port == port
 
 
-def test_whoever_listens_there_by_now_is_left_alone(tmp_path: Path) -> None:
+def test_another_server_at_the_port_is_left_alone(tmp_path: Path) -> None:
     with NatsServer(tmp_path / "one") as one:
         with NatsServer(tmp_path / "two") as two:
             ports = list((tmp_path / "two" / "ports").glob("*.ports"))
@@ -111,7 +111,7 @@ def test_two_brokers_do_not_share_a_folder(tmp_path: Path) -> None:
         pass
 
 
-def test_a_server_that_dies_is_started_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stopped_server_is_restarted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         with NatsServer(tmp_path, users=[ANN]) as server:
             port = server.port
@@ -141,7 +141,7 @@ def test_a_server_that_dies_is_started_again(tmp_path: Path, caplog: pytest.LogC
 
 def test_users_change_while_it_runs(tmp_path: Path) -> None:
     with NatsServer(tmp_path) as server:
-        assert asyncio.run(comes(server.url))  # everybody
+        assert asyncio.run(comes(server.url))  # anonymous clients
         server.reload([ANN])
         assert asyncio.run(comes(server.url, "ann", "p"))
         assert not asyncio.run(comes(server.url, "ann", "q"))
@@ -157,7 +157,7 @@ def test_users_change_while_it_runs(tmp_path: Path) -> None:
         assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_change_that_the_server_does_not_hear_of_holds_when_it_is_there_again(tmp_path: Path) -> None:
+def test_a_change_applies_after_the_next_start(tmp_path: Path) -> None:
     with NatsServer(tmp_path) as server:
         assert server._process is not None
         server._process.kill()
@@ -188,7 +188,7 @@ def test_refusals(tmp_path: Path) -> None:
         SystemAccount("127.0.0.1", 1, "", "").reload()
 
 
-def test_who_is_no_nats_server() -> None:
+def test_another_protocol_is_detected() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
 
         def answer() -> None:
@@ -207,8 +207,8 @@ def test_who_is_no_nats_server() -> None:
 
 
 @pytest.mark.slow
-def test_connections_that_are_half_dead_are_noticed(tmp_path: Path) -> None:
-    """A client that answers nothing is let go after about ten seconds: see `ping_interval`."""
+def test_dead_connections_are_closed(tmp_path: Path) -> None:
+    """A client that answers no ping is disconnected after about ten seconds: see `ping_interval`."""
     with NatsServer(tmp_path) as server, socket.create_connection(("127.0.0.1", server.port)) as client:
         client.sendall(b'CONNECT {"verbose": false}\r\nPING\r\n')
         client.settimeout(20)

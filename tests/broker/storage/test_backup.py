@@ -1,4 +1,4 @@
-"""Backups hold what a broker had, and none that is damaged is taken for whole."""
+"""Backups contain the whole state of a broker, and damage is detected."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_subscriptions_survive(held: dict[int, tuple[str, str]], packed: bool) -
         again.close()
 
 
-def test_all_files_come_again(tmp_path: Path) -> None:
+def test_all_files_are_restored(tmp_path: Path) -> None:
     data = broker_at(tmp_path / "data")
     made = backup(data, tmp_path / "b.tar")
     assert (made.letters, made.plan is not None, made.streams) == (1, True, [])
@@ -109,7 +109,7 @@ def test_all_files_come_again(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "b.tar", "data"]
 
 
-def test_the_plan_is_the_one_that_the_facts_name(tmp_path: Path) -> None:
+def test_the_plan_is_that_of_the_state_file(tmp_path: Path) -> None:
     data = broker_at(tmp_path / "data")
     plan, name = data / "plan", PlanStore(data / "plan").name
     (data / "broker.json").write_text(f'{{"format": 1, "plan": "{name}"}}')
@@ -139,13 +139,13 @@ def test_the_plan_in_use_is_remembered_by_its_name(tmp_path: Path) -> None:
         assert nc.read_plan(lasting.plan)[0].subscribers.to_pylist() == [name]
 
 
-def test_what_is_written_meanwhile_is_there_or_not(tmp_path: Path) -> None:
+def test_concurrent_writes_are_included_or_not(tmp_path: Path) -> None:
     store = SubscriptionStore(tmp_path / "data" / "subscriptions.db")
     store.add({n: ("ann", f"price > {n}") for n in range(1000)})
     with sqlite3.connect(tmp_path / "data" / "subscriptions.db", isolation_level=None) as other:
         other.execute("BEGIN IMMEDIATE")
         other.execute("DELETE FROM subscriptions")
-        made = backup(tmp_path / "data", tmp_path / "b.tar")  # nobody waits for anybody
+        made = backup(tmp_path / "data", tmp_path / "b.tar")  # without locks
         other.execute("COMMIT")
     other.close()
     store.close()
@@ -253,7 +253,7 @@ def test_no_links(kind: bytes, tmp_path: Path) -> None:
         read_backup(tmp_path / "bad.tar", tmp_path / "into")
 
 
-def test_twice_the_same(tmp_path: Path) -> None:
+def test_a_duplicate_member_is_refused(tmp_path: Path) -> None:
     backup(broker_at(tmp_path / "data"), tmp_path / "b.tar")
     with tarfile.open(tmp_path / "b.tar", "a") as tar:
         tar.addfile(tarfile.TarInfo("users.json"), io.BytesIO())
@@ -296,20 +296,20 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
 
 @settings(max_examples=80)
 @given(data=st.data(), packed=st.booleans())
-def test_a_byte_that_is_another(whole: tuple[bytes, bytes], data: st.DataObject, packed: bool) -> None:
+def test_a_changed_byte_is_detected(whole: tuple[bytes, bytes], data: st.DataObject, packed: bool) -> None:
     content = bytearray(whole[packed])
     content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
     with tempfile.TemporaryDirectory() as folder:
         good, bad = Path(folder, "good"), Path(folder, "bad")
         Path(folder, "good.tar").write_bytes(whole[packed])
         Path(folder, "bad.tar").write_bytes(content)
-        told = read_backup(Path(folder, "good.tar"), good)
+        manifest = read_backup(Path(folder, "good.tar"), good)
         try:
             found = read_backup(Path(folder, "bad.tar"), bad)
         except InputError:
             return
-        assert found == told  # it was in what nobody reads
-        for name in told.members:
+        assert found == manifest  # the byte was in padding
+        for name in manifest.members:
             assert (bad / name).read_bytes() == (good / name).read_bytes()
 
 
@@ -341,7 +341,7 @@ def test_refusals(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "there.tar"]
 
 
-def test_positions_of_somebody_else_are_refused(tmp_path: Path) -> None:
+def test_positions_of_another_broker_are_refused(tmp_path: Path) -> None:
     import msgspec
 
     made = backup(broker_at(tmp_path / "data"), tmp_path / "b.tar")
@@ -359,7 +359,7 @@ def test_positions_of_somebody_else_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.nats
-def test_streams_come_again(nats_url: str, tmp_path: Path) -> None:
+def test_streams_are_restored(nats_url: str, tmp_path: Path) -> None:
     names = ["ann", "a.b", "Ä ß 日", "*", "x" * 100]
 
     async def run(other: str) -> None:
@@ -413,7 +413,7 @@ def test_streams_come_again(nats_url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.nats
-def test_positions_that_change_while_they_are_taken(nats_url: str) -> None:
+def test_positions_that_change_during_a_backup(nats_url: str) -> None:
     many = 3000
 
     async def write(streams: EventStreams, numbers: Iterable[int], ended: asyncio.Event) -> None:
@@ -447,7 +447,7 @@ def test_positions_that_change_while_they_are_taken(nats_url: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.nats
-def test_a_server_that_dies_meanwhile(tmp_path: Path) -> None:
+def test_a_server_that_stops_during_a_backup(tmp_path: Path) -> None:
     async def run(server: NatsServer) -> None:
         transport = await NatsTransport.connect(server.url)
         async with StreamSnapshots(transport, Subjects("gone")) as source:

@@ -1,4 +1,4 @@
-"""Events that cannot be used are kept with the reason, so many at most, and can be sent again."""
+"""Dead letters: invalid events are stored with the reason, up to a limit, and can be published again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @given(st.lists(st.lists(st.integers(0, 9), max_size=6), max_size=8), st.integers(1, 6), st.integers(1, 20))
-def test_the_latest_that_fit_are_kept(batches: list[list[int]], most: int, size: int) -> None:
+def test_the_newest_within_the_limits_remain(batches: list[list[int]], most: int, size: int) -> None:
     kept, gone = DeadLetters(":memory:", most=most, bytes_=size), 0
     every: list[tuple[str, int, str, bytes]] = []
     for number, batch in enumerate(batches):
@@ -43,7 +43,7 @@ def test_the_latest_that_fit_are_kept(batches: list[list[int]], most: int, size:
     kept.close()
 
 
-def test_what_another_process_forgets_makes_room(tmp_path: Path) -> None:
+def test_removal_by_another_process_makes_room(tmp_path: Path) -> None:
     kept = DeadLetters(tmp_path / "letters.db", most=10, bytes_=1000)
     kept.add([("p", i, "bad", b"x" * 10) for i in range(10)])
     other = DeadLetters(tmp_path / "letters.db")
@@ -58,7 +58,7 @@ def test_what_another_process_forgets_makes_room(tmp_path: Path) -> None:
     kept.close()
 
 
-def test_what_cannot_be_written_is_not_counted(tmp_path: Path) -> None:
+def test_a_failed_write_is_not_counted(tmp_path: Path) -> None:
     kept, other = DeadLetters(tmp_path / "letters.db", most=3), DeadLetters(tmp_path / "letters.db")
     other._file.db.execute(
         "CREATE TRIGGER no BEFORE INSERT ON letters BEGIN SELECT RAISE(ABORT, 'full'); END"
@@ -70,7 +70,7 @@ def test_what_cannot_be_written_is_not_counted(tmp_path: Path) -> None:
     assert (len(kept), kept.dropped) == (1, 0)
 
 
-def test_any_reason_can_be_kept() -> None:
+def test_any_reason_can_be_stored() -> None:
     kept = DeadLetters(":memory:")
     kept.add([("p\ud800", 1, "\udc00 é" + "x" * 5000, b"")])
     [letter] = kept.read()
@@ -78,7 +78,7 @@ def test_any_reason_can_be_kept() -> None:
     kept.close()
 
 
-def test_not_all_garbage_is_kept(tmp_path: Path) -> None:
+def test_the_rate_of_stored_letters_is_limited(tmp_path: Path) -> None:
     kept = DeadLetters(tmp_path / "a" / "letters.db", rate=10)
     kept.add([("p", i, "bad", b"x") for i in range(25)])
     assert (len(kept), kept.n_skipped) == (10, 15)
@@ -91,7 +91,7 @@ def test_not_all_garbage_is_kept(tmp_path: Path) -> None:
     again.close()
 
 
-def test_what_is_wrong_is_said(tmp_path: Path) -> None:
+def test_invalid_limits_and_files_are_refused(tmp_path: Path) -> None:
     with refused(ParameterError, parameter="most", value=0):
         DeadLetters(":memory:", most=0, bytes_=1, rate=1)
     (tmp_path / "letters.db").write_text("this is no database, however long it may be")
@@ -99,7 +99,7 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
         DeadLetters(tmp_path / "letters.db")
 
 
-def test_a_node_keeps_what_it_cannot_use(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_node_stores_invalid_events(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         transport, kept = MemoryTransport(), DeadLetters(tmp_path / "letters.db")
         node = Node(
@@ -112,7 +112,7 @@ def test_a_node_keeps_what_it_cannot_use(tmp_path: Path, caplog: pytest.LogCaptu
             first = publisher.number
             for event in (bad[0], b'{"price": 2}', *bad[1:], b'{"price": 3}'):
                 await publisher.publish(event)
-            await transport.publish("nc.in", b"garbage")  # as it is, and as a batch that is none
+            await transport.publish("nc.in", b"garbage")  # without a client, and as an invalid batch
             await transport.publish("nc.in.0.q", b"\x93garbage")
             await publisher.flush()
             assert [(await anext(ann)).data["price"] for _ in range(2)] == [2, 3]
@@ -135,8 +135,8 @@ def test_a_node_keeps_what_it_cannot_use(tmp_path: Path, caplog: pytest.LogCaptu
     assert "1 events" in caplog.text
 
 
-def test_whose_they_are_is_told_by_where_they_came_in() -> None:
-    """Whatever a message says: with users nobody else publishes there."""
+def test_the_subject_identifies_the_publisher_of_a_letter() -> None:
+    """The publisher's name in the message is ignored: with users only the publisher may use its subject."""
 
     async def run() -> None:
         transport = MemoryTransport()

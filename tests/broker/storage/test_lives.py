@@ -1,4 +1,4 @@
-"""A reader that is killed again and again: nothing is lost, and no more than a window comes again."""
+"""Crashes of a reader: no event is lost, and at most one window is delivered again."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from narrowcast.broker.wire import Subjects
 NC = Subjects("nc")
 STORE, KEY = "a1", "k1"
 CHANNELS = [NC.channel(1, number) for number in range(2)]
-#: The reader listens to it, but no node knows: no replay brings it. All of it comes directly too.
+#: A channel that the reader has joined without the knowledge of nodes: no replay contains it, but its events
+#: are also sent directly.
 STRAY = NC.channel(1, 2)
 SUBJECTS = [NC.to("ann"), *CHANNELS, STRAY]
-#: Events that may wait, and what happens in the life of a world.
+#: Events that may wait, and steps of one example.
 LIMIT, STEPS = 3 * MIN_WINDOW, 120
 
 
@@ -121,7 +122,7 @@ class World:
         self.lives: list[Life] = []
 
     async def start(self) -> Life:
-        """Begin, with somebody who stores positions."""
+        """Start a server that stores positions, and the first reader."""
 
         def store(message: Message) -> None:
             self.position = message.payload
@@ -195,8 +196,8 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @settings(max_examples=60)
 @given(st.integers(0, 1 << 32), st.sampled_from([0, 3, 20]), st.sampled_from([0, 5]))
 @example(0, 20, 5)
-def test_whatever_is_lost_and_killed(seed: int, cuts: int, kills: int) -> None:
-    """Of a hundred steps so many lose a connection, or kill the reader."""
+def test_each_event_is_read_despite_losses_and_crashes(seed: int, cuts: int, kills: int) -> None:
+    """Per hundred steps, `cuts` lose the connection and `kills` kill the reader."""
     rng = random.Random(seed)
 
     async def step(world: World) -> None:

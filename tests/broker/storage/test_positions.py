@@ -1,4 +1,4 @@
-"""How far somebody has read: what is written down is read back, and nothing else is taken for it."""
+"""Positions of subscribers: encoding, restoring, and their storage in a stream."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STORES = st.text("0123456789abcdef", min_size=1, max_size=16)
 
 
 @given(st.integers(0, 10**18 - 1), STORES, STORES)
-def test_a_place_is_one_of_its_store(place: int, store: str, other: str) -> None:
+def test_a_position_belongs_to_its_store(place: int, store: str, other: str) -> None:
     assert decode_position(encode_position(place, store), store) == place
     assert other == store or decode_position(encode_position(place, store), other) is None
     had = ReadEvents({"a b": [place, 3], "": [0]}, {"nc.out.to.a": place})
@@ -45,12 +45,12 @@ def test_a_place_is_one_of_its_store(place: int, store: str, other: str) -> None
 @example("²".encode() + b" a1", "a1")
 @example(b'1 a1 {"events": {"p": [%d]}}' % 10**30, "a1")
 @example(b'1 a1 {"subjects": {"p": %d}}' % -(10**30), "a1")
-def test_whatever_somebody_writes_is_a_place_or_nothing(payload: bytes, store: str) -> None:
+def test_any_bytes_decode_to_a_position_or_none(payload: bytes, store: str) -> None:
     found = decode_position(payload, store)
     assert found is None or payload.split(b" ")[1] == store.encode()
     msgspec.msgpack.encode(
         (found, decode_read_events(payload))
-    )  # or somebody could end the node that tells them
+    )  # otherwise a client could crash the node that sends it
 
 
 @given(
@@ -58,7 +58,7 @@ def test_whatever_somebody_writes_is_a_place_or_nothing(payload: bytes, store: s
     st.dictionaries(st.sampled_from("pqrs"), st.tuples(st.integers(0, 99), st.booleans())),
     st.text("0123456789abcdef", min_size=16, max_size=16),
 )
-def test_a_restored_store_is_another_with_the_same_positions(
+def test_a_restored_store_keeps_positions_under_a_new_id(
     restored: dict[str, int], positions: dict[str, tuple[int, bool]], store: str
 ) -> None:
     of = RecordSubjects.new("a.b")
@@ -67,7 +67,7 @@ def test_a_restored_store_is_another_with_the_same_positions(
     records += [
         (of.subject("restored", name), encode_position(place, store, had)) for name, place in restored.items()
     ]
-    # Some were written down by somebody who did not know of this store.
+    # Some were written by clients of another store.
     records += [
         (of.subject("position", name), encode_position(place, store if own else "x"))
         for name, (place, own) in positions.items()
@@ -122,7 +122,7 @@ async def positions(url: str, prefix: str) -> AsyncIterator[tuple[Positions, Fai
 
 
 async def stored(made: Positions, streams: EventStreams, name: str) -> list[list[int]]:
-    """Return the channels that are stored for somebody."""
+    """Return the stored channels of a subscriber."""
     payload = await streams.get(streams.at, made.records.subject("joined", name))
     assert payload is not None
     found: list[list[int]] = msgspec.msgpack.decode(payload)
@@ -130,8 +130,8 @@ async def stored(made: Positions, streams: EventStreams, name: str) -> list[list
 
 
 @pytest.mark.nats
-def test_channels_that_could_not_be_stored_are_when_they_are_joined_again(nats_url: str) -> None:
-    """Nothing goes over them before; after that a node that starts anew has to know of them."""
+def test_channels_are_stored_by_the_next_join_after_an_error(nats_url: str) -> None:
+    """Channels are unused before they are stored; afterwards a restarted node has to know them."""
 
     async def run() -> None:
         async with positions(nats_url, "unstored") as (made, streams, _):
@@ -146,7 +146,7 @@ def test_channels_that_could_not_be_stored_are_when_they_are_joined_again(nats_u
 
 
 @pytest.mark.nats
-def test_what_is_joined_while_others_are_swept_is_stored_last(nats_url: str) -> None:
+def test_a_join_during_a_sweep_is_stored_last(nats_url: str) -> None:
     async def run() -> None:
         async with positions(nats_url, "swept") as (made, streams, subjects):
             await made.of("ann")
@@ -170,7 +170,7 @@ def test_what_is_joined_while_others_are_swept_is_stored_last(nats_url: str) -> 
 
 
 @pytest.mark.nats
-def test_channels_that_are_joined_while_others_are_given_up_stay(nats_url: str) -> None:
+def test_channels_joined_during_a_switch_remain(nats_url: str) -> None:
     async def run() -> None:
         async with positions(nats_url, "given") as (made, streams, subjects):
             await made.join("ann", 7, [1])
@@ -186,8 +186,8 @@ def test_channels_that_are_joined_while_others_are_given_up_stay(nats_url: str) 
 
 
 @pytest.mark.nats
-def test_nobody_is_taken_to_have_read_what_is_stored_meanwhile(nats_url: str) -> None:
-    """Of two subjects one is asked for before something is stored under both."""
+def test_messages_stored_during_a_check_are_not_skipped(nats_url: str) -> None:
+    """The server searches one of two subjects before a message is stored under both."""
 
     async def run() -> None:
         async with positions(nats_url, "meanwhile") as (made, streams, subjects):
@@ -213,8 +213,8 @@ def test_nobody_is_taken_to_have_read_what_is_stored_meanwhile(nats_url: str) ->
 
 
 @pytest.mark.nats
-def test_a_place_that_is_not_there_yet_moves_nothing(nats_url: str) -> None:
-    """A subscriber writes down its own; were the stream trimmed by that, all places would begin there."""
+def test_a_position_beyond_the_end_trims_nothing(nats_url: str) -> None:
+    """Subscribers write their own position; trimming the stream by it would move its start."""
 
     async def run() -> None:
         async with positions(nats_url, "ahead") as (made, streams, subjects):
@@ -228,7 +228,7 @@ def test_a_place_that_is_not_there_yet_moves_nothing(nats_url: str) -> None:
 
 
 @pytest.mark.nats
-def test_who_goes_back_for_what_it_missed_is_not_taken_to_be_further(nats_url: str) -> None:
+def test_a_position_that_moves_back_leaves_the_empty_range(nats_url: str) -> None:
     async def run() -> None:
         async with positions(nats_url, "back") as (made, streams, subjects):
             await made.of("ann")

@@ -1,4 +1,4 @@
-"""At least once, in a store that is small: who is refused, and what makes room again."""
+"""At-least-once delivery with a small store: refused publishers, and deletion of read messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def too_much(publisher: Publisher, sent: list[int]) -> None:
         sent.append(len(sent))
 
 
-def test_a_full_store_refuses_publishers_and_goes_on_when_it_is_read(
+def test_a_full_store_refuses_publishers_until_it_is_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:
@@ -77,10 +77,10 @@ def test_a_full_store_refuses_publishers_and_goes_on_when_it_is_read(
     asyncio.run(run())
 
 
-def test_who_wants_nothing_of_it_holds_nothing_back(
+def test_subscribers_without_matches_hold_back_nothing(
     nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More goes through a store than it holds, whoever is idle or away; what is for them waits."""
+    """More events pass through a store than fit in it, although some subscribers are idle or offline."""
     monkeypatch.setattr("narrowcast.broker.storage.positions.SWEEP", 0.1)
 
     async def run() -> None:
@@ -112,7 +112,7 @@ def test_who_wants_nothing_of_it_holds_nothing_back(
     asyncio.run(run())
 
 
-def test_who_subscribes_while_the_last_filter_goes_has_a_place(nats_url: str, tmp_path: Path) -> None:
+def test_a_subscriber_that_returns_during_removal_has_a_position(nats_url: str, tmp_path: Path) -> None:
     async def run() -> None:
         async with broker(nats_url, tmp_path, "goes") as node:
             desk = node.holding

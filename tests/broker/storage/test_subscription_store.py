@@ -1,4 +1,4 @@
-"""Subscriptions on disk are those that were acknowledged."""
+"""Store of subscriptions: it contains exactly the acknowledged ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_they_are_there_again(tmp_path: Path) -> None:
+def test_subscriptions_survive_a_restart(tmp_path: Path) -> None:
     interests = SubscriptionIndex(store=SubscriptionStore(tmp_path / "db"))
     interests.add("ann", ["price > 75", "name = 'IBM'"])
     interests.add("bob", ["price < 10"])
@@ -29,7 +29,7 @@ def test_they_are_there_again(tmp_path: Path) -> None:
     assert again.matcher.count(events).tolist() == [1, 2]
 
 
-def test_an_id_does_not_come_again(tmp_path: Path) -> None:
+def test_an_id_is_not_used_again(tmp_path: Path) -> None:
     interests = SubscriptionIndex(store=SubscriptionStore(tmp_path / "db"))
     interests.remove("ann", interests.add("ann", ["price > 75"]))
     assert SubscriptionIndex(store=SubscriptionStore(tmp_path / "db")).add("ann", ["price > 75"]) == [1]
@@ -55,7 +55,7 @@ def test_filters_that_no_longer_fit(tmp_path: Path) -> None:
     assert again.refused[0].startswith("ann: name = 'IBM': ")
 
 
-def test_what_cannot_be_written_does_not_hold(tmp_path: Path) -> None:
+def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
     store = SubscriptionStore(tmp_path / "db")
     interests = SubscriptionIndex(store=store)
     interests.add("ann", ["price > 75"])
