@@ -71,14 +71,14 @@ class NatsConnection:
     moment, and sends passwords and messages to a server that no longer has TLS.
     """
 
-    def __init__(self, where: str, timeout: float, hear: Callable[[Exception], None] | None) -> None:
+    def __init__(self, where: str, timeout: float, on_error: Callable[[Exception], None] | None) -> None:
         #: The server's address for messages, and the timeout of its answers in seconds.
         self.where, self.timeout = where, timeout
         #: The last error that was reported outside of a call, such as a missing permission.
         self.problem: Exception | None = None
         #: Client of the server's JetStream API.
         self.jetstream = JetStream(self.ask)
-        self._client, self._hear = _Client(), hear
+        self._client, self._on_error = _Client(), on_error
         self._opening = True
         self._closed = asyncio.Event()
         self._calls: set[asyncio.Task[Any]] = set()
@@ -90,7 +90,7 @@ class NatsConnection:
         *,
         where: str = "",
         timeout: float = ASKED,
-        hear: Callable[[Exception], None] | None = None,
+        on_error: Callable[[Exception], None] | None = None,
         user: str | None = None,
         password: str | None = None,
         tls: ssl.SSLContext | None = None,
@@ -109,7 +109,7 @@ class NatsConnection:
             Address of the server for messages (default: the URL).
         timeout
             Timeout in seconds of answers of JetStream and of a flush.
-        hear
+        on_error
             Called with errors that no call raises: missing permissions and dropped messages.
         user, password
             Credentials.
@@ -129,7 +129,7 @@ class NatsConnection:
         ImportError
             When credentials need a package that is not installed.
         """
-        made = cls(where or server, timeout, hear)
+        made = cls(where or server, timeout, on_error)
         client, task = made._client, asyncio.current_task()
         cancelled = task.cancelling() if task else 0
         if tls is not None and password is not None:
@@ -167,8 +167,8 @@ class NatsConnection:
             error = DroppedError(first_line(error))
         else:
             self.problem = error
-        if self._hear is not None:
-            self._hear(error)
+        if self._on_error is not None:
+            self._on_error(error)
 
     async def _end(self) -> None:
         self._closed.set()
@@ -226,7 +226,7 @@ class NatsConnection:
             raise TransportError(f"subject {subject}: cannot publish: {first_line(error)}") from error
 
     async def subscribe(
-        self, subject: str, hear: Callable[[Msg], Awaitable[None]], *, bounded: bool = True
+        self, subject: str, handle: Callable[[Msg], Awaitable[None]], *, bounded: bool = True
     ) -> Subscription:
         """Subscribe to a subject or pattern; wait for `flush` to be sure that the server has subscribed.
 
@@ -234,16 +234,16 @@ class NatsConnection:
         ----------
         subject
             Subject or pattern.
-        hear
+        handle
             Called with each message.
         bounded
-            Whether to drop messages when too many wait (524,288, or 128 MiB); the connection's `hear` is
+            Whether to drop messages when too many wait (524,288, or 128 MiB); the connection's `on_error` is
             called with a `DroppedError` then.
         """
         messages, size = (_MESSAGES, _BYTES) if bounded else (0, 0)
         try:
             return await self._client.subscribe(
-                subject, cb=hear, pending_msgs_limit=messages, pending_bytes_limit=size
+                subject, cb=handle, pending_msgs_limit=messages, pending_bytes_limit=size
             )
         except (nats.errors.Error, OSError) as error:
             self._check()

@@ -237,7 +237,7 @@ class Positions:
             if not until and key[0] != epoch
         ]
         last = await self._streams.last()
-        for own, key in over:  # a subscriber may have been removed meanwhile
+        for own, key in over:  # without channels that were joined meanwhile
             if key in own:
                 own[key] = last
 
