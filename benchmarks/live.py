@@ -151,7 +151,7 @@ async def node(url: str, kind: str, n: int, stored: int = 0) -> None:
     job = job_of(kind, n, 1)
     interests = SubscriptionIndex(job.schema)
     assert interests.load(job.people, job.filters) == []
-    streams = EventStreams(transport, Subjects(), most=4 << 30) if stored else None
+    streams = EventStreams(transport, Subjects(), max_bytes=4 << 30) if stored else None
     positions = None if streams is None else Positions(streams, Subjects())
     desk = ControlPlane(transport, interests, positions=positions)
     if job.plan is not None:
@@ -229,7 +229,7 @@ async def receive(url: str, kind: str, n: int) -> None:
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     await quiet(lambda: got)
     counted = {
-        name: sum(getattr(one.got, name) for one in people) for name in ("dropped", "filtered", "repeated")
+        name: sum(getattr(one.counts, name) for one in people) for name in ("dropped", "filtered", "repeated")
     }
     watching.cancel()
     say({"deliveries": got, "last": last[0], "memory_mb": fifths(marks), **counted, **quantiles(late)})

@@ -63,7 +63,9 @@ def test_by_any_plan(opened: Open, method: str | None) -> None:
             assert counts.entries == counts.matched
             assert (counts.direct, counts.shared) == (0, 12 * counts.matched)
         assert counts.wasted == counts.direct + counts.shared - counts.pairs
-        assert sum(s.got.filtered + s.got.repeated for s in setting.subscribers.values()) == counts.wasted
+        assert (
+            sum(s.counts.filtered + s.counts.repeated for s in setting.subscribers.values()) == counts.wasted
+        )
 
     asyncio.run(run())
 
@@ -142,7 +144,7 @@ def test_one_that_never_reads_and_one_that_wants_everything(opened: Open) -> Non
             ids = await setting.publish(events)
             await setting.end({name: len(found) for name, found in expected.items()})
             assert len(expected["all"]) == len(events)
-            assert lazy.got.dropped == len(events) - 10
+            assert lazy.counts.dropped == len(events) - 10
             await lazy.aclose()
             assert len(await lazy.take(100)) == 10
         for name, numbers in expected.items():

@@ -210,7 +210,7 @@ def test_a_frame_that_a_server_does_not_take_goes_in_parts(
 
     asyncio.run(run())
     assert caplog.text.count("an event ") == 1
-    assert "exceeds the server's max_payload" in caplog.text
+    assert "max_payload" in caplog.text
 
 
 @pytest.mark.parametrize(

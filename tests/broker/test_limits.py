@@ -255,9 +255,7 @@ def test_a_node_holds_publishers_to_their_rate(tmp_path: Path) -> None:
                 await fast.publish({"price": price})
             await slow.publish({"price": 100})
             await slow.flush()
-            with pytest.raises(
-                PaceError, match=r"^20 events of 'fast' from .* sends more than 5 events a second"
-            ):
+            with pytest.raises(PaceError, match=r"'fast': 20 events .* 5 events a second"):
                 await fast.flush()
             found = [event.data["price"] for event in await ann.take(100)]
             while 100 not in found:

@@ -65,7 +65,7 @@ def test_answers_of_the_server_change_nothing(nats_url: str, tmp_path: Path) -> 
             await bob.aclose()
             streams = node._streams
             assert streams is not None
-            left = [each.subject async for each in streams.newest(streams.at, of.position("ann"))]
+            left = [each.subject async for each in streams.last_messages(streams.at, of.position("ann"))]
             assert left == []  # what nobody reads was swept
         await one.aclose()
 

@@ -212,7 +212,7 @@ def test_memory_needs_room() -> None:
 def test_a_nats_server_that_is_not_there() -> None:
     with pytest.raises(TransportError, match=r"no NATS server answers at nats://127\.0\.0\.1:1 within 0.3 s"):
         asyncio.run(NatsTransport.connect("nats://127.0.0.1:1", patience=0.3))
-    with pytest.raises(ParameterError, match="servers is ' , '; name one, as nats://host:4222"):
+    with pytest.raises(ParameterError, match="' , '"):
         asyncio.run(NatsTransport.connect(" , "))
 
 
@@ -221,7 +221,7 @@ def test_what_a_server_does_not_take(nats_url: str) -> None:
     async def run() -> None:
         transport = await NatsTransport.connect(nats_url)
         try:
-            with pytest.raises(ParameterError, match=r"payload of 1,048,577 bytes exceeds .* of 1,048,576"):
+            with pytest.raises(ParameterError, match=r"1,048,577 .*1,048,576"):
                 await transport.publish("news", bytes((1 << 20) + 1))
         finally:
             await transport.aclose()

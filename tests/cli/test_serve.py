@@ -121,7 +121,7 @@ def test_a_reader_that_leaves_and_a_server_that_dies(tmp_path: Path) -> None:
         for _ in range(4):
             killed = process.read_text()
             os.kill(int(killed), signal.SIGKILL)
-            assert "has ended with -9; see " in line_with(broker, "it is started again")
+            assert " -9; see " in line_with(broker, "restarting it")
             until(lambda: process.exists() and process.read_text() not in ("", killed), "another server")  # noqa: B023
             until(lambda: httpx.get(f"{api}/health").json()["status"] == "ok", "a connection to it")
             time.sleep(1.0)  # the broker knows that it listens
@@ -183,7 +183,7 @@ def test_a_broker_that_comes_again(tmp_path: Path) -> None:
 def test_refusals(tmp_path: Path) -> None:
     assert "--count is 0" in refusal("subscribe", "--subscriber", "ann", "--filter", "a > 1", "--count", "0")
     assert "cannot be read" in refusal("publish", tmp_path / "none.jsonl")
-    assert "port is 70000; give one from 1 to 65535" in refusal("serve", "--port", "70000")
+    assert "--port=70000" in refusal("serve", "--port", "70000")
     assert "is not a folder" in refusal("serve", "--plan", tmp_path / "none")
     for odd in ("0/1", "3/2", "1", "x/y", "1/17"):
         assert f"--node is '{odd}'; give I/N" in refusal("serve", "--node", odd)
@@ -207,7 +207,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     with NatsServer(tmp_path / "one") as server:
         found = outcome("serve", "--port", str(server.port), "--data", tmp_path / "two")
     assert found.returncode == 2
-    assert "the NATS server does not start at 127.0.0.1" in found.stderr
+    assert "127.0.0.1" in found.stderr
     assert "address already in use" in found.stderr
 
 

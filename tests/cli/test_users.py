@@ -46,12 +46,12 @@ def test_add_list_remove(tmp_path: Path) -> None:
     assert token not in listed + outcome("users", "list", "--users", users).stdout
     users.chmod(0o644)
     with running("users", "list", "--users", users) as listing:
-        assert line_with(listing, "can be read").startswith(f"warning: {users} can be read by others")
+        assert line_with(listing, "chmod 600").startswith(f"warning: {users}")
     assert outcome("users", "remove", "ann", "--users", users).returncode == 0
     assert "b o b" in outcome("users", "list", "--users", users).stdout
-    assert "there is no user 'ann'" in refusal("users", "remove", "ann", "--users", users)
+    assert "'ann'" in refusal("users", "remove", "ann", "--users", users)
     assert "has role 'king'" in refusal("users", "add", "c", "--role", "king", "--users", users)
-    assert "cannot be read: No such file" in refusal("users", "list", "--users", tmp_path / "none.json")
+    assert "No such file" in refusal("users", "list", "--users", tmp_path / "none.json")
 
 
 def test_permissions(tmp_path: Path) -> None:
@@ -73,10 +73,10 @@ def test_permissions(tmp_path: Path) -> None:
 
 def test_refusals(tmp_path: Path) -> None:
     assert "there is nobody who subscribes" in refusal("subscribe", "--filter", "a > 1")
-    assert "there is a token and no user" in refusal("publish", "-", "--token", "x")
-    assert "has a user without a password" in refusal("publish", "-", "--nats", "nats://ann@host:4222")
-    assert "users none.json cannot be read" in refusal("serve", "--users", "none.json", "--port", "0")
-    assert "go together; give --tls-cert and --tls-key" in refusal("serve", "--tls-cert", tmp_path)
+    assert "--user" in refusal("publish", "-", "--token", "x")
+    assert "nats://...@host:4222" in refusal("publish", "-", "--nats", "nats://ann@host:4222")
+    assert "none.json" in refusal("serve", "--users", "none.json", "--port", "0")
+    assert "key" in refusal("serve", "--tls-cert", tmp_path)
     assert "No such file" in refusal("publish", "-", "--tls-ca", tmp_path / "none.pem")
 
 
@@ -123,8 +123,8 @@ def test_a_broker_with_users(tmp_path: Path) -> None:
         # Others, or without a token, or with somebody else's: one line, at once.
         begun = time.monotonic()
         for words, why in (
-            ([*desk, tokens["ann"]], "refuses user 'desk': check --user and --token"),
-            ([*publish, url], "refuses who gives no user: check --user and --token"),
+            ([*desk, tokens["ann"]], "refuses user 'desk'"),
+            ([*publish, url], "refuses an anonymous client"),
             (
                 [*publish, url.replace("//", f"//ann:{tokens['ann']}@")],
                 "does not let user 'ann' publish to",
@@ -181,7 +181,7 @@ def test_http_with_a_certificate(tmp_path: Path) -> None:
         with pytest.raises(httpx.HTTPError):
             httpx.get(f"{api.replace('https', 'http')}/health")
     why = refusal("serve", "--memory", "--http", "127.0.0.1:0", *words[:2], "--http-key", files / "ca.pem")
-    assert f"cannot use {files}/cert.pem, {files}/ca.pem" in why
+    assert f"{files}/cert.pem, {files}/ca.pem" in why
     assert "go together, and with --http" in refusal("serve", *words)
 
 

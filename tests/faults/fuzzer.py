@@ -79,8 +79,8 @@ async def messages(url: str, seed: str, n_ingress: str, n_control: str, epoch: s
     await asking.start()
     streams = EventStreams(transport, Subjects("nc"))
     await streams.start()
-    rows = [(each.subject, each.payload) async for each in streams.newest(streams.at, "nc.at.store.*")]
-    known = RecordSubjects.found("nc", rows)
+    rows = [(each.subject, each.payload) async for each in streams.last_messages(streams.at, "nc.at.store.*")]
+    known = RecordSubjects.from_rows("nc", rows)
     assert known is not None
     left = ["in"] * int(n_ingress) + ["control"] * int(n_control)
     rng.shuffle(left)

@@ -47,7 +47,7 @@ def reloaded(folder: Path, load: Load, *, times: int = TIMES) -> Reloads:
     people = list(load.filters)
     with ExitStack() as stack:
         server = stack.enter_context(NatsServer(folder / "nats", users=guard.lines()))
-        guard.at(server)
+        guard.attach(server)
         client = stack.enter_context(Client("idle", server.url, folder, load, *people))
         client.start()
         seconds = asyncio.run(_changed(guard, people, times))

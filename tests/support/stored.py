@@ -35,7 +35,7 @@ async def broker(
     """Run a node that stores events, with a connection of its own."""
     transport = await NatsTransport.connect(url)
     subjects = Subjects(prefix)
-    streams = EventStreams(transport, subjects, most=most)
+    streams = EventStreams(transport, subjects, max_bytes=most)
     positions = Positions(streams, subjects)
     store = SubscriptionStore(folder / "subscriptions.db")
     desk = ControlPlane(transport, SubscriptionIndex(SCHEMA, store=store), prefix=prefix, positions=positions)

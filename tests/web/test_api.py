@@ -194,7 +194,7 @@ def test_who_sends_too_fast_is_told_to_slow_down() -> None:
         ):
             answer = await client.post("/events", json=[{"price": 1}] * 5, timeout=20)
             assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
-            assert answer.json()["detail"].startswith("3 events of ")
+            assert "3 events" in answer.json()["detail"]
         await node.stop()
 
     asyncio.run(run())

@@ -197,7 +197,7 @@ class NatsTransport:
         login = Login.of(servers, user, password, tls)
         faults = _Faults(login, refused)
         opening = partial(
-            NatsConnection.open, hear=faults.hear, timeout=PATIENCE, user=login.user or None,
+            NatsConnection.open, on_error=faults.hear, timeout=PATIENCE, user=login.user or None,
             password=login.password or None, tls=login.tls, name=name, inbox=inbox or "_INBOX",
         )  # fmt: skip
         made = cls(login, faults, opening, limit=limit)

@@ -59,11 +59,11 @@ def backup(
         narrowcast backup --data broker --out broker.tar.gz --nats nats://one:4222,nats://two:4222
     """
     from narrowcast.broker.security.tls import Tls
-    from narrowcast.broker.storage.backup_writer import draft, facts_of
+    from narrowcast.broker.storage.backup_writer import facts_of, open_backup_writer
     from narrowcast.broker.storage.broker_state import DeliveryGuarantee
     from narrowcast.broker.wire import Subjects
 
-    with options.bars() as progress, draft(data, out) as made:
+    with options.bars() as progress, open_backup_writer(data, out) as made:
         at = progress.add_task("begin", total=None)
 
         def tell(text: str) -> None:
@@ -114,7 +114,7 @@ async def _take(made: BackupWriter, who: Login, prefix: str, tell: Tell) -> bool
         broker_options.connected(who, "narrowcast backup", prefix) as transport,
         StreamSnapshots(transport, Subjects(prefix)) as snapshots,
     ):
-        there = await snapshots.there()
+        there = await snapshots.existing()
         if not there:
             return False
         for name in snapshots.names:
@@ -124,11 +124,11 @@ async def _take(made: BackupWriter, who: Login, prefix: str, tell: Tell) -> bool
                 )
             tell(f"take {name}")
             if name == snapshots.streams.at:
-                made.stored(*await snapshots.records(name))
+                made.add_stream(*await snapshots.save_records(name))
                 continue
-            path = made.file(member_of(name))
+            path = made.path_of(member_of(name))
             with writing(path), path.open("wb") as file:
-                made.stored(await snapshots.take(name, file.write))
+                made.add_stream(await snapshots.save(name, file.write))
     return True
 
 

@@ -196,9 +196,9 @@ class BrokerRunner:
         working = asyncio.create_task(node.wait())
         while not (await asyncio.wait({working}, timeout=_LOOK))[0]:
             if self.server is not None:
-                await asyncio.to_thread(self.server.keep)
+                await asyncio.to_thread(self.server.ensure_running)
                 if self.kept.stores:
-                    await refusing.say(await asyncio.to_thread(self.server.mend))
+                    await refusing.say(await asyncio.to_thread(self.server.restart_if_unhealthy))
         await working
 
     async def _end(self, node: Node) -> None:

@@ -127,7 +127,7 @@ async def _replay(kept: DeadLetters, reason: str, who: Login, prefix: str, done:
                 for letter in some:
                     await _unhurried(publisher.publish, letter.payload)
                 await _unhurried(publisher.settle)
-                kept.forget([letter.letter for letter in some])
+                kept.remove([letter.letter for letter in some])
                 done.append(len(some))
                 after = some[-1].letter
         finally:

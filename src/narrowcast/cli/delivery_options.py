@@ -56,7 +56,7 @@ class DeliveryOptions:
             Whether there is no server at all.
         """
         from narrowcast.broker.storage.broker_state import DeliveryGuarantee
-        from narrowcast.broker.storage.streams import MOST
+        from narrowcast.broker.storage.streams import MAX_BYTES
 
         try:
             wanted = None if asked is None else DeliveryGuarantee(asked)
@@ -72,10 +72,10 @@ class DeliveryOptions:
         if not 1 <= replicas <= 5:
             raise ParameterError(f"--replicas is {replicas}; give 1 to 5 servers")
         if most is None:
-            most = MOST
+            most = MAX_BYTES
             if own is not None:
                 own.mkdir(parents=True, exist_ok=True)
-                most = max(_LEAST, min(MOST, shutil.disk_usage(own).free // 2))
+                most = max(_LEAST, min(MAX_BYTES, shutil.disk_usage(own).free // 2))
         return cls(found, keep, most, replicas)
 
     @property
@@ -91,5 +91,5 @@ class DeliveryOptions:
         from narrowcast.broker.wire import Subjects
 
         return EventStreams(
-            transport, Subjects(prefix), keep=self.keep, most=self.most, replicas=self.replicas
+            transport, Subjects(prefix), retention=self.keep, max_bytes=self.most, replicas=self.replicas
         )

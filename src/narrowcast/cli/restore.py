@@ -68,10 +68,10 @@ def restore(
 
         narrowcast restore broker.tar.gz --data broker --nats nats://one:4222
     """
-    from narrowcast.broker.storage.backup import read
+    from narrowcast.broker.storage.backup import read_backup
 
     if dry_run:
-        found = read(file)
+        found = read_backup(file)
         show("restore", file, file.stat().st_size, found, as_json=as_json, restored=False)
         return
     if data is None:
@@ -91,7 +91,7 @@ def restore(
         except OSError as error:
             raise TableError(f"cannot write {data}: {error.strerror}; name another folder") from error
         try:
-            found, size = read(file, aside), file.stat().st_size
+            found, size = read_backup(file, aside), file.stat().st_size
             old = _put(found, aside, data, who, tell, force=force)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
@@ -154,7 +154,7 @@ async def _give(
 ) -> Path | None:
     """Let a server have all streams, and do something then; where either fails, it has none of them."""
     from narrowcast.broker.storage.backup import member_of, positions_in
-    from narrowcast.broker.storage.positions import renewed
+    from narrowcast.broker.storage.positions import renew_records
     from narrowcast.broker.storage.stream_snapshots import StreamSnapshots
     from narrowcast.broker.wire import Subjects
 
@@ -165,7 +165,7 @@ async def _give(
     ):
         if odd := {each.name for each in found.streams} ^ set(snapshots.names):
             raise InputError(f"the backup is not whole: {min(odd)} is missing, or of another broker")
-        if there := await snapshots.there():
+        if there := await snapshots.existing():
             raise InputError(
                 f"the NATS server at {who.where} has stream {there[0]} already; remove it with all that it "
                 "holds, or name another server"
@@ -176,11 +176,11 @@ async def _give(
                 tell(f"restore {each.name}")
                 given.append(each.name)
                 if each.name == snapshots.streams.at:
-                    records = renewed(positions_in(folder, found), found.prefix)
-                    await snapshots.give_records(each, records)
+                    records = renew_records(positions_in(folder, found), found.prefix)
+                    await snapshots.restore_records(each, records)
                     continue
                 with (folder / member_of(each.name)).open("rb") as file:
-                    await snapshots.give(each, file.read)
+                    await snapshots.restore(each, file.read)
             return then()
         except BaseException:
             for name in given:

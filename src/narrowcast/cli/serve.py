@@ -280,10 +280,10 @@ def serve(
                     tls=Tls(tls_ca, tls_cert, tls_key),
                 )
             )
-            own = server.tls.own() if tls_cert is not None else None
+            own = server.tls.own_context() if tls_cert is not None else None
             who = Login([server.url], server.user, server.password, own)
             if guard is not None:
-                guard.at(server)
+                guard.attach(server)
         made = BrokerRunner(
             who=who,
             server=server,

@@ -40,9 +40,9 @@ def add(
 
         narrowcast users add desk --role publisher --role operator --users users.json
     """
-    from narrowcast.broker.security.users import Users, alone
+    from narrowcast.broker.security.users import Users, locked
 
-    with alone(users):
+    with locked(users):
         before = Users.read(users) if users.exists() else Users.of([])
         after, made = before.add(name, role)
         after.write(users)
@@ -76,7 +76,7 @@ def remove(name: Name, users: File) -> None:
 
         narrowcast users remove ann --users users.json
     """
-    from narrowcast.broker.security.users import Users, alone
+    from narrowcast.broker.security.users import Users, locked
 
-    with alone(users):
+    with locked(users):
         Users.read(users).remove(name).write(users)

@@ -1,4 +1,4 @@
-"""Client of JetStream's API: streams, consumers and stored messages, over any connection that can ask."""
+"""Client of the JetStream API (streams, consumers, stored messages) over any request-reply connection."""
 
 from __future__ import annotations
 
@@ -14,21 +14,31 @@ if TYPE_CHECKING:
 
 #: Header with the key of a message: a stream stores a key once within its `duplicate_window`.
 ID = "Nats-Msg-Id"
-#: Subjects of requests, and what the subjects begin with where messages of consumers are acknowledged.
+#: Prefixes of the subjects of requests, and of those at which messages of consumers are acknowledged.
 API, ACK = "$JS.API.", "$JS.ACK."
 #: Nanoseconds in a second: durations of configurations are in nanoseconds.
 NANO = 1_000_000_000
-#: Codes of reasons to refuse a request: a stream of another configuration, one that is there already, and an
-#: account without JetStream.
+#: Error codes of refused requests: the stream exists with another configuration, the stream exists, and the
+#: account has no JetStream.
 _OTHER_CONFIG, STREAM_EXISTS, NO_ACCOUNT = 10058, 10130, 10039
-#: Codes of reasons to refuse a message for good: it is larger than the stream or the server takes.
+#: Error codes of messages that can never be stored: larger than the stream or the server accepts.
 TOO_LARGE = (10054, 10097)
-#: Status of a response about a stream, consumer or message that is not there.
+#: Status of a response about a stream, consumer or message that does not exist.
 _ABSENT = 404
 
 
 class StreamPosition(NamedTuple):
-    """Sequence numbers of a delivered message in its stream and consumer, messages after it, and its time."""
+    """Position of a delivered message.
+
+    Parameters
+    ----------
+    stream, consumer
+        Sequence numbers of the message in its stream, and among the messages sent by its consumer.
+    pending
+        Messages that the consumer has still to send.
+    nanoseconds
+        Time at which the message was stored, in nanoseconds of Unix time.
+    """
 
     stream: int
     consumer: int
@@ -37,22 +47,22 @@ class StreamPosition(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """When it was stored, in seconds of Unix time."""
+        """Time at which the message was stored, in seconds of Unix time."""
         return self.nanoseconds / NANO
 
 
 def delivery_of(reply: str) -> StreamPosition:
-    """Parse the subject at which a message of a consumer is acknowledged.
+    """Parse the reply subject of a message from a consumer, at which it is acknowledged.
 
     Raises
     ------
     TransportError
-        When it is no such subject.
+        When it is another kind of subject.
 
     Examples
     --------
     >>> delivery_of("$JS.ACK.nc_in.node.1.17.4.1700000000000000000.9")
-    Delivery(stream=17, consumer=4, pending=9, nanoseconds=1700000000000000000)
+    StreamPosition(stream=17, consumer=4, pending=9, nanoseconds=1700000000000000000)
     >>> delivery_of("$JS.ACK._.hash.nc_in.node.1.17.4.1700000000000000000.9.token").stream
     17
     """
@@ -61,12 +71,17 @@ def delivery_of(reply: str) -> StreamPosition:
     try:
         stream, consumer, nanoseconds, pending = map(int, words[first : first + 4])
     except ValueError as error:
-        raise TransportError(f"a message of a stream comes with {reply!r:.100}, which is no place") from error
+        raise TransportError(
+            f"reply={reply!r:.100}: must be an acknowledgement subject of JetStream",
+            parameter="reply",
+            value=reply,
+            limit="an acknowledgement subject of JetStream",
+        ) from error
     return StreamPosition(stream, consumer, pending, nanoseconds)
 
 
 def refusal_of(response: bytes, verb: str = "") -> RefusedError | None:
-    """Return why JetStream refused a request or did not store a message; None where it did what was asked.
+    """Return the error in a response of JetStream to a request or a message; None if it succeeded.
 
     Examples
     --------
@@ -91,13 +106,13 @@ def refusal_of(response: bytes, verb: str = "") -> RefusedError | None:
 class JetStream:
     """Streams, consumers and stored messages of a server.
 
-    All methods raise `RefusedError` when the server refuses, and whatever `request` raises. What is not there
-    is None to read and no error to delete.
+    All methods raise `RefusedError` when the server refuses, and the errors of `request`. Reading a stream,
+    consumer or message that does not exist returns None, and deleting it does nothing.
 
     Parameters
     ----------
     request
-        Publishes a payload to a subject and returns the response.
+        Sends a payload to a subject and returns the response.
     """
 
     def __init__(self, request: Callable[[str, bytes], Awaitable[bytes]]) -> None:
@@ -113,7 +128,7 @@ class JetStream:
         return found
 
     async def _call(self, verb: str, body: dict[str, Any] | None = None) -> dict[str, Any] | None:
-        """Return the response to a request, or None when what it is about is not there."""
+        """Send a request; return the response, or None if its stream, consumer or message does not exist."""
         try:
             return await self.call(verb, body)
         except RefusedError as error:
@@ -124,7 +139,7 @@ class JetStream:
     # ---- streams
 
     async def ensure_stream(self, config: dict[str, Any]) -> None:
-        """Create a stream, or update the configuration of one that is there."""
+        """Create a stream, or update the configuration of an existing one."""
         try:
             await self.call(f"STREAM.CREATE.{config['name']}", config)
         except RefusedError as error:
@@ -133,11 +148,11 @@ class JetStream:
             await self.call(f"STREAM.UPDATE.{config['name']}", config)
 
     async def stream_info(self, stream: str, *, deleted: bool = False) -> dict[str, Any] | None:
-        """Return configuration and state of a stream, with the numbers of `deleted` messages if wanted."""
+        """Return configuration and state of a stream; with `deleted` also the numbers of deleted messages."""
         return await self._call(f"STREAM.INFO.{stream}", {"deleted_details": True} if deleted else None)
 
     async def stream_names(self) -> list[str]:
-        """Return names of streams: all of them, or the first page where there are very many."""
+        """Return the names of streams; only the first page if the server has very many."""
         return list((await self.call("STREAM.NAMES", {"offset": 0})).get("streams") or [])
 
     async def delete_stream(self, stream: str) -> None:
@@ -147,17 +162,17 @@ class JetStream:
     # ---- stored messages
 
     async def get(self, stream: str, subject: str) -> bytes | None:
-        """Return the last message of a subject."""
+        """Return the payload of the last message of a subject."""
         found = await self._call(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})
         return None if found is None else msgspec.convert(found["message"].get("data", ""), bytes)
 
     async def following(self, stream: str, subject: str, after: int) -> int | None:
-        """Return the sequence number of the first message of a subject behind a number."""
+        """Return the sequence number of the first message of a subject after a sequence number."""
         found = await self._call(f"STREAM.MSG.GET.{stream}", {"seq": after + 1, "next_by_subj": subject})
         return None if found is None else int(found["message"]["seq"])
 
     async def purge(self, stream: str, **which: Any) -> None:
-        """Delete messages of a stream: those before a sequence number `seq`, or of a subject `filter`."""
+        """Delete messages of a stream: those before the sequence number `seq`, or of the subject `filter`."""
         await self._call(f"STREAM.PURGE.{stream}", which)
 
     # ---- consumers
@@ -172,10 +187,20 @@ class JetStream:
         kept_s: float | None = None,
         **config: Any,
     ) -> dict[str, Any]:
-        """Create a consumer of subjects or patterns, or of all, and return what the server reports of it.
+        """Create a consumer, and return its configuration and state.
 
-        It begins at the sequence number `start`, or as `deliver_policy` in `config` says; all of `config` is
-        by the names of JetStream. After `kept_s` seconds without a reader the server forgets it, where given.
+        Parameters
+        ----------
+        stream, name
+            Names of the stream and the consumer (default: a name chosen by the server).
+        start
+            Sequence number of the first message (default: by `deliver_policy` in `config`).
+        subjects
+            Subjects or patterns to receive (default: all).
+        kept_s
+            Seconds without a reader after which the server removes the consumer (default: never).
+        **config
+            Further configuration, by its names in JetStream.
         """
         if name:
             config["name"] = name

@@ -1,4 +1,4 @@
-"""One connection to one NATS server."""
+"""Connection to one NATS server."""
 
 from __future__ import annotations
 
@@ -29,56 +29,56 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-#: Seconds that one step of connecting may take, that closing may take, and that where there is no connection:
-#: nats-py never reports that one is closed that could not agree on TLS.
+#: Timeouts in seconds: for a step of connecting, for closing, and for closing without a connection, since
+#: nats-py never reports the end of a connection whose TLS handshake failed.
 _CONNECT, _CLOSE, _GIVE_UP = 2, 2.0, 0.5
-#: Seconds between two pings, and how many of them may stay unanswered.
+#: Seconds between two pings, and the number of unanswered pings after which the connection is lost.
 _PING, _PINGS = 3, 2
-#: Seconds between two checks whether the connection is lost: nats-py does not always call back.
+#: Seconds between two checks whether the connection is lost, since nats-py does not always report it.
 _CHECK = 0.1
-#: Bytes that may wait to be written before `publish` waits, and seconds between two checks of that.
+#: Unwritten bytes at which `publish` waits, and seconds between two checks of their number.
 _PENDING, _WRITE = 2 << 20, 0.001
-#: Messages and bytes that may wait in a bounded subscription.
+#: Messages and bytes that may wait in the queue of a bounded subscription.
 _MESSAGES, _BYTES = 1 << 19, 1 << 27
-#: Seconds that a request to JetStream may take, and a flush that nobody waits for any more.
+#: Timeouts in seconds: of a request to JetStream, and of a flush, which is not cancelled earlier.
 ASKED, _LONG = 5.0, 3600
-#: What to do about a server without TLS.
-_PLAIN = "give it a certificate, or leave --tls-ca out"
+#: The fix for a server without TLS.
+_PLAIN = "give the server a certificate, or connect without TLS"
 
 
 class _Client(Client):
-    """Client of nats-py that reads any bytes, and knows the password only once TLS has begun."""
+    """Client of nats-py that accepts any bytes, and gets the password only once TLS has begun."""
 
     def __init__(self) -> None:
         super().__init__()
-        #: What is set in `options` when TLS begins.
+        #: Options that are set when TLS begins.
         self.secrets: dict[str, str] = {}
         self.encrypted = False
-        self._ps = Parser(self)  # private, and there is no other way to replace the parser
+        self._ps = Parser(self)  # a private name: nats-py has no other way to replace the parser
 
     @property
     def ssl_context(self) -> ssl.SSLContext:
-        """The context of TLS, which is asked for when TLS begins, and only then."""
+        """The TLS context; nats-py reads it when TLS begins, and only then."""
         self.encrypted = True
         self.options.update(self.secrets)
         return super().ssl_context
 
 
 class NatsConnection:
-    """A connection to one server, from `open`. When it is lost, it stays lost: open another.
+    """A connection to one server, created by `open`; a lost connection is replaced by opening a new one.
 
-    It does not use the reconnecting of nats-py, which leaves connections open, cannot be ended at any moment,
-    and sends passwords and messages to a server that has no TLS any more.
+    It does not use the reconnection of nats-py, which leaves connections open, cannot be cancelled at any
+    moment, and sends passwords and messages to a server that no longer has TLS.
     """
 
-    def __init__(self, where: str, timeout: float, hear: Callable[[Exception], None] | None) -> None:
-        #: The server, for messages to users, and seconds to wait for its answers.
+    def __init__(self, where: str, timeout: float, on_error: Callable[[Exception], None] | None) -> None:
+        #: The server's address for messages, and the timeout of its answers in seconds.
         self.where, self.timeout = where, timeout
-        #: The last error that was reported while no call was waiting for it, such as a missing permission.
+        #: The last error that was reported outside of a call, such as a missing permission.
         self.problem: Exception | None = None
-        #: The JetStream of the server.
+        #: Client of the server's JetStream API.
         self.jetstream = JetStream(self.ask)
-        self._client, self._hear = _Client(), hear
+        self._client, self._on_error = _Client(), on_error
         self._opening = True
         self._closed = asyncio.Event()
         self._calls: set[asyncio.Task[Any]] = set()
@@ -90,7 +90,7 @@ class NatsConnection:
         *,
         where: str = "",
         timeout: float = ASKED,
-        hear: Callable[[Exception], None] | None = None,
+        on_error: Callable[[Exception], None] | None = None,
         user: str | None = None,
         password: str | None = None,
         tls: ssl.SSLContext | None = None,
@@ -101,11 +101,26 @@ class NatsConnection:
     ) -> Self:
         """Connect to a server, in one attempt.
 
-        Users see the server as `where`, and servers log the connection as `name`. `timeout` is in seconds,
-        for answers of JetStream and for a flush. `hear` is called with errors that no call raises: missing
-        permissions and dropped messages. With `tls` the password is only sent encrypted, and `hostname` is
-        the name in the certificate. `credentials` is the path of a credentials file, and `inbox` the prefix
-        of subjects for answers.
+        Parameters
+        ----------
+        server
+            URL of the server.
+        where
+            Address of the server for messages (default: the URL).
+        timeout
+            Timeout in seconds of answers of JetStream and of a flush.
+        on_error
+            Called with errors that no call raises: missing permissions and dropped messages.
+        user, password
+            Credentials.
+        tls, hostname
+            TLS context, with which the password is only sent encrypted, and the name in the certificate.
+        credentials
+            Path of a credentials file.
+        name
+            Name of the connection in the server's log.
+        inbox
+            Prefix of the subjects for answers.
 
         Raises
         ------
@@ -114,7 +129,7 @@ class NatsConnection:
         ImportError
             When credentials need a package that is not installed.
         """
-        made = cls(where or server, timeout, hear)
+        made = cls(where or server, timeout, on_error)
         client, task = made._client, asyncio.current_task()
         cancelled = task.cancelling() if task else 0
         if tls is not None and password is not None:
@@ -128,10 +143,10 @@ class NatsConnection:
             )  # fmt: skip
             made._check()
         except BaseException as error:
-            # The server has greeted, and refused a login without a password.
+            # The server sent its greeting, and refused a login without a password.
             plain = tls is not None and not client.encrypted and client.client_id is not None
             await made.close()
-            if task and task.cancelling() > cancelled:  # which nats-py may have taken for another error
+            if task and task.cancelling() > cancelled:  # nats-py may report it as another error
                 raise asyncio.CancelledError from error
             if plain and isinstance(error, Exception):
                 raise PlainError(_PLAIN) from error
@@ -145,37 +160,37 @@ class NatsConnection:
         return made
 
     async def _note(self, error: Exception) -> None:
-        """Keep an error of nats-py; while connecting it ends the attempt."""
+        """Record an error of nats-py; while connecting, raise it to end the attempt."""
         if self._opening:
             raise error
         if isinstance(error, nats.errors.SlowConsumerError):
             error = DroppedError(first_line(error))
         else:
             self.problem = error
-        if self._hear is not None:
-            self._hear(error)
+        if self._on_error is not None:
+            self._on_error(error)
 
     async def _end(self) -> None:
         self._closed.set()
 
     @property
     def lost(self) -> bool:
-        """Whether it no longer works."""
+        """Whether the connection is lost or closed."""
         return not self._client.is_connected
 
     @property
     def last_error(self) -> Exception | None:
-        """The error that ended it, if one did."""
+        """The error that ended the connection, if any."""
         return self._client.last_error
 
     @property
     def max_payload(self) -> int:
-        """Bytes that the server takes in one message, with its headers."""
+        """Bytes of the largest message that the server accepts, with headers."""
         return self._client.max_payload
 
     @property
     def discovered(self) -> list[tuple[str, str | None]]:
-        """URLs (scheme and place) and host names of other servers of the cluster."""
+        """URLs and host names of the other servers of the cluster."""
         return [(f"{uri.scheme}://{uri.netloc}", uri.hostname) for uri in self._client.discovered_servers]
 
     def inbox(self) -> str:
@@ -183,16 +198,16 @@ class NatsConnection:
         return self._client.new_inbox()
 
     async def publish(self, subject: str, payload: bytes, reply: str = "", key: str = "") -> None:
-        """Send a message; it may not have arrived yet. Streams store one message per key.
+        """Send a message, without waiting until it arrives. Streams store one message per key.
 
         Raises
         ------
         LostError
             When the connection is lost.
         ParameterError
-            When the server takes no message of that size.
+            When the message is larger than the server accepts.
         """
-        # nats-py would wait for its writer without end when the connection is lost meanwhile.
+        # nats-py would wait for its writer forever when the connection is lost meanwhile.
         while self._client.pending_data_size > _PENDING:
             self._check()
             await asyncio.sleep(_WRITE)
@@ -200,54 +215,73 @@ class NatsConnection:
             await self._client.publish(subject, payload, reply, {ID: key} if key else None)
         except nats.errors.MaxPayloadError as error:
             raise ParameterError(
-                f"payload of {len(payload):,} bytes exceeds the server's max_payload of "
-                f"{self.max_payload:,}; send less at once"
+                f"payload of {len(payload):,} bytes: must be at most {self.max_payload:,}, the "
+                "server's max_payload",
+                parameter="payload",
+                value=len(payload),
+                limit=f"at most {self.max_payload:,} bytes",
             ) from error
         except (nats.errors.Error, OSError) as error:
             self._check()
-            raise TransportError(f"cannot publish to {subject}: {first_line(error)}") from error
+            raise TransportError(f"subject {subject}: cannot publish: {first_line(error)}") from error
 
     async def subscribe(
-        self, subject: str, hear: Callable[[Msg], Awaitable[None]], *, bounded: bool = True
+        self, subject: str, handle: Callable[[Msg], Awaitable[None]], *, bounded: bool = True
     ) -> Subscription:
-        """Have each message under a subject passed to a function; `flush` ensures that the server knows.
+        """Subscribe to a subject or pattern; wait for `flush` to be sure that the server has subscribed.
 
-        Bounded subscriptions drop messages when too many wait, and report that to `hear` of the connection.
+        Parameters
+        ----------
+        subject
+            Subject or pattern.
+        handle
+            Called with each message.
+        bounded
+            Whether to drop messages when too many wait (524,288, or 128 MiB); the connection's `on_error` is
+            called with a `DroppedError` then.
         """
         messages, size = (_MESSAGES, _BYTES) if bounded else (0, 0)
         try:
             return await self._client.subscribe(
-                subject, cb=hear, pending_msgs_limit=messages, pending_bytes_limit=size
+                subject, cb=handle, pending_msgs_limit=messages, pending_bytes_limit=size
             )
         except (nats.errors.Error, OSError) as error:
             self._check()
-            raise TransportError(f"cannot subscribe to {subject}: {first_line(error)}") from error
+            raise TransportError(f"subject {subject}: cannot subscribe: {first_line(error)}") from error
 
     async def drain(self, feed: Subscription) -> None:
-        """End a subscription when all messages that have arrived are passed on."""
+        """End a subscription once all messages that have arrived are handled."""
         await self._finish(feed.drain())  # type: ignore[no-untyped-call]
 
     async def flush(self) -> None:
-        """Wait until the server has processed all that was published before."""
+        """Wait until the server has processed everything that was sent before."""
         await self._finish(self._flush())
 
     async def _flush(self) -> None:
-        if self._client.pending_data_size:  # a ping overtakes what is not written yet
+        if self._client.pending_data_size:  # a ping overtakes bytes that are not written yet
             await self._client.flush(_LONG)
         await self._client.flush(_LONG)
 
     async def ask(self, subject: str, payload: bytes) -> bytes:
-        """Return the answer of JetStream to a request."""
+        """Send a request to JetStream, and return the answer.
+
+        Raises
+        ------
+        LostError
+            When the connection is lost, or there is no answer in time.
+        TransportError
+            When the server has no JetStream.
+        """
         asked = min(ASKED, self.timeout)
         try:
             return bytes((await self._finish(self._client.request(subject, payload, timeout=asked))).data)
         except nats.errors.NoRespondersError as error:
             raise TransportError(
-                f"the server at {self.where} has no JetStream; start it with --jetstream, or name another"
+                f"NATS server {self.where}: JetStream is not enabled; enable it, or use another server"
             ) from error
 
     async def wait(self, event: asyncio.Event, seconds: float) -> bool:
-        """Wait for an event, and return whether it came in time."""
+        """Wait for an event at most `seconds`; return whether it is set."""
         end = time.monotonic() + seconds
         while not event.is_set() and time.monotonic() < end:
             self._check()
@@ -257,7 +291,7 @@ class NatsConnection:
         return event.is_set()
 
     async def close(self) -> None:
-        """Close it, with what waits to be sent; errors in doing so are ignored."""
+        """Send unwritten bytes and close the connection; errors are ignored."""
         patience = _GIVE_UP if self._opening or self.lost else _CLOSE
         self._opening = False
         for call in self._calls:
@@ -279,10 +313,10 @@ class NatsConnection:
             raise LostError(first_line(why) if why else "closed by the server")
 
     async def _finish(self, call: Coroutine[Any, Any, Answer]) -> Answer:
-        """Wait for a call of nats-py, until the connection is lost, and never cancel it.
+        """Wait for a call of nats-py, until the connection is lost, without ever cancelling it.
 
-        It does not end by itself when the connection is lost, and the answer to a flush that was cancelled
-        ends all reading.
+        Such a call does not end by itself when the connection is lost; and the answer to a cancelled flush
+        would end all reading.
         """
         task = asyncio.ensure_future(call)
         self._calls.add(task)
@@ -304,6 +338,6 @@ class NatsConnection:
 
 
 def _forget(done: asyncio.Task[Any]) -> None:
-    """Take note of how a task ended that nobody may be waiting for."""
+    """Retrieve the exception of a task, which asyncio would otherwise report as never retrieved."""
     if not done.cancelled():
         done.exception()

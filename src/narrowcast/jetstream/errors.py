@@ -1,4 +1,4 @@
-"""Errors of connections and of JetStream, for callers that try again or report them in their own words."""
+"""Errors of connections and of JetStream, for callers that retry or report them."""
 
 from __future__ import annotations
 
@@ -6,22 +6,30 @@ from narrowcast.errors import TransportError
 
 
 class LostError(Exception):
-    """The connection is lost; another may work."""
+    """The connection is lost; a new one may work."""
 
 
 class PlainError(OSError):
-    """The server has no TLS, although the connection has to be encrypted."""
+    """The server has no TLS, but the connection must be encrypted."""
 
 
 class DroppedError(Exception):
-    """A message found no room in the queue of a subscription, and is dropped."""
+    """A message was dropped, since the queue of a subscription was full."""
 
 
 class RefusedError(TransportError):
-    """JetStream refused a request, named by its verb, or a message.
+    """JetStream refused a request or a message.
 
-    `code` is the server's number for the reason, `absent` whether that is a stream, consumer or message that
-    is not there.
+    Parameters
+    ----------
+    description
+        Reason, in the server's words.
+    code
+        The server's number for the reason; 0 if unknown.
+    absent
+        Whether the reason is a stream, consumer or message that does not exist.
+    verb
+        Verb of the request, such as ``STREAM.INFO.orders``; empty for a message.
     """
 
     def __init__(self, description: str, code: int = 0, *, absent: bool = False, verb: str = "") -> None:

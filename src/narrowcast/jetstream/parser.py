@@ -1,4 +1,4 @@
-"""Parser for what a NATS server sends, which accepts any bytes that clients may have published."""
+"""Parser of the NATS protocol that accepts any bytes in subjects and headers."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from nats.errors import ProtocolError
 from nats.protocol import parser
 
 _CRLF = b"\r\n"
-#: How headers begin, without and with a status of the server.
+#: Beginning of headers, without and with a status of the server.
 _HEADERS, _STATUS = b"NATS/1.0\r\n", b"NATS/1.0 "
 
 
 class Parser(parser.Parser):
-    """Reads messages, and leaves all other verbs to nats-py.
+    """Parses messages itself, and passes all other verbs to the parser of nats-py.
 
-    Publishers choose subjects, reply subjects and headers. nats-py takes a form feed in a subject for the end
-    of a word, and stops reading at invalid UTF-8, so that one message, once stored, ends every connection.
-    Here invalid UTF-8 in a subject is replaced, and headers that nats-py cannot read are left out.
+    Publishers choose subjects, reply subjects and headers. The parser of nats-py ends a word of a subject at
+    a form feed, and fails at invalid UTF-8, so that a single stored message would end every connection. Here
+    invalid UTF-8 in a subject is replaced, and headers that nats-py cannot read are omitted.
 
-    It uses one private name of nats-py, `Client._process_msg`: what a parser calls with each message.
+    It uses one private name of nats-py, `Client._process_msg`, which a parser calls with each message.
     """
 
     def reset(self) -> None:
-        """Forget what has been received."""
+        """Discard all received bytes."""
         super().reset()
-        #: What is not processed yet, and how many bytes complete its first message.
+        #: Received bytes that are not processed yet, and the number of bytes of their first message.
         self._received: list[bytes] = []
         self._awaited = 0
 
     async def parse(self, data: bytes = b"") -> None:
-        """Process all complete messages and lines."""
+        """Process the received bytes up to the last complete message or line."""
         self._received.append(data)
         if self._awaited and sum(map(len, self._received)) < self._awaited:
             return
@@ -65,7 +65,7 @@ class Parser(parser.Parser):
 
 
 def _size(line: bytes) -> int:
-    """Return the bytes behind the line of a message."""
+    """Return the number of bytes after the line of a message."""
     try:
         return int(line.rpartition(b" ")[2])
     except ValueError as error:
@@ -78,7 +78,7 @@ def _text(subject: bytes) -> bytes:
 
 
 def _is_readable(headers: bytes) -> bool:
-    r"""Return whether nats-py can read headers; a status and its description have to be ASCII.
+    r"""Return whether nats-py can read these headers: a status and its description have to be ASCII.
 
     Examples
     --------

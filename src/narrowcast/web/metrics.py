@@ -125,7 +125,7 @@ class NodeMetrics(Collector):
             "narrowcast_letters_lost", "Those of them that are not kept, and why", labels=["why"]
         )
         lost.add_metric(["room"], kept.dropped)
-        lost.add_metric(["rate"], kept.passed)
+        lost.add_metric(["rate"], kept.n_skipped)
         yield lost
 
     def _got(self, got: SubscriberCounts) -> Iterable[Metric]:

@@ -1,4 +1,4 @@
-"""Programs without an event loop, against a broker in a process of its own."""
+"""Blocking clients, with a broker in a separate process."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from narrowcast.broker import Connection, ControlPlane, Node, SubscriptionIndex
 from narrowcast.broker.nats_transport import NatsTransport
 from narrowcast.errors import InputError, TransportError
+from support.errors import refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +51,7 @@ def test_publish_and_receive(broker: str) -> None:
         publisher = connection.publisher("p")
         publisher.publish({"price": 80}, {"price": 10}, b'{"price": 99}')
         assert [next(ann).data, next(ann).data] == [{"price": 80}, {"price": 99}]
-        with pytest.raises(InputError, match="cannot be used"):
+        with refused(InputError, "price >"):
             ann.subscribe("price >")
         ann.unsubscribe(number)
         publisher.publish({"price": 90})
@@ -59,24 +60,24 @@ def test_publish_and_receive(broker: str) -> None:
     connection.close()
 
 
-def test_nobody_there() -> None:
-    with pytest.raises(TransportError, match="no NATS server answers"):
+def test_no_server_is_an_error() -> None:
+    with refused(TransportError, "127.0.0.1:1"):
         Connection("nats://127.0.0.1:1", patience=0.2).open()
 
 
 def test_a_connection_that_is_not_open(nats_url: str) -> None:
     connection = Connection(nats_url)
-    with pytest.raises(TransportError, match="the connection is not open"):
+    with refused(TransportError, "open()"):
         connection.publisher()
     with connection:
         pass
-    with pytest.raises(TransportError, match="the connection is not open"):
+    with refused(TransportError, "open()"):
         connection.subscriber("ann")
-    with pytest.raises(TransportError, match="a connection is opened once"):
+    with refused(TransportError, "new Connection"):
         connection.open()
 
 
-def test_who_is_interrupted_takes_nothing(broker: str) -> None:
+def test_an_interrupted_read_loses_no_events(broker: str) -> None:
     with Connection(broker, prefix="blocking") as connection:
         reader = connection.subscriber("interrupted")
         reader.subscribe("price > 0")

@@ -1,4 +1,4 @@
-"""A reader gets everything once and in order, whatever is lost on the way."""
+"""Cursor: each message is read once and in order, whichever messages are lost."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ STRAY = "c3"
 
 
 class World:
-    """What is stored, and a reader whose subjects each have a queue of their own, as with nats-py.
+    """Stored messages, and a reader with one queue per subject, as with nats-py.
 
-    So has a replay: what it brings, each message with how many are to come, waits in one while live messages
-    are heard, or find no room. It brings messages of subjects that were joined before it was asked for; those
-    of others are somebody else's until then. Of a stray one it brings nothing ever: the reader listens to it,
-    but no node knows.
+    A replay has a queue, too: its messages, with the number still to come, wait there while live messages are
+    read or skipped. It contains subjects that were joined before it was requested. It never contains the
+    stray subject, which the reader has joined without the knowledge of any node.
     """
 
     def __init__(self, subjects: list[str], after: int, ahead: int, joined: list[str]) -> None:
@@ -30,7 +29,7 @@ class World:
         for number, subject in enumerate(subjects, 1):
             self.stored.append(Message(subject, b"", number=number, before=last.get(subject, 0)))
             last[subject] = number
-        self.cursor, self._first = Cursor(after, ahead=ahead), after
+        self.cursor, self._first = Cursor(after, max_buffered=ahead), after
         self.got: list[Message] = []
         self.sent = 0
         self._queues: dict[str, deque[Message]] = defaultdict(deque)
@@ -41,21 +40,21 @@ class World:
         self.wanted: list[int] = []
 
     def join(self, subject: str) -> None:
-        """Let the reader have a subject from now on, as `Subscriber._join` and `Reading.widen` do."""
+        """Join a subject, as `Subscriber._join_channels` and `StoredReader.restart_replay` do."""
         if subject not in self._joined:
             self.cursor.join(subject)
             self._joined.add(subject)
             if self.cursor.replaying:
-                self.cursor.lost()
+                self.cursor.mark_behind()
 
     def send(self, fate: str) -> None:
-        """Store and send the next message; it comes, is lost, or is lost with the connection."""
+        """Store and send the next message; it arrives, is lost, or is lost with the connection."""
         message = self.stored[self.sent]
         self.sent += 1
         if message.subject in self._joined and message.number > self._first:
             self.wanted.append(message.number)
         if fate == "cut":
-            self.cursor.lost()
+            self.cursor.mark_behind()
         elif fate == "comes" and message.subject in self._joined:
             self._queues[message.subject].append(message)
 
@@ -64,21 +63,21 @@ class World:
         queue = self._queues[subject]
         for _ in range(min(many, len(queue))):
             message = queue.popleft()
-            if message.number > self.cursor.after and not room:
-                self.cursor.forget(message)
+            if message.number > self.cursor.position and not room:
+                self.cursor.skip(message)
             else:
-                self.got += self.cursor.live(message)
+                self.got += self.cursor.on_live(message)
 
     def ask(self) -> None:
-        """Ask for a replay, if the reader is behind and none is under way; what has come is heard first."""
+        """Request a replay if the reader is behind and none is in progress; first read what has arrived."""
         if not self.cursor.behind or self.cursor.replaying:
             return
         for subject in list(self._queues):
             self.hear(subject, len(self._queues[subject]))
-        self._next, self._asked, self._brought = self.cursor.begin(), True, set(self._joined)
+        self._next, self._asked, self._brought = self.cursor.start_replay(), True, set(self._joined)
         self._coming.clear()
         if not self._left():
-            self.got += self.cursor.caught_up()
+            self.got += self.cursor.finish_replay()
 
     def _left(self) -> list[Message]:
         """Return what a replay has not brought yet of what is stored."""
@@ -86,7 +85,7 @@ class World:
         return [m for m in self.stored[self._next : self.sent] if m.subject in brought]
 
     def bring(self, many: int) -> None:
-        """Let the last replay bring so many messages, also when it is over; they are not heard yet."""
+        """Send this number of messages of the last replay, even if it has ended; they are not read yet."""
         for message in self._left()[:many] if self._asked else ():
             self._next = message.number
             self._coming.append((message, len(self._left())))
@@ -95,7 +94,7 @@ class World:
         """Let the reader hear what a replay has brought."""
         for _ in range(min(many, len(self._coming))):
             message, pending = self._coming.popleft()
-            self.got += self.cursor.replayed(message, pending=pending)
+            self.got += self.cursor.on_replayed(message, pending=pending)
 
     def settle(self) -> None:
         """Let everything come."""
@@ -109,7 +108,7 @@ class World:
             self.bring(100)
             if self.cursor.replaying and not self._coming:
                 assert STRAY in self._joined, "a replay waits for what never comes"
-                self.cursor.lost()  # a reader asks again when nothing comes for a while
+                self.cursor.mark_behind()  # a reader asks again when nothing comes for a while
             self.hear_replay(100)
 
 
@@ -145,14 +144,14 @@ def steps(subjects: list[str], fates: list[str]) -> st.SearchStrategy[list[Step]
     st.integers(1, 10),
     st.sampled_from([SUBJECTS, SUBJECTS[:1]]),
 )
-def test_everything_comes_once_and_in_order(
+def test_messages_are_read_once_and_in_order(
     drawn: list[Step], after: int, ahead: int, joined: list[str]
 ) -> None:
     check(drawn, after, ahead, joined)
 
 
 @given(steps(["to", STRAY], ["comes", "comes", "cut"]), st.integers(0, 8), st.integers(1, 10))
-def test_so_does_what_is_beside_a_channel_that_no_node_knows_of(
+def test_messages_are_read_beside_a_channel_unknown_to_nodes(
     drawn: list[Step], after: int, ahead: int
 ) -> None:
     check(drawn, after, ahead, [*SUBJECTS, STRAY])
@@ -160,7 +159,7 @@ def test_so_does_what_is_beside_a_channel_that_no_node_knows_of(
 
 def check(drawn: list[Step], after: int, ahead: int, joined: list[str]) -> None:
     """Compare what a reader gets with what it should."""
-    # Where something was lost and nobody told, one more of each comes at the end, so that it is missed.
+    # After an unnoticed loss one more message of each subject arrives, which reveals the gap.
     lost = any(step.fate == "lost" for step in drawn)
     world = World([*(step.subject for step in drawn), *SUBJECTS], after, ahead, joined)
     for step in drawn:
@@ -197,16 +196,16 @@ def message(number: int, before: int = 0, subject: str = "c") -> Message:
 
 def caught_up(after: int) -> Cursor:
     cursor = Cursor(after)
-    cursor.begin()
-    assert cursor.caught_up() == []
+    cursor.start_replay()
+    assert cursor.finish_replay() == []
     return cursor
 
 
-def test_a_channel_that_is_joined_begins_with_what_comes() -> None:
+def test_a_joined_channel_begins_with_the_next_message() -> None:
     cursor = caught_up(10)
     cursor.join("c")
-    assert [m.number for m in cursor.live(message(20, 15))] == [20]
-    assert cursor.live(message(30, 25)) == []
+    assert [m.number for m in cursor.on_live(message(20, 15))] == [20]
+    assert cursor.on_live(message(30, 25)) == []
     assert cursor.behind
 
 
@@ -214,83 +213,83 @@ def test_another_subject_may_overtake() -> None:
     cursor = caught_up(0)
     for subject, number in (("a", 2), ("b", 1), ("b", 3)):
         before = 1 if number == 3 else 0
-        assert cursor.live(message(number, before, subject)) != []
-    cursor.lost()
-    assert cursor.after == 3
+        assert cursor.on_live(message(number, before, subject)) != []
+    cursor.mark_behind()
+    assert cursor.position == 3
 
 
-def test_a_replay_that_is_over_brings_nothing_more() -> None:
+def test_a_finished_replay_returns_no_messages() -> None:
     """What a replay still brought when it was over, and found no room live, was lost until the next gap."""
     cursor = Cursor(0)
-    cursor.begin()
-    assert [m.number for m in cursor.replayed(message(1), pending=0)] == [1]
-    assert cursor.replayed(message(2), pending=0) == []  # it comes live too
-    cursor.forget(message(2, 1))
-    assert cursor.replayed(message(3), pending=0) == []
+    cursor.start_replay()
+    assert [m.number for m in cursor.on_replayed(message(1), pending=0)] == [1]
+    assert cursor.on_replayed(message(2), pending=0) == []  # it comes live too
+    cursor.skip(message(2, 1))
+    assert cursor.on_replayed(message(3), pending=0) == []
     assert cursor.behind
-    assert cursor.begin() == 1
-    assert [m.number for m in cursor.replayed(message(2), pending=1)] == [2]
+    assert cursor.start_replay() == 1
+    assert [m.number for m in cursor.on_replayed(message(2), pending=1)] == [2]
 
 
-def test_a_replay_goes_on_until_it_brings_what_was_forgotten() -> None:
-    """Else nobody would miss the last message of all."""
+def test_a_replay_continues_until_it_brings_skipped_messages() -> None:
+    """Otherwise the loss of the last message would remain unnoticed."""
     cursor = Cursor(0)
-    cursor.begin()
-    cursor.forget(message(2, 1))
-    assert [m.number for m in cursor.replayed(message(1), pending=0)] == [1]
+    cursor.start_replay()
+    cursor.skip(message(2, 1))
+    assert [m.number for m in cursor.on_replayed(message(1), pending=0)] == [1]
     assert cursor.behind
-    assert [m.number for m in cursor.replayed(message(2), pending=0)] == [2]
+    assert [m.number for m in cursor.on_replayed(message(2), pending=0)] == [2]
     assert not cursor.behind
 
 
-def test_a_new_replay_does_not_wait_for_what_was_forgotten_before_it() -> None:
-    """It would wait in vain when that was of a channel that is left."""
+def test_a_new_replay_does_not_wait_for_earlier_skipped_messages() -> None:
+    """It would wait forever for a skipped message of a channel that was left."""
     cursor = Cursor(0)
-    cursor.begin()
-    cursor.forget(message(5, 4))
+    cursor.start_replay()
+    cursor.skip(message(5, 4))
     cursor.leave("c")
-    assert cursor.caught_up() == []
+    assert cursor.finish_replay() == []
     assert cursor.behind
-    cursor.begin()
-    assert cursor.caught_up() == []
+    cursor.start_replay()
+    assert cursor.finish_replay() == []
     assert not cursor.behind
 
 
-def test_nothing_is_caught_up_by_a_replay_that_was_cut_off() -> None:
+def test_an_interrupted_replay_finishes_nothing() -> None:
     cursor = Cursor(0)
-    cursor.begin()
-    cursor.lost()
-    assert cursor.caught_up() == []
+    cursor.start_replay()
+    cursor.mark_behind()
+    assert cursor.finish_replay() == []
     assert cursor.behind
 
 
-def test_what_no_replay_brings_is_waited_for_no_longer() -> None:
+def test_messages_missing_from_a_replay_are_not_expected() -> None:
     """It expired, or is of a channel that no node knows of: replays were asked for again and again."""
     cursor = caught_up(10)
-    cursor.live(message(11, 0))
-    assert cursor.live(message(20, 15)) == []
-    assert cursor.begin() == 11
-    assert [m.number for m in cursor.replayed(message(18, subject="to"), pending=0)] == [18, 20]
+    cursor.on_live(message(11, 0))
+    assert cursor.on_live(message(20, 15)) == []
+    assert cursor.start_replay() == 11
+    assert [m.number for m in cursor.on_replayed(message(18, subject="to"), pending=0)] == [18, 20]
     assert not cursor.behind
 
 
-def test_what_was_read_of_a_subject_before_is_not_read_again() -> None:
+def test_messages_read_before_the_start_are_not_read_again() -> None:
     cursor = Cursor(10, last={"c": 30})
-    assert cursor.begin() == 10
+    assert cursor.start_replay() == 10
     found = [m for n, subject in ((20, "c"), (25, "to"), (30, "c"), (40, "c"))
-             for m in cursor.replayed(message(n, subject=subject), pending=40 - n)]  # fmt: skip
+             for m in cursor.on_replayed(message(n, subject=subject), pending=40 - n)]  # fmt: skip
     assert [m.number for m in found] == [25, 40]
 
 
-def test_a_channel_that_was_left_is_not_read_again() -> None:
+def test_a_left_channel_is_not_read_again() -> None:
     """A replay may begin before what was read of it."""
     cursor = caught_up(0)
-    cursor.live(message(5))
+    cursor.on_live(message(5))
     cursor.leave("c")
-    assert cursor.live(message(9, 7, "to")) == []
-    assert cursor.begin() == 0
-    found = [cursor.replayed(message(n, subject=subject), pending=9 - n)
+    assert cursor.on_live(message(9, 7, "to")) == []
+    assert cursor.start_replay() == 0
+    found = [cursor.on_replayed(message(n, subject=subject), pending=9 - n)
              for n, subject in ((5, "c"), (7, "to"), (9, "to"))]  # fmt: skip
     assert [m.number for some in found for m in some] == [7, 9]
     cursor.join("c")  # and is new when it is joined again
-    assert [m.number for m in cursor.live(message(20, 15))] == [20]
+    assert [m.number for m in cursor.on_live(message(20, 15))] == [20]

@@ -1,4 +1,4 @@
-"""Events in columns are the events: whatever goes where, and whatever comes again."""
+"""Frames contain the routed events, and repeated events are recognized."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from narrowcast.broker import ControlPlane, MemoryTransport, Node, Subscriber, SubscriptionIndex, wire
 from narrowcast.broker.clients.deduplication import EVENTS, Deduplicator
-from narrowcast.broker.clients.frames import halves
+from narrowcast.broker.clients.frames import split_frame
 from narrowcast.broker.clients.publisher import BATCH
 from narrowcast.broker.data import incoming_events
 from narrowcast.broker.data import node as node_of
@@ -22,6 +22,7 @@ from narrowcast.broker.data.incoming_events import IncomingEvents
 from narrowcast.broker.limits import LONGEST_NAME
 from narrowcast.broker.transport import Message
 from narrowcast.errors import InputError
+from support.errors import refused
 
 if TYPE_CHECKING:
     from hypothesis.strategies import DrawFn
@@ -49,9 +50,7 @@ def read(frame: wire.Frame) -> list[Entry]:
 
 
 @given(batches(), st.data())
-def test_every_place_gets_its_events_in_their_order(
-    some: list[wire.PublishedBatch], data: st.DataObject
-) -> None:
+def test_each_receiver_gets_its_events_in_order(some: list[wire.PublishedBatch], data: st.DataObject) -> None:
     entries, arrived = entries_of(some), IncomingEvents.of(some)
     assert len(arrived) == len(entries)
     pair = st.tuples(st.integers(0, 4), st.integers(0, max(0, len(entries) - 1)))
@@ -93,11 +92,11 @@ def test_a_frame_of_short_events_and_long_names_fits_a_message() -> None:
 
 
 @given(batches())
-def test_halves_of_a_frame_hold_its_events(some: list[wire.PublishedBatch]) -> None:
+def test_split_frames_contain_all_events(some: list[wire.PublishedBatch]) -> None:
     arrived = IncomingEvents.of(some)
     for _, part in arrived.parts(np.zeros(len(arrived), np.int64), np.arange(len(arrived))):
         frame = wire.Frame(-1, 1.5, *part)
-        first, second = halves(frame)
+        first, second = split_frame(frame)
         assert len(first.payloads) == len(frame.payloads) // 2
         assert read(first) + read(second) == read(frame)
         assert (first.exact, first.since) == (second.exact, second.since) == (-1, 1.5)
@@ -112,19 +111,22 @@ def test_halves_of_a_frame_hold_its_events(some: list[wire.PublishedBatch]) -> N
     ),
     st.booleans(),
 )
-def test_what_was_there_lately_is_known(arrive: list[tuple[str, list[int], int]], patient: bool) -> None:
+def test_recent_events_are_recognized(arrive: list[tuple[str, list[int], int]], patient: bool) -> None:
     """It is fresh if it was never there, and is not if it is among the last so many of its publisher.
 
     Unless that was longer ago than a while; with patience however long ago, where numbers are close.
     """
     now, seconds = 0, 10
-    seen, never = Deduplicator(events=5, seconds=seconds, patient=patient), defaultdict[str, set[int]](set)
+    seen, never = (
+        Deduplicator(events=5, seconds=seconds, active_time=patient),
+        defaultdict[str, set[int]](set),
+    )
     lately: defaultdict[str, deque[tuple[int, int]]] = defaultdict(lambda: deque(maxlen=5))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("narrowcast.broker.clients.deduplication.time.monotonic", lambda: float(now))
         for publisher, numbers, later in arrive:
             now += later
-            found = seen.fresh(publisher, numbers)
+            found = seen.register(publisher, numbers)
             flags = [True] * len(numbers) if found is None else found
             assert len(flags) == len(numbers)
             for number, fresh in zip(numbers, flags, strict=True):
@@ -137,74 +139,76 @@ def test_what_was_there_lately_is_known(arrive: list[tuple[str, list[int], int]]
                     lately[publisher].append((number, now))
 
 
-def test_many_events_and_then_a_while_forget_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_are_remembered_after_many_and_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("narrowcast.broker.clients.deduplication.time.monotonic", lambda: now)
     seen = Deduplicator(events=3, seconds=10)
-    seen.fresh("p", [0, 1])
+    seen.register("p", [0, 1])
     now = 9.0
-    seen.fresh("p", [2])  # so many that the next ones begin anew
+    seen.register("p", [2])  # the limit, after which a new generation begins
     now = 11.0
-    assert seen.fresh("p", [2]) == [False]  # a while since the first
+    assert seen.register("p", [2]) == [False]  # a while since the first
 
 
-def test_who_reads_slowly_knows_what_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two turns of a node that was killed, an event a second, of a publisher that starts anew in between."""
+def test_a_slow_reader_recognizes_repeated_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two turns of a killed node, one event per second, from a publisher that restarts in between."""
     now, events = 0.0, 40
     monkeypatch.setattr("narrowcast.broker.clients.deduplication.time.monotonic", lambda: now)
-    seen = Deduplicator(events=events, patient=True)
+    seen = Deduplicator(events=events, active_time=True)
     half, most = events // 2, 0
     for life in range(4):
         own = [10**18 * life + half + n for n in range(half)] + [10**18 * (life + 1) + n for n in range(half)]
         for numbers, flags in ((own, None), (own, [False])):  # and all of it again
             for number in numbers:
                 now += 1.0
-                assert seen.fresh("p", [number]) == flags
+                assert seen.register("p", [number]) == flags
                 most = max(most, len(seen))
     assert most <= 2 * events
     now += 1.0
-    assert seen.fresh("p", [half]) is None  # of long ago
+    assert seen.register("p", [half]) is None  # of long ago
 
 
-def test_little_is_kept_of_who_is_wanted_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rare_publishers_use_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("narrowcast.broker.clients.deduplication.time.monotonic", lambda: now)
-    seen = Deduplicator(events=1000, seconds=10, patient=True)
+    seen = Deduplicator(events=1000, seconds=10, active_time=True)
     for number in range(0, 100_000, 50):  # one of fifty, twenty a second
         now += 0.05
-        assert seen.fresh("p", [number]) is None
-        assert seen.fresh("p", [max(0, number - 1000)]) == [False]
+        assert seen.register("p", [number]) is None
+        assert seen.register("p", [max(0, number - 1000)]) == [False]
         assert len(seen) <= 2 * (200 + 1)
 
 
-def test_publishers_of_long_ago_are_forgotten() -> None:
+def test_silent_publishers_are_forgotten() -> None:
     seen = Deduplicator(publishers=2)
     for publisher in ("a", "b", "a", "c"):
-        seen.fresh(publisher, [1])
-    assert [seen.fresh(publisher, [1]) for publisher in ("a", "c")] == [[False], [False]]
-    assert seen.fresh("b", [1]) is None
+        seen.register(publisher, [1])
+    assert [seen.register(publisher, [1]) for publisher in ("a", "c")] == [[False], [False]]
+    assert seen.register("b", [1]) is None
 
 
-def test_no_more_is_kept_than_lately_came(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded_by_recent_events(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("narrowcast.broker.clients.deduplication.time.monotonic", lambda: now)
     seen = Deduplicator(seconds=10)
     most = 0
     for step in range(1000):
         now = step / 10
-        assert seen.fresh(f"p{step % 3}", [step, step + 1]) is None
+        assert seen.register(f"p{step % 3}", [step, step + 1]) is None
         most = max(most, len(seen))
         if step >= 30:  # three seconds ago
-            assert seen.fresh(f"p{step % 3}", [step - 30]) == [False]
+            assert seen.register(f"p{step % 3}", [step - 30]) == [False]
     assert most <= 20 * 2 * 10 + 20  # twenty a second, for twice ten of them
     now += 25
-    assert seen.fresh("q", [1]) is None
+    assert seen.register("q", [1]) is None
     assert len(seen) == 1  # publishers that are silent are forgotten
-    assert seen.fresh("q", [1]) == [False]
+    assert seen.register("q", [1]) == [False]
 
 
 @given(batches(), st.integers(1, 8))
-def test_a_turn_has_no_more_events_than_may_come_again(some: list[wire.PublishedBatch], most: int) -> None:
+def test_a_turn_has_at_most_the_events_that_may_be_repeated(
+    some: list[wire.PublishedBatch], most: int
+) -> None:
     node = Node(transport := MemoryTransport(), ControlPlane(transport, SubscriptionIndex()))
     messages = [Message(node.subjects.ingress(b.publisher, 16), wire.encode(b)) for b in some]
     messages.insert(len(messages) // 2, Message(node.subjects.ingress("p", 16), b"\x93 is none"))
@@ -219,11 +223,11 @@ def test_a_turn_has_no_more_events_than_may_come_again(some: list[wire.Published
         assert sum(own) + then[0] > most
 
 
-def test_what_comes_again_after_a_kill_is_remembered() -> None:
-    """A turn that a node was not done with, and the one before where that was not heard."""
+def test_events_repeated_after_a_crash_are_recognized() -> None:
+    """The unfinished turn of a node, and the one before if it was not acknowledged."""
     assert 2 * node_of.TURN <= EVENTS
     assert BATCH // len(b"{}") <= node_of.TURN  # one message of a publisher
-    assert wire.MOST <= node_of.TURN  # and of anybody
+    assert wire.MOST <= node_of.TURN  # and of any publisher
 
 
 @pytest.mark.parametrize(
@@ -234,12 +238,12 @@ def test_what_comes_again_after_a_kill_is_remembered() -> None:
         wire.Frame(-1, 0.0, [("p", 2), ("q", -1)], bytes(8), [b"x"]),
     ],
 )
-def test_columns_that_do_not_go_together(frame: wire.Frame) -> None:
-    with pytest.raises(InputError, match="columns of different lengths"):
+def test_columns_of_different_lengths_are_refused(frame: wire.Frame) -> None:
+    with refused(InputError):
         frame.check()
 
 
-def test_a_subscriber_passes_over_what_is_no_frame(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_subscriber_skips_invalid_frames(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         transport = MemoryTransport()
         node = Node(transport, ControlPlane(transport, SubscriptionIndex()))
@@ -257,4 +261,6 @@ def test_a_subscriber_passes_over_what_is_no_frame(caplog: pytest.LogCaptureFixt
         await node.stop()
 
     asyncio.run(run())
-    assert caplog.text.count("is passed over") == 4
+    skipped = [each for each in caplog.records if each.name == "narrowcast.broker.clients.frames"]
+    assert [each.levelname for each in skipped] == ["WARNING"] * 4
+    assert all("nc.out.to.ann" in each.getMessage() for each in skipped)

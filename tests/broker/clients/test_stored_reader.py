@@ -1,4 +1,4 @@
-"""A reader that begins anew is told once of what came before."""
+"""A restarted reader remembers the messages before its position once."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 from narrowcast.broker import MemoryTransport
 from narrowcast.broker.clients.request_client import RequestClient
 from narrowcast.broker.clients.stored_reader import StoredReader
-from narrowcast.broker.storage.positions import BEFORE
+from narrowcast.broker.storage.positions import REPLAY_MARGIN
 from narrowcast.broker.wire import Subjects
 from support.broker import PATIENCE
 
 if TYPE_CHECKING:
     from narrowcast.broker.transport import Message
 
-#: A place behind which there is something to read, and the last that is stored.
-AFTER, LAST = BEFORE + 100, BEFORE + 110
+#: The position of the reader, and the last stored message.
+AFTER, LAST = REPLAY_MARGIN + 100, REPLAY_MARGIN + 110
 
 
 class Broken:
-    """A reader; each replay for it breaks off behind a place, but for the last."""
+    """A receiver; each replay for it, except the last, is interrupted after a position."""
 
     def __init__(self, transport: MemoryTransport, subjects: Subjects, breaks: list[int]) -> None:
         self._transport, self._subjects, self._breaks = transport, subjects, breaks
@@ -33,14 +33,14 @@ class Broken:
     def accept(self, message: Message) -> None:
         self.read.append(message.number)
 
-    def remember(self, message: Message) -> None:
+    def mark_seen(self, message: Message) -> None:
         self.remembered.append(message.number)
 
-    def room(self) -> bool:
+    def has_room(self) -> bool:
         return True
 
-    async def replay(self, after: int, token: str) -> int:
-        """Replay all that is stored behind a place, or as far as it goes this time."""
+    async def request_replay(self, after: int, token: str) -> int:
+        """Replay what is stored after a position, up to the next interruption."""
         self.asked.append(after)
         end = self._breaks.pop(0) if self._breaks else LAST
         subject, to = self._subjects.stored(self._subjects.to("ann")), self._subjects.replay("ann")
@@ -48,12 +48,12 @@ class Broken:
             place = f"$JS.ACK.nc_out.ann.1.{number}.{i}.1700000000000000000.{LAST - number}"
             await self._transport.publish(f"{to}.{token}", subject.encode(), reply=place)
         if end < LAST and self.reading is not None:
-            self.reading.cursor.lost()
+            self.reading.cursor.mark_behind()
         return LAST - after
 
 
 def read(breaks: list[int]) -> Broken:
-    """Return what came of replays that break off."""
+    """Return the receiver after replays that are interrupted at these positions."""
 
     async def run() -> Broken:
         transport, subjects = MemoryTransport(), Subjects("nc")
@@ -75,16 +75,16 @@ def read(breaks: list[int]) -> Broken:
     return asyncio.run(run())
 
 
-def test_what_was_before_is_remembered_once() -> None:
-    """Another time later events would be forgotten for it, and come twice."""
+def test_events_before_the_start_are_remembered_once() -> None:
+    """A second time, later events would be forgotten, and delivered twice."""
     found = read([AFTER + 3, AFTER + 7])
-    assert found.asked == [AFTER - BEFORE, AFTER + 3, AFTER + 7]
-    assert found.remembered == list(range(AFTER - BEFORE + 1, AFTER + 1))
+    assert found.asked == [AFTER - REPLAY_MARGIN, AFTER + 3, AFTER + 7]
+    assert found.remembered == list(range(AFTER - REPLAY_MARGIN + 1, AFTER + 1))
     assert found.read == list(range(AFTER + 1, LAST + 1))
 
 
-def test_until_it_is_remembered_whole() -> None:
+def test_an_interrupted_first_replay_is_repeated() -> None:
     found = read([AFTER - 3])
-    assert found.asked == [AFTER - BEFORE] * 2
-    assert found.remembered[-BEFORE:] == list(range(AFTER - BEFORE + 1, AFTER + 1))
+    assert found.asked == [AFTER - REPLAY_MARGIN] * 2
+    assert found.remembered[-REPLAY_MARGIN:] == list(range(AFTER - REPLAY_MARGIN + 1, AFTER + 1))
     assert found.read == list(range(AFTER + 1, LAST + 1))

@@ -1,4 +1,4 @@
-"""What subscribers tell nodes of what they got, and that nothing anybody says or does ends a node."""
+"""Reports of subscribers to nodes, and invalid messages that must not stop a node."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from narrowcast.broker.clients.request_client import RequestClient
 from narrowcast.broker.data.node_counts import SECONDS
 from narrowcast.errors import InputError
 from support.broker import SCHEMA, Setting, plan_of, some_events, some_filters, wanted
+from support.errors import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,9 +54,9 @@ def test_reports_add_up(opened: Open) -> None:
             async with asyncio.timeout(30):
                 while any(len(setting.got[name]) < len(found) for name, found in expected.items()):
                     await asyncio.sleep(0.01)
-            for _ in range(2):  # what was told is not told again
+            for _ in range(2):  # counts are reported once
                 for subscriber in setting.subscribers.values():
-                    await subscriber._account.report()
+                    await subscriber._reporter.report()
             counts, got = setting.node.counts, setting.desk.got
             async with asyncio.timeout(30):
                 while got.arriving.many < counts.direct + counts.shared:
@@ -69,7 +70,7 @@ def test_reports_add_up(opened: Open) -> None:
     asyncio.run(run())
 
 
-def test_a_subscriber_that_ends_says_what_it_dropped() -> None:
+def test_a_closing_subscriber_reports_dropped_events() -> None:
     async def run() -> None:
         transport = MemoryTransport()
         desk = ControlPlane(transport, SubscriptionIndex(SCHEMA))
@@ -90,7 +91,7 @@ def test_a_subscriber_that_ends_says_what_it_dropped() -> None:
     asyncio.run(run())
 
 
-def test_who_was_silent_for_long_listens_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_subscriber_joins_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("narrowcast.broker.control.control_plane.BEAT", 0.01)
 
     async def run() -> None:
@@ -105,7 +106,7 @@ def test_who_was_silent_for_long_listens_again(monkeypatch: pytest.MonkeyPatch) 
         await setting.publish([{"price": 1}])  # directly
         assert setting.node.counts.direct == 2
         for subscriber in setting.subscribers.values():
-            await subscriber._account.report(always=True)
+            await subscriber._reporter.report(always=True)
         while setting.desk.epoch.joined != {"ann", "bob"}:
             await asyncio.sleep(0.01)
         await setting.publish([{"price": 2}], name="q")
@@ -118,7 +119,7 @@ def test_who_was_silent_for_long_listens_again(monkeypatch: pytest.MonkeyPatch) 
 def test_a_report_of_another_shape_is_refused() -> None:
     async def run() -> None:
         desk = ControlPlane(MemoryTransport(), SubscriptionIndex())
-        with pytest.raises(InputError, match=f"has 2 classes of seconds, not {len(SECONDS) + 1}"):
+        with refused(InputError, 2, len(SECONDS) + 1):
             await desk.ask(wire.SubscriberReport("ann", [1, 2], 0.5, 0, 0, 0))
         assert desk.got.arriving.many == 0
 
@@ -132,7 +133,7 @@ def test_a_report_of_another_shape_is_refused() -> None:
         {"classes": [-1]}, {"filtered": (1 << 40) + 1}, {"dropped": 1 << 62}, {"classes": [1 << 41]},
     ],
 )  # fmt: skip
-def test_a_report_of_what_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+def test_an_invalid_report_is_refused(wrong: dict[str, Any]) -> None:
     """What subscribers say goes into sums: one of them would spoil those for good."""
     right: dict[str, Any] = {"classes": [1], "total": 0.5, "filtered": 0, "repeated": 0, "dropped": 0}
     wire.decode_request(wire.encode(wire.SubscriberReport("ann", **right)))
@@ -140,8 +141,8 @@ def test_a_report_of_what_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
         wire.decode_request(wire.encode(wire.SubscriberReport("ann", **right | wrong)))
 
 
-def test_when_something_was_sent_that_cannot_be_then() -> None:
-    """What publishers say goes into sums too, and on to subscribers."""
+def test_invalid_send_times_are_ignored() -> None:
+    """Send times of publishers are added up, and passed on to subscribers."""
 
     async def run() -> None:
         transport = MemoryTransport()
@@ -156,26 +157,24 @@ def test_when_something_was_sent_that_cannot_be_then() -> None:
             async with asyncio.timeout(30):
                 assert [(await anext(ann)).number for _ in range(6)] == list(range(6))
             assert node.counts.taking.many == 0
-            assert 0 <= ann.got.arriving.total < 30
+            assert 0 <= ann.counts.arriving.total < 30
         await node.stop()
 
     asyncio.run(run())
 
 
 class Failing(ActivityLog):
-    """A record that fails in a way that nobody thought of."""
+    """An activity log that fails with an unexpected error."""
 
     broken = False
 
     def add(self, events: EventBatch, sent: Deliveries, names: list[str]) -> None:
         if self.broken:
-            raise ZeroDivisionError("nobody thought of this")
+            raise ZeroDivisionError("unexpected error")
         super().add(events, sent, names)
 
 
-def test_a_failure_costs_some_events_and_not_the_node(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failure_loses_events_but_not_the_node(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> list[Any]:
         transport = MemoryTransport()
         record = Failing(tmp_path)
@@ -195,10 +194,10 @@ def test_a_failure_costs_some_events_and_not_the_node(
 
     with caplog.at_level(logging.WARNING, "narrowcast"):
         assert asyncio.run(run()) == [1, 3]
-    assert "nobody thought of this" in caplog.text
+    assert "unexpected error" in caplog.text
 
 
-def test_a_question_that_fails_is_refused_and_the_next_is_answered(
+def test_a_failed_request_is_refused_and_the_next_answered(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:
@@ -221,9 +220,7 @@ def test_a_question_that_fails_is_refused_and_the_next_is_answered(
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_what_cannot_be_recorded_is_sent_all_the_same(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_events_that_cannot_be_logged_are_delivered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "taken").write_text("a file where the folder should be")
 
     async def run() -> None:
@@ -244,7 +241,7 @@ def test_what_cannot_be_recorded_is_sent_all_the_same(
     assert "2 events are not recorded" in caplog.text
 
 
-def test_load_of_channels_is_that_of_the_plan_in_use() -> None:
+def test_channel_counts_are_of_the_plan_in_use() -> None:
     async def run() -> None:
         filters = {name: ["price >= 0"] for name in ("ann", "bob")}
         transport = MemoryTransport()

@@ -220,7 +220,7 @@ async def two_nodes(
     async with broker(url, folder, prefix, mine=list(range(8))) as first:
         desk = first.holding
         assert isinstance(desk, ControlPlane)
-        streams = EventStreams(two, of, most=64 << 20)
+        streams = EventStreams(two, of, max_bytes=64 << 20)
         second = Node(
             two, Follower(two, prefix=prefix, stored=True), streams=streams, mine=list(range(8, 16))
         )

@@ -1,4 +1,4 @@
-"""A reader that is killed again and again: nothing is lost, and no more than a window comes again."""
+"""Crashes of a reader: no event is lost, and at most one window is delivered again."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from hypothesis import strategies as st
 from narrowcast.broker import Event, MemoryTransport
 from narrowcast.broker.clients import stored_reader
 from narrowcast.broker.clients.request_client import RequestClient
-from narrowcast.broker.clients.stored_reader import LEAST, StoredReader
-from narrowcast.broker.storage.positions import had_in, place_in, written
+from narrowcast.broker.clients.stored_reader import MIN_WINDOW, StoredReader
+from narrowcast.broker.storage.positions import decode_position, decode_read_events, encode_position
 from narrowcast.broker.transport import Message
 from narrowcast.broker.wire import Subjects
 
 NC = Subjects("nc")
 STORE, KEY = "a1", "k1"
 CHANNELS = [NC.channel(1, number) for number in range(2)]
-#: The reader listens to it, but no node knows: no replay brings it. All of it comes directly too.
+#: A channel that the reader has joined without the knowledge of nodes: no replay contains it, but its events
+#: are also sent directly.
 STRAY = NC.channel(1, 2)
 SUBJECTS = [NC.to("ann"), *CHANNELS, STRAY]
-#: Events that may wait, and what happens in the life of a world.
-LIMIT, STEPS = 3 * LEAST, 120
+#: Events that may wait, and steps of one example.
+LIMIT, STEPS = 3 * MIN_WINDOW, 120
 
 
 class Stored(NamedTuple):
@@ -53,14 +54,14 @@ class Life:
 
     def __init__(self, world: World, position: bytes) -> None:
         self._world, self._events = world, deque[Event]()
-        after = place_in(position, STORE)
+        after = decode_position(position, STORE)
         assert after is not None
         asking = RequestClient(world.transport, NC.inbox("ann"))
         self._asking = asking
         self.reading = StoredReader(
             world.transport, NC, asking, "ann", self, after=after, store=STORE, key=KEY,
-            had=had_in(position),
-            window=LEAST,
+            already_read=decode_read_events(position),
+            window=MIN_WINDOW,
         )  # fmt: skip
         self.handed: list[int] = []
         self._seen: set[int] = set()
@@ -69,13 +70,13 @@ class Life:
         await self._asking.start()
 
     async def aclose(self) -> None:
-        self.reading.end()
+        self.reading.stop_writing()
         await self._asking.aclose()
 
-    def room(self) -> bool:
+    def has_room(self) -> bool:
         return len(self._events) < LIMIT
 
-    def remember(self, message: Message) -> None:
+    def mark_seen(self, message: Message) -> None:
         """Events of a message are its number and which of it."""
 
     def accept(self, message: Message) -> None:
@@ -84,29 +85,29 @@ class Life:
         stored = self._world.stored[message.number - 1]
         many = 0 if stored.subject == STRAY else stored.many
         self._events += (Event("p", 1000 * stored.number + i, b"") for i in range(many))
-        self.reading.added(message.number, message.subject, many)
+        self.reading.add_frame(message.number, message.subject, many)
 
-    async def replay(self, after: int, token: str) -> int:
+    async def request_replay(self, after: int, token: str) -> int:
         """Bring all that is stored for the reader behind a place."""
         found = [each for each in self._world.stored[after:] if each.subject != STRAY]
         for i, each in enumerate(found, 1):
             reply = f"$JS.ACK.nc_out.ann.1.{each.number}.{i}.1700000000000000000.{len(found) - i}"
-            self.reading._replayed(token, Message(NC.stored(each.subject), b"", reply))
+            self.reading.receive_replayed(token, Message(NC.stored(each.subject), b"", reply))
         return len(found)
 
     async def take(self, most: int) -> None:
         """Hand out some events: those before are processed."""
-        self.reading.processed()
-        await self.reading.stored()
-        some = [self._events.popleft() for _ in range(min(most, self.reading.left(), len(self._events)))]
-        self.reading.taken(some)
+        self.reading.mark_processed()
+        await self.reading.wait_for_acknowledgement()
+        some = [self._events.popleft() for _ in range(min(most, self.reading.n_allowed(), len(self._events)))]
+        self.reading.mark_delivered(some)
         self.handed += [event.number for event in some]
 
     async def catch_up(self) -> None:
         """Have replayed what is missing, as far as there is room."""
-        self.reading._look()
-        if self.reading.cursor.behind and self.room():
-            await self.reading._replay()
+        self.reading.check_connection()
+        if self.reading.cursor.behind and self.has_room():
+            await self.reading.replay()
 
 
 class World:
@@ -117,11 +118,11 @@ class World:
         self.stored: list[Stored] = []
         self._last: dict[str, int] = {}
         self._coming: dict[str, list[Message]] = defaultdict(list)
-        self.position = written(0, STORE)
+        self.position = encode_position(0, STORE)
         self.lives: list[Life] = []
 
     async def start(self) -> Life:
-        """Begin, with somebody who stores positions."""
+        """Start a server that stores positions, and the first reader."""
 
         def store(message: Message) -> None:
             self.position = message.payload
@@ -157,19 +158,19 @@ class World:
             return
         some, self._coming[subject] = self._coming[subject], []
         for message in some if life is self.lives[-1] else ():
-            life.reading.hear(message)
+            life.reading.receive(message)
 
     async def settle(self) -> None:
         """Let everything come, and be read."""
         now = self.lives[-1]
-        await stored_reader._turns()
+        await stored_reader._run_callbacks()
         for _ in range(2 * STEPS):
             await now.catch_up()
-            await now.take(LEAST)
+            await now.take(MIN_WINDOW)
         assert not now.reading.cursor.behind
-        now.reading.processed()
-        await now.reading.write()
-        place = place_in(self.position, STORE)
+        now.reading.mark_processed()
+        await now.reading.write_position()
+        place = decode_position(self.position, STORE)
         assert place is not None
         assert place >= max((each.number for each in self.stored if each.subject != STRAY), default=0)
         await now.aclose()
@@ -184,7 +185,7 @@ class World:
             assert len(life.handed) == len(set(life.handed))
             assert before.intersection(life.handed) <= allowed
             before.update(life.handed)
-            allowed.update(life.handed[-LEAST:])
+            allowed.update(life.handed[-MIN_WINDOW:])
 
 
 @pytest.fixture(autouse=True)
@@ -195,8 +196,8 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @settings(max_examples=60)
 @given(st.integers(0, 1 << 32), st.sampled_from([0, 3, 20]), st.sampled_from([0, 5]))
 @example(0, 20, 5)
-def test_whatever_is_lost_and_killed(seed: int, cuts: int, kills: int) -> None:
-    """Of a hundred steps so many lose a connection, or kill the reader."""
+def test_each_event_is_read_despite_losses_and_crashes(seed: int, cuts: int, kills: int) -> None:
+    """Per hundred steps, `cuts` lose the connection and `kills` kill the reader."""
     rng = random.Random(seed)
 
     async def step(world: World) -> None:
@@ -208,11 +209,11 @@ def test_whatever_is_lost_and_killed(seed: int, cuts: int, kills: int) -> None:
         elif which < 50:
             world.send(rng.choice(SUBJECTS), rng.randint(1, 200), turns=rng.randrange(4))
         elif which < 85:
-            await now.take(rng.randint(1, 2 * LEAST))
+            await now.take(rng.randint(1, 2 * MIN_WINDOW))
         elif which < 95:
             await now.catch_up()
         else:
-            await now.reading.write()
+            await now.reading.write_position()
 
     async def run() -> None:
         world = World()

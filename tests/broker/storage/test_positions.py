@@ -1,4 +1,4 @@
-"""How far somebody has read: what is written down is read back, and nothing else is taken for it."""
+"""Positions of subscribers: encoding, restoring, and their storage in a stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from narrowcast.broker.nats_transport import NatsTransport
-from narrowcast.broker.storage.positions import Positions, had_in, place_in, renewed, written
+from narrowcast.broker.storage.positions import (
+    Positions,
+    decode_position,
+    decode_read_events,
+    encode_position,
+    renew_records,
+)
 from narrowcast.broker.storage.record_subjects import RecordSubjects
 from narrowcast.broker.storage.streams import EventStreams
 from narrowcast.broker.wire import ReadEvents, Subjects
@@ -25,12 +31,12 @@ STORES = st.text("0123456789abcdef", min_size=1, max_size=16)
 
 
 @given(st.integers(0, 10**18 - 1), STORES, STORES)
-def test_a_place_is_one_of_its_store(place: int, store: str, other: str) -> None:
-    assert place_in(written(place, store), store) == place
-    assert other == store or place_in(written(place, store), other) is None
+def test_a_position_belongs_to_its_store(place: int, store: str, other: str) -> None:
+    assert decode_position(encode_position(place, store), store) == place
+    assert other == store or decode_position(encode_position(place, store), other) is None
     had = ReadEvents({"a b": [place, 3], "": [0]}, {"nc.out.to.a": place})
-    assert place_in(written(place, store, had), store) == place
-    assert had_in(written(place, store, had)) == had
+    assert decode_position(encode_position(place, store, had), store) == place
+    assert decode_read_events(encode_position(place, store, had)) == had
 
 
 @given(st.binary(max_size=40), STORES)
@@ -39,10 +45,12 @@ def test_a_place_is_one_of_its_store(place: int, store: str, other: str) -> None
 @example("²".encode() + b" a1", "a1")
 @example(b'1 a1 {"events": {"p": [%d]}}' % 10**30, "a1")
 @example(b'1 a1 {"subjects": {"p": %d}}' % -(10**30), "a1")
-def test_whatever_somebody_writes_is_a_place_or_nothing(payload: bytes, store: str) -> None:
-    found = place_in(payload, store)
+def test_any_bytes_decode_to_a_position_or_none(payload: bytes, store: str) -> None:
+    found = decode_position(payload, store)
     assert found is None or payload.split(b" ")[1] == store.encode()
-    msgspec.msgpack.encode((found, had_in(payload)))  # or somebody could end the node that tells them
+    msgspec.msgpack.encode(
+        (found, decode_read_events(payload))
+    )  # otherwise a client could crash the node that sends it
 
 
 @given(
@@ -50,33 +58,36 @@ def test_whatever_somebody_writes_is_a_place_or_nothing(payload: bytes, store: s
     st.dictionaries(st.sampled_from("pqrs"), st.tuples(st.integers(0, 99), st.booleans())),
     st.text("0123456789abcdef", min_size=16, max_size=16),
 )
-def test_a_restored_store_is_another_with_the_same_positions(
+def test_a_restored_store_keeps_positions_under_a_new_id(
     restored: dict[str, int], positions: dict[str, tuple[int, bool]], store: str
 ) -> None:
     of = RecordSubjects.new("a.b")
     records = [(of.store, store.encode()), (of.subject("joined", "p"), b"\x90")]
     had = ReadEvents({"p": [7]}, {"s": 9})
     records += [
-        (of.subject("restored", name), written(place, store, had)) for name, place in restored.items()
+        (of.subject("restored", name), encode_position(place, store, had)) for name, place in restored.items()
     ]
-    # Some were written down by somebody who did not know of this store.
+    # Some were written by clients of another store.
     records += [
-        (of.subject("position", name), written(place, store if own else "x"))
+        (of.subject("position", name), encode_position(place, store if own else "x"))
         for name, (place, own) in positions.items()
     ]
-    records += [("a.b.at.store.x", b'{"stream":"a_b_at"}'), ("a.b.at.position.x.p", written(999, store))]
-    found = dict(renewed(records, "a.b"))
-    now = RecordSubjects.found("a.b", found.items())
+    records += [
+        ("a.b.at.store.x", b'{"stream":"a_b_at"}'),
+        ("a.b.at.position.x.p", encode_position(999, store)),
+    ]
+    found = dict(renew_records(records, "a.b"))
+    now = RecordSubjects.from_rows("a.b", found.items())
     assert now is not None
     of, new = now
     assert new != store
     assert found.pop(of.store) == new.encode()
     assert found.pop(of.subject("joined", "p")) == b"\x90"
     right = restored | {name: place for name, (place, own) in positions.items() if own}
-    assert {name: place_in(found[of.subject("restored", name)], new) for name in right} == right
+    assert {name: decode_position(found[of.subject("restored", name)], new) for name in right} == right
     assert len(found) == len(right)
     kept = [name for name in restored if not positions.get(name, (0, False))[1]]
-    assert all(had_in(found[of.subject("restored", name)]) == had for name in kept)
+    assert all(decode_read_events(found[of.subject("restored", name)]) == had for name in kept)
 
 
 class Failing(EventStreams):
@@ -99,7 +110,7 @@ async def positions(url: str, prefix: str) -> AsyncIterator[tuple[Positions, Fai
     """Start positions on a server."""
     transport = await NatsTransport.connect(url)
     subjects = Subjects(prefix)
-    streams = Failing(transport, subjects, most=16 << 20)
+    streams = Failing(transport, subjects, max_bytes=16 << 20)
     await streams.start()
     made = Positions(streams, subjects)
     try:
@@ -111,7 +122,7 @@ async def positions(url: str, prefix: str) -> AsyncIterator[tuple[Positions, Fai
 
 
 async def stored(made: Positions, streams: EventStreams, name: str) -> list[list[int]]:
-    """Return the channels that are stored for somebody."""
+    """Return the stored channels of a subscriber."""
     payload = await streams.get(streams.at, made.records.subject("joined", name))
     assert payload is not None
     found: list[list[int]] = msgspec.msgpack.decode(payload)
@@ -119,8 +130,8 @@ async def stored(made: Positions, streams: EventStreams, name: str) -> list[list
 
 
 @pytest.mark.nats
-def test_channels_that_could_not_be_stored_are_when_they_are_joined_again(nats_url: str) -> None:
-    """Nothing goes over them before; after that a node that starts anew has to know of them."""
+def test_channels_are_stored_by_the_next_join_after_an_error(nats_url: str) -> None:
+    """Channels are unused before they are stored; afterwards a restarted node has to know them."""
 
     async def run() -> None:
         async with positions(nats_url, "unstored") as (made, streams, _):
@@ -135,7 +146,7 @@ def test_channels_that_could_not_be_stored_are_when_they_are_joined_again(nats_u
 
 
 @pytest.mark.nats
-def test_what_is_joined_while_others_are_swept_is_stored_last(nats_url: str) -> None:
+def test_a_join_during_a_sweep_is_stored_last(nats_url: str) -> None:
     async def run() -> None:
         async with positions(nats_url, "swept") as (made, streams, subjects):
             await made.of("ann")
@@ -145,7 +156,7 @@ def test_what_is_joined_while_others_are_swept_is_stored_last(nats_url: str) -> 
             await streams.put(subjects.stored("x"), b"")
             await made.switch(8)
             for name in ("ann", "bob"):  # they have read all that was over those channels
-                await streams.put(made.records.subject("position", name), written(1, made.store))
+                await streams.put(made.records.subject("position", name), encode_position(1, made.store))
             streams.held = asyncio.Event()
             sweeping = asyncio.create_task(made.sweep())
             joining = [asyncio.create_task(made.join(name, 8, [2])) for name in ("bob", "cleo", "ann")]
@@ -159,7 +170,7 @@ def test_what_is_joined_while_others_are_swept_is_stored_last(nats_url: str) -> 
 
 
 @pytest.mark.nats
-def test_channels_that_are_joined_while_others_are_given_up_stay(nats_url: str) -> None:
+def test_channels_joined_during_a_switch_remain(nats_url: str) -> None:
     async def run() -> None:
         async with positions(nats_url, "given") as (made, streams, subjects):
             await made.join("ann", 7, [1])
@@ -175,8 +186,8 @@ def test_channels_that_are_joined_while_others_are_given_up_stay(nats_url: str) 
 
 
 @pytest.mark.nats
-def test_nobody_is_taken_to_have_read_what_is_stored_meanwhile(nats_url: str) -> None:
-    """Of two subjects one is asked for before something is stored under both."""
+def test_messages_stored_during_a_check_are_not_skipped(nats_url: str) -> None:
+    """The server searches one of two subjects before a message is stored under both."""
 
     async def run() -> None:
         async with positions(nats_url, "meanwhile") as (made, streams, subjects):
@@ -196,20 +207,20 @@ def test_nobody_is_taken_to_have_read_what_is_stored_meanwhile(nats_url: str) ->
 
             own, storing = subjects.to("ann"), asyncio.create_task(store())
             streams.following = late  # type: ignore[method-assign]
-            assert await made._read_up_to("ann", 0, last) == last
+            assert await made._end_of_empty_range("ann", 0, last) == last
 
     asyncio.run(run())
 
 
 @pytest.mark.nats
-def test_a_place_that_is_not_there_yet_moves_nothing(nats_url: str) -> None:
-    """A subscriber writes down its own; were the stream trimmed by that, all places would begin there."""
+def test_a_position_beyond_the_end_trims_nothing(nats_url: str) -> None:
+    """Subscribers write their own position; trimming the stream by it would move its start."""
 
     async def run() -> None:
         async with positions(nats_url, "ahead") as (made, streams, subjects):
             await made.of("ann")
             await streams.put(subjects.stored("x"), b"")
-            await streams.put(made.records.subject("position", "ann"), written(10**17, made.store))
+            await streams.put(made.records.subject("position", "ann"), encode_position(10**17, made.store))
             await made.sweep()
             assert await streams.last() == 1
 
@@ -217,16 +228,16 @@ def test_a_place_that_is_not_there_yet_moves_nothing(nats_url: str) -> None:
 
 
 @pytest.mark.nats
-def test_who_goes_back_for_what_it_missed_is_not_taken_to_be_further(nats_url: str) -> None:
+def test_a_position_that_moves_back_leaves_the_empty_range(nats_url: str) -> None:
     async def run() -> None:
         async with positions(nats_url, "back") as (made, streams, subjects):
             await made.of("ann")
             own, others = subjects.stored(subjects.to("ann")), subjects.stored("others")
             for subject in (own, others, others):
                 await streams.put(subject, b"")
-            await made._look({"ann": 1}, 3)
-            assert [made._reached("ann", place) for place in range(5)] == [0, 3, 3, 3, 4]
-            await made._look({"ann": 0}, 3)  # what is for it comes first
-            assert [made._reached("ann", place) for place in range(5)] == [0, 1, 2, 3, 4]
+            await made.find_empty_ranges({"ann": 1}, 3)
+            assert [made._effective_position("ann", place) for place in range(5)] == [0, 3, 3, 3, 4]
+            await made.find_empty_ranges({"ann": 0}, 3)  # what is for it comes first
+            assert [made._effective_position("ann", place) for place in range(5)] == [0, 1, 2, 3, 4]
 
     asyncio.run(run())

@@ -1,4 +1,4 @@
-"""At least once, with a real server: what was acknowledged comes, whoever is gone meanwhile."""
+"""At-least-once delivery with a real server: acknowledged events arrive despite outages."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from narrowcast.errors import PaceError, TransportError
 from narrowcast.web.api import make_api
 from narrowcast.web.server import serving
 from support.broker import PATIENCE, plan_of, some_events, some_filters, wanted
+from support.errors import refused
 from support.stored import broker, read
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ async def send(url: str, prefix: str, events: list[dict[str, Any]], pause: float
 
 
 @pytest.mark.parametrize("channels", [0, 3])
-def test_a_subscriber_that_was_away_gets_what_it_missed(nats_url: str, tmp_path: Path, channels: int) -> None:
+def test_an_absent_subscriber_gets_missed_events(nats_url: str, tmp_path: Path, channels: int) -> None:
     async def run() -> None:
         prefix = f"away{channels}"
         rng = np.random.default_rng(channels)
@@ -66,7 +67,7 @@ def test_a_subscriber_that_was_away_gets_what_it_missed(nats_url: str, tmp_path:
             await living["s0"].aclose()  # properly; others just vanish
             for transport in transports.values():
                 await transport.aclose()
-        await send(nats_url, prefix, events[200:300])  # nobody is there but the server
+        await send(nats_url, prefix, events[200:300])  # only the server is running
         async with broker(nats_url, tmp_path, prefix, plan):
             await send(nats_url, prefix, events[300:])
             for name in filters:
@@ -90,7 +91,7 @@ def test_a_subscriber_that_was_away_gets_what_it_missed(nats_url: str, tmp_path:
     asyncio.run(run())
 
 
-def test_windows_frames_and_what_came_before(nats_url: str, tmp_path: Path) -> None:
+def test_windows_frames_and_earlier_events(nats_url: str, tmp_path: Path) -> None:
     async def run() -> None:
         prefix = "window"
         async with broker(nats_url, tmp_path, prefix):
@@ -120,7 +121,7 @@ def test_another_of_the_same_name_takes_over(nats_url: str, tmp_path: Path) -> N
             one = await Subscriber(transport, "ann", prefix="twice").start()
             await one.subscribe("price > 1")
             two = await Subscriber(transport, "ann", prefix="twice").start()
-            with pytest.raises(TransportError, match="another 'ann' reads what is stored from now on"):
+            with refused(TransportError, parameter="name", value="ann"):
                 async with asyncio.timeout(PATIENCE):
                     await one.take(1)
             await send(nats_url, "twice", [{"price": 2}])
@@ -131,7 +132,7 @@ def test_another_of_the_same_name_takes_over(nats_url: str, tmp_path: Path) -> N
     asyncio.run(run())
 
 
-def test_the_server_is_killed_and_comes_again(tmp_path: Path) -> None:
+def test_the_server_is_killed_and_restarted(tmp_path: Path) -> None:
     async def run() -> None:
         server = NatsServer(tmp_path / "nats")
         server.start()
@@ -172,7 +173,7 @@ def test_the_server_is_killed_and_comes_again(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_plans_change_and_nobody_misses_anything(nats_url: str, tmp_path: Path) -> None:
+def test_no_event_is_missed_when_plans_change(nats_url: str, tmp_path: Path) -> None:
     async def run() -> None:
         prefix = "plans"
         rng = np.random.default_rng(7)
@@ -246,7 +247,7 @@ async def flushed_for_ever(publisher: Publisher) -> None:
             await publisher.flush()
 
 
-def test_who_sends_too_fast_is_told_after_it_is_stored(nats_url: str, tmp_path: Path) -> None:
+def test_a_fast_publisher_is_refused_after_storing(nats_url: str, tmp_path: Path) -> None:
     async def run() -> None:
         transport = await NatsTransport.connect(nats_url)
         async with broker(nats_url, tmp_path, "fast", pace=PublishRateLimit(5, 10)):
@@ -257,15 +258,15 @@ def test_who_sends_too_fast_is_told_after_it_is_stored(nats_url: str, tmp_path: 
                 await fast.publish({"price": price})
             await fast.flush()
             assert fast.stored
-            with pytest.raises(PaceError, match=r"^20 events of 'fast' from .* sends more than 5 events a"):
+            with refused(PaceError, "20 events", "'fast'", "5 events"):
                 await flushed_for_ever(fast)
             last = await Publisher(transport, "last", prefix="fast").start()
             for price in range(30):
                 await last.publish({"price": price})
-            with pytest.raises(PaceError, match=r"^20 events of 'last' from"):  # before it ends
+            with refused(PaceError, "20 events", "'last'"):  # before it ends
                 await last.aclose()
             await slow.publish({"price": 1})
-            for each in (slow, other, fast):  # who has heard it is told once, and nobody else is
+            for each in (slow, other, fast):  # only the fast publisher gets an error, and only once
                 await each.aclose()
         await transport.aclose()
 
@@ -273,7 +274,7 @@ def test_who_sends_too_fast_is_told_after_it_is_stored(nats_url: str, tmp_path: 
 
 
 async def numbers_of(url: str, prefix: str, name: str, many: int) -> list[int]:
-    """Be a subscriber that reads so many events and ends properly; return what they hold."""
+    """Read this number of events as a subscriber that closes properly; return their content."""
     transport = await NatsTransport.connect(url)
     async with Subscriber(transport, name, prefix=prefix) as reader:
         found = [event.data["n"] for event in await read(reader, many)]
@@ -281,7 +282,7 @@ async def numbers_of(url: str, prefix: str, name: str, many: int) -> list[int]:
     return found
 
 
-def test_a_proper_end_in_the_middle_of_a_frame(nats_url: str, tmp_path: Path) -> None:
+def test_closing_in_the_middle_of_a_frame(nats_url: str, tmp_path: Path) -> None:
     async def run() -> None:
         async with broker(nats_url, tmp_path, "middle"):
             transport = await NatsTransport.connect(nats_url)
@@ -295,8 +296,8 @@ def test_a_proper_end_in_the_middle_of_a_frame(nats_url: str, tmp_path: Path) ->
     asyncio.run(run())
 
 
-def test_who_was_never_there_gets_what_it_subscribes_to(nats_url: str, tmp_path: Path) -> None:
-    """By a table, or by an earlier life of the broker: what is for it is stored from the start on."""
+def test_a_subscriber_gets_events_from_before_its_first_start(nats_url: str, tmp_path: Path) -> None:
+    """A subscription from a table, or from an earlier run: its events are stored from the start on."""
 
     async def run() -> None:
         store = SubscriptionStore(tmp_path / "subscriptions.db")
@@ -312,7 +313,7 @@ def test_who_was_never_there_gets_what_it_subscribes_to(nats_url: str, tmp_path:
     asyncio.run(run())
 
 
-def test_who_reads_anew_over_http_ends_the_stream_before(
+def test_a_new_http_stream_ends_the_earlier_one(
     nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:
@@ -337,10 +338,10 @@ def test_who_reads_anew_over_http_ends_the_stream_before(
 
     asyncio.run(run())
     (record,) = caplog.records
-    assert record.getMessage().startswith("a stream of events over HTTP ends: another 'ann' reads")
+    assert "'ann'" in record.getMessage()
 
 
-def test_who_is_replaced_hands_out_nothing_more(nats_url: str, tmp_path: Path) -> None:
+def test_a_replaced_subscriber_delivers_no_more_events(nats_url: str, tmp_path: Path) -> None:
     async def run() -> None:
         async with broker(nats_url, tmp_path, "replaced"):
             transports = [await NatsTransport.connect(nats_url) for _ in range(2)]
@@ -352,7 +353,7 @@ def test_who_is_replaced_hands_out_nothing_more(nats_url: str, tmp_path: Path) -
             async with asyncio.timeout(PATIENCE):
                 while not first.replaced:
                     await asyncio.sleep(0.01)
-            with pytest.raises(TransportError, match="another 'ann' reads what is stored from now on"):
+            with refused(TransportError, parameter="name", value="ann"):
                 await first.take(1000)
             await first.aclose()  # and writes nothing down
             found = [event.data["n"] for event in await read(second, 490)]
@@ -369,7 +370,7 @@ def test_who_is_replaced_hands_out_nothing_more(nats_url: str, tmp_path: Path) -
     asyncio.run(run())
 
 
-def test_what_failed_or_was_interrupted_comes_again(nats_url: str, tmp_path: Path) -> None:
+def test_events_of_failed_or_interrupted_processing_are_repeated(nats_url: str, tmp_path: Path) -> None:
     def failing() -> list[int]:
         with Connection(nats_url, prefix="failing") as connection:
             connection.subscriber("ann").subscribe("price >= 0")

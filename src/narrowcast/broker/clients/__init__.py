@@ -1,1 +1,1 @@
-"""Publishers and subscribers."""
+"""Clients of the broker: publishers and subscribers."""

@@ -1,4 +1,4 @@
-"""Publishers and subscribers for programs without an event loop."""
+"""Blocking publisher and subscriber, for programs without an event loop."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from narrowcast.broker.security.tls import Tls
     from narrowcast.broker.transport import Transport
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class Connection:
-    """A connection to a broker at NATS servers, with an event loop in a thread of its own.
+    """A connection to a broker through NATS servers, which runs an event loop in its own thread.
 
     Parameters
     ----------
     servers
-        URLs of servers of one cluster, joined by commas.
+        URLs of the servers of one cluster, separated by commas.
     prefix
-        As nodes have it.
+        Prefix of the broker's subjects; the same as on the nodes (default: nc).
     patience
-        Seconds to wait for a server.
+        Seconds to wait for a server (default: 10).
     user, token
-        Who connects, where the broker has users; the URLs may say it too.
+        Credentials, where the broker has users; the URLs may contain them instead.
     tls
-        Certificates, where servers want TLS.
+        Certificates, where the servers require TLS.
 
     Examples
     --------
@@ -68,11 +68,17 @@ class Connection:
         self._open: list[BlockingPublisher | BlockingSubscriber] = []
 
     def open(self) -> Self:
-        """Connect."""
+        """Connect to a server; a connection can be opened once.
+
+        Raises
+        ------
+        TransportError
+            When it was opened before, or no server answers in time.
+        """
         from narrowcast.broker.nats_transport import NatsTransport
 
         if self._thread.ident is not None:
-            raise TransportError("a connection is opened once; make another")
+            raise TransportError("connection: it was opened before; create a new Connection")
         self._thread.start()
         try:
             login = self._login
@@ -91,32 +97,45 @@ class Connection:
             raise
         return self
 
-    def run(self, work: Coroutine[Any, Any, Found]) -> Found:
-        """Do something in the event loop, and wait for it."""
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine in the event loop, and return its result.
+
+        Raises
+        ------
+        TransportError
+            When the connection is not open.
+        """
         if not self._thread.is_alive():
             work.close()
-            raise TransportError("the connection is not open; use it in a with block, or open it")
-        found = asyncio.run_coroutine_threadsafe(work, self._loop)
+            raise TransportError("connection: it is not open; use it in a with block, or call open()")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
-            return found.result()
-        except BaseException:  # who is interrupted waits no longer, and so takes nothing
-            found.cancel()
+            return future.result()
+        except BaseException:  # after an interrupt the coroutine must not take events that are lost then
+            future.cancel()
             raise
 
     def publisher(self, name: str | None = None) -> BlockingPublisher:
-        """Return a publisher: see `Publisher`. Where there is a user, it has that name unless told."""
+        """Return a publisher (see `Publisher`); its name is that of the user, if any, by default."""
         made = BlockingPublisher(self, name or self._login.user or None)
         self._open.append(made)
         return made
 
     def subscriber(self, name: str | None = None) -> BlockingSubscriber:
-        """Return a subscriber: see `Subscriber`. Where there is a user, it has that name unless told."""
+        """Return a subscriber (see `Subscriber`); its name is that of the user by default."""
         made = BlockingSubscriber(self, name or self._login.user)
         self._open.append(made)
         return made
 
     def close(self, *, processed: bool = True) -> None:
-        """Close all of it; where events are stored, what was handed out is acknowledged if `processed`."""
+        """Close the connection with its publishers and subscribers.
+
+        Parameters
+        ----------
+        processed
+            Whether events taken from subscribers are processed: then they are acknowledged, where the broker
+            stores events.
+        """
         if self._transport is not None:
             for each in self._open:
                 each.close(processed=processed)
@@ -125,7 +144,7 @@ class Connection:
             self._end()
 
     def _end(self) -> None:
-        """End the loop and its thread."""
+        """Stop the event loop and its thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -140,7 +159,7 @@ class Connection:
 
 
 class BlockingPublisher:
-    """A `Publisher` whose calls wait; `Connection.publisher` makes one."""
+    """A `Publisher` with blocking calls; created by `Connection.publisher`."""
 
     def __init__(self, connection: Connection, name: str | None) -> None:
         self._connection = connection
@@ -153,7 +172,7 @@ class BlockingPublisher:
         self._closed = False
 
     def publish(self, *events: Mapping[str, Any] | bytes) -> None:
-        """Publish events, in their order."""
+        """Publish events in order: mappings, or JSON as bytes."""
 
         async def all_of_them() -> None:
             for event in events:
@@ -162,18 +181,18 @@ class BlockingPublisher:
         self._connection.run(all_of_them())
 
     def flush(self) -> None:
-        """Wait until nodes have taken all events."""
+        """Wait until nodes have accepted all events or, where they are stored, until all are stored."""
         self._connection.run(self._publisher.flush())
 
-    def close(self, *, processed: bool = True) -> None:  # noqa: ARG002 - as subscribers have it
-        """Flush, and end."""
+    def close(self, *, processed: bool = True) -> None:  # noqa: ARG002 - the same signature as subscribers
+        """Send all events, and close the publisher; `processed` has no effect here."""
         if not self._closed:
             self._closed = True
             self._connection.run(self._publisher.aclose())
 
 
 class BlockingSubscriber:
-    """A `Subscriber` whose calls wait; `Connection.subscriber` makes one."""
+    """A `Subscriber` with blocking calls; created by `Connection.subscriber`."""
 
     def __init__(self, connection: Connection, name: str) -> None:
         self._connection = connection
@@ -186,15 +205,25 @@ class BlockingSubscriber:
         self._closed = False
 
     def subscribe(self, *filters: str) -> list[int]:
-        """Subscribe to what filters let through, and return the ids of these subscriptions."""
+        """Subscribe to events by filters; return the ids of the subscriptions."""
         return self._connection.run(self._subscriber.subscribe(*filters))
 
     def unsubscribe(self, *subscription_ids: int) -> None:
-        """Give up subscriptions by id."""
+        """Remove subscriptions by id."""
         self._connection.run(self._subscriber.unsubscribe(*subscription_ids))
 
     def take(self, most: int, *, timeout: float | None = None) -> list[Event]:
-        """Wait for an event, and return all that are there, so many at most; none when time is up."""
+        """Wait for an event; return all events that have arrived, or none after `timeout`.
+
+        Where the broker stores events, this acknowledges those returned before.
+
+        Parameters
+        ----------
+        most
+            Events to return, at most.
+        timeout
+            Seconds to wait (default: no limit).
+        """
 
         async def taken() -> list[Event]:
             try:
@@ -209,14 +238,21 @@ class BlockingSubscriber:
         return self
 
     def __next__(self) -> Event:
-        """Wait for the next event."""
+        """Wait for the next event, and return it."""
         found = self._connection.run(self._subscriber.take(1))
         if not found:
             raise StopIteration
         return found[0]
 
     def close(self, *, processed: bool = True) -> None:
-        """Stop listening; subscriptions stay. What was handed out is acknowledged if it was `processed`."""
+        """Stop receiving; the subscriptions remain.
+
+        Parameters
+        ----------
+        processed
+            Whether events taken from the subscriber are processed: then they are acknowledged, where the
+            broker stores events.
+        """
         if not self._closed:
             self._closed = True
             self._connection.run(self._subscriber.aclose(processed=processed))

@@ -1,4 +1,4 @@
-"""Where a reader is in what is stored for it, while messages come live, and again where some were missed."""
+"""Read position of a subscriber in a stored stream, which merges live messages with replays."""
 
 from __future__ import annotations
 
@@ -10,157 +10,161 @@ if TYPE_CHECKING:
 
     from narrowcast.broker.transport import Message
 
-#: Messages that come live while others are replayed, and are remembered for afterwards; and subjects that
-#: were left of which it is remembered how far they were read.
-AHEAD, LEFT = 4096, 4096
+#: Live messages buffered during a replay, at most.
+MAX_BUFFERED = 4096
+#: Subjects without a subscription whose position is still known, at most.
+MAX_LEFT = 4096
 
 
 class Cursor:
-    """Lets through each message once, those of a subject in their order, and tells when some are missing.
+    """Passes each stored message on once, in order within its subject, and detects missing messages.
 
-    The server numbers what it stores, and says with each message which one under the same subject came before
-    it. So a reader that has not had that one knows that it has missed something. Then it asks for a replay,
-    from behind the last message that it had; what comes live meanwhile is remembered, and follows. Messages
-    of different subjects may come in another order than they are stored.
+    The server numbers what it stores, and sends with each message the number of the message before it under
+    the same subject. A reader that has not read that one knows of a gap. It then requests a replay of
+    what is stored after the last message that it has read; live messages that arrive meanwhile are buffered,
+    and follow the replay. Messages of different subjects may arrive in another order than they are stored.
 
-    A replay goes on with what is stored while it lasts. It is over once the reader has all of it: what still
-    comes of it comes live too, so that another one is needed when that is missed. What it does not bring of
-    that for which it was asked is not there any more, or not for this reader, and is waited for no longer.
+    A replay includes messages that are stored while it runs, and ends once it has reached the last of them.
+    Messages stored after that arrive live only, so a gap among them needs another replay. A missing message
+    that a replay does not contain is deleted, or not for this reader, and is no longer expected.
 
     Parameters
     ----------
     after
-        The place up to which it had all.
+        Position up to which the reader has read everything.
     last
-        Behind that place, those up to which it had all of some subjects.
-    ahead
-        Messages that are remembered during a replay, at most.
+        Position by subject, for subjects that were read further than `after`.
+    max_buffered
+        Live messages buffered during a replay, at most (default: 4,096).
 
     Examples
     --------
     >>> from narrowcast.broker.transport import Message
     >>> cursor = Cursor(3)
-    >>> cursor.begin(), cursor.caught_up()
+    >>> cursor.start_replay(), cursor.finish_replay()
     (3, [])
-    >>> [m.number for m in cursor.live(Message("a", b"", number=5, before=2))]
+    >>> [m.number for m in cursor.on_live(Message("a", b"", number=5, before=2))]
     [5]
-    >>> cursor.live(Message("a", b"", number=9, before=7)), cursor.behind
+    >>> cursor.on_live(Message("a", b"", number=9, before=7)), cursor.behind
     ([], True)
-    >>> cursor.begin()
+    >>> cursor.start_replay()
     5
-    >>> [m.number for m in cursor.replayed(Message("a", b"", number=7), pending=1)]
+    >>> [m.number for m in cursor.on_replayed(Message("a", b"", number=7), pending=1)]
     [7]
-    >>> [m.number for m in cursor.replayed(Message("a", b"", number=9), pending=0)], cursor.behind
+    >>> [m.number for m in cursor.on_replayed(Message("a", b"", number=9), pending=0)], cursor.behind
     ([9], False)
     """
 
-    def __init__(self, after: int, *, last: Mapping[str, int] | None = None, ahead: int = AHEAD) -> None:
-        #: The last place that it had: behind it begins what has to be replayed, if anything.
-        self.after = after
+    def __init__(
+        self, after: int, *, last: Mapping[str, int] | None = None, max_buffered: int = MAX_BUFFERED
+    ) -> None:
+        #: Position of the last message read. The next replay, if one is needed, begins after it.
+        self.position = after
         #: Whether messages may be missing.
         self.behind = True
-        #: Whether a replay is under way that brings them.
+        #: Whether a replay of the missing messages is in progress.
         self.replaying = False
-        # The last place of each subject; one that it had nothing of yet begins behind the first place of all.
+        # Last position of each subject; a subject that was never read begins after the first position.
         self._last: dict[str, int] = dict(last or {})
         self._first = after
-        # Subjects that were left: a replay may bring them again.
+        # Subjects that were left: a replay may still contain messages of them.
         self._left: dict[str, None] = {}
-        self._fresh: set[str] = set()
-        self._ahead: deque[Message] = deque()
-        self._most = ahead
-        # The last of those that came live during a replay and were not remembered.
-        self._forgotten = 0
-        # The last of those that were missed, by subject: behind what it had of it a replay begins, or began.
+        self._joined: set[str] = set()
+        self._buffered: deque[Message] = deque()
+        self._max_buffered = max_buffered
+        # Number of the last live message that was dropped during a replay for lack of room.
+        self._last_skipped = 0
+        # Last missing message by subject; a replay begins, or began, after what was read of that subject.
         self._missed: dict[str, int] = {}
 
     def join(self, subject: str) -> None:
-        """Note that messages of a subject come from now on: what was there before is none of its own."""
+        """Add a subject from now on; messages stored under it earlier are not for this reader."""
         if subject not in self._last or subject in self._left:
             self._left.pop(subject, None)
-            self._fresh.add(subject)
+            self._joined.add(subject)
 
     def leave(self, subject: str) -> None:
-        """Note that no more messages of a subject come."""
-        self._fresh.discard(subject)
+        """Remove a subject: no more messages of it arrive."""
+        self._joined.discard(subject)
         if subject in self._last:
             self._left[subject] = None
-            if len(self._left) > LEFT:
+            if len(self._left) > MAX_LEFT:
                 oldest = next(iter(self._left))
                 del self._left[oldest], self._last[oldest]
 
     def __contains__(self, subject: str) -> bool:
         return subject in self._last
 
-    def lost(self) -> None:
-        """Note that messages behind the last place may have been missed, of a replay too."""
+    def mark_behind(self) -> None:
+        """Record that messages after the position may be missing, and cancel a replay in progress."""
         self.behind, self.replaying = True, False
-        self._ahead.clear()
+        self._buffered.clear()
 
-    def begin(self) -> int:
-        """Note that a replay is asked for; return the place behind which it has to begin."""
-        self.replaying, self._forgotten = True, 0  # what was forgotten until now is stored
-        return self.after
+    def start_replay(self) -> int:
+        """Record that a replay is requested, and return the position after which it has to begin."""
+        self.replaying, self._last_skipped = True, 0  # messages skipped before are stored by now
+        return self.position
 
-    def forget(self, message: Message) -> None:
-        """Note that there is no room for a message that came live: it is replayed, if need be anew."""
+    def skip(self, message: Message) -> None:
+        """Drop a live message for lack of room; a replay will bring it."""
         self.behind = True
-        self._forgotten = max(self._forgotten, message.number)
+        self._last_skipped = max(self._last_skipped, message.number)
 
-    def live(self, message: Message) -> list[Message]:
-        """Return what may be read now that a message comes: it, or nothing."""
+    def on_live(self, message: Message) -> list[Message]:
+        """Accept a live message; return the messages that can be read now: this one or none."""
         subject, known = message.subject, self._last.get(message.subject, self._first)
         if message.number <= known:
-            return []  # it was replayed
-        if self.behind and message.number > self.after:
-            self._remember(message)
+            return []  # a replay has brought it
+        if self.behind and message.number > self.position:
+            self._buffer(message)
             return []
-        if not self.behind and message.before > known and subject not in self._fresh:
-            self.lost()
-            # What is missing lies behind what it had of this subject, perhaps before what it had of others.
-            self.after = known
+        if not self.behind and message.before > known and subject not in self._joined:
+            self.mark_behind()
+            # The gap lies after what was read of this subject, perhaps before what was read of others.
+            self.position = known
             self._missed[subject] = message.before
-            self._remember(message)
+            self._buffer(message)
             return []
-        return [self._had(message)]
+        return [self._mark_read(message)]
 
-    def _remember(self, message: Message) -> None:
-        """Keep a message for when what is before it was replayed; the oldest of too many is forgotten."""
-        self._ahead.append(message)
-        if len(self._ahead) > self._most:
-            self._forgotten = max(self._forgotten, self._ahead.popleft().number)
+    def _buffer(self, message: Message) -> None:
+        """Keep a message until the messages before it are replayed; beyond the limit drop the oldest."""
+        self._buffered.append(message)
+        if len(self._buffered) > self._max_buffered:
+            self._last_skipped = max(self._last_skipped, self._buffered.popleft().number)
 
-    def _had(self, message: Message) -> Message:
-        """Note that a message is read."""
-        self._fresh.discard(message.subject)
+    def _mark_read(self, message: Message) -> Message:
+        self._joined.discard(message.subject)
         self._last[message.subject] = message.number
-        self.after = max(self.after, message.number)
+        self.position = max(self.position, message.number)
         return message
 
-    def replayed(self, message: Message, *, pending: int) -> list[Message]:
-        """Return what may be read now that a message is replayed, and so many are to come.
+    def on_replayed(self, message: Message, *, pending: int) -> list[Message]:
+        """Accept a replayed message; return the messages that can be read now.
 
-        That is this message; and where no more has to be replayed, all that came live meanwhile.
+        These are the message itself, unless it was read before, and after the last one of the replay
+        (`pending` is 0) the live messages that arrived meanwhile.
         """
         if not self.replaying:
             return []
         found = []
         if message.number > self._last.get(message.subject, self._first):
-            found = [self._had(message)]
-        self.after = max(self.after, message.number)
-        return found if pending else found + self.caught_up()
+            found = [self._mark_read(message)]
+        self.position = max(self.position, message.number)
+        return found if pending else found + self.finish_replay()
 
-    def caught_up(self) -> list[Message]:
-        """Note that all that was stored is replayed; return what came live meanwhile, as far as it follows.
+    def finish_replay(self) -> list[Message]:
+        """End a replay; return the buffered live messages, up to the next gap.
 
-        Where some of that was forgotten, the replay goes on until it has brought that too.
+        Where live messages were dropped for lack of room, the replay continues until it has brought them,
+        and nothing is returned.
         """
-        if not self.replaying or self._forgotten > self.after:
+        if not self.replaying or self._last_skipped > self.position:
             return []
         self.behind = self.replaying = False
         for subject, place in self._missed.items():
             self._last[subject] = max(place, self._last.get(subject, self._first))
         self._missed.clear()
-        ahead = list(self._ahead)
-        self._ahead.clear()
-        return [each for message in ahead for each in self.live(message)]
+        buffered = list(self._buffered)
+        self._buffered.clear()
+        return [each for message in buffered for each in self.on_live(message)]

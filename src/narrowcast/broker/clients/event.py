@@ -1,4 +1,4 @@
-"""Events as subscribers get them."""
+"""Event as a subscriber receives it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ _json = msgspec.json.Decoder().decode
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """An event that somebody wants.
+    """An event that matches a filter of the subscriber.
 
     Parameters
     ----------
     publisher, number
-        Who published it, and the how many-th of theirs it is: together its id.
+        Name of the publisher, and the publisher's sequence number for the event: together the event's id.
     payload
-        As it was published.
+        Bytes as published.
     subject
-        What it came over: a channel, or what is for this subscriber alone.
+        Subject on which the event arrived: a channel, or the subscriber's own subject.
     """
 
     publisher: str
@@ -29,5 +29,5 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def data(self) -> Any:
-        """The event, read from its JSON."""
+        """The payload, parsed as JSON."""
         return _json(self.payload)

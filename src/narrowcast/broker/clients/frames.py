@@ -1,4 +1,4 @@
-"""Frames of events: as they come to subscribers, and in halves where they are too large."""
+"""Parsing and splitting of frames (batches of events on the wire)."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def frame_of(message: Message) -> wire.Frame | None:
-    """Return the frame of a message, None where it is none.
+def parse_frame(message: Message) -> wire.Frame | None:
+    """Parse the payload of a message as a frame; log a warning and return None when it is invalid.
 
     Examples
     --------
     >>> from narrowcast.broker.transport import Message
-    >>> frame_of(Message("nc.out.all", b"garbage"))
+    >>> parse_frame(Message("nc.out.all", b"garbage"))
     """
     try:
         frame = wire.decode_frame(message.payload)
         frame.check()
     except (msgspec.MsgspecError, UnicodeError, InputError) as error:
-        log.warning("a message at %s is passed over: %s", message.subject, first_line(error))
+        log.warning("subject %s: skipping an invalid frame: %s", message.subject, first_line(error))
         return None
     return frame
 
 
-def halves(frame: wire.Frame) -> tuple[wire.Frame, wire.Frame]:
-    """Return the first and the second half of the events of a frame.
+def split_frame(frame: wire.Frame) -> tuple[wire.Frame, wire.Frame]:
+    """Split a frame into two frames of half the events each, for a frame that is too large for one message.
 
     Examples
     --------
     >>> some = wire.Frame(-1, 0.0, [("p", 2), ("q", 1)], b"1.......2.......3.......", [b"a", b"b", b"c"])
-    >>> for half in halves(some):
+    >>> for half in split_frame(some):
     ...     print(half.runs, half.numbers, half.payloads)
     [('p', 1)] b'1.......' [b'a']
     [('p', 1), ('q', 1)] b'2.......3.......' [b'b', b'c']
@@ -51,7 +51,7 @@ def halves(frame: wire.Frame) -> tuple[wire.Frame, wire.Frame]:
     runs: tuple[list[wire.Run], list[wire.Run]] = ([], [])
     start = 0
     for name, many in frame.runs:
-        first = min(max(middle - start, 0), many)  # of this run
+        first = min(max(middle - start, 0), many)  # events of this run in the first half
         for own, part in zip(runs, (first, many - first), strict=True):
             if part:
                 own.append((name, part))
@@ -63,12 +63,12 @@ def halves(frame: wire.Frame) -> tuple[wire.Frame, wire.Frame]:
     )
 
 
-def picked(flags: list[bool], numbers: list[int], payloads: list[bytes]) -> tuple[list[int], list[bytes]]:
-    """Return the numbers and payloads of those events for which a flag is set.
+def select(flags: list[bool], numbers: list[int], payloads: list[bytes]) -> tuple[list[int], list[bytes]]:
+    """Return the numbers and payloads of the events whose flag is set.
 
     Examples
     --------
-    >>> picked([False, True], [4, 5], [b"{}", b"[]"])
+    >>> select([False, True], [4, 5], [b"{}", b"[]"])
     ([5], [b'[]'])
     """
     return list(compress(numbers, flags)), list(compress(payloads, flags))

@@ -1,4 +1,4 @@
-"""Publishers: events go to a node in batches, in order."""
+"""Publisher of events, which sends them to nodes in batches and in order."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
     from narrowcast.broker.transport import Inbox, Message, Transport
 
-#: Bytes of events that go in one message.
+#: Bytes of events in one message.
 BATCH = 1 << 16
-#: Messages on their way that no node has taken yet.
+#: Default number of messages that may be sent before a node has accepted the first of them.
 WINDOW = 64
-#: Seconds without an answer after which messages are sent again, where they are stored.
-_AGAIN = 1.0
-#: Seconds for a node to be done with what is stored, before nobody waits for it any more.
-_SETTLED = 2.0
+#: Seconds without an acknowledgement after which stored messages are sent again.
+_RESEND = 1.0
+#: Seconds to wait in `settle` for a node to process stored events.
+_SETTLE = 2.0
 _encode = msgspec.json.Encoder().encode
 
 
@@ -41,43 +41,47 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class _Sent:
-    """A message on its way: its first event, how many it has, what it is, and who was answered for it."""
+class _PendingBatch:
+    """A message that is not acknowledged: the number of its first event, its events, bytes and answer."""
 
     first: int
-    many: int
+    n_events: int
     payload: bytes
     answer: asyncio.Future[bytes] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
-    def hear(self, answer: asyncio.Future[bytes]) -> None:
-        """Take the first answer."""
+    def set_answer(self, answer: asyncio.Future[bytes]) -> None:
+        """Take the first answer; a message that is sent again may have several."""
         if not answer.cancelled() and not self.answer.done():
             self.answer.set_result(answer.result())
 
 
 class Publisher:
-    """Publishes events; nodes take them in this order.
+    """Publishes events; nodes process them in this order.
 
-    Events are put together while others are on their way. When no node keeps up, `publish` waits. Events are
-    numbered on from the time of the start, so that a publisher that is started again has others.
+    Events are collected into a batch while earlier batches are unacknowledged. When no node keeps up,
+    `publish` waits. Event numbers begin at the start time in nanoseconds, so that a publisher that is
+    restarted uses new ones.
 
-    Where the broker stores events, what was flushed is stored, and comes to all who want it. A message that
-    is not answered for is sent again, also over another connection; the server stores it once. One that the
-    server refuses is an error of the next call, which tells which events it held. So are events that a node
-    finds to have come too fast, a moment after they were stored.
+    Where the broker stores events (at least once), a flushed event is stored and reaches all subscribers that
+    match it. A message without acknowledgement is sent again, also over a new connection; the server stores
+    it once. When the server refuses a message, the next call raises an error that names its events; so it
+    does for events that were stored and then refused by a node because they arrived too fast.
 
     Parameters
     ----------
     transport
-        What moves bytes.
+        Connection to the broker.
     name
-        Who publishes: events of one name are in one order. Without one it is like no other.
-    prefix, partitions
-        As nodes have them.
+        Name of the publisher: events of one name keep their order (default: a random name).
+    prefix
+        Prefix of the broker's subjects; the same as on the nodes (default: nc).
+    partitions
+        Number of ingress partitions; the same as on the nodes (default: 16).
     window
-        How many messages may be on their way before `publish` waits; one where they are stored.
+        Unacknowledged messages at which `publish` waits, at least 1 (default: 64; always 1 where events are
+        stored).
     patience
-        Seconds to wait for a node.
+        Seconds to wait for a node (default: 10).
 
     Examples
     --------
@@ -94,77 +98,96 @@ class Publisher:
         window: int = WINDOW,
         patience: float = PATIENCE,
     ) -> None:
-        if window < 1 or partitions < 1:
-            raise ParameterError(f"window is {window} and partitions {partitions}; give at least 1 of each")
+        for parameter, count in (("window", window), ("partitions", partitions)):
+            if count < 1:
+                raise ParameterError(parameter=parameter, value=count, limit="at least 1")
         if name == "":
-            raise ParameterError("name is empty; give the publisher one, or none at all")
+            raise ParameterError(parameter="name", value=name, limit="a non-empty string, or None")
         self.name = secrets.token_hex(8) if name is None else name
         if (size := len(self.name.encode(errors="replace"))) > LONGEST_NAME:
             raise ParameterError(
-                f"publisher {self.name!r:.60} has a name of {size:,} bytes; the most is {LONGEST_NAME}: "
-                "shorten it"
+                f"publisher {self.name!r:.60}: the name has {size:,} bytes; must be at most {LONGEST_NAME}",
+                parameter="name",
+                value=self.name,
+                limit=f"at most {LONGEST_NAME} bytes",
             )
         self._transport, self._connections = transport, 0
-        #: Whether messages are stored: None until the first answer tells.
+        #: Whether the broker stores messages; None until the first acknowledgement.
         self.stored: bool | None = None
         subjects = wire.Subjects(prefix)
         self._subject, self._refusals = subjects.ingress(self.name, partitions), subjects.refusals(self.name)
-        self._hearing: Inbox | None = None
-        self._asking = RequestClient(transport, subjects.inbox(self.name))
-        # What it sends again is stored once, by a key that nobody else can use up before.
+        self._refusal_inbox: Inbox | None = None
+        self._requests = RequestClient(transport, subjects.inbox(self.name))
+        # Messages sent again are stored once, by a key that no other client can guess and use before.
         self._secret = secrets.token_hex(16)
         self._window, self._patience = window, patience
         self._events: list[bytes] = []
         self._bytes = 0
-        #: The number of its next event.
+        #: Number of the next event.
         self.number = self._first = time.time_ns()
-        self._sent: deque[_Sent] = deque()
+        self._sent: deque[_PendingBatch] = deque()
         self._refused: list[tuple[int, int, str]] = []
-        self._fast, self._settled = False, asyncio.Event()
-        self._soon: asyncio.Task[None] | None = None
-        self._sending = asyncio.Lock()
-        #: How many events it has been given.
+        self._too_fast, self._settled = False, asyncio.Event()
+        self._send_task: asyncio.Task[None] | None = None
+        self._send_lock = asyncio.Lock()
+        #: Number of events that were passed to `publish`.
         self.published = 0
 
     async def start(self) -> Self:
-        """Begin."""
-        await self._asking.start()
-        self._hearing = await self._transport.subscribe(self._refusals, self._hear)
+        """Subscribe to acknowledgements; required before the first event is published."""
+        await self._requests.start()
+        self._refusal_inbox = await self._transport.subscribe(self._refusals, self._receive_refusal)
         return self
 
-    def _hear(self, message: Message) -> None:
-        """Take up that events which are stored came too fast."""
+    def _receive_refusal(self, message: Message) -> None:
+        """Record a node's report that stored events are refused, or that all of them are processed."""
         with suppress(msgspec.MsgspecError, UnicodeError):
             answer = wire.decode_answer(message.payload)
-            # Another of this name hears it too.
+            # Another publisher of this name receives it too.
             if not isinstance(answer, wire.Refusal) or not self._first <= answer.first <= self.number:
                 return
             if answer.many:
-                self._fast = True
+                self._too_fast = True
                 self._refused.append((answer.first, answer.many, answer.reason))
             else:
                 self._settled.set()
 
     async def publish(self, event: Mapping[str, Any] | bytes) -> None:
-        """Publish an event: a mapping, or JSON as it is; waits while nodes do not keep up.
+        """Publish an event; wait while nodes do not keep up.
+
+        Parameters
+        ----------
+        event
+            A mapping, or encoded JSON.
 
         Raises
         ------
         InputError
-            When a mapping cannot be JSON.
+            When the event is not a mapping or bytes, cannot be written as JSON, or is larger than a message
+            may be.
         TransportError
-            When no node takes events, or those published before were refused.
+            When no node accepts events, or events published before were refused (`PaceError` when they were
+            sent too fast).
         """
-        self._asking.check()
-        self._tell_refused()
+        self._requests.check()
+        self._raise_refused()
         if not isinstance(event, bytes | Mapping):
-            raise InputError(f"event {event!r:.100} is no mapping; publish one, or JSON as bytes")
+            raise InputError(
+                f"event={event!r:.100}: must be a mapping, or JSON as bytes", parameter="event", value=event
+            )
         try:
             payload = event if isinstance(event, bytes) else _encode(event)
         except (TypeError, msgspec.MsgspecError) as error:
-            raise InputError(f"event {event!r:.100} cannot be written as JSON: {error}") from error
+            raise InputError(
+                f"event={event!r:.100}: cannot be written as JSON: {error}", parameter="event", value=event
+            ) from error
         if len(payload) > LARGEST:
-            raise InputError(f"event of {len(payload):,} bytes is larger than {LARGEST:,}; send less at once")
+            raise InputError(
+                f"event of {len(payload):,} bytes: must be at most {LARGEST:,} bytes",
+                parameter="event",
+                value=len(payload),
+                limit=f"at most {LARGEST:,} bytes",
+            )
         if self._bytes + len(payload) > max(BATCH, LARGEST):
             await self._send()
         self._events.append(payload)
@@ -173,154 +196,160 @@ class Publisher:
         self.number += 1
         if self._bytes >= BATCH or len(self._events) >= wire.MOST:
             await self._send()
-            self._tell_refused()
-        elif self._soon is None or self._soon.done():
-            self._soon = asyncio.create_task(self._send())  # with all that is published until it runs
+            self._raise_refused()
+        elif self._send_task is None or self._send_task.done():
+            # It sends all events that are published until it runs.
+            self._send_task = asyncio.create_task(self._send())
 
     async def _send(self) -> None:
-        """Send what there is."""
-        async with self._sending:  # one at a time: in order
-            end = self.number  # what is published meanwhile is another's to send
+        """Send all events that are published so far."""
+        async with self._send_lock:  # one at a time: in order
+            end = self.number  # events published meanwhile are for the next call
             while self.number - len(self._events) < end:
-                self._clear()
-                # Where they are stored one at a time: none overtakes one that was lost and is sent again.
+                self._remove_answered()
+                # One at a time where they are stored: a message that is sent again is not overtaken.
                 while len(self._sent) >= (self._window if self.stored is False else 1):
-                    await self._oldest()
-                await self._next()
+                    await self._wait_for_oldest()
+                await self._send_next()
 
-    async def _next(self) -> None:
-        """Send as many of the events that wait as one message may have."""
+    async def _send_next(self) -> None:
+        """Send as many of the waiting events as fit in one message."""
         events, first = self._events[: wire.MOST], self.number - len(self._events)
         del self._events[: wire.MOST]
-        self._bytes = sum(map(len, self._events))  # mostly there are none
-        sent = _Sent(
+        self._bytes = sum(map(len, self._events))  # mostly no events are left
+        sent = _PendingBatch(
             first, len(events), wire.encode(wire.PublishedBatch(self.name, first, events, time.time()))
         )
         self._sent.append(sent)
         try:
-            await self._out(sent)
+            await self._send_batch(sent)
         except NarrowcastError as error:
             if self.stored is False or isinstance(error, ParameterError):  # else it is sent again
                 self._sent.remove(sent)
-                self._refused.append((sent.first, sent.many, str(error)))
+                self._refused.append((sent.first, sent.n_events, str(error)))
 
-    async def _out(self, sent: _Sent) -> None:
-        """Send a message."""
+    async def _send_batch(self, sent: _PendingBatch) -> None:
         self._connections = self._transport.connections
         key = f"{self._secret}/{sent.first}"
-        (await self._asking.send(self._subject, sent.payload, key=key)).add_done_callback(sent.hear)
+        (await self._requests.send(self._subject, sent.payload, key=key)).add_done_callback(sent.set_answer)
 
-    def _clear(self) -> None:
-        """Forget messages that were answered for, and note those that were refused."""
+    def _remove_answered(self) -> None:
+        """Remove acknowledged messages from the queue, and record the refused events."""
         while self._sent and self._sent[0].answer.done():
             sent = self._sent.popleft()
-            said = sent.answer.result()
+            payload = sent.answer.result()
             why = None
-            if said[:1] == b"{":
-                self.stored, why = True, error_of(said)
-            elif said:
-                answer = wire.decode_answer(said)
-                if isinstance(answer, wire.Refusal) and answer.many:  # the others are taken
-                    self._fast = True
+            if payload[:1] == b"{":
+                self.stored, why = True, error_of(payload)
+            elif payload:
+                answer = wire.decode_answer(payload)
+                if isinstance(answer, wire.Refusal) and answer.many:  # the other events are accepted
+                    self._too_fast = True
                     self._refused.append((answer.first, answer.many, answer.reason))
                 elif isinstance(answer, wire.Refusal):
                     why = answer.reason
             else:
                 self.stored = False
             if why is not None:
-                self._refused.append((sent.first, sent.many, why))
+                self._refused.append((sent.first, sent.n_events, why))
 
-    def _tell_refused(self) -> None:
-        """Raise what was refused, once."""
+    def _raise_refused(self) -> None:
+        """Raise an error if events were refused since the last call.
+
+        Raises
+        ------
+        TransportError
+            When some were; `PaceError` when they were sent too fast.
+        """
         if self._refused:
             refused, self._refused = self._refused, []
-            kind, self._fast = PaceError if self._fast else TransportError, False
+            kind, self._too_fast = PaceError if self._too_fast else TransportError, False
             many = sum(n for _, n, _ in refused)
             first, _, why = refused[0]
             raise kind(
-                f"{many:,} events of {self.name!r} from number {first} on are refused, not published: {why}"
+                f"publisher {self.name!r}: {many:,} events from number {first} on were refused, not "
+                f"published: {why}"
             )
 
-    async def _oldest(self) -> None:
-        """Wait until a node has taken the message that is longest on its way, or it is stored."""
+    async def _wait_for_oldest(self) -> None:
+        """Wait until the oldest unacknowledged message is accepted by a node, or stored."""
         sent, end = self._sent[0], time.monotonic() + self._patience
         while not sent.answer.done():
-            self._asking.check()
+            self._requests.check()
             left = end - time.monotonic()
-            if left <= 0:  # what is on its way is lost, or was taken by somebody who cannot say so
+            if left <= 0:  # the messages are lost, or the acknowledgement is
                 why = (
-                    f"no node takes events at {self._subject} within {self._patience:g} s; start one with "
+                    f"no node accepted events at {self._subject} within {self._patience:g} s; start one with "
                     "narrowcast serve"
                 )
-                self._refused += [(each.first, each.many, why) for each in self._sent]
+                self._refused += [(each.first, each.n_events, why) for each in self._sent]
                 self._sent.clear()
                 return
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(left, _AGAIN)):
+                async with asyncio.timeout(min(left, _RESEND)):
                     await asyncio.shield(sent.answer)
             if not sent.answer.done() and self.stored is not False:
-                await self._again()
-        self._clear()
+                await self._resend()
+        self._remove_answered()
 
-    async def _again(self) -> None:
-        """Send again what nobody has answered for."""
+    async def _resend(self) -> None:
+        """Send all unacknowledged messages again."""
         if self._connections != self._transport.connections:
-            log.info("%d messages of %s are sent again", len(self._sent), self.name)
+            log.info("publisher %r: sending %d messages again", self.name, len(self._sent))
         for sent in [each for each in self._sent if not each.answer.done()]:
             with suppress(TransportError):  # again later
-                await self._out(sent)
+                await self._send_batch(sent)
 
     async def flush(self) -> None:
-        """Wait until nodes have taken all events, or, where they are stored, until they are.
+        """Wait until nodes have accepted all events or, where they are stored, until all are stored.
 
         Raises
         ------
         TransportError
-            When some are not; it says which.
+            When events are refused or not acknowledged; the message has their number and the first of them.
         """
         await self._send()
-        async with self._sending:
+        async with self._send_lock:
             while self._sent:
-                await self._oldest()
-        self._tell_refused()
+                await self._wait_for_oldest()
+        self._raise_refused()
 
     async def settle(self) -> None:
-        """Flush; and where events are stored, wait until a node is done with them.
+        """Flush and, where the broker stores events, wait up to 2 s until a node has processed them.
 
-        A node that is not there within two seconds is not waited for: what is stored waits for it.
+        When no node answers within this time, the events remain stored and are processed later.
 
         Raises
         ------
         TransportError
-            When some are not stored; a `PaceError` when a node finds that some came too fast.
+            When some events are not stored; `PaceError` when a node refuses some as sent too fast.
         """
         await self.flush()
         if self.stored:
             self._settled.clear()
             mark = wire.encode(wire.PublishedBatch(self.name, self.number, [], time.time(), settle=True))
             with suppress(TimeoutError, TransportError):
-                async with asyncio.timeout(_SETTLED):
-                    await self._asking.ask(self._subject, mark)
+                async with asyncio.timeout(_SETTLE):
+                    await self._requests.ask(self._subject, mark)
                     await self._settled.wait()
-        self._tell_refused()
+        self._raise_refused()
 
     async def aclose(self) -> None:
-        """Settle, and end."""
+        """Send all events, wait as `settle` does, and close the publisher."""
         try:
             await self.settle()
         finally:
-            if self._soon is not None:
-                self._soon.cancel()
+            if self._send_task is not None:
+                self._send_task.cancel()
                 with suppress(asyncio.CancelledError, TransportError):
-                    await self._soon
+                    await self._send_task
             await self._end()
 
     async def _end(self) -> None:
-        """Listen no longer."""
-        hearing, self._hearing = self._hearing, None
-        if hearing is not None:
-            await hearing.aclose()
-        await self._asking.aclose()
+        inbox, self._refusal_inbox = self._refusal_inbox, None
+        if inbox is not None:
+            await inbox.aclose()
+        await self._requests.aclose()
 
     async def __aenter__(self) -> Self:
         return await self.start()

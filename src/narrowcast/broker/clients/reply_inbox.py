@@ -1,4 +1,4 @@
-"""Where answers come in."""
+"""Inbox for the replies to one client's requests."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ if TYPE_CHECKING:
 
 
 class ReplyInbox:
-    """Listens below a subject that nobody else has: answers to another who is called the same go elsewhere.
+    """Subscription to a subject with a random suffix, so that clients of one name get separate replies.
 
     Parameters
     ----------
     transport
-        What moves bytes.
+        Connection to the broker.
     subject
-        What the subject begins with.
-    hear
-        What is done with an answer.
+        Prefix of the reply subjects.
+    handle
+        Called with each reply.
     """
 
-    def __init__(self, transport: Transport, subject: str, hear: Callable[[Message], None]) -> None:
-        self._transport, self._hear = transport, hear
+    def __init__(self, transport: Transport, subject: str, handle: Callable[[Message], None]) -> None:
+        self._transport, self._handle = transport, handle
         self._subject = f"{subject}.{secrets.token_hex(8)}"
         self._inbox: Inbox | None = None
 
     def subject(self, number: int) -> str:
-        """Return where answers to a question go."""
+        """Return the reply subject of a request, by the number of the request."""
         return f"{self._subject}.{number}"
 
     async def start(self) -> None:
-        """Begin to listen."""
-        self._inbox = await self._transport.subscribe(f"{self._subject}.*", self._hear)
+        """Subscribe to the reply subjects."""
+        self._inbox = await self._transport.subscribe(f"{self._subject}.*", self._handle)
 
     @property
-    def there(self) -> bool:
-        """Whether it listens."""
+    def is_open(self) -> bool:
+        """Whether the inbox is subscribed."""
         return self._inbox is not None
 
     async def aclose(self) -> None:
-        """Stop listening."""
+        """End the subscription."""
         inbox, self._inbox = self._inbox, None
         if inbox is not None:
             await inbox.aclose()

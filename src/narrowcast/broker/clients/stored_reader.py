@@ -1,4 +1,4 @@
-"""How a subscriber reads what is stored for it: live, replayed where it missed something, acknowledged."""
+"""Reader of stored messages: merges live messages with replays, and stores its position."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from narrowcast.broker.clients.cursor import Cursor
-from narrowcast.broker.storage.positions import BEFORE, written
+from narrowcast.broker.storage.positions import REPLAY_MARGIN, encode_position
 from narrowcast.broker.storage.streams import error_of
 from narrowcast.broker.transport import Message
 from narrowcast.broker.wire import ReadEvents
@@ -26,155 +26,159 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Events that may be handed out before those are acknowledged, and the fewest: a frame has as many.
-WINDOW, LEAST = 1024, 256
-#: Turns of the event loop until all is heard that has come.
-_TURNS = 8
-#: Seconds that all has to be heard before a replay begins that came over a connection that was lost.
+#: Events that may be delivered before they are acknowledged: the default, and the minimum (one frame).
+WINDOW, MIN_WINDOW = 1024, 256
+#: Turns of the event loop after which all messages that have arrived are handled.
+_YIELDS = 8
+#: Seconds before a replay begins, in which messages of a lost connection may still arrive.
 _DRAIN = 0.05
-#: Seconds from one acknowledgement to the next, and from one look at the connection to the next; those
-#: without a message after which a replay is asked for anew, and those for the server to answer.
-_STORE, _LOOK, _STALLED, _PATIENCE = 0.5, 0.2, 5.0, 2.0
+#: Seconds between two stored positions, between two checks of the connection, without a replayed message
+#: until the replay is requested again, and for the server to store a position.
+_STORE, _CHECK, _STALLED, _PATIENCE = 0.5, 0.2, 5.0, 2.0
 
 
 class FrameReceiver(Protocol):
-    """Who reads."""
+    """Receiver of the messages that a `StoredReader` reads."""
 
     def accept(self, message: Message) -> None:
-        """Take up a message."""
+        """Process a message."""
         ...
 
-    def remember(self, message: Message) -> None:
-        """Note that the events of a message were there in an earlier life."""
+    def mark_seen(self, message: Message) -> None:
+        """Remember the events of a message that was read before the last restart."""
         ...
 
-    def room(self) -> bool:
-        """Return whether more may come."""
+    def has_room(self) -> bool:
+        """Return whether the receiver can take more events."""
         ...
 
-    async def replay(self, after: int, token: str) -> int:
-        """Ask a node for all that is stored behind a place, and return how many messages there are."""
+    async def request_replay(self, after: int, token: str) -> int:
+        """Ask a node to replay what is stored after a position; return the number of messages."""
         ...
 
 
-class _End(NamedTuple):
-    """How many events there are up to the end of a message, its place, and its subject."""
+class _FrameEnd(NamedTuple):
+    """Number of events up to the end of a message, with the position and subject of the message."""
 
-    many: int
+    n_events: int
     number: int
     subject: str
 
 
 class StoredReader:
-    """Brings each stored message to a reader once, in order, and writes down how far it is.
+    """Reads each stored message of a subscriber once and in order, and stores the subscriber's position.
 
     Parameters
     ----------
-    transport, subjects, asking
-        What moves bytes, what subjects there are, and what waits for answers.
+    transport, subjects, requests
+        Connection to the broker, its subjects, and the client for requests.
     name
-        Who reads.
-    reader
-        What takes messages up.
+        Name of the subscriber.
+    receiver
+        Receiver of the messages.
     after, store
-        The place up to which all was read, in an earlier life, and the store that it is one of.
+        Position up to which everything was read before the start, and the id of the store it belongs to.
     key
-        By which it is written down how far this is.
-    had
-        What was read behind that place in an earlier life.
-    waiting
-        Events of another store that wait to be handed out first.
+        Key in the subject of the position, known only to this subscriber and to nodes.
+    already_read
+        Messages and events after `after` that were read before the start.
+    n_waiting
+        Events of an earlier store that are still to be delivered first.
     window
-        Events that may be handed out before those are acknowledged: so many may come again after a kill.
+        Events that may be delivered before they are acknowledged, at least 256 (default: 1,024). After a
+        crash at most this number is delivered again.
     """
 
     def __init__(
         self,
         transport: Transport,
         subjects: Subjects,
-        asking: RequestClient,
+        requests: RequestClient,
         name: str,
-        reader: FrameReceiver,
+        receiver: FrameReceiver,
         *,
         after: int,
         store: str,
         key: str,
-        had: ReadEvents | None = None,
-        waiting: int = 0,
+        already_read: ReadEvents | None = None,
+        n_waiting: int = 0,
         window: int = WINDOW,
     ) -> None:
         check_window(window)
-        self._transport, self._subjects, self._asking = transport, subjects, asking
-        self._where = subjects.position(name, key)
-        self._name, self._reader, self._window = name, reader, window
-        self._had = ReadEvents() if had is None else had
-        self.cursor = Cursor(after, last=self._had.subjects)
-        #: Which store it reads.
+        self._transport, self._subjects, self._requests = transport, subjects, requests
+        self._position_subject = subjects.position(name, key)
+        self._name, self._receiver, self._window = name, receiver, window
+        self._already_read = ReadEvents() if already_read is None else already_read
+        self.cursor = Cursor(after, last=self._already_read.subjects)
+        #: Id of the store that is read.
         self.store = store
-        self._before, self._first = after, True
+        self._start, self._first_replay = after, True
         self._connections = transport.connections
         self._wake = asyncio.Event()
-        # A replay: what it is called, how many messages of it came, and where the last is acknowledged.
-        self._token, self._expected, self._ack = "", 0, ""
-        # Where each message ends, in events that were added; how many of those were handed out; how many of
-        # all are processed, with the highest place of a message and the last one of each subject; and what is
-        # written down, and of how many.
-        self._ends: deque[_End] = deque([_End(waiting, after, "")] if waiting else ())
-        self._added, self._taken = waiting, 0
-        self._done, self._lasts = (0, max([after, *self._had.subjects.values()])), dict(self._had.subjects)
-        self._written, self._stored = written(after, store, self._had), 0
-        self._storing = asyncio.Lock()
+        # The replay in progress: its token, the number of its messages so far, and the subject at which the
+        # last of them is acknowledged.
+        self._token, self._n_replayed, self._ack = "", 0, ""
+        # The end of each message that is not processed, counted in events; and how many events were added and
+        # delivered.
+        self._ends: deque[_FrameEnd] = deque([_FrameEnd(n_waiting, after, "")] if n_waiting else ())
+        self._n_added, self._n_delivered = n_waiting, 0
+        # How many events are processed, with the highest position of a message and the last one by subject.
+        read = self._already_read.subjects
+        self._processed, self._last_by_subject = (0, max([after, *read.values()])), dict(read)
+        # The position as it is stored, and the number of events that it acknowledges.
+        self._stored_position, self._n_acknowledged = encode_position(after, store, self._already_read), 0
+        self._position_lock = asyncio.Lock()
         self._ended = False
-        #: What was handed out last, some of it perhaps of frames that are not processed whole.
-        self._handed: deque[Event] = deque(maxlen=window)
+        #: The events delivered last, some of them perhaps of messages that are processed in part.
+        self._recent_events: deque[Event] = deque(maxlen=window)
 
     # ---- messages
 
-    def hear(self, message: Message) -> None:
-        """Take in a message as it comes."""
+    def receive(self, message: Message) -> None:
+        """Handle a live message."""
         if not message.number:
-            return  # nobody stored it
-        self._look()
-        if message.number > self.cursor.after and not self._reader.room():
-            self.cursor.forget(message)
+            return  # it is not stored
+        self.check_connection()
+        if message.number > self.cursor.position and not self._receiver.has_room():
+            self.cursor.skip(message)
             return
-        for each in self.cursor.live(message):
-            self._reader.accept(each)
+        for each in self.cursor.on_live(message):
+            self._receiver.accept(each)
         if self.cursor.behind:
             self._wake.set()
 
-    def _look(self) -> None:
-        """Note that messages may have been missed, when the connection is another."""
+    def check_connection(self) -> None:
+        """Request a replay when the connection is a new one: messages may have been missed."""
         if self._connections != self._transport.connections:
             self._connections = self._transport.connections
-            self.cursor.lost()
+            self.cursor.mark_behind()
             self._wake.set()
 
-    def widen(self) -> None:
-        """Note that a node knows of more subjects: a replay that began before brings nothing of them."""
+    def restart_replay(self) -> None:
+        """Request a new replay if one is in progress; needed when a node learns of more subjects."""
         if self.cursor.replaying:
-            self.cursor.lost()
+            self.cursor.mark_behind()
             self._wake.set()
 
     async def run(self) -> None:
-        """Have replayed what was missed, and write down how far this is, for as long as it runs."""
+        """Replay missed messages and store the position, until cancelled."""
         stored = time.monotonic()
         while True:
-            self._look()
+            self.check_connection()
             try:
-                if self.cursor.behind and self._reader.room() and self._transport.connected:
-                    await self._replay()
+                if self.cursor.behind and self._receiver.has_room() and self._transport.connected:
+                    await self.replay()
                 if time.monotonic() - stored >= _STORE:
                     stored = time.monotonic()
-                    await self.write()
+                    await self.write_position()
             except NarrowcastError as error:
-                log.warning("%s cannot read what is stored yet: %s", self._name, error)
-                await asyncio.sleep(_LOOK)
+                log.warning("subscriber %r cannot read stored events, retrying: %s", self._name, error)
+                await asyncio.sleep(_CHECK)
             self._wake.clear()
-            if not self.cursor.behind or not self._reader.room() or not self._transport.connected:
-                await self._waited(_LOOK)
+            if not self.cursor.behind or not self._receiver.has_room() or not self._transport.connected:
+                await self._wait(_CHECK)
 
-    async def _waited(self, seconds: float) -> bool:
+    async def _wait(self, seconds: float) -> bool:
         """Wait until something has happened; return whether it has in time."""
         try:
             async with asyncio.timeout(seconds):
@@ -183,163 +187,186 @@ class StoredReader:
             return False
         return True
 
-    async def _replay(self) -> None:
-        """Have replayed what is behind the last message that was there."""
-        await asyncio.sleep(_DRAIN)
-        await _turns()
-        token = self._token = secrets.token_hex(8)
-        self._expected, self._ack = 0, ""
-        after = self.cursor.begin()
-        if self._first:  # what came shortly before too: it may have been stored twice
-            after = max(0, after - BEFORE)
-        inbox = await self._transport.subscribe(
-            f"{self._subjects.replay(self._name)}.{token}", partial(self._replayed, token)
-        )
-        try:
-            many = await self._reader.replay(after, token)
-            self._look()
-            if not many:
-                self._caught_up()
-            while self.cursor.replaying:
-                self._look()
-                if self._ack and self._reader.room():
-                    ack, self._ack = self._ack, ""
-                    await self._transport.publish(ack, b"+ACK")
-                    continue  # more may have come meanwhile
-                self._wake.clear()
-                if not await self._waited(_STALLED) and self._reader.room():
-                    raise TransportError(f"nothing is replayed for {_STALLED:g} s; asking again")
-        finally:
-            await inbox.aclose()
-        self._first = self._first and self.cursor.behind
-
-    def _replayed(self, token: str, message: Message) -> None:
-        """Take in a message that is replayed."""
-        self._look()
-        if token != self._token or not self.cursor.replaying:
-            return  # of one that is over
-        place = delivery_of(message.reply)
-        if place.consumer != self._expected + 1:  # some are missing
-            self.cursor.lost()
-            self._wake.set()
-            return
-        self._expected, self._ack = place.consumer, message.reply
-        kept, out = self._subjects.stored(""), f"{self._subjects.prefix}.out."
-        again = Message(out + message.subject.removeprefix(kept), message.payload, "", place.stream)
-        if place.stream > self._before:
-            self._first = False  # once is enough: another time later ones would be forgotten for these
-        if place.stream <= max(self._before, self._had.subjects.get(again.subject, 0)):
-            self._reader.remember(again)
-        for each in self.cursor.replayed(again, pending=place.pending):
-            self._reader.accept(each)
-        self._wake.set()
-
-    def _caught_up(self) -> None:
-        """Go on with what came live."""
-        for each in self.cursor.caught_up():
-            self._reader.accept(each)
-
-    # ---- how far it is
-
-    def added(self, number: int, subject: str, many: int) -> None:
-        """Note that a message brought so many events."""
-        self._added += many
-        self._ends.append(_End(self._added, number, subject))
-
-    def left(self) -> int:
-        """Return how many events may be handed out now."""
-        return self._window - (self._taken - self._stored)
-
-    def taken(self, events: list[Event]) -> None:
-        """Note that events are handed out."""
-        self._taken += len(events)
-        self._handed.extend(events)
-        if self.cursor.behind:
-            self._wake.set()  # there is room for more
-
-    def processed(self) -> None:
-        """Note that all that was handed out is processed: who asks for more is done with what was before."""
-        while self._ends and self._ends[0].many <= self._taken:
-            many, number, subject = self._ends.popleft()
-            self._done = many, max(number, self._done[1])
-            self._lasts[subject] = number
-
-    def paused(self) -> asyncio.Lock:
-        """Return what keeps this from writing anything down, for the length of a block."""
-        return self._storing
-
-    def end(self) -> None:
-        """Write nothing down any more, and let nobody wait for that."""
-        self._ended = True
-
-    async def write(self, *, last: bool = False) -> None:
-        """Write down how far this is, if that is new; the `last` time to the event.
-
-        That is a place up to which all is processed, and behind it what is processed of each subject: one may
-        be far behind others, where something of it was missed.
+    async def replay(self) -> None:
+        """Request a replay of what is stored after the cursor, and wait until it ends or breaks off.
 
         Raises
         ------
         TransportError
-            When it is not stored.
+            When no message of it arrives for 5 s.
         """
-        async with self._storing:
+        await asyncio.sleep(_DRAIN)
+        await _run_callbacks()
+        token = self._token = secrets.token_hex(8)
+        self._n_replayed, self._ack = 0, ""
+        after = self.cursor.start_replay()
+        if self._first_replay:  # messages shortly before the position too: events may be stored twice
+            after = max(0, after - REPLAY_MARGIN)
+        inbox = await self._transport.subscribe(
+            f"{self._subjects.replay(self._name)}.{token}", partial(self.receive_replayed, token)
+        )
+        try:
+            n_messages = await self._receiver.request_replay(after, token)
+            self.check_connection()
+            if not n_messages:
+                self._finish_replay()
+            while self.cursor.replaying:
+                self.check_connection()
+                if self._ack and self._receiver.has_room():
+                    ack, self._ack = self._ack, ""
+                    await self._transport.publish(ack, b"+ACK")
+                    continue  # more may have arrived meanwhile
+                self._wake.clear()
+                if not await self._wait(_STALLED) and self._receiver.has_room():
+                    raise TransportError(
+                        f"no replayed message within {_STALLED:g} s; requesting a new replay"
+                    )
+        finally:
+            await inbox.aclose()
+        self._first_replay = self._first_replay and self.cursor.behind
+
+    def receive_replayed(self, token: str, message: Message) -> None:
+        """Handle a message of the replay with this token; messages of earlier replays are ignored."""
+        self.check_connection()
+        if token != self._token or not self.cursor.replaying:
+            return
+        place = delivery_of(message.reply)
+        if place.consumer != self._n_replayed + 1:  # messages of the replay are lost
+            self.cursor.mark_behind()
+            self._wake.set()
+            return
+        self._n_replayed, self._ack = place.consumer, message.reply
+        kept, out = self._subjects.stored(""), f"{self._subjects.prefix}.out."
+        original = Message(out + message.subject.removeprefix(kept), message.payload, "", place.stream)
+        if place.stream > self._start:
+            # Once is enough: a second time, later events would drop out of the memory of repeated ones.
+            self._first_replay = False
+        if place.stream <= max(self._start, self._already_read.subjects.get(original.subject, 0)):
+            self._receiver.mark_seen(original)
+        for each in self.cursor.on_replayed(original, pending=place.pending):
+            self._receiver.accept(each)
+        self._wake.set()
+
+    def _finish_replay(self) -> None:
+        for each in self.cursor.finish_replay():
+            self._receiver.accept(each)
+
+    # ---- position
+
+    def add_frame(self, number: int, subject: str, n_events: int) -> None:
+        """Record that the message with this stream number added events to the queue of the subscriber."""
+        self._n_added += n_events
+        self._ends.append(_FrameEnd(self._n_added, number, subject))
+
+    def n_allowed(self) -> int:
+        """Return the number of events that may be delivered before more are acknowledged."""
+        return self._window - (self._n_delivered - self._n_acknowledged)
+
+    def mark_delivered(self, events: list[Event]) -> None:
+        """Record that events are delivered to the application."""
+        self._n_delivered += len(events)
+        self._recent_events.extend(events)
+        if self.cursor.behind:
+            self._wake.set()  # there is room for more
+
+    def mark_processed(self) -> None:
+        """Record that all delivered events are processed; the next stored position acknowledges them."""
+        while self._ends and self._ends[0].n_events <= self._n_delivered:
+            n_events, number, subject = self._ends.popleft()
+            self._processed = n_events, max(number, self._processed[1])
+            self._last_by_subject[subject] = number
+
+    def position_lock(self) -> asyncio.Lock:
+        """Return the lock that is held while a position is stored."""
+        return self._position_lock
+
+    def stop_writing(self) -> None:
+        """Store no more positions, and end all waits for acknowledgement."""
+        self._ended = True
+
+    async def write_position(self, *, last: bool = False) -> None:
+        """Store the position if it has changed.
+
+        It consists of the position up to which everything is processed, and of the messages after it that
+        are processed, by subject: one subject may lag behind others where messages of it were missed.
+
+        Parameters
+        ----------
+        last
+            Whether this is the last time; then events of a frame that is processed in part are included.
+
+        Raises
+        ------
+        TransportError
+            When the server does not store it.
+        """
+        async with self._position_lock:
             if self._ended:
                 return
-            done, after = self._done, self.cursor.after
-            await _turns()
-            # Messages of different subjects overtake one another: none before it may be unprocessed.
+            done, after = self._processed, self.cursor.position
+            await _run_callbacks()
+            # Messages of different subjects overtake one another: no earlier one may be unprocessed.
             unprocessed = (end.number - 1 for end in self._ends if end.number <= done[1])
-            place = min([done[1], after, self.cursor.after, *unprocessed])
-            said = written(place, self.store, self._had_behind(place, last=last))
-            if said != self._written:
-                await self._put(said)
-            self._written, self._stored = said, done[0]
+            place = min([done[1], after, self.cursor.position, *unprocessed])
+            payload = encode_position(place, self.store, self._read_beyond(place, last=last))
+            if payload != self._stored_position:
+                await self._store_position(payload)
+            self._stored_position, self._n_acknowledged = payload, done[0]
 
-    async def _put(self, said: bytes) -> None:
-        """Have it stored how far this is."""
+    async def _store_position(self, payload: bytes) -> None:
         try:
             async with asyncio.timeout(_PATIENCE):
-                why = error_of(await (await self._asking.send(self._where, said)))
+                why = error_of(await (await self._requests.send(self._position_subject, payload)))
         except TimeoutError:
-            why = f"it does not answer within {_PATIENCE:g} s"
+            why = f"no answer within {_PATIENCE:g} s"
         if why is not None:
-            raise TransportError(f"the NATS server does not store how far {self._name} is: {why}")
+            raise TransportError(
+                f"subscriber {self._name!r}: the NATS server does not store its position: {why}"
+            )
 
-    def _had_behind(self, place: int, *, last: bool) -> ReadEvents:
-        """Return what is processed behind a place; the `last` time with what was had of a frame."""
+    def _read_beyond(self, place: int, *, last: bool) -> ReadEvents:
+        """Return what is processed after a position; the `last` time with single events of a frame."""
         events: dict[str, list[int]] = defaultdict(list)
-        if place <= self._before:
-            for publisher, numbers in self._had.events.items():
+        if place <= self._start:
+            for publisher, numbers in self._already_read.events.items():
                 events[publisher] += numbers
-        many = self._taken - self._done[0] if last else 0
-        for event in list(self._handed)[len(self._handed) - many :] if many else ():
+        n_partial = self._n_delivered - self._processed[0] if last else 0
+        recent = list(self._recent_events)
+        for event in recent[len(recent) - n_partial :] if n_partial else ():
             events[event.publisher].append(event.number)
-        self._lasts = {
+        self._last_by_subject = {
             subject: number
-            for subject, number in self._lasts.items()
+            for subject, number in self._last_by_subject.items()
             if number > place or subject in self.cursor
         }
-        behind = {subject: number for subject, number in self._lasts.items() if number > place}
+        behind = {subject: number for subject, number in self._last_by_subject.items() if number > place}
         return ReadEvents(dict(events), behind)
 
-    async def stored(self) -> None:
-        """Wait until something may be handed out."""
-        while self.left() <= 0 and not self._ended:
+    async def wait_for_acknowledgement(self) -> None:
+        """Store the position until more events may be delivered."""
+        while self.n_allowed() <= 0 and not self._ended:
             try:
-                await self.write()
+                await self.write_position()
             except TransportError as error:
-                log.warning("%s waits: %s", self._name, error)
-                await asyncio.sleep(_LOOK)
+                log.warning("subscriber %r waits for acknowledgement: %s", self._name, error)
+                await asyncio.sleep(_CHECK)
 
 
-async def _turns() -> None:
-    """Let all have their turn who have something to hear: each subject has a queue of its own."""
-    for _ in range(_TURNS):
+async def _run_callbacks() -> None:
+    """Let the event loop handle the messages that have arrived: each subject has its own queue."""
+    for _ in range(_YIELDS):
         await asyncio.sleep(0)
 
 
 def check_window(window: int) -> None:
-    """Refuse a window in which no frame fits."""
-    if window < LEAST:
-        raise ParameterError(f"window is {window}; give at least {LEAST} events, as many as come together")
+    """Refuse a window that is smaller than one frame.
+
+    Raises
+    ------
+    ParameterError
+        When it is below 256 events.
+    """
+    if window < MIN_WINDOW:
+        raise ParameterError(
+            parameter="window", value=window, limit=f"at least {MIN_WINDOW} events (one frame)"
+        )

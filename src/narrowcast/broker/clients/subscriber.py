@@ -1,4 +1,4 @@
-"""Subscribers: each event that one of their filters lets through, once."""
+"""Subscriber, which receives each event that matches one of its filters once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from narrowcast.broker import wire
 from narrowcast.broker.background_tasks import ended
 from narrowcast.broker.clients.deduplication import Deduplicator
 from narrowcast.broker.clients.event import Event
-from narrowcast.broker.clients.frames import frame_of, picked
+from narrowcast.broker.clients.frames import parse_frame, select
 from narrowcast.broker.clients.request_client import PATIENCE, RequestClient
 from narrowcast.broker.clients.stored_reader import WINDOW, StoredReader, check_window
 from narrowcast.broker.clients.subscriber_filter import SubscriberFilter
@@ -33,41 +33,42 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Events that wait for their reader.
+#: Default number of received events that may wait to be read.
 LIMIT = 1 << 18
-#: Seconds after which a node that does not answer has died, where it does no harm to ask the next one.
-_SOON = 2.0
+#: Timeout in seconds of requests that can safely be repeated, since the next attempt may reach another node.
+_FAILOVER = 2.0
 
 
 class Subscriber:
     """Receives the events that match its filters, each once, in the order of their publisher.
 
-    The order of a publisher's events holds within a channel of the plan, and for those that are sent
-    directly. What comes over a channel that others share is filtered here.
+    The order of a publisher's events holds within a channel of the plan, and among events that are sent
+    directly. Events from a channel that is shared with other subscribers are filtered here.
 
     Parameters
     ----------
     transport
-        What moves bytes.
+        Connection to the broker.
     name
-        Who subscribes. Subscriptions stay with the name when a subscriber goes.
+        Name of the subscriber. Its subscriptions remain when the subscriber disconnects.
     prefix
-        As nodes have it.
+        Prefix of the broker's subjects; the same as on the nodes (default: nc).
     limit
-        How many events may wait to be read; what comes then is dropped, and counted in `got`. Where
-        events are stored none is dropped: it comes when there is room.
+        Received events that may wait to be read, at least 1 (default: 262,144). Further events are dropped
+        and counted in `counts`; where the broker stores events, they are delivered later instead.
     window
-        Where events are stored: how many may be handed out before those are acknowledged, which they are when
-        more are asked for. After a kill no more than so many come again.
+        Where the broker stores events: events that may be delivered before they are acknowledged, at least
+        256 (default: 1,024). Taking more events acknowledges those taken before. After a crash at most this
+        number is delivered again.
     patience
-        Seconds to wait for a node.
+        Seconds to wait for a node (default: 10).
 
     Examples
     --------
-    >>> from narrowcast.broker import Desk, Interests, MemoryTransport, Node, Publisher
+    >>> from narrowcast.broker import ControlPlane, MemoryTransport, Node, Publisher, SubscriptionIndex
     >>> async def demo():
     ...     transport = MemoryTransport()
-    ...     node = Node(transport, Desk(transport, Interests()))
+    ...     node = Node(transport, ControlPlane(transport, SubscriptionIndex()))
     ...     await node.start()
     ...     async with Subscriber(transport, "ann") as ann:
     ...         await ann.subscribe("price > 75")
@@ -93,322 +94,332 @@ class Subscriber:
     ) -> None:
         check_window(window)
         if not name:
-            raise ParameterError("name is empty; give the subscriber one")
+            raise ParameterError(parameter="name", value=name, limit="a non-empty string")
         if limit < 1:
-            raise ParameterError(f"limit is {limit}; let at least 1 event wait")
+            raise ParameterError(parameter="limit", value=limit, limit="at least 1 event")
         self.name, self._transport, self._subjects = name, transport, wire.Subjects(prefix)
-        self._asking = RequestClient(transport, self._subjects.inbox(name))
+        self._requests = RequestClient(transport, self._subjects.inbox(name))
         self._patience, self._limit, self._window = patience, limit, window
-        self._life = secrets.token_hex(8)
-        #: What is stored is read, where anything is.
-        self._reading: StoredReader | None = None
-        self._keeping: asyncio.Task[None] | None = None
-        #: Whether another of its name reads what is stored from now on.
+        self._session_id = secrets.token_hex(8)
+        #: The reader of stored events, where the broker stores events.
+        self._stored_reader: StoredReader | None = None
+        self._reader_task: asyncio.Task[None] | None = None
+        #: Whether a later subscriber of the same name reads the stored events instead of this one.
         self.replaced = False
-        self._standing: wire.SubscriberState | None = None
+        self._state: wire.SubscriberState | None = None
         self._channels: dict[tuple[int, int], Inbox] = {}
-        self._fixed: list[Inbox] = []
-        self._obeying: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
-        #: Frames that are to be looked through for what is wanted, and whether somebody will.
-        self._loose: list[tuple[str, wire.Frame, int]] = []
-        self._soon = False
-        self._changing = asyncio.Lock()
-        self._sieve: SubscriberFilter | None = None
-        self._seen = Deduplicator()
+        self._inboxes: list[Inbox] = []
+        self._control_task: asyncio.Task[None] | None = None
+        self._heartbeat_task: asyncio.Task[None] | None = None
+        #: Frames that are still to be filtered, and whether `_flush` is scheduled to do so.
+        self._unfiltered: list[tuple[str, wire.Frame, int]] = []
+        self._flush_scheduled = False
+        self._state_lock = asyncio.Lock()
+        self._filter: SubscriberFilter | None = None
+        self._deduplicator = Deduplicator()
         self._events: deque[Event] = deque()
         self._arrived = asyncio.Event()
         self._closed = False
-        self._account = SubscriberReporter(transport, self._subjects.ask(name), name)
-        self._telling: asyncio.Task[None] | None = None
+        self._reporter = SubscriberReporter(transport, self._subjects.ask(name), name)
+        self._report_task: asyncio.Task[None] | None = None
 
-    # ---- what it wants
+    # ---- subscriptions
 
     async def start(self) -> Self:
-        """Begin to listen to what is for this subscriber."""
-        await self._asking.start()
+        """Connect to a node and begin to receive events.
+
+        Raises
+        ------
+        TransportError
+            When no node answers in time.
+        """
+        await self._requests.start()
         of = self._subjects
         for subject in (of.to(self.name), of.everybody):
-            self._fixed.append(await self._transport.subscribe(subject, self._hear))
+            self._inboxes.append(await self._transport.subscribe(subject, self._receive))
         control = await self._transport.subscribe(of.control(self.name))
-        self._fixed.append(control)
-        self._obeying = asyncio.create_task(self._obey(control))
+        self._inboxes.append(control)
+        self._control_task = asyncio.create_task(self._follow_control(control))
         beats = await self._transport.subscribe(of.beats)
-        self._fixed.append(beats)
-        self._watching = asyncio.create_task(self._watch(beats))
-        standing = await self._ask(wire.Hello(self.name, self._life))
-        if standing.after is not None:
-            self._seen = Deduplicator(patient=True)
-            await self._read_from(standing)
-        await self._take_up(standing)
-        self._telling = asyncio.create_task(self._account.run())
+        self._inboxes.append(beats)
+        self._heartbeat_task = asyncio.create_task(self._watch_heartbeats(beats))
+        state = await self._ask(wire.Hello(self.name, self._session_id))
+        if state.after is not None:
+            self._deduplicator = Deduplicator(active_time=True)
+            await self._start_reading(state)
+        await self._apply_state(state)
+        self._report_task = asyncio.create_task(self._reporter.run())
         return self
 
-    async def _read_from(self, standing: wire.SubscriberState) -> None:
-        """Read what is stored from where this was, and no longer what was in a store that is gone."""
-        assert standing.after is not None
-        for publisher, numbers in standing.had.events.items():
-            self._seen.fresh(publisher, numbers)
-        if self._reading is not None:
-            self._reading.end()
-            await ended(self._keeping)
-            self._flush()  # what came of the old one
-        self._reading = StoredReader(
+    async def _start_reading(self, state: wire.SubscriberState) -> None:
+        """Start to read stored events at the known position; end the reader of an earlier store, if any."""
+        assert state.after is not None
+        for publisher, numbers in state.had.events.items():
+            self._deduplicator.register(publisher, numbers)
+        if self._stored_reader is not None:
+            self._stored_reader.stop_writing()
+            await ended(self._reader_task)
+            self._flush()  # frames from the earlier store
+        self._stored_reader = StoredReader(
             self._transport,
             self._subjects,
-            self._asking,
+            self._requests,
             self.name,
             self,
-            after=standing.after,
-            store=standing.store,
-            key=standing.key,
-            had=standing.had,
-            waiting=len(self._events),
+            after=state.after,
+            store=state.store,
+            key=state.key,
+            already_read=state.had,
+            n_waiting=len(self._events),
             window=self._window,
         )
-        self._keeping = asyncio.create_task(self._reading.run())
+        self._reader_task = asyncio.create_task(self._stored_reader.run())
 
     async def subscribe(self, *filters: str) -> list[int]:
-        """Subscribe to what filters let through, and return the ids of these subscriptions.
+        """Subscribe to events by filters; return the ids of the subscriptions.
 
         Every event that is published after this returns is matched with them.
 
         Raises
         ------
         InputError
-            When one cannot be used: then none is.
+            When a filter is invalid; then none of them is added.
         """
         if not filters:
-            raise ParameterError("there is no filter; give at least one")
+            raise ParameterError(parameter="filters", value=filters, limit="at least one filter")
         answer = await self._ask(wire.AddFilters(self.name, list(filters)))
-        await self._take_up(answer)
+        await self._apply_state(answer)
         return answer.added
 
     async def unsubscribe(self, *subscription_ids: int) -> None:
-        """Give up subscriptions by id."""
-        await self._take_up(await self._ask(wire.RemoveSubscriptions(self.name, list(subscription_ids))))
+        """Remove subscriptions by id."""
+        await self._apply_state(await self._ask(wire.RemoveSubscriptions(self.name, list(subscription_ids))))
 
     @property
     def stored(self) -> bool:
-        """Whether what is for it is stored until it has read it."""
-        return self._reading is not None
+        """Whether the broker stores this subscriber's events until they are read (at least once)."""
+        return self._stored_reader is not None
 
     @property
-    def got(self) -> SubscriberCounts:
-        """What came: events that were none of its own, that had come before, and that found no room."""
-        return self._account.got
+    def counts(self) -> SubscriberCounts:
+        """Counts of received events that matched no filter, were repeated, or were dropped."""
+        return self._reporter.counts
 
     @property
     def filters(self) -> dict[int, str]:
-        """Its filters by subscription id, as far as it has heard."""
-        return {} if self._standing is None else dict(self._standing.filters)
+        """Filters by subscription id, as reported by the nodes last."""
+        return {} if self._state is None else dict(self._state.filters)
 
     async def _ask(self, request: wire.Request, patience: float | None = None) -> wire.SubscriberState:
-        """Ask a node, and return what holds then."""
+        """Send a request to a node; return the subscriber's state after it."""
         answer = await self._answer(request, patience)
         if not isinstance(answer, wire.SubscriberState):
-            raise self._odd()
+            raise self._unexpected_answer()
         return answer
 
     async def _answer(self, request: wire.Request, patience: float | None = None) -> wire.Answer:
-        """Ask a node, and return its answer."""
+        """Send a request to a node; return the answer, or raise an error when the node refuses."""
         subject, seconds = self._subjects.ask(self.name), self._patience if patience is None else patience
-        said = await self._asking.ask(subject, wire.encode(request), patience=seconds)
-        answer: wire.Answer = wire.decode_answer(said)
+        payload = await self._requests.ask(subject, wire.encode(request), patience=seconds)
+        answer: wire.Answer = wire.decode_answer(payload)
         if isinstance(answer, wire.Refusal):
             raise InputError(answer.reason)
         return answer
 
-    def _odd(self) -> TransportError:
-        """Return what is wrong with an answer of another kind."""
+    def _unexpected_answer(self) -> TransportError:
+        """Return the error for an answer of an unexpected type."""
         where = self._subjects.ask(self.name)
-        return TransportError(f"a node answers {where} with something else; is it of another version?")
+        return TransportError(
+            f"subject {where}: unexpected type of answer from a node; run one version on all machines"
+        )
 
-    # ---- what it listens to
+    # ---- channels
 
-    async def _obey(self, control: Inbox) -> None:
-        """Do what nodes say about channels."""
+    async def _follow_control(self, control: Inbox) -> None:
+        """Follow the messages of nodes about channels and subscriptions."""
         async for message in control:
             try:
                 order = wire.decode_answer(message.payload)
             except (msgspec.MsgspecError, UnicodeError):
-                continue  # somebody else's; nodes write what can be read
+                continue  # not from a node: nodes send valid messages
             try:
                 if isinstance(order, wire.SubscriberState):
-                    await self._take_up(order)
+                    await self._apply_state(order)
                 elif isinstance(order, wire.PreparePlan):
-                    await self._join(order.epoch, order.channels)
-                elif isinstance(order, wire.ReaderReplaced) and order.life != self._life:
-                    self._give_way()
-            except TransportError as error:  # nodes send directly to who does not say that it listens
-                log.warning("%s does not listen to its channels: %s", self.name, error)
+                    await self._join_channels(order.epoch, order.channels)
+                elif isinstance(order, wire.ReaderReplaced) and order.life != self._session_id:
+                    self._stop_reading()
+            except TransportError as error:  # nodes send directly to a subscriber that has not joined
+                log.warning("subscriber %r cannot join its channels: %s", self.name, error)
 
-    def _give_way(self) -> None:
-        """Let another of this name read: hand out nothing more, and write nothing down."""
+    def _stop_reading(self) -> None:
+        """Stop, since a later subscriber of this name reads instead: deliver no events, store no position."""
         self.replaced = True
-        if self._reading is not None:
-            self._reading.end()
+        if self._stored_reader is not None:
+            self._stored_reader.stop_writing()
         self._events.clear()
         self._arrived.set()
 
-    async def _watch(self, beats: Inbox) -> None:
-        """Say hello again when the first node is another: it does not know who listens to what.
+    async def _watch_heartbeats(self, beats: Inbox) -> None:
+        """Register again when the coordinating node has restarted, since it does not know who has joined.
 
-        Where it keeps no subscriptions, or is one that was restored, it is told of them again.
+        Where that node has lost the subscriptions, or was restored from a backup, they are added again.
         """
         async for message in beats:
             try:
                 beat = wire.decode_beat(message.payload)
             except (msgspec.MsgspecError, UnicodeError):
-                continue  # somebody else's
-            had = self._standing
-            if had is None or had.since == beat.since:
+                continue  # not from a node
+            before = self._state
+            if before is None or before.since == beat.since:
                 continue
             try:
-                now, restored = await self._greet()
-                left = [had.filters[n] for n in had.filters if n not in now.filters]
+                now, restored = await self._say_hello()
+                left = [before.filters[n] for n in before.filters if n not in now.filters]
                 lost = left if restored or not now.kept else []
                 if lost:
                     now = await self._ask(wire.AddFilters(self.name, lost))
-                log.info("the broker is another: %s subscribes anew to %d filters", self.name, len(lost))
-                await self._take_up(now)
-                await self._join(now.epoch, now.channels)
+                log.info("subscriber %r: the broker restarted, adding %d filters again", self.name, len(lost))
+                await self._apply_state(now)
+                await self._join_channels(now.epoch, now.channels)
             except NarrowcastError as error:  # again at the next beat
-                log.warning("%s cannot say hello to the broker: %s", self.name, error)
+                log.warning("subscriber %r cannot register with the broker: %s", self.name, error)
 
-    async def _greet(self) -> tuple[wire.SubscriberState, bool]:
-        """Say hello to another first node; return what holds, and whether what it has stored is another."""
-        hello = wire.Hello(self.name, self._life)
-        if self._reading is None:
-            return await self._ask(hello, _SOON), False
-        async with self._reading.paused():  # a place of a store that is gone is not written into the next
-            now = await self._ask(hello, _SOON)
-            if now.after is None or now.store == self._reading.store:
+    async def _say_hello(self) -> tuple[wire.SubscriberState, bool]:
+        """Register with a restarted node; return the state, and whether its store is a different one."""
+        hello = wire.Hello(self.name, self._session_id)
+        if self._stored_reader is None:
+            return await self._ask(hello, _FAILOVER), False
+        async with self._stored_reader.position_lock():  # no position of the old store goes into the new one
+            now = await self._ask(hello, _FAILOVER)
+            if now.after is None or now.store == self._stored_reader.store:
                 return now, False
-            log.warning("the broker was restored: %s goes on from where it was then", self.name)
-            await self._read_from(now)
+            log.warning("subscriber %r: the broker was restored, reading from its stored position", self.name)
+            await self._start_reading(now)
         return now, True
 
-    async def _take_up(self, standing: wire.SubscriberState) -> None:
-        """Take up what holds now: filters, and channels of the plan in use."""
-        async with self._changing:
-            now = self._standing
-            if now is not None and standing.change < now.change:
+    async def _apply_state(self, state: wire.SubscriberState) -> None:
+        """Apply a new state: filters, and channels of the plan in use."""
+        async with self._state_lock:
+            now = self._state
+            if now is not None and state.change < now.change:
                 return  # it was overtaken
-            self._standing = standing
-            if now is None or (now.schema, now.filters) != (standing.schema, standing.filters):
-                self._sieve = None
-            kept = {(standing.epoch, channel) for channel in standing.channels}
-            gone = [key for key in self._channels if key not in kept and key[0] != standing.prepared]
+            self._state = state
+            if now is None or (now.schema, now.filters) != (state.schema, state.filters):
+                self._filter = None
+            kept = {(state.epoch, channel) for channel in state.channels}
+            gone = [key for key in self._channels if key not in kept and key[0] != state.prepared]
         if kept - set(self._channels):
-            await self._join(standing.epoch, standing.channels)
+            await self._join_channels(state.epoch, state.channels)
         for key in gone:
             inbox = self._channels.pop(key, None)
             if inbox is not None:
-                await inbox.aclose()  # what has come is still read
-                if self._reading is not None:
-                    self._reading.cursor.leave(self._subjects.channel(*key))
+                await inbox.aclose()  # messages that have arrived are still read
+                if self._stored_reader is not None:
+                    self._stored_reader.cursor.leave(self._subjects.channel(*key))
 
-    async def _join(self, epoch: int, channels: Sequence[int]) -> None:
-        """Listen to channels, and say so."""
+    async def _join_channels(self, epoch: int, channels: Sequence[int]) -> None:
+        """Subscribe to channels, and report it to the nodes."""
         for channel in channels:
             if (epoch, channel) not in self._channels:
                 subject = self._subjects.channel(epoch, channel)
-                if self._reading is not None:
-                    self._reading.cursor.join(subject)
-                self._channels[epoch, channel] = await self._transport.subscribe(subject, self._hear)
-        said = wire.encode(wire.ChannelsJoined(self.name, epoch, list(channels)))
-        await self._asking.send(self._subjects.ask(self.name), said)
-        if self._reading is not None:  # what is asked of the node now it is asked after that
-            self._reading.widen()
+                if self._stored_reader is not None:
+                    self._stored_reader.cursor.join(subject)
+                self._channels[epoch, channel] = await self._transport.subscribe(subject, self._receive)
+        payload = wire.encode(wire.ChannelsJoined(self.name, epoch, list(channels)))
+        await self._requests.send(self._subjects.ask(self.name), payload)
+        if self._stored_reader is not None:  # the node handles a new request after this report
+            self._stored_reader.restart_replay()
 
-    # ---- what it gets
+    # ---- events
 
-    def _hear(self, message: Message) -> None:
-        """Take in a frame as it comes."""
-        if self._reading is not None:
-            self._reading.hear(message)
-        elif not message.number:  # else it is stored, and comes again when it is known how far this is
+    def _receive(self, message: Message) -> None:
+        """Handle a live frame."""
+        if self._stored_reader is not None:
+            self._stored_reader.receive(message)
+        elif not message.number:  # a stored frame is read again once the position is known
             self.accept(message)
 
-    def room(self) -> bool:
-        """Return whether more events may come."""
+    def has_room(self) -> bool:
+        """Return whether the queue of received events is below its limit."""
         return len(self._events) < self._limit
 
-    async def replay(self, after: int, token: str) -> int:
-        """Ask for what was stored behind a place; return how many messages come."""
-        store = "" if self._reading is None else self._reading.store
-        answer = await self._answer(wire.ReplayRequest(self.name, after, token, store), _SOON)
+    async def request_replay(self, after: int, token: str) -> int:
+        """Ask a node to replay what is stored after a position; return the number of messages."""
+        store = "" if self._stored_reader is None else self._stored_reader.store
+        answer = await self._answer(wire.ReplayRequest(self.name, after, token, store), _FAILOVER)
         if not isinstance(answer, wire.ReplayStarted):
-            raise self._odd()
+            raise self._unexpected_answer()
         return answer.messages
 
-    def remember(self, message: Message) -> None:
-        """Note that events of a frame were here in an earlier life: they may be stored twice."""
-        frame = frame_of(message)
+    def mark_seen(self, message: Message) -> None:
+        """Remember events of a frame that was read before a restart: they may be stored twice."""
+        frame = parse_frame(message)
         if frame is not None:
             start, numbers = 0, frame.ids()
             for publisher, many in frame.runs:
-                self._seen.fresh(publisher, numbers[start : start + many])
+                self._deduplicator.register(publisher, numbers[start : start + many])
                 start += many
 
     def accept(self, message: Message) -> None:
-        """Take up a frame: all of it, or what the filters let through."""
-        frame = frame_of(message)
+        """Queue the events of a frame: all of them, or those that match the filters."""
+        frame = parse_frame(message)
         if frame is None:
-            if self._reading is not None:
-                self._reading.added(message.number, message.subject, 0)
+            if self._stored_reader is not None:
+                self._stored_reader.add_frame(message.number, message.subject, 0)
             return
-        self.got.arriving.add(max(0.0, time.time() - frame.since), len(frame.payloads))
-        standing = self._standing
-        if standing is not None and frame.exact == standing.version:
-            if self._loose:
-                self._flush()  # in order
-            self._put(frame, message.subject, message.number)
+        self.counts.arriving.add(max(0.0, time.time() - frame.since), len(frame.payloads))
+        state = self._state
+        if state is not None and frame.exact == state.version:
+            if self._unfiltered:
+                self._flush()  # earlier frames first
+            self._queue_events(frame, message.subject, message.number)
             return
-        self._loose.append((message.subject, frame, message.number))
-        if not self._soon:  # with all that has come until then
-            self._soon = True
+        self._unfiltered.append((message.subject, frame, message.number))
+        if not self._flush_scheduled:  # it filters all frames that arrive until it runs
+            self._flush_scheduled = True
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Keep what the filters let through."""
-        self._soon = False
-        if not self._loose:
+        """Filter the waiting frames, and queue the events that match."""
+        self._flush_scheduled = False
+        if not self._unfiltered:
             return
-        loose, self._loose = self._loose, []
-        if self._standing is None:
+        loose, self._unfiltered = self._unfiltered, []
+        if self._state is None:
             return
-        if self._sieve is None:  # made when it is needed, which with no plan is never
-            self._sieve = SubscriberFilter(self._standing.schema, self._standing.filters.values())
-        flags = self._sieve.wanted(list(chain.from_iterable(frame.payloads for _, frame, _ in loose)))
-        self.got.filtered += flags.count(False)
+        if self._filter is None:  # compiled on first use: without a plan it is never needed
+            self._filter = SubscriberFilter(self._state.schema, self._state.filters.values())
+        flags = self._filter.matches(list(chain.from_iterable(frame.payloads for _, frame, _ in loose)))
+        self.counts.filtered += flags.count(False)
         start = 0
         for subject, frame, number in loose:
-            self._put(frame, subject, number, flags[start : start + len(frame.payloads)])
+            self._queue_events(frame, subject, number, flags[start : start + len(frame.payloads)])
             start += len(frame.payloads)
 
-    def _put(self, frame: wire.Frame, subject: str, number: int, wanted: list[bool] | None = None) -> None:
-        """Hand over events that were not there before; of some frames only those wanted."""
+    def _queue_events(
+        self, frame: wire.Frame, subject: str, number: int, wanted: list[bool] | None = None
+    ) -> None:
+        """Queue the new events of a frame, of those flagged in `wanted` if it is given."""
         every, start, before = frame.ids(), 0, len(self._events)
         for publisher, many in frame.runs:
             own, payloads = every, frame.payloads
             if many < len(every):
                 own, payloads = own[start : start + many], payloads[start : start + many]
             if wanted is not None:
-                own, payloads = picked(wanted[start : start + many], own, payloads)
+                own, payloads = select(wanted[start : start + many], own, payloads)
             start += many
-            fresh = self._seen.fresh(publisher, own)
+            fresh = self._deduplicator.register(publisher, own)
             if fresh is not None:
-                self.got.repeated += fresh.count(False)
-                own, payloads = picked(fresh, own, payloads)
+                self.counts.repeated += fresh.count(False)
+                own, payloads = select(fresh, own, payloads)
             room = self._limit - len(self._events)
-            if len(own) > room and self._reading is None:
-                self.got.dropped += len(own) - room
+            if len(own) > room and self._stored_reader is None:
+                self.counts.dropped += len(own) - room
                 own = own[:room]
             self._events.extend(map(Event, repeat(publisher), own, payloads, repeat(subject)))
-        if self._reading is not None:
-            self._reading.added(number, subject, len(self._events) - before)
+        if self._stored_reader is not None:
+            self._stored_reader.add_frame(number, subject, len(self._events) - before)
         if self._events:
             self._arrived.set()
 
@@ -423,69 +434,82 @@ class Subscriber:
         return found[0]
 
     async def take(self, most: int) -> list[Event]:
-        """Wait for an event, and return all that are there, so many at most; none when it has ended.
+        """Wait for an event; return all events that have arrived, or none once the subscriber is closed.
 
-        Where events are stored, those that were returned before are acknowledged.
+        Where the broker stores events, this acknowledges those returned before.
+
+        Parameters
+        ----------
+        most
+            Events to return, at most.
 
         Raises
         ------
         TransportError
-            When it was not started; or when another of its name reads what is stored, from now on.
+            When the subscriber is not started, or a later subscriber of its name reads the stored events.
         """
-        if self._reading is not None and not self._closed:
-            self._reading.processed()
-            await self._reading.stored()
-            most = min(most, self._reading.left())
+        if self._stored_reader is not None and not self._closed:
+            self._stored_reader.mark_processed()
+            await self._stored_reader.wait_for_acknowledgement()
+            most = min(most, self._stored_reader.n_allowed())
         while self.replaced or not self._events:
             if self._closed:
                 return []
-            self._asking.check()
+            self._requests.check()
             if self.replaced:
                 raise TransportError(
-                    f"another {self.name!r} reads what is stored from now on; give each a name of its own"
+                    f"subscriber {self.name!r}: another subscriber of this name reads its stored events now; "
+                    "use one name for each",
+                    parameter="name",
+                    value=self.name,
                 )
             self._arrived.clear()
-            with suppress(TimeoutError):  # and sees then whether it may still come
-                async with asyncio.timeout(_SOON):
+            with suppress(TimeoutError):  # then check again that events can still arrive
+                async with asyncio.timeout(_FAILOVER):
                     await self._arrived.wait()
         if len(self._events) <= most:
             found = list(self._events)
             self._events.clear()
         else:
             found = [self._events.popleft() for _ in range(most)]
-        if self._reading is not None:
-            self._reading.taken(found)
+        if self._stored_reader is not None:
+            self._stored_reader.mark_delivered(found)
         return found
 
     async def aclose(self, *, processed: bool = True) -> None:
-        """Stop listening; its subscriptions stay, and what has come can still be read.
+        """Stop receiving; the subscriptions remain, and events that have arrived can still be read.
 
-        Where events are stored, what was handed out is acknowledged if it was `processed`, and what was not
-        comes when a subscriber of this name starts again.
+        Where the broker stores events, unread and unacknowledged ones are delivered when a subscriber of this
+        name starts again.
+
+        Parameters
+        ----------
+        processed
+            Whether events taken from the subscriber are processed: then they are acknowledged.
         """
         if self._closed:
             return
-        await ended(self._keeping, self._telling)
-        if self._reading is not None:
+        await ended(self._reader_task, self._report_task)
+        if self._stored_reader is not None:
             if processed:
-                self._reading.processed()
+                self._stored_reader.mark_processed()
             with suppress(TransportError):
-                await self._reading.write(last=processed)
-        if self._standing is not None and not self.replaced:
+                await self._stored_reader.write_position(last=processed)
+        if self._state is not None and not self.replaced:
             with suppress(TransportError):
-                await self._account.report()
+                await self._reporter.report()
                 bye = wire.encode(wire.Bye(self.name))
-                await self._asking.send(self._subjects.ask(self.name), bye)
-        for inbox in [*self._fixed, *self._channels.values()]:
+                await self._requests.send(self._subjects.ask(self.name), bye)
+        for inbox in [*self._inboxes, *self._channels.values()]:
             await inbox.aclose()
-        await ended(self._watching)
-        if self._obeying is not None:
-            await self._obeying
+        await ended(self._heartbeat_task)
+        if self._control_task is not None:
+            await self._control_task
         self._channels.clear()
         self._flush()
-        await self._asking.aclose()
+        await self._requests.aclose()
         self._closed = True
-        if self._reading is not None:
+        if self._stored_reader is not None:
             self._events.clear()
         self._arrived.set()
 

@@ -1,4 +1,4 @@
-"""What the filters of a subscriber let through, of events that come over a channel which others share."""
+"""Filter that a subscriber applies to events from a channel shared with other subscribers."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 class SubscriberFilter:
-    """Tells which events some filters let through.
+    """Matches events with the filters of one subscriber.
 
     Parameters
     ----------
     schema
-        The types of attributes.
+        Type of each attribute.
     filters
-        Any of them is enough.
+        Filters; an event has to match any of them.
 
     Examples
     --------
-    >>> sieve = SubscriberFilter({"price": "double"}, ["price > 75", "price < 5"])
-    >>> sieve.wanted([b'{"price": 80}', b'{"price": 9}', b"{"])
+    >>> own_filters = SubscriberFilter({"price": "double"}, ["price > 75", "price < 5"])
+    >>> own_filters.matches([b'{"price": 80}', b'{"price": 9}', b"{"])
     [True, False, False]
     """
 
@@ -38,8 +38,8 @@ class SubscriberFilter:
         self._decoder = Decoder(types)
         self._filters = Scan().fit(compile_filters(types, list(filters), limits=LENIENT).subscriptions)
 
-    def wanted(self, payloads: list[bytes]) -> list[bool]:
-        """Return for each event whether it passes; what is no event does not."""
+    def matches(self, payloads: list[bytes]) -> list[bool]:
+        """Return for each event whether it matches; an invalid event does not."""
         found = np.zeros(len(payloads), np.bool_)
         for events, position in self._decoder.decode(payloads).good:
             found[position[self._filters.match(events).counts() > 0]] = True

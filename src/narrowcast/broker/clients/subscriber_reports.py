@@ -1,4 +1,4 @@
-"""What a subscriber tells nodes of itself."""
+"""Reports of a subscriber's counts and latencies to nodes."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from narrowcast.errors import TransportError
 if TYPE_CHECKING:
     from narrowcast.broker.transport import Transport
 
-#: Seconds from one account of what came to the next, and where nothing came, to a sign of life.
+#: Seconds between two reports, and between two signs of life while no events arrive.
 REPORT, ALIVE = 10.0, 30.0
 
 
 class SubscriberReporter:
-    """Tells nodes every so often what a subscriber got, and that it is there.
+    """Reports to nodes every 10 s what a subscriber received; every 30 s if nothing has changed.
 
     Parameters
     ----------
     transport
-        What moves bytes.
+        Connection to the broker.
     subject
-        Where the subscriber speaks to nodes.
+        Subject of the subscriber's requests to nodes.
     name
-        Who it is.
+        Name of the subscriber.
     """
 
     def __init__(self, transport: Transport, subject: str, name: str) -> None:
         self._transport, self._subject, self._name = transport, subject, name
-        #: What it got; the seconds are those since nodes were told last.
-        self.got = SubscriberCounts()
-        self._told = (0, 0, 0)
+        #: Counts of received events; its latencies are those since the last report.
+        self.counts = SubscriberCounts()
+        self._reported = (0, 0, 0)
 
     async def run(self) -> None:
-        """Tell nodes again and again."""
+        """Report at intervals, until cancelled."""
         quiet = 0.0
         while True:
             await asyncio.sleep(REPORT)
@@ -47,13 +47,24 @@ class SubscriberReporter:
                     quiet = 0.0
 
     async def report(self, *, always: bool = False) -> bool:
-        """Tell nodes what came since they were told last, if anything did; return whether they were told."""
-        got = self.got
-        now, arriving = (got.filtered, got.repeated, got.dropped), got.arriving
-        more = [after - before for before, after in zip(self._told, now, strict=True)]
+        """Send the counts since the last report.
+
+        Parameters
+        ----------
+        always
+            Whether to send a report without changes.
+
+        Returns
+        -------
+        bool
+            Whether a report was sent.
+        """
+        counts = self.counts
+        now, arriving = (counts.filtered, counts.repeated, counts.dropped), counts.arriving
+        more = [after - before for before, after in zip(self._reported, now, strict=True)]
         if not always and not arriving.many and not any(more):
             return False
-        self._told, got.arriving = now, LatencyHistogram()
-        said = wire.SubscriberReport(self._name, arriving.classes, arriving.total, *more)
-        await self._transport.publish(self._subject, wire.encode(said))
+        self._reported, counts.arriving = now, LatencyHistogram()
+        report = wire.SubscriberReport(self._name, arriving.classes, arriving.total, *more)
+        await self._transport.publish(self._subject, wire.encode(report))
         return True

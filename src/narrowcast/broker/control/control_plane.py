@@ -143,7 +143,7 @@ class ControlPlane:
             asyncio.create_task(self._beats()),
         ]
         if self._positions is not None:
-            self._tasks.append(asyncio.create_task(self._positions.sweeps()))
+            self._tasks.append(asyncio.create_task(self._positions.run_sweeps()))
         return self._tasks
 
     async def _beats(self) -> None:

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Protocol
 
 from narrowcast.broker import wire
-from narrowcast.broker.clients.frames import halves
+from narrowcast.broker.clients.frames import split_frame
 from narrowcast.broker.clients.reply_inbox import ReplyInbox
 from narrowcast.broker.storage.streams import error_of
 from narrowcast.errors import ParameterError, TransportError
@@ -61,7 +61,7 @@ class LiveEgress:
             await self._transport.publish(subject, wire.encode(frame))
         except ParameterError as error:  # a server that takes less than others
             if len(frame.payloads) > 1:
-                for half in halves(frame):
+                for half in split_frame(frame):
                     await self._publish(subject, half, counts)
                 return
             log.warning("an event cannot be sent to %s: %s", subject, error)
@@ -130,7 +130,7 @@ class StoredEgress:
         await self._store({subject: wire.encode(frame) for subject, frame in some.items()})
         for subject, why in self._large.items():
             if len(some[subject].payloads) > 1:
-                for half in halves(some[subject]):  # one behind the other: none overtakes the first
+                for half in split_frame(some[subject]):  # one behind the other: none overtakes the first
                     await self._whole({subject: half}, counts)
             else:
                 log.error("an event for %s cannot be stored, and is lost: %s", subject, why)

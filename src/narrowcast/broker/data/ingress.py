@@ -144,13 +144,13 @@ class StoredIngress:
             subject = f"{self._subject}.{secrets.token_hex(8)}"
             try:
                 self._inbox = await self._transport.subscribe(subject)
-                await self._streams.feed(
+                await self._streams.start_consumer(
                     self._streams.ingress,
                     self._name,
                     subject,
                     filters=self._filters,
                     explicit=True,
-                    ahead=AHEAD,
+                    max_unacknowledged=AHEAD,
                 )
             except TransportError as error:
                 log.warning("no events can be taken yet: %s", error)

@@ -333,7 +333,7 @@ class Node:
         while self._unkept and self.quarantine is not None:
             letters, self._unkept = self._unkept, []
             try:
-                self.quarantine.keep(letters)
+                self.quarantine.add(letters)
             except TransportError as error:
                 if self._streams is None:  # a disk that is full holds up no event
                     log.error("%d events are left out and not kept: %s", len(letters), error)

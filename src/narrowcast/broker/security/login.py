@@ -1,4 +1,4 @@
-"""Who connects to NATS servers, and what it means when they do not want that."""
+"""Credentials of a client for NATS servers, and messages for refused connections."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from narrowcast.jetstream.errors import PlainError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: What servers say to somebody whom they do not know.
+#: Errors of a server for an unknown user or a wrong password.
 _UNKNOWN = ("authorization violation", "authentication expired", "authentication revoked")
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Servers, and who comes to them.
+    """Servers, and the credentials for them.
 
     Parameters
     ----------
     servers
-        Their URLs, without secrets.
+        URLs of the servers, without credentials.
     user, password
-        Who comes; empty for nobody in particular.
+        User name and password; empty for an anonymous client.
     tls
-        What connections are encrypted by, if they have to be.
+        TLS context, if connections are to be encrypted.
 
     Examples
     --------
@@ -51,11 +51,31 @@ class Login:
         password: str | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> Login:
-        """Return who comes to servers; names and secrets may also be in their URLs."""
+        """Parse URLs of servers, which may contain credentials.
+
+        Parameters
+        ----------
+        servers
+            URLs: a list, or a text separated by commas.
+        user, password
+            User name and password; they take precedence over those in the URLs.
+        tls
+            TLS context (default: one that trusts the system's authorities, if a URL begins with ``tls://``).
+
+        Raises
+        ------
+        ParameterError
+            When there is no URL, a user in a URL has no password, or there is a password without a user.
+        """
         given = servers.split(",") if isinstance(servers, str) else list(servers)
         urls = [url.strip() for url in given if url.strip()]
         if not urls:
-            raise ParameterError(f"servers is {servers!r}; name one, as nats://host:4222")
+            raise ParameterError(
+                f"servers={servers!r}: must contain a URL, such as nats://host:4222",
+                parameter="servers",
+                value=servers,
+                limit="a URL, such as nats://host:4222",
+            )
         bare: list[str] = []
         for url in urls:
             scheme, slashes, rest = url.rpartition("://")
@@ -65,44 +85,51 @@ class Login:
                 name, colon, secret = own.partition(":")
                 if not colon:
                     raise ParameterError(
-                        f"{scheme}{slashes}...@{place} has a user without a password; give USER:PASSWORD, or "
-                        "--user and --token"
+                        f"servers={scheme}{slashes}...@{place}: a user without a password; give USER:PASSWORD"
+                        ", or both as parameters",
+                        parameter="servers",
                     )
                 user, password = unquote(name), unquote(secret)
             if tls is None and urlsplit(url).scheme in ("tls", "wss"):
                 tls = ssl.create_default_context()
         if password and not user:
-            raise ParameterError("there is a token and no user; give --user, or NARROWCAST_USER")
+            raise ParameterError(
+                "user is missing: a password without a user; give the user, or set NARROWCAST_USER",
+                parameter="user",
+                limit="given with a password",
+            )
         return cls(bare, user or "", password or "", tls)
 
     @property
     def where(self) -> str:
-        """The servers, to be shown."""
+        """URLs of the servers, for messages."""
         return ", ".join(self.servers)
 
     @property
     def who(self) -> str:
-        """The user, to be shown."""
-        return f"user {self.user!r}" if self.user else "who gives no user"
+        """The user, for messages."""
+        return f"user {self.user!r}" if self.user else "an anonymous client"
 
     def refusal(self, error: BaseException) -> str | None:
-        """Return what to say of an error after which there is no use to try again; None for any other.
+        """Return the message for an error after which connecting again is useless; None for any other.
 
         Examples
         --------
         >>> Login(["nats://one:4222"], "ann").refusal(OSError("'Authorization Violation'"))
-        "the NATS server at nats://one:4222 refuses user 'ann': check --user and --token"
+        "NATS server nats://one:4222: it refuses user 'ann'; check the user and the token"
         >>> Login(["nats://one:4222"]).refusal(ConnectionRefusedError())
         """
-        said = first_line(error)
+        text = first_line(error)
         if isinstance(error, PlainError):
-            return f"the NATS server at {self.where} has no TLS, and would be told secrets openly; {said}"
+            return (
+                f"NATS server {self.where}: it has no TLS, so credentials would be sent unencrypted; {text}"
+            )
         if isinstance(error, ssl.SSLError):
             return (
-                f"the NATS server at {self.where} and this side do not agree on TLS: "
-                f"{getattr(error, 'verify_message', '') or error.reason or said}; check --tls-ca, --tls-cert "
-                "and --tls-key"
+                f"NATS server {self.where}: the TLS handshake failed: "
+                f"{getattr(error, 'verify_message', '') or error.reason or text}; check the certificate "
+                "authority, the certificate and its key"
             )
-        if any(text in said.lower() for text in _UNKNOWN):
-            return f"the NATS server at {self.where} refuses {self.who}: check --user and --token"
+        if any(refusal in text.lower() for refusal in _UNKNOWN):
+            return f"NATS server {self.where}: it refuses {self.who}; check the user and the token"
         return None

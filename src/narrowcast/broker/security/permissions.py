@@ -1,4 +1,4 @@
-"""What each user of a broker may do at its NATS servers, and what sees to it that this holds."""
+"""Permissions of users on NATS servers, and their enforcement while a broker runs."""
 
 from __future__ import annotations
 
@@ -22,24 +22,30 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The subjects of the channels that somebody may listen to.
+#: Function that returns the subjects of the channels that a subscriber may receive, by its name.
 Channels: TypeAlias = "Callable[[str], Iterable[str]]"
-#: Seconds from one reload of the server to the next, at least: what changes in between goes in one.
+#: Seconds between two reloads of the server, at least: changes within it are applied together.
 PAUSE = 0.05
-#: Seconds from one look at the users to the next.
-_LOOK = 1.0
-#: How many users are remembered as they are written down, and how what is written of a subscriber ends.
-_KNOWN, _END = 1 << 17, "] } } }"
+#: Seconds between two checks of the file of users.
+_INTERVAL = 1.0
+#: Users whose line of the configuration is cached, and how the line of a subscriber ends.
+_CACHED, _END = 1 << 17, "] } } }"
 
 
 def no_channels(_: str) -> list[str]:
-    """Return that somebody may listen to no channel."""
+    """Return no subjects: the subscriber may receive no channel."""
     return []
 
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """The subjects that a user may publish to, and those that it may listen to; None for all."""
+    """The subjects to which a user may publish and subscribe.
+
+    Parameters
+    ----------
+    publish, subscribe
+        Allowed subjects; None for all.
+    """
 
     publish: list[str] | None
     subscribe: list[str] | None
@@ -48,18 +54,18 @@ class Permission:
     def of(
         cls, user: User, subjects: Subjects, channels: Channels = no_channels, *, partitions: int = 16
     ) -> Permission:
-        """Return what a user may do.
+        """Return the permission of a user, by its roles.
 
         Parameters
         ----------
         user
-            Who.
+            The user.
         subjects
-            Of the broker.
+            Subjects of the broker.
         channels
-            The subjects of the channels that a subscriber may listen to.
+            Returns the subjects of the channels that a subscriber may receive (default: none).
         partitions
-            Into how many parts publishers are divided.
+            Number of ingress partitions (default: 16).
 
         Examples
         --------
@@ -76,7 +82,7 @@ class Permission:
         if user.may("subscriber"):
             stream = f"{subjects.prefix.replace('.', '_')}_out"
             publish += [subjects.ask(name), subjects.position(name)]
-            publish.append(f"{subject_of(f'$JS.ACK.{stream}', name)}.>")  # of what is replayed to it
+            publish.append(f"{subject_of(f'$JS.ACK.{stream}', name)}.>")  # acknowledgements of replays
             subscribe += [subjects.to(name), subjects.everybody, subjects.control(name), subjects.beats]
             subscribe += [f"{subjects.replay(name)}.>", *channels(name)]
         if user.may("publisher"):
@@ -87,7 +93,7 @@ class Permission:
         return cls(publish, list(dict.fromkeys(subscribe)))
 
     def text(self) -> str:
-        """Return it as a server's configuration has it, behind a comma; nothing where all is permitted."""
+        """Return the permission for the configuration, after a comma; empty if everything is allowed."""
         if self.publish is None or self.subscribe is None:
             return ""
         return (
@@ -97,7 +103,7 @@ class Permission:
 
 
 def lines(users: Users, subjects: Subjects, channels: Channels = no_channels) -> list[str]:
-    """Return all users as a server's configuration has them, a line each, by name.
+    """Return all users as lines of a server's configuration, sorted by name.
 
     Examples
     --------
@@ -110,13 +116,13 @@ def lines(users: Users, subjects: Subjects, channels: Channels = no_channels) ->
 
 
 def line_of(user: User, subjects: Subjects, channels: Channels = no_channels) -> str:
-    """Return a user as a server's configuration has it."""
+    """Return a user as a line of a server's configuration."""
     permission = Permission.of(user, subjects, channels)
     return f"{{ user: {quoted(user.name)}, password: {quoted(user.token)}{permission.text()} }}"
 
 
 def _line(user: User, subjects: Subjects, channels: Channels) -> str:
-    """Return the same as `line_of`; plans change more often than users, so all but the channels is kept."""
+    """Return the same as `line_of`, with all but the channels cached: plans change more often than users."""
     line = _without_channels(user, subjects)
     if user.may("node") or not user.may("subscriber"):
         return line
@@ -124,14 +130,13 @@ def _line(user: User, subjects: Subjects, channels: Channels) -> str:
     return f"{line.removesuffix(_END)}{more}{_END}"
 
 
-@lru_cache(_KNOWN)
+@lru_cache(_CACHED)
 def _without_channels(user: User, subjects: Subjects) -> str:
-    """Return a user as a server's configuration has it before there is a plan."""
     return line_of(user, subjects)
 
 
 def fragment(users: Users, subjects: Subjects, channels: Channels = no_channels) -> str:
-    """Return the users as a part of a cluster's own configuration: what stands in its account.
+    """Return the users as a block for the configuration of an existing cluster, to be put in its account.
 
     Examples
     --------
@@ -146,84 +151,84 @@ def fragment(users: Users, subjects: Subjects, channels: Channels = no_channels)
 
 
 class PermissionGuard:
-    """Sees to it that the server of a broker permits what users and plan say, and nothing else.
+    """Keeps the permissions on a broker's server equal to those that its users and plan require.
 
     Parameters
     ----------
     users
-        Where users are written down.
+        File of users.
     subjects
-        Of the broker.
+        Subjects of the broker.
     """
 
     def __init__(self, users: UsersFile, subjects: Subjects) -> None:
         self._file, self._subjects = users, subjects
         self._server: NatsServer | None = None
-        #: The plan and number of each channel that somebody may listen to: the first node says.
-        self.channels: Callable[[str], Iterable[tuple[int, int]]] = no_pairs
-        self._next: asyncio.Task[None] | None = None
+        #: Function that returns epoch and number of each channel that a subscriber may receive, by its name;
+        #: set by the control plane.
+        self.channels: Callable[[str], Iterable[tuple[int, int]]] = _no_channel_numbers
+        self._task: asyncio.Task[None] | None = None
         self._running = asyncio.Lock()
         self._ended = -PAUSE
-        self._owed = False
-        #: How often the server was told.
+        self._pending = False
+        #: Number of reloads of the server.
         self.reloads = 0
 
     @property
     def users(self) -> Users:
-        """All users, as the file has them."""
+        """The users of the file."""
         return self._file.users
 
     def lines(self) -> list[str]:
-        """Return what the server has to permit now."""
+        """Return the required users and permissions as lines of the configuration."""
         return lines(self.users, self._subjects, self._channels_of)
 
     def _channels_of(self, name: str) -> Iterator[str]:
-        """Yield the subjects of somebody's channels."""
         return (self._subjects.channel(*pair) for pair in self.channels(name))
 
-    def at(self, server: NatsServer) -> None:
-        """Watch over a server."""
+    def attach(self, server: NatsServer) -> None:
+        """Set the server whose permissions are to be enforced."""
         self._server = server
 
     async def permit(self) -> None:
-        """Let the server permit what holds now, and return when it does.
+        """Apply the current permissions to the server, and wait until they are in effect.
 
-        Whoever asks while it is being told, or just was, shares the next time. A server that does not answer
-        is told again and again: until it knows better it permits what it did.
+        Calls during a reload, or shortly after one, share the next reload. When the server does not answer,
+        the earlier permissions remain in effect, and `watch` tries again.
         """
-        if self._next is None:
-            self._next = asyncio.create_task(self._permit())
-        await asyncio.shield(self._next)
+        if self._task is None:
+            self._task = asyncio.create_task(self._permit())
+        await asyncio.shield(self._task)
 
     async def _permit(self) -> None:
-        """Tell the server, once it was not told for a moment."""
+        """Reload the server, after a pause since the last reload."""
         async with self._running:
             await asyncio.sleep(max(0.0, self._ended + PAUSE - time.monotonic()))
-            self._next = None  # who asks from here on asks for more than this
+            self._task = None  # later changes are not in this reload
             if self._server is None:
                 return
             try:
                 now = self.lines()
                 await asyncio.to_thread(self._server.reload, now)
-                self._owed = False
+                self._pending = False
                 self.reloads += 1
             except TransportError as error:
-                self._owed = True
-                log.error("permissions are not what they should be yet: %s", error)
+                self._pending = True
+                log.error("cannot apply the current permissions, retrying: %s", error)
             finally:
                 self._ended = time.monotonic()
 
     async def watch(self) -> None:
-        """Take up users who come, go and change in the file, for as long as the broker runs."""
+        """Apply changes of the file of users, until cancelled."""
         while True:
-            await asyncio.sleep(_LOOK)
-            if self._file.changed():
-                log.info("users are others now: %d", len(self.users))
+            await asyncio.sleep(_INTERVAL)
+            if self._file.refresh():
+                log.info("users have changed: now %d", len(self.users))
                 await self.permit()
-            elif self._owed:
+            elif self._pending:
                 await self.permit()
 
 
-def no_pairs(_: str) -> list[tuple[int, int]]:
-    """Return that somebody may listen to no channel."""
+def _no_channel_numbers(_: str) -> list[tuple[int, int]]:
+    """Return no channels: no subscriber may receive any."""
     return []

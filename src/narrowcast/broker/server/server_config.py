@@ -1,4 +1,4 @@
-"""How the configuration of a NATS server is written."""
+"""Quoting for the configuration file of a NATS server."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _CONTROL = re.compile(r"[\0-\x1f\x7f]")
 
 
 def quoted(text: str) -> str:
-    r"""Return a text as a server reads it, whatever it holds.
+    r"""Quote a text for the configuration file, with any characters.
 
-    JSON would not do: servers know no `\u`, and no `\b`.
+    JSON is not suitable: NATS servers do not read the escapes `\u` and `\b`.
 
     Examples
     --------
@@ -26,7 +26,7 @@ def quoted(text: str) -> str:
 
 
 def listed(texts: Iterable[str]) -> str:
-    """Return texts as a list.
+    """Format texts as a list for the configuration file.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a NATS server says of itself, and what its system account may ask of it."""
+"""Client for the system account of a NATS server: server information, reload and health."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from narrowcast.errors import TransportError
 if TYPE_CHECKING:
     import ssl
 
-#: Seconds to wait for a server, and for what it is asked to do.
+#: Timeouts in seconds: to connect to a server, and for its answer to a request.
 PATIENCE, _LONG = 2.0, 20.0
 
 
 class SystemAccount:
-    """The system account of a server, by its user.
+    """Requests to the system account of a server.
 
-    It speaks the protocol itself, one connection for each question: a broker asks before it has an event
-    loop, and rarely.
+    It implements the NATS protocol itself, with blocking sockets and one connection per request: a broker
+    needs it before it has an event loop, and rarely.
 
     Parameters
     ----------
     host, port
-        Where the server is.
+        Address of the server.
     user, password
-        Of its system account.
+        Credentials of its system account.
     tls
-        What to connect by when the server asks for TLS.
+        TLS context, for a server that requires TLS.
     """
 
     def __init__(
@@ -40,16 +40,16 @@ class SystemAccount:
         self._user, self._password = user, password
 
     def info(self) -> dict[str, Any] | None:
-        """Return what the server says to whoever comes, its name and id among it; None without a server."""
+        """Return the information that the server sends to each client, such as its name; None if offline."""
         try:
-            with closing(socket.create_connection((self._host, self._port), PATIENCE)) as made:
-                made.settimeout(PATIENCE)
-                return _info(made)
+            with closing(socket.create_connection((self._host, self._port), PATIENCE)) as connection:
+                connection.settimeout(PATIENCE)
+                return _read_info(connection)
         except (OSError, ValueError):
             return None
 
-    def listens(self) -> bool:
-        """Return whether anybody listens there, however slowly they answer."""
+    def is_listening(self) -> bool:
+        """Return whether a process listens at the address, even one that answers slowly."""
         try:
             socket.create_connection((self._host, self._port), PATIENCE).close()
         except ConnectionRefusedError:
@@ -59,76 +59,79 @@ class SystemAccount:
         return True
 
     def reload(self) -> str | None:
-        """Let the server read its configuration again, and return when it holds.
+        """Let the server reload its configuration, and wait until it is in effect.
 
-        Where the server refuses it, the old one still holds, and this returns why.
+        Returns
+        -------
+        str or None
+            Why the server refuses the configuration and keeps the earlier one; None if it is in effect.
 
         Raises
         ------
         TransportError
-            When it does not answer.
+            When the server does not answer.
         """
         try:
-            answer = self._ask("RELOAD")
+            answer = self._request("RELOAD")
         except (OSError, ValueError) as error:
             raise TransportError(
-                f"the NATS server at {self._host}:{self._port} does not take up its configuration: {error}"
+                f"NATS server {self._host}:{self._port}: cannot reload its configuration: {error}"
             ) from error
         fault = answer.get("error")
         return None if fault is None else str(fault.get("description", fault))
 
-    def trouble(self) -> str:
-        """Return what keeps the server from storing anything; nothing where all is well, or it is silent."""
+    def health_error(self) -> str:
+        """Return why the server is unhealthy, such as a full disk; empty if it is healthy or offline."""
         try:
-            found = self._ask("HEALTHZ").get("data", {})
+            found = self._request("HEALTHZ").get("data", {})
         except (OSError, ValueError):
             return ""
-        return "" if found.get("status") == "ok" else str(found.get("error", "it is not well"))
+        return "" if found.get("status") == "ok" else str(found.get("error", "unhealthy, without a reason"))
 
-    def _ask(self, what: str) -> dict[str, Any]:
-        """Ask the server something, and return its answer."""
+    def _request(self, request: str) -> dict[str, Any]:
+        """Send a request to the server, and return its answer."""
         with socket.create_connection((self._host, self._port), PATIENCE) as plain:
             plain.settimeout(_LONG)
-            said = _info(plain)
-            made: socket.socket = plain
-            if said.get("tls_required") and self._tls is not None:
-                made = self._tls.wrap_socket(plain, server_hostname=self._host)
-            with closing(made):
+            info = _read_info(plain)
+            connection: socket.socket = plain
+            if info.get("tls_required") and self._tls is not None:
+                connection = self._tls.wrap_socket(plain, server_hostname=self._host)
+            with closing(connection):
                 inbox = f"_INBOX.{secrets.token_hex(8)}"
                 login = json.dumps(
                     {"user": self._user, "pass": self._password, "verbose": False, "pedantic": False}
                 )
-                made.sendall(
+                connection.sendall(
                     f"CONNECT {login}\r\nSUB {inbox} 1\r\n"
-                    f"PUB $SYS.REQ.SERVER.{said['server_id']}.{what} {inbox} 0\r\n\r\n".encode()
+                    f"PUB $SYS.REQ.SERVER.{info['server_id']}.{request} {inbox} 0\r\n\r\n".encode()
                 )
-                return _answer(made)
+                return _read_answer(connection)
 
 
-def _info(made: socket.socket) -> dict[str, Any]:
-    """Read the first line of a server: byte by byte, since what comes behind it may be encrypted."""
+def _read_info(connection: socket.socket) -> dict[str, Any]:
+    """Read the first line of a server: byte by byte, since the bytes after it may be encrypted."""
     line = bytearray()
     while not line.endswith(b"\r\n"):
-        some = made.recv(1)
-        if not some or len(line) > 65_536:
-            raise ValueError("it is no NATS server")
-        line += some
+        byte = connection.recv(1)
+        if not byte or len(line) > 65_536:
+            raise ValueError("not a NATS server")
+        line += byte
     word, _, rest = line.partition(b" ")
     if word != b"INFO":
-        raise ValueError("it is no NATS server")
+        raise ValueError("not a NATS server")
     found: dict[str, Any] = json.loads(rest)
     return found
 
 
-def _answer(made: socket.socket) -> dict[str, Any]:
-    """Read on to the first message, and return it."""
-    with made.makefile("rb") as lines:
+def _read_answer(connection: socket.socket) -> dict[str, Any]:
+    """Return the first message, parsed as JSON."""
+    with connection.makefile("rb") as lines:
         while line := lines.readline():
             if line.startswith(b"PING"):
-                made.sendall(b"PONG\r\n")
+                connection.sendall(b"PONG\r\n")
             elif line.startswith(b"-ERR"):
                 raise ValueError(line.decode(errors="replace").removeprefix("-ERR").strip())
             elif line.startswith(b"MSG"):
                 found: dict[str, Any] = json.loads(lines.read(int(line.split()[-1])))
                 return found
-    raise ValueError("it ends the connection")
+    raise ValueError("the server closed the connection")

@@ -1,4 +1,4 @@
-"""The NATS server of a broker's folder, for whoever needs it for a moment."""
+"""Temporary use of the NATS server of a broker's folder, such as for a backup."""
 
 from __future__ import annotations
 
@@ -17,83 +17,90 @@ if TYPE_CHECKING:
 
 
 class TemporaryServer(NatsServer):
-    """The server of a folder: one that runs is used as it is and left alone, else one is started and ended.
+    """The server of a folder: a running one is used and left running, otherwise one is started and stopped.
 
-    One that is started lets nobody in but who starts it.
+    A server that is started here accepts no other user.
 
     Parameters
     ----------
     folder
-        Where its store, configuration and log are.
+        Folder of its store, configuration and log.
     tls
-        The certificate of one that runs, as whoever started it has given it.
+        Certificate with which a running server was started.
 
     Examples
     --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, NatsServer(folder) as server:
     ...     with TemporaryServer(folder) as same:
-    ...         same.url == server.url, same.runs
+    ...         same.url == server.url, same.was_running
     (True, True)
     """
 
     def __init__(self, folder: str | Path, *, tls: Tls | None = None) -> None:
         super().__init__(folder, users=[])
-        self._given = tls
-        #: Whether somebody else runs it.
-        self.runs = False
+        self._tls_files = tls
+        #: Whether the server was running already.
+        self.was_running = False
 
     def start(self) -> None:
-        """Find it, or start it and wait until it listens."""
-        self.runs = self.find()
-        if not self.runs:
+        """Find the running server, or start one and wait until it listens.
+
+        Raises
+        ------
+        TransportError
+            When it does not start.
+        """
+        self.was_running = self.find()
+        if not self.was_running:
             self._host, self.port = "127.0.0.1", 0
             super().start()
 
     def find(self) -> bool:
-        """Return whether one runs; then its address is known."""
+        """Return whether a server of this folder is running; if so, set its address."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._know()
-        found = self._listens()
+        self._read_identity()
+        found = self._listening_port()
         if found is None:
             return False
         self.port, self._host = found, self._address()
-        return self._answers()
+        return self._is_own_server()
 
     @property
     def process(self) -> str:
-        """The process of the one that runs, in brackets; nothing where it does not say."""
+        """Process id of the running server for messages, such as `` (process 17)``; empty if unknown."""
         try:
             return f" (process {int((self._folder / 'nats.pid').read_text())})"
         except (OSError, ValueError):
             return ""
 
     def _address(self) -> str:
-        """Return the host that the one that runs says it listens at."""
+        """Return the host at which the running server listens."""
         for file in (self._folder / "ports").glob("*.ports"):
             return urlsplit(json.loads(file.read_text())["nats"][0]).hostname or self._host
         return self._host
 
     def stop(self) -> None:
-        """End it if it was started here."""
-        if not self.runs:
+        """Stop the server if it was started here."""
+        if not self.was_running:
             super().stop()
 
     @property
     def login(self) -> Login:
-        """How to connect to it, as its node does.
+        """Credentials for the server's own user.
 
         Raises
         ------
         ParameterError
-            When it asks for TLS, and there is no certificate to know it by.
+            When the server requires TLS and no certificate is given.
         """
         tls = None
-        if self.runs and (self._system().info() or {}).get("tls_required"):
-            if self._given is None or not self._given.given:
+        if self.was_running and (self._system().info() or {}).get("tls_required"):
+            if self._tls_files is None or not self._tls_files.given:
                 raise ParameterError(
-                    f"the NATS server at {self.url} asks for TLS; give --tls-cert and --tls-key as "
-                    "narrowcast serve has them"
+                    f"cert is missing: NATS server {self.url} requires TLS; give its certificate and key",
+                    parameter="cert",
+                    limit="the certificate of the server",
                 )
-            tls = self._given.context() if self._given.cert is None else self._given.own()
+            tls = self._tls_files.context() if self._tls_files.cert is None else self._tls_files.own_context()
         return Login([self.url], self.user, self.password, tls)

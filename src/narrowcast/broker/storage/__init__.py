@@ -1,1 +1,1 @@
-"""What a broker keeps: streams, positions, subscriptions, dead letters and backups."""
+"""Storage of the broker: streams, positions, subscriptions, dead letters and backups."""

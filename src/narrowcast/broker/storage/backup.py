@@ -1,4 +1,4 @@
-"""A backup of a broker: one file, with a manifest by which all of it is checked before any of it is used."""
+"""Format of a broker's backup: an archive whose manifest has the size and hash of each member."""
 
 from __future__ import annotations
 
@@ -21,50 +21,51 @@ from narrowcast.files import first_line, writing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: The format of backups.
+#: Version of the format.
 FORMAT = 1
-#: What a broker has in its folder: subscriptions, dead letters, and perhaps users.
+#: Files in the folder of a broker: subscriptions, dead letters, and users if there are any.
 SUBSCRIPTIONS, LETTERS, USERS = "subscriptions.db", "dead-letters.db", "users.json"
-#: What a backup has besides: the manifest and its hash, which come first; positions; snapshots of streams.
+#: Further members of a backup: the manifest and its hash, which come first; positions; and the folder of the
+#: stream snapshots.
 MANIFEST, SUM, POSITIONS, STREAMS = "manifest.json", "manifest.sha256", "streams/positions", "streams"
-#: The names that members may have. No other is written anywhere, whatever an archive says.
+#: Allowed names of members: no other member of an archive is ever written to disk.
 NAME = re.compile(
     rf"{SUBSCRIPTIONS}|{LETTERS}|{USERS}|{FILE}|{POSITIONS}"
     rf"|{STREAMS}/[A-Za-z0-9_-]+\.snapshot|{PLAN}(/[A-Za-z0-9_][\w.=-]*)+",
     re.ASCII,
 )
-#: Bytes of the largest manifest, and that are read in one go.
+#: Bytes of the largest manifest, and of a block that is read at a time.
 _LARGEST, _BLOCK = 1 << 24, 1 << 20
-#: What reading an archive can end with, where it is none or is damaged.
+#: Errors raised when a file is not an archive, or is damaged.
 _DAMAGE = (tarfile.TarError, EOFError, OSError, zlib.error, ValueError)
 
 
 class BackupMember(msgspec.Struct, frozen=True):
-    """A file of a backup."""
+    """Size in bytes and SHA-256 hash of a file in a backup."""
 
     size: int
     sha256: str
 
 
 class BackupManifest(msgspec.Struct, frozen=True):
-    """What a backup holds.
+    """Content of a backup.
 
     Parameters
     ----------
     format
-        Of backups.
+        Version of the format.
     created, version
-        When it was made, and by which Narrowcast.
+        Time of the backup, and the version of Narrowcast that wrote it.
     delivery, prefix
-        What the broker promises, and how its subjects begin.
+        Delivery guarantee of the broker, and prefix of its subjects.
     plan
-        What tells its plan from others; None without one.
+        Name of the broker's plan; None without a plan.
     subscriptions, subscribers, letters, positions
-        How many there are.
+        Number of subscriptions, subscribers, dead letters and positions.
     streams
-        What was stored, in the order in which it was taken.
+        Saved streams, in the order in which they were saved.
     members
-        All files but the manifest itself.
+        Size and hash of all files except the manifest and its hash, by name.
     """
 
     format: int
@@ -81,14 +82,14 @@ class BackupManifest(msgspec.Struct, frozen=True):
     members: dict[str, BackupMember]
 
     def facts(self) -> dict[str, Any]:
-        """Return it as commands show it: without what only servers read."""
+        """Return the manifest as builtin types, without the configuration and state of streams."""
         found: dict[str, Any] = msgspec.to_builtins(self)
         streams = [{name: each[name] for name in ("name", "messages", "bytes")} for each in found["streams"]]
         return found | {"streams": streams}
 
 
 def member_of(stream: str) -> str:
-    """Return the member that holds a stream: a snapshot, or positions, which are read one by one.
+    """Return the name of the member that contains a stream: a snapshot, or the records of positions.
 
     Examples
     --------
@@ -98,88 +99,129 @@ def member_of(stream: str) -> str:
     return POSITIONS if stream.endswith("_at") else f"{STREAMS}/{stream}.snapshot"
 
 
-def read(path: str | Path, into: Path | None = None) -> BackupManifest:
-    """Check all of a backup, and write its files into a folder, if one is given.
+def read_backup(path: str | Path, into: Path | None = None) -> BackupManifest:
+    """Check a backup completely, and extract it.
+
+    Parameters
+    ----------
+    path
+        The backup.
+    into
+        Folder for the files (default: only check). After an error its content is incomplete.
 
     Raises
     ------
     InputError
-        When it is no backup, is damaged, or of a later format: then what is in the folder is of no use.
+        When the file is not a backup, is damaged, or has a later format.
     TableError
-        When there is no room for it.
+        When the files cannot be written, for example for lack of disk space.
     """
     path = Path(path)
     try:
         with tarfile.open(path, "r|*") as tar:
-            manifest = _manifest(path, _content(path, tar, MANIFEST), partial(_content, path, tar, SUM))
+            manifest = _read_manifest(
+                path, _read_member(path, tar, MANIFEST), partial(_read_member, path, tar, SUM)
+            )
             left = dict(manifest.members)
             while (entry := tar.next()) is not None:
                 wanted = left.pop(entry.name, None)
                 if wanted is None or not _is_plain(entry) or not NAME.fullmatch(entry.name):
                     raise InputError(
-                        f"{path} holds {entry.name!r:.100}, which a backup does not have; take another backup"
+                        f"{path}: unexpected member {entry.name!r:.100}; use another backup",
+                        parameter="path",
+                        value=str(path),
                     )
-                _take(path, tar, entry, wanted, into)
+                _extract(path, tar, entry, wanted, into)
     except FileNotFoundError as error:
-        raise InputError(f"{path} is not there; name a file that narrowcast backup has made") from error
+        raise InputError(
+            f"{path}: no such file; must be a file written by narrowcast backup",
+            parameter="path",
+            value=str(path),
+        ) from error
     except (InputError, MemoryError):
         raise
     except _DAMAGE as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise InputError(f"cannot read {path}: {error.strerror}") from error
+            raise InputError(
+                f"{path}: cannot be read: {error.strerror}", parameter="path", value=str(path)
+            ) from error
         raise InputError(
-            f"{path} is no backup, or is damaged: {first_line(error)}; take another backup"
+            f"{path}: not a backup, or damaged: {first_line(error)}; use another backup",
+            parameter="path",
+            value=str(path),
         ) from error
     if left:
-        raise InputError(f"{path} is damaged: {next(iter(left))} is missing; take another backup")
+        raise InputError(
+            f"{path}: damaged: member {next(iter(left))} is missing; use another backup",
+            parameter="path",
+            value=str(path),
+        )
     return manifest
 
 
 def _is_plain(entry: tarfile.TarInfo) -> bool:
-    """Return whether a member is a file, and no link or anything else."""
+    """Return whether a member is a regular file."""
     return entry.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
 
 
-def _content(path: Path, tar: tarfile.TarFile, name: str) -> bytes:
-    """Return what the next member holds, which is small and has a name."""
+def _read_member(path: Path, tar: tarfile.TarFile, name: str) -> bytes:
+    """Return the content of the next member, which has to be small and of this name."""
     entry = tar.next()
     if entry is None or entry.name != name or not _is_plain(entry) or entry.size > _LARGEST:
-        raise InputError(f"{path} is no backup: it does not begin with a manifest; name one that is")
+        raise InputError(
+            f"{path}: not a backup: it does not begin with {MANIFEST} and {SUM}; use a file written by "
+            "narrowcast backup",
+            parameter="path",
+            value=str(path),
+        )
     file = tar.extractfile(entry)
     return b"" if file is None else file.read()
 
 
-def _manifest(path: Path, text: bytes, hashed: Callable[[], bytes]) -> BackupManifest:
-    """Return the manifest of a backup, if it is what it was."""
+def _read_manifest(path: Path, text: bytes, read_hash: Callable[[], bytes]) -> BackupManifest:
+    """Check and return the manifest of a backup."""
     try:
         number = msgspec.json.decode(text, type=_Format).format
         if number > FORMAT:
             raise InputError(
-                f"{path} is of format {number}, and this Narrowcast reads {FORMAT}; install a later one"
+                f"{path}: format={number}: must be at most {FORMAT}; install a later version of narrowcast",
+                parameter="format",
+                value=number,
+                limit=f"at most {FORMAT}",
             )
-        if hashed() != hashlib.sha256(text).hexdigest().encode():
-            raise InputError(f"{path} is damaged: {MANIFEST} is not what it was; take another backup")
+        if read_hash() != hashlib.sha256(text).hexdigest().encode():
+            raise InputError(
+                f"{path}: damaged: the hash of {MANIFEST} differs; use another backup",
+                parameter="path",
+                value=str(path),
+            )
         manifest = msgspec.json.decode(text, type=BackupManifest)
     except msgspec.MsgspecError as error:
         raise InputError(
-            f"{path} is no backup, or is damaged: its manifest says {first_line(error)}; take another backup"
+            f"{path}: not a backup, or damaged: invalid {MANIFEST}: {first_line(error)}; use another backup",
+            parameter="path",
+            value=str(path),
         ) from error
     needed = {SUBSCRIPTIONS, *(member_of(each.name) for each in manifest.streams)}
     if missing := sorted(needed - manifest.members.keys()):
-        raise InputError(f"{path} is damaged: its manifest has no {missing[0]:.100}; take another backup")
+        raise InputError(
+            f"{path}: damaged: {MANIFEST} does not list {missing[0]:.100}; use another backup",
+            parameter="path",
+            value=str(path),
+        )
     return manifest
 
 
 class _Format(msgspec.Struct):
-    """What is read of a manifest of any format."""
+    """The part of a manifest that all formats have."""
 
     format: int
 
 
-def _take(
+def _extract(
     path: Path, tar: tarfile.TarFile, entry: tarfile.TarInfo, wanted: BackupMember, into: Path | None
 ) -> None:
-    """Check a member, and write it where files go."""
+    """Check the size and hash of a member, and write it into a folder, if one is given."""
     source = tar.extractfile(entry)
     assert source is not None
     digest, size = hashlib.sha256(), 0
@@ -188,27 +230,41 @@ def _take(
         to.parent.mkdir(parents=True, exist_ok=True)
         file = to.open("wb")
     with file:
-        while some := source.read(_BLOCK):
-            digest.update(some)
-            size += len(some)
+        while block := source.read(_BLOCK):
+            digest.update(block)
+            size += len(block)
             with writing(to):
-                file.write(some)
+                file.write(block)
         with writing(to):
             file.flush()
             if into is not None:
                 to.chmod(0o600)
                 os.fsync(file.fileno())
     if (size, digest.hexdigest()) != (wanted.size, wanted.sha256):
-        raise InputError(f"{path} is damaged: {entry.name} is not what it was; take another backup")
+        raise InputError(
+            f"{path}: damaged: the size or hash of {entry.name} differs; use another backup",
+            parameter="path",
+            value=str(path),
+        )
 
 
 def positions_in(folder: Path, manifest: BackupManifest) -> list[tuple[str, bytes]]:
-    """Return the positions of a backup that was read into a folder."""
+    """Return the records of positions, as subject and payload, of a backup extracted into a folder.
+
+    Raises
+    ------
+    InputError
+        When they cannot be read, or have a subject of another broker.
+    """
     try:
         found = msgspec.msgpack.decode((folder / POSITIONS).read_bytes(), type=list[tuple[str, bytes]])
     except (OSError, msgspec.MsgspecError) as error:
-        raise InputError(f"the backup has no positions that can be read: {first_line(error)}") from error
+        raise InputError(f"{folder / POSITIONS}: invalid positions: {first_line(error)}") from error
     below = f"{manifest.prefix}.at."
-    if odd := [subject for subject, _ in found if not subject.startswith(below)]:
-        raise InputError(f"the backup has a position {odd[0]!r:.100} that is not below {below}; take another")
+    if invalid := [subject for subject, _ in found if not subject.startswith(below)]:
+        raise InputError(
+            f"position {invalid[0]!r:.100}: must begin with {below}; use another backup",
+            value=invalid[0],
+            limit=f"below {below}",
+        )
     return found

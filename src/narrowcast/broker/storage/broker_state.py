@@ -1,4 +1,4 @@
-"""What a broker remembers in its folder from one start to the next: its plan, and what it promises."""
+"""State that a broker stores in its folder between runs: its plan and its delivery guarantee."""
 
 from __future__ import annotations
 
@@ -24,25 +24,30 @@ FILE, PLAN = "broker.json", "plan"
 
 
 class DeliveryGuarantee(StrEnum):
-    """What becomes of events when something fails."""
+    """Guarantee of delivery when a process or a connection fails."""
 
     AT_MOST_ONCE = "at-most-once"
     AT_LEAST_ONCE = "at-least-once"
 
 
 class BrokerFacts(msgspec.Struct, frozen=True):
-    """What is written down.
+    """Content of the state file.
 
     Parameters
     ----------
     format
-        Of the file.
-    delivery, prefix
-        What is promised, and how subjects begin.
-    plan, flow
-        The plan that was in use last, and the attribute that names topics, if any.
+        Version of the file format.
+    delivery
+        Delivery guarantee.
+    prefix
+        Prefix of the broker's subjects.
+    plan
+        Name of the plan that was in use last.
+    flow
+        The attribute that names the topic of an event, if the plan is for topics.
     given
-        The plan that the broker was started with: when that is another, it is used.
+        Name of the plan that the broker was started with: a broker that is started with another plan uses
+        that instead of `plan`.
     """
 
     format: int = 1
@@ -54,19 +59,19 @@ class BrokerFacts(msgspec.Struct, frozen=True):
 
 
 class BrokerState:
-    """The facts of a broker in a folder.
+    """The state file and the plan in use, in the folder of a broker.
 
     Parameters
     ----------
     folder
-        Which.
+        Folder of the broker.
 
     Examples
     --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     lasting = BrokerState(folder)
-    ...     lasting.write(delivery=DeliveryGuarantee.AT_LEAST_ONCE)
+    ...     state = BrokerState(folder)
+    ...     state.write(delivery=DeliveryGuarantee.AT_LEAST_ONCE)
     ...     str(BrokerState(folder).facts.delivery)
     'at-least-once'
     """
@@ -80,43 +85,49 @@ class BrokerState:
             self.facts = BrokerFacts()
         except (OSError, msgspec.MsgspecError) as error:
             raise InputError(
-                f"{self._file} cannot be read: {first_line(error)}; mend or remove it"
+                f"{self._file}: invalid state file: {first_line(error)}; repair or remove it"
             ) from error
 
-    def delivery(self, asked: DeliveryGuarantee | None) -> DeliveryGuarantee:
-        """Return what to promise: what is asked for, or as before.
+    def delivery(self, requested: DeliveryGuarantee | None) -> DeliveryGuarantee:
+        """Return the delivery guarantee to use: the requested one or, without a request, the stored one.
 
         Raises
         ------
         InputError
-            When events may be stored here, and would be no longer.
+            When a broker that stores events is to use `AT_MOST_ONCE`, which would leave its stored events
+            undelivered.
         """
         before = self.facts.delivery
-        if asked is DeliveryGuarantee.AT_MOST_ONCE and before is DeliveryGuarantee.AT_LEAST_ONCE:
+        if requested is DeliveryGuarantee.AT_MOST_ONCE and before is DeliveryGuarantee.AT_LEAST_ONCE:
             raise InputError(
-                f"{self._folder} may hold events for subscribers; serve it {before}, or give another --data"
+                f"delivery={requested}: {self._folder} may contain undelivered events; use {before}, or "
+                "another folder",
+                parameter="delivery",
+                value=str(requested),
+                limit=str(before),
             )
-        return before if asked is None else asked
+        return before if requested is None else requested
 
     def write(self, **changes: object) -> None:
-        """Write down what has changed."""
+        """Change facts, and write the file."""
         self.facts = msgspec.structs.replace(self.facts, **changes)
         self._folder.mkdir(parents=True, exist_ok=True)
-        aside = self._file.with_name(f".{FILE}-{os.getpid()}")
-        aside.write_bytes(msgspec.json.format(msgspec.json.encode(self.facts)) + b"\n")
-        aside.replace(self._file)
+        temporary = self._file.with_name(f".{FILE}-{os.getpid()}")
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(self.facts)) + b"\n")
+        temporary.replace(self._file)
 
     def use(self, epoch: PlanEpoch, given: str | None) -> None:
-        """Remember a plan that is in use, with the name of the one that the broker was started with.
+        """Store the plan in use, with the name of the plan that the broker was started with.
 
-        A disk that is full holds up no plan: then the one before is used after a restart.
+        An error, such as a full disk, is logged and does not stop the plan; the broker then uses the earlier
+        plan after a restart.
         """
         try:
             if epoch.folder and epoch.routes.name != self.facts.plan and Path(epoch.folder) != self.plan:
-                with PlanStore(self.plan).write(replace=True) as aside:
+                with PlanStore(self.plan).write(replace=True) as temporary:
                     for name, content in PlanStore(epoch.folder).files(epoch.routes.name).items():
-                        (aside / name).write_bytes(content)
+                        (temporary / name).write_bytes(content)
             used = epoch.routes.name if epoch.folder else None
             self.write(plan=used, flow=epoch.flow, given=given)
         except (OSError, NarrowcastError) as error:
-            log.error("the plan in use is not remembered: %s", first_line(error))
+            log.error("cannot store the plan in use for the next start: %s", first_line(error))

@@ -1,4 +1,4 @@
-"""A file of SQLite's that the broker keeps things in."""
+"""SQLite database of the broker."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ if TYPE_CHECKING:
 
 
 class Database:
-    """Tables in a file, which several processes may use; what is wrong with it is said in one line.
+    """Tables in a file, which several processes may use; errors of SQLite become a `TransportError`.
 
     Parameters
     ----------
     path
-        The file, made where there is none; ``:memory:`` for none at all.
+        The file, created if it does not exist; ``:memory:`` for a database in memory.
     tables
-        What makes the tables where they are not there.
+        SQL that creates the tables if they do not exist.
     what
-        What is kept, for errors.
+        Name of the content, for error messages.
     synchronous
-        FULL where what was written has to be there after any crash, else NORMAL.
+        ``FULL`` if written rows have to survive any crash, else ``NORMAL``.
 
     Examples
     --------
-    >>> kept = Database(":memory:", "CREATE TABLE things (name TEXT)", "the things", "NORMAL")
-    >>> with kept.whole():
-    ...     _ = kept.db.execute("INSERT INTO things VALUES ('one')")
-    >>> with kept.plainly("read"):
-    ...     kept.db.execute("SELECT name FROM thongs")
+    >>> database = Database(":memory:", "CREATE TABLE things (name TEXT)", "the things", "NORMAL")
+    >>> with database.transaction():
+    ...     _ = database.db.execute("INSERT INTO things VALUES ('one')")
+    >>> with database.translate_errors("read"):
+    ...     database.db.execute("SELECT name FROM thongs")
     Traceback (most recent call last):
-    narrowcast.errors.TransportError: cannot read the things in :memory:: no such table: thongs
+    narrowcast.errors.TransportError: :memory:: cannot read the things: no such table: thongs
     """
 
     def __init__(self, path: str | Path, tables: str, what: str, synchronous: str) -> None:
         self._path, self._what = path, what
-        with self.plainly("open"):
+        with self.translate_errors("open"):
             if str(path) != ":memory:":
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
             self.db = sqlite3.connect(path, isolation_level=None, timeout=5.0)
@@ -49,9 +49,9 @@ class Database:
             self.db.executescript(tables)
 
     @contextmanager
-    def whole(self) -> Iterator[None]:
-        """Write all of a block or nothing of it."""
-        with self.plainly("write"):
+    def transaction(self) -> Iterator[None]:
+        """Run a block as one transaction: all of its writes are committed, or none."""
+        with self.translate_errors("write"):
             self.db.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -62,12 +62,23 @@ class Database:
                 raise
 
     @contextmanager
-    def plainly(self, doing: str) -> Iterator[None]:
-        """Say in one line what SQLite cannot do."""
+    def translate_errors(self, doing: str) -> Iterator[None]:
+        """Raise errors of SQLite and of the file system as `TransportError`.
+
+        Parameters
+        ----------
+        doing
+            What the block does, as a verb for the message: ``read``, ``write`` or ``open``.
+
+        Raises
+        ------
+        TransportError
+            When the block raises such an error.
+        """
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            raise TransportError(f"cannot {doing} {self._what} in {self._path}: {error}") from error
+            raise TransportError(f"{self._path}: cannot {doing} {self._what}: {error}") from error
 
     def close(self) -> None:
         """Close the file."""

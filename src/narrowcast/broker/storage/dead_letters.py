@@ -1,4 +1,4 @@
-"""Events that could not be used, kept with the reason, in SQLite."""
+"""Dead letters: events that a node could not process, stored in SQLite with the reason."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-#: Events that are kept at most, and their bytes: the oldest go first.
+#: Default limits of stored events and of their bytes; beyond them the oldest are removed.
 MOST, BYTES = 100_000, 1 << 28
-#: Events that are kept in a second at most: who sends nothing but garbage does not hold up others. Each takes
-#: about 4 microseconds.
+#: Default limit of events stored per second, so that a publisher of invalid events does not delay others:
+#: storing one takes about 4 microseconds.
 RATE = 50_000
-#: Characters that are kept of a reason and of a publisher's name.
+#: Characters stored of a reason and of a publisher's name.
 _LONGEST = 1_000
 _TABLES = """
 CREATE TABLE IF NOT EXISTS letters (
@@ -33,20 +33,20 @@ CREATE TABLE IF NOT EXISTS letters (
 
 
 class DeadLetter(NamedTuple):
-    """An event that could not be used.
+    """An event that could not be processed.
 
     Parameters
     ----------
     letter
-        Counts them.
+        Sequence number of the dead letter.
     time
-        When it came.
+        When the node stored it.
     publisher, number
-        Who published it, and the how many-th of theirs it is.
+        Name of the publisher, and the publisher's sequence number for the event.
     reason
-        Why it could not be used.
+        Why the event could not be processed.
     payload
-        As it came.
+        Bytes as received.
     """
 
     letter: int
@@ -58,101 +58,114 @@ class DeadLetter(NamedTuple):
 
 
 class DeadLetters:
-    """Keeps events that could not be used, so many at most, for somebody to look at and to send again.
+    """A file of dead letters, limited in size, from which events can be inspected and published again.
 
     Parameters
     ----------
     path
-        The file, made where there is none; ``:memory:`` for none at all.
+        The file, created if it does not exist; ``:memory:`` for a database in memory.
     most, bytes_
-        How many are kept, and how many bytes of payloads, at most; the oldest go first, and are counted in
-        `dropped`.
+        Events stored, and bytes of their payloads, at most (default: 100,000 events, 256 MiB). Beyond that
+        the oldest are removed, and counted in `dropped`.
     rate
-        How many are kept in a second, at most; others are counted in `passed`.
+        Events stored per second, at most (default: 50,000); the rest is counted in `n_skipped`.
 
     Examples
     --------
-    >>> kept = DeadLetters(":memory:", most=2)
-    >>> kept.keep([("p", 1, "no JSON", b"{"), ("p", 2, "no JSON", b"}"), ("q", 1, "too large", b"x")])
-    >>> [(letter.publisher, letter.reason, letter.payload) for letter in kept.read()]
+    >>> letters = DeadLetters(":memory:", most=2)
+    >>> letters.add([("p", 1, "no JSON", b"{"), ("p", 2, "no JSON", b"}"), ("q", 1, "too large", b"x")])
+    >>> [(letter.publisher, letter.reason, letter.payload) for letter in letters.read()]
     [('p', 'no JSON', b'}'), ('q', 'too large', b'x')]
-    >>> kept.forget([letter.letter for letter in kept.read(reason="large")])
-    >>> len(kept), kept.reasons(), kept.dropped
+    >>> letters.remove([letter.letter for letter in letters.read(reason="large")])
+    >>> len(letters), letters.reasons(), letters.dropped
     (1, {'no JSON': 1}, 1)
     """
 
     def __init__(self, path: str | Path, *, most: int = MOST, bytes_: int = BYTES, rate: int = RATE) -> None:
-        if most < 1 or bytes_ < 1 or rate < 1:
-            raise ParameterError(f"most is {most}, bytes_ {bytes_} and rate {rate}; keep at least 1 of each")
+        for parameter, value in (("most", most), ("bytes_", bytes_), ("rate", rate)):
+            if value < 1:
+                raise ParameterError(parameter=parameter, value=value, limit="at least 1")
         self._most, self._bytes, self._rate = most, bytes_, rate
-        #: Events that came too fast to be kept.
-        self.passed = 0
-        #: Events that were kept, and had to make room for later ones.
+        #: Events that were not stored since they arrived too fast.
+        self.n_skipped = 0
+        #: Events that were removed to make room for later ones.
         self.dropped = 0
-        self._second, self._kept = 0, 0
+        self._second, self._n_in_second = 0, 0
         self._file = Database(path, _TABLES, "the dead letters", "NORMAL")
-        self._held, self._size, self._version = 0, 0, -1
-        with self._file.plainly("read"):
+        self._n_letters, self._size, self._version = 0, 0, -1
+        with self._file.translate_errors("read"):
             self._recount()
 
     def _recount(self) -> None:
-        """Count anew what is kept, if another process has changed it: those of our own are counted along."""
+        """Count the stored events again if another process has changed them."""
         [version] = self._file.db.execute("PRAGMA data_version").fetchone()
         if version != self._version:
-            held = self._file.db.execute("SELECT count(*), coalesce(sum(length(payload)), 0) FROM letters")
-            self._held, self._size = held.fetchone()
+            totals = self._file.db.execute("SELECT count(*), coalesce(sum(length(payload)), 0) FROM letters")
+            self._n_letters, self._size = totals.fetchone()
             self._version = version
 
-    def keep(self, letters: Sequence[tuple[str, int, str, bytes]]) -> None:
-        """Keep events: publisher, number, reason and payload of each."""
+    def add(self, letters: Sequence[tuple[str, int, str, bytes]]) -> None:
+        """Store events, given as publisher, number, reason and payload."""
         now = time.time()
         if int(now) != self._second:
-            self._second, self._kept = int(now), 0
-        some = letters[: self._rate - self._kept]
-        self._kept += len(some)
-        self.passed += len(letters) - len(some)
-        if not some:
+            self._second, self._n_in_second = int(now), 0
+        accepted = letters[: self._rate - self._n_in_second]
+        self._n_in_second += len(accepted)
+        self.n_skipped += len(letters) - len(accepted)
+        if not accepted:
             return
-        rows = [(now, _text(who), number, _text(why), payload) for who, number, why, payload in some]
+        rows = [
+            (now, _storable(publisher), number, _storable(reason), payload)
+            for publisher, number, reason, payload in accepted
+        ]
         try:
-            with self._file.whole():
+            with self._file.transaction():
                 self._insert(rows)
-        except TransportError:  # nothing of it was written: what was counted does not hold
+        except TransportError:  # the transaction was rolled back, but the counts were not
             self._version = -1
             raise
 
     def _insert(self, rows: list[tuple[float, str, int, str, bytes]]) -> None:
-        """Write events, and take out others where there is no room."""
+        """Insert events, and remove the oldest beyond the limits."""
         self._file.db.executemany(
             "INSERT INTO letters (time, publisher, number, reason, payload) VALUES (?, ?, ?, ?, ?)", rows
         )
-        self._held += len(rows)
+        self._n_letters += len(rows)
         self._size += sum(len(row[4]) for row in rows)
-        if self._full:
+        if self._over_limit:
             self._recount()
-        if self._full:
-            self._shed()
+        if self._over_limit:
+            self._remove_oldest()
 
     @property
-    def _full(self) -> bool:
-        """Whether there is more than may be kept."""
-        return self._held > self._most or self._size > self._bytes
+    def _over_limit(self) -> bool:
+        return self._n_letters > self._most or self._size > self._bytes
 
-    def _shed(self) -> None:
-        """Take out the oldest, as many as are too many."""
-        before = self._held
+    def _remove_oldest(self) -> None:
+        """Remove the oldest events until the rest is within the limits."""
+        before = self._n_letters
         rows = self._file.db.execute("SELECT letter, length(payload) FROM letters ORDER BY letter")
         for letter, size in rows:
-            self._held, self._size = self._held - 1, self._size - size
-            if not self._full:
+            self._n_letters, self._size = self._n_letters - 1, self._size - size
+            if not self._over_limit:
                 rows.close()
                 self._file.db.execute("DELETE FROM letters WHERE letter <= ?", (letter,))
                 break
-        self.dropped += before - self._held
+        self.dropped += before - self._n_letters
 
     def read(self, after: int = 0, most: int = 1000, reason: str = "") -> list[DeadLetter]:
-        """Return so many of them, the oldest first, behind one, and with some text in the reason."""
-        with self._file.plainly("read"):
+        """Return dead letters, the oldest first.
+
+        Parameters
+        ----------
+        after
+            Sequence number after which to begin.
+        most
+            Number of dead letters to return, at most.
+        reason
+            Text that the reason has to contain.
+        """
+        with self._file.translate_errors("read"):
             rows = self._file.db.execute(
                 "SELECT letter, time, publisher, number, reason, payload FROM letters "
                 "WHERE letter > ? AND instr(reason, ?) > 0 ORDER BY letter LIMIT ?",
@@ -162,13 +175,19 @@ class DeadLetters:
 
     @property
     def last(self) -> int:
-        """The newest of them; 0 where there is none."""
-        with self._file.plainly("read"):
+        """Sequence number of the newest dead letter; 0 if the file is empty."""
+        with self._file.translate_errors("read"):
             return int(self._file.db.execute("SELECT coalesce(max(letter), 0) FROM letters").fetchone()[0])
 
     def reasons(self, reason: str = "") -> dict[str, int]:
-        """Return how many there are by reason, the most frequent first."""
-        with self._file.plainly("read"):
+        """Return the number of dead letters by reason, the most frequent first.
+
+        Parameters
+        ----------
+        reason
+            Text that the reason has to contain.
+        """
+        with self._file.translate_errors("read"):
             return dict(
                 self._file.db.execute(
                     "SELECT reason, count(*) FROM letters WHERE instr(reason, ?) > 0 GROUP BY reason "
@@ -177,24 +196,24 @@ class DeadLetters:
                 )
             )
 
-    def forget(self, letters: Sequence[int]) -> None:
-        """Forget some of them."""
-        with self._file.whole():
+    def remove(self, letters: Sequence[int]) -> None:
+        """Delete dead letters by sequence number."""
+        with self._file.transaction():
             self._file.db.executemany("DELETE FROM letters WHERE letter = ?", [(each,) for each in letters])
             self._version = -1
 
     def __len__(self) -> int:
-        with self._file.plainly("read"):
+        with self._file.translate_errors("read"):
             self._recount()
-        return self._held
+        return self._n_letters
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
 
-def _text(text: str) -> str:
-    """Return a text as it can be kept: not too long, and without halves of characters."""
+def _storable(text: str) -> str:
+    """Return a text as SQLite can store it: at most 1,000 characters, lone surrogates escaped."""
     if len(text) <= _LONGEST and text.isascii():
         return text
     return text[:_LONGEST].encode(errors="backslashreplace").decode()

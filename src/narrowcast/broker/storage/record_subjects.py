@@ -1,4 +1,4 @@
-"""Where a broker writes down what it knows of subscribers: under subjects that nobody else can guess."""
+"""Subjects of the records of subscribers, which clients cannot guess."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ from narrowcast.model.subjects import LONGEST, name_of, subject_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: How far somebody has read, by itself or by a backup; and which channels hold what is for it.
+#: Kinds of records: position written by the subscriber, position restored from a backup, joined channels.
 Kind = Literal["position", "restored", "joined"]
-#: What tells a store from others.
+#: Id of a store.
 _STORE = re.compile(rb"[0-9a-f]{16}")
-#: Bytes of a secret, and digits of what is told of it.
+#: Bytes of a secret, and hexadecimal digits of a subscriber's key.
 _SECRET, _KEY = 16, 32
 
 
 @dataclass(frozen=True, slots=True)
 class RecordSubjects:
-    """The subjects of one store.
+    """The subjects under which one store keeps records of subscribers.
 
-    A server answers whoever has something stored, at any subject that they name, and stores that answer too
-    where a stream takes it: with permissions of its own. So whoever knows a subject can write it over. Here
-    each has a word that only nodes know, and that of a position one that only its subscriber is told.
+    A NATS server acknowledges a stored message at any reply subject that the client names, with permissions
+    of its own, and stores that acknowledgement too if a stream covers the subject. So a client that knows a
+    subject can overwrite its record. Therefore each subject contains a secret: for positions one that only
+    nodes and the subscriber know, for other records one that only nodes know.
 
     Parameters
     ----------
     prefix
-        How subjects of the broker begin.
+        Prefix of the broker's subjects.
     secret
-        What only nodes know.
+        Secret that only nodes know.
 
     Examples
     --------
@@ -53,20 +54,20 @@ class RecordSubjects:
 
     @classmethod
     def new(cls, prefix: str) -> Self:
-        """Return those of a store that is made."""
+        """Return the subjects of a new store, with a random secret."""
         return cls(prefix, secrets.token_hex(_SECRET))
 
     @classmethod
-    def found(cls, prefix: str, rows: Iterable[tuple[str, bytes]]) -> tuple[Self, str] | None:
-        """Return those of what is stored, with what tells the store from others; None where it is new.
+    def from_rows(cls, prefix: str, rows: Iterable[tuple[str, bytes]]) -> tuple[Self, str] | None:
+        """Find the subjects and the id of a store in its records; None if there is no store yet.
 
-        What a server was made to write there is no such word.
+        Acknowledgements of the server that were stored under such a subject are ignored.
 
         Examples
         --------
         >>> rows = [("nc.at.store.x", b'{"stream":"nc_at"}'), ("nc.at.store.5ec4e7", b"0123456789abcdef")]
-        >>> RecordSubjects.found("nc", rows)
-        (Records(prefix='nc', secret='5ec4e7'), '0123456789abcdef')
+        >>> RecordSubjects.from_rows("nc", rows)
+        (RecordSubjects(prefix='nc', secret='5ec4e7'), '0123456789abcdef')
         """
         below = f"{prefix}.at.store."
         for subject, payload in rows:
@@ -76,29 +77,29 @@ class RecordSubjects:
 
     @property
     def store(self) -> str:
-        """Where it is written down which store this is."""
+        """Subject of the record with the id of the store."""
         return f"{self.prefix}.at.store.{self.secret}"
 
     def key(self, subscriber: str) -> str:
-        """Return the word of a subscriber's position."""
+        """Return the key of a subscriber, which is part of the subject of its position."""
         text = f"{self.secret} {subscriber}".encode(errors="surrogatepass")
         return hashlib.sha256(text).hexdigest()[:_KEY]
 
     def subject(self, kind: Kind, subscriber: str) -> str:
-        """Return where something of a subscriber is written down."""
+        """Return the subject of a subscriber's record."""
         word = self.key(subscriber) if kind == "position" else self.secret
         return subject_of(f"{self.prefix}.at.{kind}.{word}", subscriber)
 
     def pattern(self, kind: Kind) -> str:
-        """Return what fits all subjects of a kind, and perhaps others."""
+        """Return a pattern that covers all subjects of a kind, and perhaps others: check with `name`."""
         return f"{self.prefix}.at.{kind}.{'*' if kind == 'position' else self.secret}.*"
 
     def name(self, kind: Kind, subject: str) -> str | None:
-        """Return whose something is that is written down under a subject; None where it is nobody's."""
+        """Return the subscriber whose record a subject is; None if the subject is not that of a record."""
         if len(subject) > LONGEST:
             return None
         try:
             found = name_of(subject.rpartition(".")[0], subject)
             return found if subject == self.subject(kind, found) else None
-        except (ParameterError, UnicodeError):  # who may write some may write any
+        except (ParameterError, UnicodeError):  # a client may write under any subject below the prefix
             return None

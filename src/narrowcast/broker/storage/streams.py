@@ -1,4 +1,4 @@
-"""Streams of a NATS server in which a broker keeps what must not be lost."""
+"""JetStream streams of a broker that stores events."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
     from narrowcast.broker.transport import Message, Transport
     from narrowcast.broker.wire import Subjects
 
-#: Seconds that what is stored waits for a subscriber, and bytes that are stored, at most.
-KEEP, MOST = 86_400.0, 8 << 30
-#: Seconds in which a message of the same key is not stored again.
-_AGAIN = 120
-#: Seconds after which a server does not answer, and after which it is asked again.
+#: Defaults: seconds for which stored events wait for a subscriber, and bytes of all streams.
+RETENTION, MAX_BYTES = 86_400.0, 8 << 30
+#: Seconds in which a message with the same key is not stored again.
+_DUPLICATE_WINDOW = 120
+#: Timeout in seconds of a request to the server, and of each attempt.
 _PATIENCE, _STEP = 10.0, 2.0
-#: Messages of a consumer that are on their way at once, and seconds after which one that nobody reads goes.
-AHEAD, _IDLE = 256, 15
+#: Unacknowledged messages of a consumer at a time, and seconds after which an unused consumer is removed.
+MAX_UNACKNOWLEDGED, _IDLE = 256, 15
 
 
-class StreamRoom(NamedTuple):
-    """The first and the last message that a stream holds, and how many like those fit in all."""
+class StreamCapacity(NamedTuple):
+    """Numbers of the first and last message of a stream, and how many messages of their mean size fit."""
 
     first: int
     last: int
     fits: float
 
 
-#: What a server says of a message for which a stream has no room, and what helps.
-_FULL, _ROOM = "maximum bytes exceeded", "publish again when there is room, or give serve a larger --store"
+#: The server's description when a stream is full, and the fix.
+_FULL, _ROOM = "maximum bytes exceeded", "publish again later, or let the broker store more bytes"
 
 
 def error_of(payload: bytes) -> str | None:
-    """Return why a server has not stored a message, by its answer; None where it has.
+    """Return why a server has not stored a message, from its answer; None if it has.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def error_of(payload: bytes) -> str | None:
     >>> error_of(b'{"error": {"code": 503, "description": "insufficient resources"}}')
     'insufficient resources'
     >>> error_of(b'{"error": {"code": 503, "description": "maximum bytes exceeded"}}')
-    'maximum bytes exceeded; publish again when there is room, or give serve a larger --store'
+    'maximum bytes exceeded; publish again later, or let the broker store more bytes'
     """
     refusal = refusal_of(payload)
     if refusal is None:
@@ -58,20 +58,20 @@ def error_of(payload: bytes) -> str | None:
 
 
 class EventStreams(JetStream):
-    """The streams of a broker: what publishers send, what subscribers get, and how far they are.
+    """The three streams of a broker: published events, events for subscribers, and positions.
 
     Parameters
     ----------
     transport
-        To servers with JetStream.
+        Connection to servers with JetStream.
     subjects
-        Of the broker.
-    keep
-        Seconds that what is stored waits for a subscriber, at most.
-    most
-        Bytes that are stored, at most; when they are, nothing more is taken.
+        Subjects of the broker.
+    retention
+        Seconds for which stored events wait for a subscriber, at least 1 (default: 86,400, one day).
+    max_bytes
+        Bytes of all streams, at least 1 MiB (default: 8 GiB). When they are full, publishers are refused.
     replicas
-        On how many servers of a cluster everything is.
+        Servers of the cluster that store each stream, 1 to 5 (default: 1).
     """
 
     def __init__(
@@ -79,64 +79,74 @@ class EventStreams(JetStream):
         transport: Transport,
         subjects: Subjects,
         *,
-        keep: float = KEEP,
-        most: int = MOST,
+        retention: float = RETENTION,
+        max_bytes: int = MAX_BYTES,
         replicas: int = 1,
     ) -> None:
-        if not keep >= 1 or most < 1 << 20 or not 1 <= replicas <= 5:
+        if not retention >= 1:
+            raise ParameterError(parameter="retention", value=retention, limit="at least 1 second")
+        if max_bytes < 1 << 20:
             raise ParameterError(
-                f"keep is {keep}, most {most} and replicas {replicas}; give at least 1 second, 1 MiB, and 1 "
-                "to 5 replicas"
+                parameter="max_bytes", value=max_bytes, limit=f"at least {1 << 20:,} (1 MiB)"
             )
+        if not 1 <= replicas <= 5:
+            raise ParameterError(parameter="replicas", value=replicas, limit="1 to 5 servers")
         self._transport, self._subjects = transport, subjects
-        self._keep, self._most, self._replicas = keep, most, replicas
+        self._retention, self._max_bytes, self._replicas = retention, max_bytes, replicas
         name = subjects.prefix.replace(".", "_")
-        #: Their names.
+        #: Names of the streams: published events, events for subscribers, and positions.
         self.ingress, self.out, self.at = f"{name}_in", f"{name}_out", f"{name}_at"
-        #: How answers of a server begin to what is stored in them: it sends them to any subject.
+        #: How acknowledgements of the server begin for messages stored in these streams. A client can have
+        #: them sent to any subject, so they may arrive among published events.
         self.answers = tuple(f'{{"stream":"{each}"'.encode() for each in (self.ingress, self.out, self.at))
-        self._asking = RequestClient(transport, subjects.inbox(f"streams-{secrets.token_hex(4)}"))
+        self._requests = RequestClient(transport, subjects.inbox(f"streams-{secrets.token_hex(4)}"))
         super().__init__(self._ask)
 
     async def start(self) -> None:
-        """Begin to ask."""
-        await self._asking.start()
+        """Open the client for requests to the server."""
+        await self._requests.start()
 
     async def aclose(self) -> None:
-        """End."""
-        await self._asking.aclose()
+        """Close the client for requests to the server."""
+        await self._requests.aclose()
 
     async def _ask(self, subject: str, payload: bytes) -> bytes:
-        """Ask the server, again and again while it does not answer: asking twice changes nothing."""
+        """Send a request to the server, and repeat it until it answers: all requests are idempotent."""
         end = time.monotonic() + _PATIENCE
         while True:
             try:
-                return await self._asking.ask(subject, payload, patience=_STEP)
+                return await self._requests.ask(subject, payload, patience=_STEP)
             except TransportError as error:
                 if time.monotonic() > end:
                     raise TransportError(
-                        f"JetStream does not answer {subject} within {_PATIENCE:g} s; is it enabled on the "
-                        "server?"
+                        f"subject {subject}: JetStream did not answer within {_PATIENCE:g} s; check that the "
+                        "server runs with JetStream enabled"
                     ) from error
 
     # ---- the streams
 
-    async def make(self) -> None:
-        """Make the streams where they are not there, or change them."""
-        of, most = self._subjects, self._most
+    async def create(self) -> None:
+        """Create the streams, or update their configuration if they exist.
+
+        Raises
+        ------
+        TransportError
+            When the server refuses, for example for lack of disk space.
+        """
+        of, most = self._subjects, self._max_bytes
         common = {"storage": "file", "discard": "new", "num_replicas": self._replicas, "max_age": 0}
         streams: dict[str, dict[str, Any]] = {
             self.ingress: {
                 "subjects": [of.plain, f"{of.plain}.>"],
                 "retention": "workqueue",
                 "max_bytes": most // 4,
-                "duplicate_window": _AGAIN * NANO,
+                "duplicate_window": _DUPLICATE_WINDOW * NANO,
             },
             self.out: {
                 "subjects": [of.stored(">")],
                 "retention": "limits",
                 "max_bytes": most - most // 4 - most // 64,
-                "max_age": int(self._keep * NANO),
+                "max_age": int(self._retention * NANO),
                 "republish": {"src": of.stored(">"), "dest": f"{of.prefix}.out.>"},
             },
             self.at: {
@@ -152,46 +162,48 @@ class EventStreams(JetStream):
                 await self.ensure_stream(config)
             except RefusedError as error:
                 raise TransportError(
-                    f"the NATS server does not make stream {name} for {config['max_bytes']:,} bytes: "
-                    f"{error.description}; give less with serve --store, or make room"
+                    f"stream {name} of {config['max_bytes']:,} bytes: the NATS server does not create it: "
+                    f"{error.description}; reserve fewer bytes, or free disk space",
+                    parameter="max_bytes",
+                    value=most,
                 ) from error
 
-    async def there(self) -> bool:
-        """Return whether a broker keeps events here."""
+    async def exists(self) -> bool:
+        """Return whether the server has the streams of this broker."""
         return await self.stream_info(self.ingress) is not None
 
     async def last(self) -> int:
-        """Return the place of the last message that was stored for subscribers."""
+        """Return the number of the last message stored for subscribers."""
         found = await self.stream_info(self.out)
         return int(found["state"]["last_seq"]) if found else 0
 
-    async def room(self) -> StreamRoom:
-        """Return how much is stored for subscribers, and how much fits."""
+    async def capacity(self) -> StreamCapacity:
+        """Return how many messages are stored for subscribers, and how many fit."""
         found = await self.stream_info(self.out)
         if not found:
-            return StreamRoom(1, 0, 0.0)
+            return StreamCapacity(1, 0, 0.0)
         state, most = found["state"], found["config"]["max_bytes"]
         fits = most / max(1.0, state["bytes"] / max(1, state["messages"]))
-        return StreamRoom(int(state["first_seq"]), int(state["last_seq"]), fits)
+        return StreamCapacity(int(state["first_seq"]), int(state["last_seq"]), fits)
 
     async def trim(self, before: int) -> None:
-        """Forget what is stored for subscribers before a place."""
+        """Delete messages for subscribers before this number."""
         await self.purge(self.out, seq=before)
 
     # ---- messages
 
     async def put(self, subject: str, payload: bytes) -> None:
-        """Store a message, and return when it is.
+        """Store a message; return once the server has acknowledged it.
 
         Raises
         ------
         TransportError
-            When it is not.
+            When the server refuses, or does not answer.
         """
         if (why := error_of(await self._ask(subject, payload))) is not None:
-            raise TransportError(f"the NATS server does not store {subject}: {why}")
+            raise TransportError(f"subject {subject}: the NATS server does not store the message: {why}")
 
-    async def feed(
+    async def start_consumer(
         self,
         stream: str,
         name: str,
@@ -200,34 +212,45 @@ class EventStreams(JetStream):
         filters: list[str],
         after: int | None = None,
         explicit: bool = False,
-        ahead: int = AHEAD,
+        max_unacknowledged: int = MAX_UNACKNOWLEDGED,
     ) -> int:
-        """Let the server send messages of a stream to a subject, and return how many there are.
+        """Create a push consumer, in place of an earlier one of the same name.
 
-        What was sent by the same name before and not acknowledged comes again.
+        Messages that were sent to the earlier one and not acknowledged are sent again.
 
         Parameters
         ----------
         stream, name
-            Which, and what this is called.
+            Names of the stream and of the consumer.
         to
-            Where messages go. Somebody has to listen there.
+            Subject to which the server sends messages; the caller has to subscribe to it.
         filters
-            Which subjects; all of them where there is none.
+            Subjects to send; empty for all of them.
         after
-            From behind a place on; without one, from the first that is there, and for good: else it goes when
-            nobody listens any more.
+            Number of a message after which to begin, with a consumer that is removed after 15 s without a
+            subscription; None for a durable consumer that begins with the first message.
         explicit
-            Whether each message is acknowledged by itself, or one stands for all before it.
-        ahead
-            Messages that are on their way and not acknowledged, at most.
+            Whether each message is acknowledged by itself; otherwise an acknowledgement includes all messages
+            before it.
+        max_unacknowledged
+            Unacknowledged messages at a time, at most (default: 256).
+
+        Returns
+        -------
+        int
+            Number of messages to be sent.
+
+        Raises
+        ------
+        TransportError
+            When the stream does not exist, or the server refuses.
         """
         await self.delete_consumer(stream, name)
         config: dict[str, Any] = {
             "deliver_subject": to,
             "ack_policy": "explicit" if explicit else "all",
-            "ack_wait": 86_400 * NANO,  # who does not acknowledge asks anew
-            "max_ack_pending": ahead,
+            "ack_wait": 86_400 * NANO,  # a reader that lost messages creates a new consumer instead
+            "max_ack_pending": max_unacknowledged,
             "max_deliver": -1,
         }
         if after is None:
@@ -240,12 +263,18 @@ class EventStreams(JetStream):
             if not error.absent:
                 raise
             raise TransportError(
-                f"stream {stream} is not there; start the first node with at-least-once"
+                f"stream {stream}: it does not exist; start the first node with delivery at-least-once"
             ) from error
         return int(made["num_pending"])
 
-    async def newest(self, stream: str, pattern: str) -> AsyncIterator[Message]:
-        """Yield the last message of each subject that fits a pattern."""
+    async def last_messages(self, stream: str, pattern: str) -> AsyncIterator[Message]:
+        """Yield the last message of each subject that matches a pattern.
+
+        Raises
+        ------
+        TransportError
+            When the messages do not arrive in time.
+        """
         name = secrets.token_hex(8)
         to = f"{self._subjects.inbox('streams')}.{name}"
         inbox = await self._transport.subscribe(to)
@@ -257,13 +286,13 @@ class EventStreams(JetStream):
             left = int(made["num_pending"]) + int(made.get("delivered", {}).get("consumer_seq", 0))
             while left:
                 async with asyncio.timeout(_PATIENCE):
-                    some = await inbox.take(1024)
-                if not some:
-                    raise TransportError(f"stream {stream} could not be read to its end")
-                for message in some:
+                    messages = await inbox.take(1024)
+                if not messages:
+                    raise TransportError(f"stream {stream}: the connection closed before its end was read")
+                for message in messages:
                     yield message
-                left = delivery_of(some[-1].reply).pending
+                left = delivery_of(messages[-1].reply).pending
         except TimeoutError as error:
-            raise TransportError(f"stream {stream} could not be read to its end") from error
+            raise TransportError(f"stream {stream}: no message within {_PATIENCE:g} s") from error
         finally:
             await inbox.aclose()

@@ -1,4 +1,4 @@
-"""Subscriptions on disk, in SQLite: what was acknowledged is there after any crash."""
+"""Store of subscriptions in SQLite, in which acknowledged subscriptions survive any crash."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL)
 """
 #: The first id that was never given to a subscription.
 _NEXT = "next_id"
-#: A number that no other file has.
+#: A random number that identifies the file.
 _NAME = "name"
 
 
@@ -31,7 +31,7 @@ class SubscriptionStore:
     Parameters
     ----------
     path
-        The file, made where there is none; ``:memory:`` for none at all.
+        The file, created if it does not exist; ``:memory:`` for a database in memory.
 
     Examples
     --------
@@ -46,15 +46,15 @@ class SubscriptionStore:
 
     @property
     def next_id(self) -> int:
-        """The first id that was never given to a subscription: one that is removed does not come again."""
-        with self._file.plainly("read"):
+        """The lowest id that was never used: ids of removed subscriptions are not used again."""
+        with self._file.translate_errors("read"):
             found = self._file.db.execute("SELECT value FROM facts WHERE name = ?", (_NEXT,)).fetchone()
         return 0 if found is None else int(found[0])
 
     @property
     def name(self) -> str:
-        """What tells these subscriptions from those of any other file."""
-        with self._file.whole():
+        """Random id of this file, which differs from that of every other file of subscriptions."""
+        with self._file.transaction():
             made = secrets.randbits(62)
             self._file.db.execute("INSERT INTO facts VALUES (?, ?) ON CONFLICT DO NOTHING", (_NAME, made))
             found = self._file.db.execute("SELECT value FROM facts WHERE name = ?", (_NAME,)).fetchone()
@@ -62,21 +62,21 @@ class SubscriptionStore:
 
     def read(self) -> dict[int, tuple[str, str]]:
         """Return the subscriber and the filter of all subscriptions by id."""
-        with self._file.plainly("read"):
+        with self._file.translate_errors("read"):
             rows = self._file.db.execute(
                 "SELECT subscription_id, subscriber, filter FROM subscriptions ORDER BY subscription_id"
             )
             return {number: (subscriber, text) for number, subscriber, text in rows}
 
-    def add(self, fresh: Mapping[int, tuple[str, str]]) -> None:
-        """Keep subscriptions, all of them or none."""
-        if not fresh:
+    def add(self, subscriptions: Mapping[int, tuple[str, str]]) -> None:
+        """Store subscriptions (subscriber and filter by id): all of them or, after an error, none."""
+        if not subscriptions:
             return
-        after = max(fresh) + 1
-        with self._file.whole():
+        after = max(subscriptions) + 1
+        with self._file.transaction():
             self._file.db.executemany(
                 "INSERT INTO subscriptions VALUES (?, ?, ?)",
-                ((number, subscriber, text) for number, (subscriber, text) in fresh.items()),
+                ((number, subscriber, text) for number, (subscriber, text) in subscriptions.items()),
             )
             self._file.db.execute(
                 "INSERT INTO facts VALUES (?, ?) "
@@ -85,8 +85,8 @@ class SubscriptionStore:
             )
 
     def remove(self, ids: Sequence[int]) -> None:
-        """Forget subscriptions, all of them or none."""
-        with self._file.whole():
+        """Delete subscriptions by id: all of them or, after an error, none."""
+        with self._file.transaction():
             gone = ((number,) for number in ids)
             self._file.db.executemany("DELETE FROM subscriptions WHERE subscription_id = ?", gone)
 
