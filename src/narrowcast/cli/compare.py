@@ -182,7 +182,7 @@ def compare(
             boxes=boxes,
             cost_params=costing,
             replay=replayed if again else None,
-            tell=lambda name, done, of: at.progress.update(
+            on_progress=lambda name, done, of: at.progress.update(
                 task, description=f"compare: {name}", completed=done, total=of
             ),
         )

@@ -230,7 +230,7 @@ def plan(
         if taken.edges is not None:
             said |= {"top": top, "grid": taken.edges}
         elif taken.frames.flow_space == "events":
-            said |= {name: value for name, value in given.chosen.items() if value is not None}
+            said |= {name: value for name, value in given.selection.items() if value is not None}
         if by == "subscription":
             said["by"] = by
         said |= planned.how

@@ -91,8 +91,8 @@ def session(
     MissingError
         When pyspark or Java is missing; the message has the command that installs it.
     ParameterError
-        When `master` is invalid, or the running session is not in UTC, is case-sensitive, or has another value
-        for a setting in `conf`.
+        When `master` is invalid, or the running session is not in UTC, is case-sensitive, or has another
+        value for a setting in `conf`.
     """
     try:
         from pyspark.sql import SparkSession

@@ -56,8 +56,7 @@ _LONG = (
     ),
     (
         r"CONFLICTING_PARTITION_COLUMN_NAMES.*?list #0: ([^\n]*)\n.*?list #1: ([^\n]*)",
-        "some files are in folders with partition columns {0}, others with {1}; "
-        "use the same partition columns for every file",
+        "files have different partition columns, {0} and {1}; use the same folder structure for all files",
     ),
 )
 

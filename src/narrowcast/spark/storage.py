@@ -115,7 +115,7 @@ def _list_local(path: Path) -> dict[str, ListedFile]:
 
 @contextmanager
 def fetched(spark: SparkSession, path: str) -> Iterator[str]:
-    """Yield the path of a local file: the file itself, or for a URI a copy that lasts as long as the block."""
+    """Yield the path of a local file: the file itself, or for a URI a copy that the block's end removes."""
     if not _URI.match(path):
         yield path
         return

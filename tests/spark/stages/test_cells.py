@@ -219,7 +219,7 @@ def test_pairs_come_in_pieces(spark: SparkSession, monkeypatch: pytest.MonkeyPat
         [("ann", [-INF, -INF], [INF, 1.0]), ("bob", [1.0, -INF], [INF, INF]), ("ann", [0, 0], [3, 3])]
     )
     batch = pa.RecordBatch.from_pydict({"payload": [pack(wanted)], "cells": [[8, 1, 0, 5]]})
-    pieces = [piece.to_pydict() for piece in cells._meeting(iter([batch]), NINE)]
+    pieces = [piece.to_pydict() for piece in cells._intersect(iter([batch]), NINE)]
     assert [piece["flow"] for piece in pieces] == [[0], [1], [5, 5], [8, 8]]
     assert [piece["subscriber"] for piece in pieces] == [["ann"], ["ann"], ["ann", "bob"], ["ann", "bob"]]
 

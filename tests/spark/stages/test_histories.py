@@ -200,7 +200,7 @@ def test_pieces_of_bounded_size(spark: SparkSession, monkeypatch: pytest.MonkeyP
     numbers = spark.sparkContext.broadcast(known)
     rows = pa.table({"event_id": list(matches), "subscription_ids": list(matches.values())})
     whole = list(_cut(iter(rows.to_batches()), numbers))
-    monkeypatch.setattr(sys.modules[_cut.__module__], "_HELD", 100)  # the function hides its module
+    monkeypatch.setattr(sys.modules[_cut.__module__], "_PENDING", 100)  # the function hides its module
     several = list(_cut(iter(rows.to_batches(max_chunksize=2)), numbers))
     assert (len(whole), len(several)) == (1, 8)
     assert sum(batch.num_rows for batch in several) == 8 * whole[0].num_rows == 40

@@ -23,7 +23,7 @@ from narrowcast.routing import RouteMethod
 from narrowcast.routing.replay import EventReplay
 from narrowcast.routing.router_parameters import router_maker
 from narrowcast.spark.stages.delivery_results import PlanWithRouter, ReplayResult
-from narrowcast.spark.stages.network import NOWHERE, NetworkTables
+from narrowcast.spark.stages.network import NO_NETWORK, NetworkTables
 from narrowcast.spark.stages.replay import cells_of, drawn_publishers, exact_parts, replay
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Case:
 
     @property
     def tables(self) -> NetworkTables:
-        return NetworkTables(LINKS, PLACES) if self.on_network else NOWHERE
+        return NetworkTables(LINKS, PLACES) if self.on_network else NO_NETWORK
 
     def frames(self, spark: SparkSession, partitions: int) -> tuple[DataFrame, DataFrame, DataFrame]:
         rows = list(self.matches.items())

@@ -22,7 +22,7 @@ from narrowcast.errors import TableError
 from narrowcast.model.labels import encode, labels_in
 from narrowcast.spark.arrow_batches import chunks
 from narrowcast.spark.spark_errors import plainly
-from narrowcast.spark.stages.interest import in_force
+from narrowcast.spark.stages.interest import current_rates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -168,7 +168,7 @@ def _sets(interests: DataFrame, rates: DataFrame, subscribers: Broadcast[Labels]
         )
     numbered = interests.mapInArrow(partial(_numbered, subscribers=subscribers), f"flow {ours}, user int")
     # Side by side and not joined: so a flow that everyone wants is put together where its users are.
-    rows = numbered.unionByName(in_force(rates.select("flow", "rate")), allowMissingColumns=True)
+    rows = numbered.unionByName(current_rates(rates.select("flow", "rate")), allowMissingColumns=True)
     users, rate = sf.sort_array(sf.collect_list("user")), sf.coalesce(sf.max("rate"), sf.lit(1.0))
     found = rows.groupBy("flow").agg(rate.alias("rate"), users.alias("users")).where(sf.size("users") > 0)
     return found.select("flow", "rate", "users", _hash())

@@ -17,7 +17,7 @@ from narrowcast.spark.spark_errors import plainly
 from narrowcast.spark.stages.bounding_boxes import bring_boxes
 from narrowcast.spark.stages.evaluate import evaluate, false_exclusions
 from narrowcast.spark.stages.interest_collection import LIMIT, collected, excess, too_much
-from narrowcast.spark.stages.network import NOWHERE, NetworkTables
+from narrowcast.spark.stages.network import NO_NETWORK, NetworkTables
 from narrowcast.validation import check_whole
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def make_plan(
     channels: int | None,
     seed: int = 0,
     params: Mapping[str, Any] | None = None,
-    network: NetworkTables = NOWHERE,
+    network: NetworkTables = NO_NETWORK,
     limit: int = LIMIT,
 ) -> PlanResult:
     """Make a plan by any registered method, and check that it serves everybody.
@@ -161,7 +161,7 @@ def costs_of(
     *,
     costs: Iterable[str] | None = None,
     params: Mapping[str, Any] | None = None,
-    network: NetworkTables = NOWHERE,
+    network: NetworkTables = NO_NETWORK,
 ) -> dict[str, float]:
     """Return what a plan costs by each cost model, where its interest is.
 
@@ -193,7 +193,7 @@ def check_large(
     channels: int | None,
     seed: int = 0,
     params: Mapping[str, Any] | None = None,
-    network: NetworkTables = NOWHERE,
+    network: NetworkTables = NO_NETWORK,
     pairs: int | None,
     limit: int,
 ) -> None:

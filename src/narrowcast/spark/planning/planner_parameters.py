@@ -10,7 +10,7 @@ import numpy as np
 from narrowcast.errors import ParameterError
 from narrowcast.model.interest import Interest
 from narrowcast.planning.base import PLANNERS
-from narrowcast.spark.stages.network import COLUMNS, NOWHERE, NetworkTables
+from narrowcast.spark.stages.network import COLUMNS, NO_NETWORK, NetworkTables
 from narrowcast.validation import check_channels, check_seed
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def make_planner(
     channels: int | None,
     seed: int = 0,
     params: Mapping[str, Any] | None = None,
-    network: NetworkTables = NOWHERE,
+    network: NetworkTables = NO_NETWORK,
     boxes: tuple[Doubles, Doubles] | None = None,
 ) -> Planner:
     """Return a planner, ready to be fitted; what it takes is checked first.
