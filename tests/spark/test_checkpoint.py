@@ -247,5 +247,8 @@ def test_one_run_at_a_time(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(TableError, match=r"cannot write .*file/out: "), staging_folder(tmp_path / "file" / "out"):
+    with (
+        pytest.raises(TableError, match=r"cannot write .*file/out: "),
+        staging_folder(tmp_path / "file" / "out"),
+    ):
         pytest.fail("the block must not start")

@@ -14,7 +14,7 @@ from narrowcast.lab.boxes import Centroid
 from narrowcast.model.artefact import read_plan
 from narrowcast.model.interest import Interest
 from narrowcast.planning import Direct
-from narrowcast.spark.planning.large_direct import clustered
+from narrowcast.spark.planning.large_direct import plan_direct
 from narrowcast.spark.planning.plan import make_plan
 from narrowcast.spark.stages.interest import InterestFrames
 from narrowcast.workloads import Hotspots
@@ -52,12 +52,12 @@ def test_as_good_as_on_the_driver_however_tables_are_cut(spark: SparkSession) ->
     plans = []
     told: list[tuple[int, float]] = []
     for partitions in (1, 3):
-        with clustered(
+        with plan_direct(
             frames_of(spark, interest, partitions),
             Direct(channels=8),
             limit=3000,
             portion=150,
-            say=lambda turn, cost: told.append((turn, cost)),
+            progress=lambda turn, cost: told.append((turn, cost)),
         ) as found:
             plans.append(found.plan())
             cost = found.cost

@@ -20,7 +20,7 @@ from narrowcast.planning.sessions import joint_rounds
 from narrowcast.planning.sessions.joint import Joint
 from narrowcast.planning.sessions.joint_rounds import LocalFlowKinds, plan_in_rounds
 from narrowcast.spark.planning.large_joint import plan_packed
-from narrowcast.spark.planning.packed_interest import packed
+from narrowcast.spark.planning.packed_interest import pack_interest
 from narrowcast.spark.planning.plan import costs_of, make_plan
 from narrowcast.spark.stages.evaluate import evaluate
 from narrowcast.spark.stages.interest import InterestFrames
@@ -61,9 +61,9 @@ def test_the_cost_never_rises(
 ) -> None:
     interest = Interest(np.array(wants), rate)
     costs: list[float] = []
-    with packed(frames_of(spark, interest)) as found:
+    with pack_interest(frames_of(spark, interest)) as found:
         planner = Joint(channels=3, sessions=sessions, sweeps=0, alpha=2.0)
-        plan, rates = plan_packed(found, planner, limit=3, tell=lambda _, cost: costs.append(cost))
+        plan, rates = plan_packed(found, planner, limit=3, progress=lambda _, cost: costs.append(cost))
     plan.validate(interest)
     assert all(now <= was * (1 + 1e-12) for was, now in pairwise(costs))
     assert plan.n_groups <= 3
@@ -85,9 +85,9 @@ def test_as_good_as_on_the_driver(
     interest = small()
     planner = Joint(channels=8, sessions=sessions, sweeps=0)
     costs: list[float] = []
-    with packed(frames_of(spark, interest)) as found:
+    with pack_interest(frames_of(spark, interest)) as found:
         assert found.entries > 600
-        plan, _ = plan_packed(found, planner, limit=200, tell=lambda _, cost: costs.append(cost))
+        plan, _ = plan_packed(found, planner, limit=200, progress=lambda _, cost: costs.append(cost))
     model = Filtering()
     here = model.score(interest, planner.fit(interest).plan_).total
     there = model.score(interest, plan).total
@@ -110,7 +110,7 @@ def test_parts_that_fit_are_moved_at_random(
     model = Filtering()
     for visits in (0, 60):
         monkeypatch.setattr(joint_rounds, "VISITS", visits)
-        with packed(frames_of(spark, interest)) as found:
+        with pack_interest(frames_of(spark, interest)) as found:
             taken: list[int] = []
             part = type(found).part
             monkeypatch.setattr(
@@ -134,7 +134,7 @@ def test_parts_that_fit_are_moved_at_random(
 @pytest.mark.spark
 def test_workers_propose_what_one_process_does(spark: SparkSession) -> None:
     planner = Joint(channels=4, sessions=9, sweeps=2, seed=3)
-    with packed(frames_of(spark, small(n_flows=200, n_subscribers=15), 3)) as found:
+    with pack_interest(frames_of(spark, small(n_flows=200, n_subscribers=15), 3)) as found:
         plan, _ = plan_packed(found, planner, limit=60, rounds=2)
         here = LocalFlowKinds(found.part(0, len(found)), len(found.subscribers))
         levels = plan_in_rounds(here, here.propose, planner, limit=60, rounds=2)
@@ -151,7 +151,7 @@ def test_the_same_plan_whatever_the_partitions(spark: SparkSession) -> None:
     interest = small(n_flows=200, n_subscribers=15)
     planner, plans = Joint(channels=4, sessions=9, sweeps=2, seed=3), []
     for partitions in (1, 3, 7):
-        with packed(frames_of(spark, interest, partitions)) as found:
+        with pack_interest(frames_of(spark, interest, partitions)) as found:
             plans.append(plan_packed(found, planner, limit=60, rounds=2)[0])
     plans[0].validate(interest)
     assert plans[0] == plans[1] == plans[2]
@@ -161,9 +161,9 @@ def test_the_same_plan_whatever_the_partitions(spark: SparkSession) -> None:
 def test_seconds_that_are_over(spark: SparkSession) -> None:
     interest = small(n_flows=200, n_subscribers=15)
     turns: list[int] = []
-    with packed(frames_of(spark, interest)) as found:
+    with pack_interest(frames_of(spark, interest)) as found:
         planner = Joint(channels=4, seconds=1e-9)
-        plan, _ = plan_packed(found, planner, limit=60, tell=lambda turn, _: turns.append(turn))
+        plan, _ = plan_packed(found, planner, limit=60, progress=lambda turn, _: turns.append(turn))
     plan.validate(interest)
     assert (turns, planner.seconds) == ([0], 1e-9)
 

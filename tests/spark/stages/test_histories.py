@@ -241,8 +241,8 @@ def test_rows_are_those_of_pairs(spark: SparkSession) -> None:
     assert rate.tolist() == flows_of(loose)[1].tolist()
     shared = spark.sparkContext.broadcast(flows)
     for everybody in (False, True):
-        rows = rows_of(frames, shared, everybody=everybody)
-        expected = rows_of(loose, shared, everybody=everybody)
+        rows = rows_of(frames, shared, all_subscribers=everybody)
+        expected = rows_of(loose, shared, all_subscribers=everybody)
         assert rows.dtypes == expected.dtypes
         assert sorted(map(tuple, rows.collect())) == sorted(map(tuple, expected.collect()))
     rows = found.rows(shared)

@@ -204,7 +204,7 @@ def test_odd_names_and_values_in_parts(odd: Case, parts: int | None, copies: int
 def test_odd_names_and_values_by_any_scheme(odd: Case, options: dict[str, Any]) -> None:
     took = SliceMetrics(odd.spark.sparkContext)
     assert took.table().num_rows == 0
-    assert odd.found(strategy="partitioned", took=took, **options) == odd.expected
+    assert odd.found(strategy="partitioned", metrics=took, **options) == odd.expected
     assert took.slices is not None
     seen, parts = took.table(), took.slices.partitioning
     assert sum(seen["matches"].to_pylist()) == sum(map(len, odd.expected.values()))
@@ -276,7 +276,9 @@ def test_events_that_are_all_alike(
     case = plain(spark, tmp_path, RANGES, [9] * 300)
     told: list[Estimate] = []
     monkeypatch.setattr(sys.modules[estimate.__module__], "_LEAST", 16384)
-    found = case.found(strategy="partitioned", parts=16, copies=1, memory=1, tell=lambda e, _: told.append(e))
+    found = case.found(
+        strategy="partitioned", parts=16, copies=1, memory=1, on_estimate=lambda e, _: told.append(e)
+    )
     assert found == case.expected
     slices = told[0].forecasts["partitioned"].slices
     assert slices is not None
@@ -295,7 +297,7 @@ def test_parts_cut_into_slices(
     case = plain(spark, tmp_path, RANGES, [(7 * i) % 60 for i in range(240)])
     told: list[Estimate] = []
     options: dict[str, Any] = {"strategy": "partitioned", "parts": 8, "copies": copies, "memory": 1}
-    assert case.found(**options, tell=lambda e, _: told.append(e)) == case.expected
+    assert case.found(**options, on_estimate=lambda e, _: told.append(e)) == case.expected
     slices = told[0].forecasts["partitioned"].slices
     assert slices is not None
     assert slices.cuts.min() > 1

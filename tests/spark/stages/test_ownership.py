@@ -18,7 +18,7 @@ from narrowcast.spark.stages import bounding_boxes
 from narrowcast.spark.stages.compile import pack
 from narrowcast.spark.stages.evaluate import false_positives_by_subscription
 from narrowcast.spark.stages.interest import from_matches
-from narrowcast.spark.stages.ownership import bring_owners, check_by, gathered
+from narrowcast.spark.stages.ownership import bring_owners, check_by, plan_by_subscriber
 from narrowcast.spark.stages.plan_inputs import PlanInputs
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def test_plans_on_the_driver_and_on_spark(spark: SparkSession) -> None:
     )
     plans = {}
     for limit, path in ((1000, "driver"), (1, "spark")):
-        planned = gathered(finer, make_plan(finer, "direct", channels=4, limit=limit))
+        planned = plan_by_subscriber(finer, make_plan(finer, "direct", channels=4, limit=limit))
         plan = plans[path] = planned.plan
         assert planned.path == path
         assert plan.subscriptions is not None

@@ -11,7 +11,7 @@ from rich.progress import Progress
 
 from narrowcast import Schema
 from narrowcast.errors import ParameterError, TableError
-from narrowcast.spark.stages.plan_inputs import PlanInputs, take
+from narrowcast.spark.stages.plan_inputs import PlanInputs, load_interest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ def taken(spark: SparkSession, **options: Any) -> tuple[LoadedInterest, list[str
     def tell(_: Estimate, chosen: str) -> None:
         told.append(chosen)
 
-    return take(spark, PlanInputs(**options), Progress(disable=True), tell), told
+    return load_interest(spark, PlanInputs(**options), Progress(disable=True), tell), told
 
 
 def pairs(found: LoadedInterest) -> set[tuple[str, int]]:

@@ -135,7 +135,7 @@ def locally(case: Case) -> dict[str, float]:
     network = nc.Network(**case.tables.given) if case.on_network else None
     router = router_maker(case.router)(network)
     flows = plan.flows.to_pylist()
-    terms = ("cost", "channel", "received", "direct", "wasted", "outside", "false_positives", "finer")
+    terms = ("cost", "channel", "received", "direct", "wasted", "outside", "false_positives", "subscription_false_positives")
     found = dict.fromkeys(terms, 0.0)
     ends: dict[str, list[float]] = {"unicast": [], "ideal": [], "broadcast": []}
     costs = []
@@ -177,7 +177,7 @@ def locally(case: Case) -> dict[str, float]:
         come = {i for i, s in enumerate(owner) if s in got}
         if plan.subscriptions is not None and not at_once:
             come = {i for i, channel in placed.items() if groups[channel] in used}
-        found["finer"] += len(come - which)
+        found["subscription_false_positives"] += len(come - which)
         found["outside"] += case.flow_space == "cells" and (flow < 0 or not carries[flow].any())
         if publisher is None:
             assert costs[-1] == copies + len(sent.unicast[0])
@@ -217,14 +217,14 @@ def test_a_worker_alone_equals_a_loop_over_the_events(case: Case, block: int) ->
         assert mine == pytest.approx(value, rel=1e-12), name
     everybody, said = found.baselines["broadcast"], found.plans["mine"].to_dict()
     matched = sum(len([i for i in ids if i < len(OWNER)]) for ids in case.matches.values())
-    assert (everybody.false_positives, everybody.finer) == (
+    assert (everybody.false_positives, everybody.subscription_false_positives) == (
         len(PEOPLE) * found.n_events - found.n_wanted,
         len(OWNER) * found.n_events - matched,
     )
     n = max(1, found.n_events)
     assert said["false_positives_per_event"] == {
         "subscriber": expected["false_positives"] / n,
-        "subscription": expected["finer"] / n,
+        "subscription": expected["subscription_false_positives"] / n,
     }
 
 
