@@ -19,6 +19,7 @@ from narrowcast.spark.planning.plan import make_plan
 from narrowcast.spark.stages.interest import InterestFrames
 from narrowcast.workloads import Hotspots
 from support.command import document, refusal
+from support.errors import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,9 +87,7 @@ def test_above_the_limit_it_is_planned_on_spark(spark: SparkSession) -> None:
     assert how.pop("rounds") >= 1
     assert how == {"where": "spark", "limit": 200, "portions": 1}
     assert make_plan(frames, "direct", channels=5).plan.n_subscribers == 200
-    with pytest.raises(
-        ParameterError, match="which then plans on Spark, as cover, direct, ncut and rassoc do"
-    ):
+    with refused(ParameterError, "joint", "cover, direct, ncut and rassoc", parameter="limit", value=200):
         make_plan(frames, "pairwise", channels=5, limit=200)
 
 
