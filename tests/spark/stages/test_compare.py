@@ -40,7 +40,6 @@ METHODS = """
 import os, signal
 import numpy as np
 from narrowcast.planning import Broadcast
-from support.errors import refused
 
 class Killed(Broadcast):
     def fit(self, interest):
@@ -149,7 +148,7 @@ def test_the_table_has_a_row_for_each() -> None:
     assert table.schema.field("asked").type == pa.int64()
     said = table.to_pylist()[-1]
     assert said["method"] == "mst"
-    assert said["problem"] == "top is 0; give a whole number of at least 1"
+    assert "top=0" in said["problem"]
     assert said["waste"] is said["seconds"] is said["channels"] is None
     assert found.to_dict()["rows"][0]["problem"] is None
     assert table["improvement_pct"].null_count == table.num_rows, "there is no network"
@@ -250,10 +249,10 @@ def test_who_wants_nothing_may_be_nowhere() -> None:
 def test_what_fails_does_not_end_the_rest(own: ModuleType) -> None:
     planners = [own.Killed(), own.Broken(), own.Greedy(), own.Unfair(), own.Large(), nc.Broadcast()]
     killed, broken, greedy, unfair, large, plain = trials(INTEREST, planners)
-    assert killed.problem == "its process was ended by signal 9, perhaps for its memory"
+    assert "signal 9" in killed.problem
     assert broken.problem == "ZeroDivisionError: no"
-    assert greedy.problem == "it takes more memory than there is"
-    assert f"{INTEREST.n_wants} of {INTEREST.n_wants} wanted pairs are not served" in unfair.problem
+    assert "memory" in greedy.problem
+    assert f"{INTEREST.n_wants} of {INTEREST.n_wants}" in unfair.problem
     assert large.megabytes is not None
     assert plain.megabytes is not None
     assert 79 < large.megabytes - plain.megabytes < 90, "what numpy takes is seen, in 10**6 bytes"

@@ -98,9 +98,9 @@ def test_a_box_for_each_subscription() -> None:
     filters = {"subscription_id": [7, 3], "subscriber": ["ann"] * 2, "filter": ["x > 1 AND x <= 2", "x > 5"]}
     payload = pack(nc.compile_filters(schema, pa.table(filters), strict=True).subscriptions)
     batch = pa.RecordBatch.from_pydict({"payload": pa.array([payload], pa.binary())})
-    [each] = bounding_boxes._around(iter([batch]), schema, [0], "subscription")
+    [each] = bounding_boxes._bounds(iter([batch]), schema, [0], "subscription")
     assert each.to_pydict() == {"subscriber": ["7", "3"], "lo0": [1.0, 5.0], "hi0": [2.0, float("inf")]}
-    [whole] = bounding_boxes._around(iter([batch]), schema, [0], "subscriber")
+    [whole] = bounding_boxes._bounds(iter([batch]), schema, [0], "subscriber")
     assert whole.to_pydict() == {"subscriber": ["ann"], "lo0": [1.0], "hi0": [float("inf")]}
 
 
