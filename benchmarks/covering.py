@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from benchmarks.sparks import watched
 
 from narrowcast.planning import Cover
-from narrowcast.spark.planning.large_cover import covered
+from narrowcast.spark.planning.large_cover import plan_cover
 from narrowcast.spark.session import session, sized
 from narrowcast.spark.stages.interest import InterestFrames
 from narrowcast.workloads.feeds import Feeds
@@ -50,11 +50,11 @@ def growth(sizes: tuple[tuple[int, int], ...]) -> list[dict[str, Any]]:
             with (
                 sized(there, sum(Path(path).stat().st_size for path in paths)),
                 watched() as watch,
-                covered(
+                plan_cover(
                     frames,
                     Cover(seed=1),
                     limit=interest.n_wants // 10,
-                    say=partial(_noted, costs),
+                    progress=partial(_noted, costs),
                 ) as found,
             ):
                 found.listens.write.parquet(f"{paths[0]}-listens")

@@ -34,7 +34,7 @@ from benchmarks.sparks import _descendants, logged, watched
 
 from narrowcast.lab.spark.similarity import similarities
 from narrowcast.planning.subscribers.direct import Direct
-from narrowcast.spark.planning.large_direct import clustered
+from narrowcast.spark.planning.large_direct import plan_direct
 from narrowcast.spark.session import session, sized
 from narrowcast.spark.sources.tables import ingest
 from narrowcast.spark.stages.compile import compile_subscriptions, owners
@@ -209,7 +209,7 @@ def direct(place: Path, n: int) -> dict[str, Any]:
         frames = _read_back(now.spark, place).frames()
 
         def work() -> tuple[float, Any, int]:
-            with clustered(frames, Direct(channels=CLUSTERS), limit=LIMIT) as found:
+            with plan_direct(frames, Direct(channels=CLUSTERS), limit=LIMIT) as found:
                 return found.cost, found.tally.size, len(found.rounds)
 
         cost, size, rounds = now.timed("seconds", work)

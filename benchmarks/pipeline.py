@@ -239,7 +239,7 @@ def spread(scale: float) -> dict[str, Any]:
                     counts=True,
                     parts=PARTS,
                     copies=copies,
-                    tell=lambda *said, told=told: told.append(said[0]),
+                    on_estimate=lambda *said, told=told: told.append(said[0]),
                 )
                 sums = (
                     "count(*)",

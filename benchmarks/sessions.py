@@ -43,7 +43,7 @@ from narrowcast.model.relation import rows_of
 from narrowcast.planning import PLANNERS, Joint
 from narrowcast.planning.sessions.clusters import FlowPoints
 from narrowcast.spark.planning.large_joint import plan_packed
-from narrowcast.spark.planning.packed_interest import packed
+from narrowcast.spark.planning.packed_interest import pack_interest
 from narrowcast.spark.session import session
 from narrowcast.spark.stages.interest import InterestFrames
 from narrowcast.spark.stages.planner_trial import trials
@@ -295,7 +295,7 @@ def distributed(scale: float) -> list[dict[str, Any]]:
             plan = PLANNERS["joint"](**size.levels).fit(interest).plan_
             driver = share_of(interest, plan), time.perf_counter() - start
             start = time.perf_counter()
-            with packed(frames) as kinds:
+            with pack_interest(frames) as kinds:
                 made, _ = plan_packed(kinds, Joint(**size.levels), limit=interest.n_wants // 5)
             spread = share_of(interest, made), time.perf_counter() - start
             row = {"case": name, "wants": interest.n_wants, "limit": interest.n_wants // 5}

@@ -19,7 +19,7 @@ from narrowcast.costs.false_positives import FalsePositives
 from narrowcast.costs.filtering import Filtering
 from narrowcast.errors import NarrowcastError
 from narrowcast.report.run_report import PICTURES as CHARTS
-from narrowcast.spark.checkpoint import RECORDS, workshop
+from narrowcast.spark.checkpoint import RECORDS, staging_folder
 from narrowcast.workloads import Stocks
 from support.command import call, document, refusal, table_of
 
@@ -391,7 +391,7 @@ def test_a_failure_keeps_the_earlier_run_and_is_gone_on_with(
     _, said = document("run", "--out", again, *SMALL, "--channels", "2")
     assert said == f"done before: {', '.join(STAGES)}\n"
     assert json.loads((again / "summary.json").read_text())["channels"] == 2
-    with workshop(again):
+    with staging_folder(again):
         assert "another run is writing" in refusal("run", "--out", again, *SMALL)
 
 

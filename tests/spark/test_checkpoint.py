@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from narrowcast.errors import TableError
-from narrowcast.spark.checkpoint import RECORDS, Checkpoints, key_of, workshop
+from narrowcast.spark.checkpoint import RECORDS, Checkpoints, key_of, staging_folder
+from support.errors import refused
 
 
 def names(folder: Path) -> list[str]:
@@ -127,12 +128,12 @@ def test_records_that_are_none_count_for_nothing(text: str, tmp_path: Path) -> N
     assert work.calls == 1
 
 
-# ----------------------------------------------------------------------------------------------- workshop
+# ----------------------------------------------------------------------------------------- staging folder
 
 
 def test_an_output_is_there_when_the_block_has_ended(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "out"
-    with workshop(out) as folder:
+    with staging_folder(out) as folder:
         (folder / "a.txt").write_text("a")
         assert not out.exists()
         assert names(out.parent) == [".out-work"]
@@ -145,7 +146,7 @@ def test_a_failure_is_gone_on_with_and_a_fresh_start_is_not(tmp_path: Path) -> N
     out = tmp_path / "out"
 
     def fail(**options: bool) -> list[str]:
-        with pytest.raises(ValueError, match="no"), workshop(out, **options) as folder:  # noqa: PT012
+        with pytest.raises(ValueError, match="no"), staging_folder(out, **options) as folder:  # noqa: PT012
             seen = [name for name in names(folder) if name != RECORDS]
             Checkpoints(folder).run(str(len(seen)), "k", (f"{len(seen)}.txt",), writes(f"{len(seen)}.txt"))
             raise ValueError("no")
@@ -155,20 +156,20 @@ def test_a_failure_is_gone_on_with_and_a_fresh_start_is_not(tmp_path: Path) -> N
     assert fail() == []
     assert fail() == ["0.txt"]
     assert fail(fresh=True) == []
-    with workshop(out) as folder:
+    with staging_folder(out) as folder:
         assert names(folder) == [RECORDS, "0.txt"]
     assert names(tmp_path) == ["out"]
 
 
 def test_a_failure_before_any_stage_leaves_nothing(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with pytest.raises(ValueError, match="no"), workshop(out) as folder:  # noqa: PT012
+    with pytest.raises(ValueError, match="no"), staging_folder(out) as folder:  # noqa: PT012
         (folder / "half").mkdir()
         raise ValueError("no")
     assert names(tmp_path) == []
-    with workshop(out) as folder:
+    with staging_folder(out) as folder:
         Checkpoints(folder).run("one", "k", ("a.txt",), writes("a.txt"))
-    with pytest.raises(ValueError, match="no"), workshop(out):
+    with pytest.raises(ValueError, match="no"), staging_folder(out):
         raise ValueError("no")
     assert names(tmp_path) == ["out"]
 
@@ -183,21 +184,21 @@ def test_an_output_that_was_removed_is_made_again(tmp_path: Path) -> None:
 
 
 def test_an_earlier_output_stays_whole_until_it_is_replaced(tmp_path: Path) -> None:
-    """Files have a second name in the workshop, so they must never be written to."""
+    """Files have a second name in the staging_folder, so they must never be written to."""
     out = tmp_path / "out"
-    with workshop(out) as folder:
+    with staging_folder(out) as folder:
         Checkpoints(folder).run("one", "k1", ("t",), writes("t/a.txt", "t/b.txt", text="first"))
         Checkpoints(folder).run("two", "k2", ("c.txt",), writes("c.txt", text="first"))
     held = [(out / name).open() for name in ("t/a.txt", "c.txt", RECORDS)]
     before = held[2].read()
-    with pytest.raises(ValueError, match="no"), workshop(out) as folder:  # noqa: PT012
+    with pytest.raises(ValueError, match="no"), staging_folder(out) as folder:  # noqa: PT012
         assert (folder / "t/a.txt").stat().st_ino == (out / "t/a.txt").stat().st_ino
         Checkpoints(folder).run("one", "k9", ("t",), writes("t/a.txt", text="second"))
         raise ValueError("no")
     assert names(out / "t") == ["a.txt", "b.txt"]
     assert (out / "t/a.txt").read_text() == "first"
     assert (out / RECORDS).read_text() == before
-    with workshop(out) as folder:
+    with staging_folder(out) as folder:
         stages = Checkpoints(folder)
         stages.run("one", "k9", ("t",), writes("t/a.txt", text="third"))
         stages.run("two", "k7", ("c.txt",), writes("c.txt", text="third"))
@@ -215,37 +216,40 @@ def test_where_files_cannot_be_linked_they_are_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    with workshop(out) as folder:
+    with staging_folder(out) as folder:
         (folder / "a.txt").write_text("a")
 
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
-    with workshop(out) as folder:
+    with staging_folder(out) as folder:
         assert (folder / "a.txt").read_text() == "a"
         assert (folder / "a.txt").stat().st_ino != (out / "a.txt").stat().st_ino
 
 
 def test_one_run_at_a_time(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with workshop(out) as folder:
+    with staging_folder(out) as folder:
         (folder / "a.txt").write_text("a")
         for fresh in (False, True):
             with (
-                pytest.raises(TableError, match=r"another run is writing .*out; wait for it, or"),
-                workshop(out, fresh=fresh),
+                refused(TableError, out, parameter="out", value=str(out)),
+                staging_folder(out, fresh=fresh),
             ):
                 pytest.fail("the block must not start")
         assert names(folder) == ["a.txt"]
-        with workshop(tmp_path / "other"):
+        with staging_folder(tmp_path / "other"):
             pass
     assert names(tmp_path) == ["other", "out"]
-    with workshop(out) as folder:
+    with staging_folder(out) as folder:
         assert names(folder) == ["a.txt"]
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(TableError, match=r"cannot write .*file/out: "), workshop(tmp_path / "file" / "out"):
+    with (
+        refused(TableError, tmp_path / "file" / "out", parameter="out"),
+        staging_folder(tmp_path / "file" / "out"),
+    ):
         pytest.fail("the block must not start")

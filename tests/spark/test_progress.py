@@ -40,7 +40,7 @@ def test_tasks_are_counted(spark: SparkSession, monkeypatch: pytest.MonkeyPatch)
     assert any(total == 4 for _, total in seen)
     assert all(total is None or done <= total for done, total in seen)  # None while no more tasks are known
     assert seen.pop() == (1, 1)
-    assert all(not thread.name.endswith("(_look)") for thread in threading.enumerate())
+    assert all(not thread.name.endswith("(_poll)") for thread in threading.enumerate())
 
 
 def test_a_failure_passes_and_the_watch_ends(spark: SparkSession) -> None:
@@ -48,7 +48,7 @@ def test_a_failure_passes_and_the_watch_ends(spark: SparkSession) -> None:
         with pytest.raises(KeyError), watched(spark, progress, "fail"):
             raise KeyError
         assert not progress.tasks[0].finished
-    assert all(not thread.name.endswith("(_look)") for thread in threading.enumerate())
+    assert all(not thread.name.endswith("(_poll)") for thread in threading.enumerate())
 
 
 def test_nothing_is_shown_without_a_terminal(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from narrowcast.errors import FilterError, JobError, TableError
 from narrowcast.spark.spark_errors import plainly, told
+from support.errors import refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,10 +40,7 @@ narrowcast.errors.FilterError: cannot read this; mend it
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            CHAIN,
-            "cannot write: IOException: No space left on device; free some space, or set",
-        ),
+        (CHAIN, "cannot write: IOException: No space left on device; "),
         ("a\nb", "cannot write: a"),
         ("", "cannot write: SparkError"),
         (
@@ -51,13 +49,13 @@ narrowcast.errors.FilterError: cannot read this; mend it
         ),
         (
             "x\njava.lang.OutOfMemoryError: Java heap space",
-            "Java heap space; give Spark more",
+            "spark.driver.memory",
         ),
         (
             "x\nCaused by: java.io.IOException: Permission denied",
-            "Permission denied; ask for access",
+            "Permission denied; ",
         ),
-        ("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)", "see --memory"),
+        ("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)", "memory"),
     ],
 )
 def test_one_line_with_the_cause_and_what_mends_it(text: str, message: str) -> None:
@@ -95,9 +93,8 @@ def test_in_a_real_worker(spark: SparkSession) -> None:
     with pytest.raises(FilterError) as error, plainly("match"):
         spark.range(3, numPartitions=1).mapInArrow(fail, "x bigint").collect()
     assert str(error.value) == "a batch of 3; on purpose"
-    with pytest.raises(JobError, match=r"^cannot read: .*nowhere") as job, plainly("read"):
+    with refused(JobError, "cannot read", "/nowhere/at/all"), plainly("read"):
         spark.read.parquet("/nowhere/at/all")
-    assert "\n" not in str(job.value)
 
 
 HEADER = """Job aborted.
@@ -123,18 +120,16 @@ For partitioned table directories, data files should only live in leaf directori
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "shown"),
     [
-        (
-            HEADER,
-            "the header of file:///data/b c.csv is x, event_id, where event_id, x is expected; give all",
-        ),
-        (WIDTH, "the header of file:///data/b.csv has 1 columns, where 2 are expected; give all files the"),
-        (KEYS, "some files are below folders that name day, hour, others below day; put every file below"),
+        (HEADER, ["file:///data/b c.csv", "x, event_id", "event_id, x"]),
+        (WIDTH, ["file:///data/b.csv", "1 columns", "2"]),
+        (KEYS, ["day, hour", "and day"]),
     ],
 )
-def test_what_takes_spark_several_lines(text: str, said: str) -> None:
+def test_errors_of_several_lines(text: str, shown: list[str]) -> None:
     message = str(told(SparkError(text), "read"))
-    assert message.startswith(f"cannot read: {said}")
+    assert message.startswith("cannot read: ")
+    assert all(value in message for value in shown)
     assert "\n" not in message
     assert "damaged" not in message

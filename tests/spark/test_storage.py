@@ -19,6 +19,7 @@ from narrowcast.spark.storage import (
     write_bytes,
     write_table,
 )
+from support.errors import refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,24 +53,22 @@ def test_written_and_read_back(spark: SparkSession, tmp_path: Path, name: str) -
     assert data
     sizes = (file.stat().st_size for file in path.iterdir() if file.suffix != ".crc")
     assert size_of(spark, path) == sum(sizes) > 0
-    with pytest.raises(TableError, match="exists already; name another or remove it"):
+    with refused(TableError, path, parameter="path", value=str(path)):
         write_table(frame, path, doing="write it")
 
 
 @pytest.mark.spark
 def test_a_place_where_nothing_can_be_made(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(NarrowcastError, match="cannot write") as error:
+    with refused(NarrowcastError, "cannot write"):
         write_table(spark.range(5), tmp_path / "file" / "t", doing="write it")
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.spark
 def test_a_failure_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
     bad = spark.range(5).selectExpr("raise_error('on purpose') AS x")
-    with pytest.raises(NarrowcastError, match=r"^cannot write it: .*on purpose") as error:
+    with refused(NarrowcastError, "cannot write it", "on purpose"):
         write_table(bad, tmp_path / "t", doing="write it")
-    assert "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
     assert not exists(spark, tmp_path / "t")
     assert size_of(spark, tmp_path / "t") == 0
@@ -77,9 +76,8 @@ def test_a_failure_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_a_file_system_that_is_none(spark: SparkSession) -> None:
-    with pytest.raises(NarrowcastError, match=r"^cannot look at s4://bucket/x: .*s4") as error:
+    with refused(NarrowcastError, "s4://bucket/x"):
         exists(spark, "s4://bucket/x")
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.spark

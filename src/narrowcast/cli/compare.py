@@ -21,7 +21,7 @@ from narrowcast.spark.planning.planner_parameters import COMMON
 from narrowcast.spark.progress import watched
 from narrowcast.spark.session import sized
 from narrowcast.spark.spark_errors import plainly
-from narrowcast.spark.stages.bounding_boxes import boxes_taken
+from narrowcast.spark.stages.bounding_boxes import load_boxes
 from narrowcast.spark.stages.changes import instant_of
 from narrowcast.spark.stages.compare import IDEAL, Comparison, counts_of, methods_of
 from narrowcast.spark.stages.compare import compare as compare_methods
@@ -29,7 +29,7 @@ from narrowcast.spark.stages.delivery_results import PlanWithRouter
 from narrowcast.spark.stages.interest_collection import to_interest
 from narrowcast.spark.stages.match import STRATEGIES
 from narrowcast.spark.stages.network import NetworkTables
-from narrowcast.spark.stages.plan_inputs import PlanInputs, take
+from narrowcast.spark.stages.plan_inputs import PlanInputs, load_interest
 from narrowcast.spark.stages.replay import replay_inputs
 from narrowcast.spark.stages.run import RECENT
 from narrowcast.spark.storage import write_table
@@ -153,13 +153,13 @@ def compare(
         seed=seed,
     )
     with options.spark_at(master, conf, ui=ui) as at, sized(at.spark, given.size(at.spark)):
-        taken = take(at.spark, given, at.progress, at.tell)
+        taken = load_interest(at.spark, given, at.progress, at.tell)
         if rejected is not None and taken.rejected is not None:
             write_table(taken.rejected, rejected, doing=f"write {rejected}")
         with watched(at.spark, at.progress, "interest"), plainly("bring the interest to the driver"):
             network = network.fitting(text=taken.frames.text)
-            interest = to_interest(taken.frames, everybody=True)
-            boxes = boxes_taken(taken, interest.subscribers) if by_boxes else None
+            interest = to_interest(taken.frames, all_subscribers=True)
+            boxes = load_boxes(taken, interest.subscribers) if by_boxes else None
 
         def replayed(plans: Mapping[str, tuple[ChannelPlan, str]]) -> ReplayResult:
             sent_by = {
@@ -182,7 +182,7 @@ def compare(
             boxes=boxes,
             cost_params=costing,
             replay=replayed if again else None,
-            tell=lambda name, done, of: at.progress.update(
+            on_progress=lambda name, done, of: at.progress.update(
                 task, description=f"compare: {name}", completed=done, total=of
             ),
         )

@@ -24,8 +24,8 @@ from narrowcast.spark.stages.evaluate import false_positives_by_subscription
 from narrowcast.spark.stages.interest import extent, has
 from narrowcast.spark.stages.match import STRATEGIES
 from narrowcast.spark.stages.network import COLUMNS, NetworkTables
-from narrowcast.spark.stages.ownership import subscribed
-from narrowcast.spark.stages.plan_inputs import PlanInputs, take
+from narrowcast.spark.stages.ownership import interest_by_subscription
+from narrowcast.spark.stages.plan_inputs import PlanInputs, load_interest
 from narrowcast.spark.stages.replay import replay_inputs
 from narrowcast.spark.stages.run import RECENT
 from narrowcast.spark.storage import write_table
@@ -146,7 +146,7 @@ def evaluate(
         seed=seed,
     )
     with options.spark_at(master, conf, ui=ui) as at, sized(at.spark, given.size(at.spark)):
-        taken = take(at.spark, given, at.progress, at.tell)
+        taken = load_interest(at.spark, given, at.progress, at.tell)
         if taken.frames.flow_space != info.flow_space:
             raise PlanError(
                 f"the plan's flows are {info.flow_space}, and those of the inputs {taken.frames.flow_space}; "
@@ -172,7 +172,7 @@ def evaluate(
                     )
                     counted = "false-positives" in found.methods[found.name].costs
                     if info.flow_space == "events" and (counted or made.subscriptions is not None):
-                        finer = false_positives_by_subscription(subscribed(taken, given), made)
+                        finer = false_positives_by_subscription(interest_by_subscription(taken, given), made)
             except PlanError as error:
                 if not others:
                     raise

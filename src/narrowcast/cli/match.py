@@ -96,7 +96,7 @@ def match(
 
         narrowcast match --subscriptions s --events e --out m --strategy partitioned --partitions plan
     """
-    from narrowcast.spark.stages.histories import check_chosen
+    from narrowcast.spark.stages.histories import check_selection
     from narrowcast.spark.stages.match_inputs import MatchInputs
     from narrowcast.spark.stages.slice_metrics import SliceMetrics
 
@@ -122,7 +122,7 @@ def match(
         held = read_partitions(partitions)[0]
     if measured is not None:
         check_new_table(measured)
-    check_chosen(last=last, window=window, recent=recent)
+    check_selection(last=last, window=window, recent=recent)
     chosen = {"last": last, "recent": recent, "window": window}
     if histories is None and (named := [name for name, value in chosen.items() if value is not None]):
         raise ParameterError(
@@ -154,8 +154,8 @@ def match(
                 scheme=scheme,
                 partitions=held,
                 seed=seed,
-                took=took,
-                tell=at.tell,
+                metrics=took,
+                on_estimate=at.tell,
             )
             if facts["rejected"]:  # first: once matches are there, so is all that belongs to them
                 content.write_rejected(aside)

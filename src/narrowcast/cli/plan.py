@@ -28,8 +28,8 @@ from narrowcast.spark.stages.changes import instant_of
 from narrowcast.spark.stages.interest_collection import LIMIT
 from narrowcast.spark.stages.match import STRATEGIES
 from narrowcast.spark.stages.network import NetworkTables
-from narrowcast.spark.stages.ownership import check_by, gathered, subscribed
-from narrowcast.spark.stages.plan_inputs import PlanInputs, take
+from narrowcast.spark.stages.ownership import check_by, interest_by_subscription, plan_by_subscriber
+from narrowcast.spark.stages.plan_inputs import PlanInputs, load_interest
 from narrowcast.spark.stages.run import RECENT
 from narrowcast.spark.storage import write_table
 
@@ -199,7 +199,7 @@ def plan(
     pairs = rows_in(interests) if interests is not None and changes is None else None
     check_large(method, **asks, network=network, pairs=pairs, limit=limit)
     with options.spark_at(master, conf, ui=ui) as at, sized(at.spark, given.size(at.spark)):
-        taken = take(at.spark, given, at.progress, at.tell)
+        taken = load_interest(at.spark, given, at.progress, at.tell)
         if rejected is not None and taken.rejected is not None:
             write_table(taken.rejected, rejected, doing=f"write {rejected}")
         with (
@@ -210,7 +210,7 @@ def plan(
             network = network.fitting(text=taken.frames.text)
             onward.check_space(taken.frames.flow_space)
             onward = onward.fitting(text=taken.frames.text)
-            wanted = subscribed(taken, given) if by == "subscription" else taken.frames
+            wanted = interest_by_subscription(taken, given) if by == "subscription" else taken.frames
             planned = make_plan(
                 wanted,
                 method,
@@ -219,7 +219,7 @@ def plan(
                 limit=limit,
             )
             if by == "subscription":
-                planned = gathered(wanted, planned)
+                planned = plan_by_subscriber(wanted, planned)
             made, method = planned.plan, planned.method
             networked = PLANNERS[method].capabilities.network
             totals = costs_of(taken.frames, planned, costs=costs, params=told, network=network)
@@ -230,7 +230,7 @@ def plan(
         if taken.edges is not None:
             said |= {"top": top, "grid": taken.edges}
         elif taken.frames.flow_space == "events":
-            said |= {name: value for name, value in given.chosen.items() if value is not None}
+            said |= {name: value for name, value in given.selection.items() if value is not None}
         if by == "subscription":
             said["by"] = by
         said |= planned.how

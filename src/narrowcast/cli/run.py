@@ -15,7 +15,7 @@ from narrowcast.model.artefact import read_plan
 from narrowcast.model.schema import EVENT_ID, Schema
 from narrowcast.planning.base import PLANNERS, planners
 from narrowcast.report.run_report import FILES, rows_of, summary_of, write_report
-from narrowcast.spark.checkpoint import RECORDS, Checkpoints, key_of, workshop
+from narrowcast.spark.checkpoint import RECORDS, Checkpoints, key_of, staging_folder
 from narrowcast.spark.stages.match import STRATEGIES
 from narrowcast.spark.stages.network import NetworkTables
 from narrowcast.spark.stages.run import RECENT, TABLES, GeneratedTables, PipelineRun, RunSettings
@@ -103,7 +103,7 @@ def run(
         strict=strict,
         network={name: path for name, path in network.items() if path is not None},
     )
-    with workshop(out, fresh=fresh) as folder, options.spark_at(master, conf, ui=ui) as at:
+    with staging_folder(out, fresh=fresh) as folder, options.spark_at(master, conf, ui=ui) as at:
         stages = Checkpoints(folder)
         work = PipelineRun(at.spark, stages, job, at.progress, at.tell)
         records = work.do()

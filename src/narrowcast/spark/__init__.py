@@ -1,4 +1,4 @@
-"""The data pipeline on Spark: the only part of Narrowcast that imports pyspark, and only when it is used."""
+"""The data pipeline on Spark: the only package of Narrowcast that imports pyspark, and only on use."""
 
 from __future__ import annotations
 

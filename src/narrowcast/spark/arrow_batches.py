@@ -1,4 +1,4 @@
-"""Arrow batches of a worker, in tables that are large enough to be worth a pass."""
+"""Arrow batches of a worker, merged into tables large enough to process efficiently."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Rows of a table at least: what a pass costs, such as finding labels, it costs once per table.
+#: Minimum rows of a merged table: fixed costs, such as finding labels, occur once per table.
 CHUNK = 1 << 20
 
 
 def chunks(batches: Iterator[pa.RecordBatch], size: int = CHUNK) -> Iterator[pa.Table]:
-    """Yield the rows of many batches in tables of at least `size` rows, the last one excepted.
+    """Merge batches into tables of at least `size` rows; only the last table may be smaller.
 
     Examples
     --------
@@ -22,13 +22,13 @@ def chunks(batches: Iterator[pa.RecordBatch], size: int = CHUNK) -> Iterator[pa.
     >>> [table.num_rows for table in chunks(iter(batches), 2)]
     [2, 2, 1]
     """
-    held: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
-        held.append(batch)
+        pending.append(batch)
         rows += batch.num_rows
         if rows >= size:
-            yield pa.Table.from_batches(held)
-            held, rows = [], 0
+            yield pa.Table.from_batches(pending)
+            pending, rows = [], 0
     if rows:
-        yield pa.Table.from_batches(held)
+        yield pa.Table.from_batches(pending)

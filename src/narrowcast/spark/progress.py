@@ -1,4 +1,4 @@
-"""How far Spark is, shown as a bar that Spark's own stages feed."""
+"""A progress bar of Spark jobs, updated from Spark's own count of finished tasks."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from rich.progress import Progress, TaskID
 
-#: Seconds between two looks.
+#: Seconds between two updates.
 _EVERY = 0.2
 
 
 @contextmanager
 def watched(spark: SparkSession, progress: Progress, name: str) -> Iterator[Callable[[str], None]]:
-    """Show what runs within a block as one line: its name, and how many tasks are done of those known.
+    """Show the Spark jobs of a block as one line of progress: a name, and finished of known tasks.
 
-    What is yielded says something behind the name.
+    Yields a function that sets a text to show after the name.
 
     Parameters
     ----------
     spark
-        What runs.
+        The session whose jobs are shown.
     progress
-        Where to show it; one that is disabled costs nothing.
+        The display; a disabled one costs nothing.
     name
-        What the line says.
+        The name on the line.
     """
     task = progress.add_task(name, total=None)
     stop = threading.Event()
-    looker = threading.Thread(target=_look, args=(spark, progress, task, stop), daemon=True)
+    poller = threading.Thread(target=_poll, args=(spark, progress, task, stop), daemon=True)
     if not progress.disable:
-        looker.start()
+        poller.start()
     try:
         yield lambda text: progress.update(task, description=f"{name}: {text}")
     finally:
         stop.set()
-        if looker.is_alive():
-            looker.join(timeout=2)
+        if poller.is_alive():
+            poller.join(timeout=2)
     progress.update(task, total=1, completed=1)
 
 
-def _look(spark: SparkSession, progress: Progress, task: TaskID, stop: threading.Event) -> None:
-    """Add up the tasks of all stages that have been seen, until told to stop."""
+def _poll(spark: SparkSession, progress: Progress, task: TaskID, stop: threading.Event) -> None:
+    """Show the sum of tasks over all stages seen so far, until `stop` is set."""
     tracker = spark.sparkContext.statusTracker()
     seen: dict[int, tuple[int, int]] = {}
     while not stop.wait(_EVERY):
@@ -56,5 +56,5 @@ def _look(spark: SparkSession, progress: Progress, task: TaskID, stop: threading
                 seen[stage] = (info.numCompletedTasks, info.numTasks)
         if seen:
             done, known = map(sum, zip(*seen.values(), strict=True))
-            # Where all known tasks are done there may be more, and work besides: the clock goes on.
+            # When all known tasks are finished, more may follow: the bar shows no total until then.
             progress.update(task, completed=done, total=known if done < known else None)

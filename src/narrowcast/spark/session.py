@@ -1,4 +1,4 @@
-"""The Spark session: the one place that starts Spark, and the check of one that a caller brings."""
+"""The Spark session: starts Spark, or checks a session that the caller has started."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Four tries for each task: with one, a single Python worker that dies fails the job.
+#: Four attempts for each task: with one, a single Python worker that dies fails the job.
 MASTER = "local[*,4]"
 
-#: How Spark spells the one zone in which dates and timestamps mean the same everywhere.
+#: Spark's spellings of UTC.
 UTC = ("UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z", "+00:00", "UTC+00:00")
 
-#: What Spark takes for a master.
+#: The forms of a master that Spark accepts.
 _MASTER = re.compile(r"local(\[(\*|\d+)(,\s*\d+)?\])?|local-cluster\[.+\]|(spark|k8s)://.+|yarn")
 _ZONE = "spark.sql.session.timeZone"
 _CASE = "spark.sql.caseSensitive"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
-#: Bytes that are handed to a Python worker at once, about: packed subscriptions are large rows.
+#: Approximate bytes of one Arrow batch to a Python worker: packed subscriptions are large rows.
 BATCH = 16 << 20
 
 _DEFAULTS = {
@@ -45,12 +45,12 @@ _DEFAULTS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.execution.arrow.maxBytesPerBatch": f"{BATCH}b",
     "spark.ui.showConsoleProgress": "false",
-    # Between Java and its Python workers: faster than the network, and nobody else can listen.
+    # Between Java and its Python workers: faster than a network socket, and private to this machine.
     "spark.python.unix.domain.socket.enabled": "true",
 }
 _HEAP = "spark.driver.memory"
 _SHUFFLE = "spark.sql.shuffle.partitions"
-#: Bytes of input that make one partition of a shuffle: they grow several times when they are unpacked.
+#: Bytes of input for one shuffle partition: data grows several times when it is unpacked.
 _PARTITION = 32 << 20
 _SIZE = re.compile(r"([0-9]+)(?:([kmgt])b?|(b))?")
 _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -65,33 +65,34 @@ def session(
     ui: bool = False,
     own_interrupt: bool = False,
 ) -> Iterator[SparkSession]:
-    """Give a Spark session for the length of a block.
+    """Yield a Spark session for the length of a block.
 
-    A process has one Spark: a session that runs already is given as it is, once `use` accepts it, and left
-    running. Otherwise one is started on the Java that `java_home` finds, and stopped when the block ends.
+    A process has one Spark session. One that runs already is checked with `use`, and stays running after the
+    block. Otherwise a session starts on the Java that `java_home` finds, and stops when the block ends.
 
     Parameters
     ----------
     master
-        Where Spark runs: ``local[2,4]``, ``spark://host:7077``, ``yarn``, ``k8s://...``.
+        Master URL: ``local[2,4]``, ``spark://host:7077``, ``yarn``, ``k8s://...``.
     conf
-        Settings of Spark's that add to the ones made here, or override them.
+        Spark settings that add to or override Narrowcast's own.
     app_name
-        What Spark's own pages and logs call this run.
+        Name of the application in Spark's UI and logs.
     ui
-        Whether Spark serves its own pages while it runs, at `spark.sparkContext.uiWebUrl`.
+        Whether Spark serves its web UI, at `spark.sparkContext.uiWebUrl`.
     own_interrupt
-        Whether the process has its own way with SIGINT, and keeps it. Else Spark puts a handler in its place
-        that cancels jobs, and that fails with a trace where it falls into the middle of a call.
+        Whether the process keeps its own SIGINT handler. Otherwise Spark installs one that cancels jobs, and
+        that fails with a traceback when the signal interrupts a call into Java.
 
     Raises
     ------
     JobError
         When Spark does not start.
     MissingError
-        When pyspark or Java is missing, with the line that installs it.
+        When pyspark or Java is missing; the message has the command that installs it.
     ParameterError
-        When a running session does not fit: it is not in UTC, or a setting of `conf` has another value there.
+        When `master` is invalid, or the running session is not in UTC, is case-sensitive, or has another
+        value for a setting in `conf`.
     """
     try:
         from pyspark.sql import SparkSession
@@ -102,35 +103,37 @@ def session(
         yield use(running, conf)
         return
     if not _MASTER.fullmatch(master):
-        # Spark itself would tell it in many lines, and not through us.
+        # Spark itself would print many lines, and bypass our error handling.
         raise ParameterError(
-            f"master is {master!r}; use one like local[*,4], spark://host:7077, yarn or k8s://https://host:443"
+            parameter="master",
+            value=master,
+            limit="like local[*,4], spark://host:7077, yarn or k8s://https://host:443",
         )
     settings = {**_DEFAULTS, "spark.ui.enabled": str(ui).lower(), **(conf or {})}
-    if master.startswith("local"):  # there all of Spark's own work is done in this one heap
+    if master.startswith("local"):  # a local Spark has a single heap for all of its work
         settings.setdefault(_HEAP, _heap())
-    # Spark takes the last of two equal options, so a caller's own logging wins.
+    # Java uses the last of two equal options, so a caller's own logging configuration wins.
     settings[_JAVA_OPTIONS] = (
         f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} {settings.get(_JAVA_OPTIONS, '')}"
     ).strip()
     builder = SparkSession.builder.master(master).appName(app_name)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    handling = _no_handler() if own_interrupt else nullcontext()
-    with _environment(_launch(master)), plainly(f"start Spark on {master}"), _started_or_ended(), handling:
+    handling = _without_sigint_handler() if own_interrupt else nullcontext()
+    with _environment(_launch(master)), plainly(f"start Spark on {master}"), _kill_on_interrupt(), handling:
         spark = builder.getOrCreate()
     try:
         with plainly("use Spark with these settings"):
             use(spark)
         yield spark
     finally:
-        # A block that was never left ends with the process; Spark goes with it, and would wait forever here.
+        # During interpreter shutdown Spark ends with the process; stopping it here would wait forever.
         if not sys.is_finalizing():
             spark.stop()
 
 
 def _running() -> SparkSession | None:
-    """Return the session that runs in this process, whichever thread has started it."""
+    """Return the session of this process, started by any of its threads, or None."""
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
@@ -141,41 +144,57 @@ def _running() -> SparkSession | None:
 
 
 def use(spark: SparkSession, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """Return a session as it is when Narrowcast can work in it.
+    """Check that Narrowcast can work in a Spark session, and return that session unchanged.
+
+    Parameters
+    ----------
+    spark
+        A running session.
+    conf
+        Settings that the session must have.
 
     Raises
     ------
     ParameterError
-        When its time zone is not UTC, it tells names by their case, or a setting of `conf` has another value
-        in it.
+        When its time zone is not UTC, its column names are case-sensitive, or it has another value for a
+        setting in `conf`.
     """
     zone = spark.conf.get(_ZONE)
     if zone not in UTC:
         raise ParameterError(
-            f"the Spark session's time zone is {zone!r} and has to be UTC, or timestamps would match other "
-            f"events than the filters say; run: spark.conf.set({_ZONE!r}, 'UTC')"
+            f"{_ZONE}={zone!r}: must be UTC, or filters over timestamps match the wrong events; "
+            f"run: spark.conf.set({_ZONE!r}, 'UTC')",
+            parameter=_ZONE,
+            value=zone,
+            limit="UTC",
         )
     if spark.conf.get(_CASE, "false") == "true":
         raise ParameterError(
-            "the Spark session tells names apart by their case, which filters do not; "
-            f"run: spark.conf.set({_CASE!r}, 'false')"
+            f"{_CASE}=true: must be false, because attribute names in filters ignore case; "
+            f"run: spark.conf.set({_CASE!r}, 'false')",
+            parameter=_CASE,
+            value="true",
+            limit="false",
         )
     for key, value in (conf or {}).items():
-        there = spark.conf.get(key, None)
-        if there != value:
+        current = spark.conf.get(key, None)
+        if current != value:
             raise ParameterError(
-                f"a Spark session runs already with {key}={there}, not {value}; "
-                "stop it, or leave the setting out"
+                f"{key}={value}: the running Spark session has {key}={current}; "
+                "stop that session, or leave the setting out",
+                parameter=key,
+                value=value,
+                limit=str(current),
             )
     return spark
 
 
 @contextmanager
 def sized(spark: SparkSession, n_bytes: int) -> Iterator[None]:
-    """Let shuffles within a block have as many partitions as data of this size needs.
+    """Set the number of shuffle partitions within a block to fit data of `n_bytes` bytes.
 
-    At least two for each core; Spark itself joins those that turn out small. What the session was started
-    with goes first.
+    There are at least two for each core; Spark itself merges small ones. A number of partitions in the
+    configuration that the session was started with takes precedence.
     """
     if spark.sparkContext.getConf().contains(_SHUFFLE):
         yield
@@ -190,7 +209,7 @@ def sized(spark: SparkSession, n_bytes: int) -> Iterator[None]:
 
 
 def settings_of(words: Iterable[str]) -> dict[str, str]:
-    """Return settings given as `key=value`.
+    """Parse settings written as `key=value`.
 
     Examples
     --------
@@ -201,13 +220,15 @@ def settings_of(words: Iterable[str]) -> dict[str, str]:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key.strip():
-            raise ParameterError(f"--conf is {word!r}; give it as key=value, such as spark.driver.memory=4g")
+            raise ParameterError(
+                parameter="conf", value=word, limit="key=value, such as spark.driver.memory=4g"
+            )
         found[key.strip()] = value.strip()
     return found
 
 
 def bytes_of(text: str, unit: str = "m") -> int:
-    """Return a size as Spark writes it, in this unit where it has none.
+    """Parse a size in Spark's notation, in bytes; `unit` is the unit of a bare number.
 
     Examples
     --------
@@ -216,33 +237,35 @@ def bytes_of(text: str, unit: str = "m") -> int:
     """
     found = _SIZE.fullmatch(text.strip().lower())
     if not found:
-        raise ParameterError(f"size {text!r} is none; write it as 512m or 2g")
+        raise ParameterError(
+            f"size {text!r}: must be a whole number with an optional unit, such as 512m or 2g", value=text
+        )
     return int(found[1]) * _UNITS[found[2] or found[3] or unit]
 
 
 def _heap() -> str:
-    """Return the heap of a Spark that runs here: a quarter of the memory, from 1 to 8 GB."""
+    """Return the default heap of a local Spark: a quarter of the memory, between 1 and 8 GB."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return f"{min(max(memory >> 32, 1), 8)}g"
 
 
 def _launch(master: str) -> dict[str, str]:
-    """Return the environment in which Spark is started."""
+    """Return the environment variables to start Spark with."""
     java = java_home()
     for reason in java.skipped:
         log.warning("%s; using Java %s in %s", reason, java.version, java.home)
     python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     if master.startswith("local"):
-        # Nobody else talks to a local Spark, so it need not listen to the network.
+        # A local Spark serves this process only, so it need not listen on the network.
         return {"SPARK_LOCAL_IP": "127.0.0.1", **python, "JAVA_HOME": str(quiet_home(java))}
-    # On a cluster the workers' Python may be in another place, which only the caller knows.
+    # On a cluster the workers' Python may have another path, which only the caller knows.
     given = {name: os.environ[name] for name in python if name in os.environ}
     return {**python, **given, "JAVA_HOME": str(quiet_home(java))}
 
 
 @contextmanager
-def _started_or_ended() -> Iterator[None]:
-    """End the Java that is started within a block when the block is interrupted: it would stay forever."""
+def _kill_on_interrupt() -> Iterator[None]:
+    """Kill the Java started within a block when the block is interrupted: it would never exit by itself."""
     before = _children()
     try:
         yield
@@ -257,20 +280,20 @@ def _started_or_ended() -> Iterator[None]:
 
 
 @contextmanager
-def _no_handler() -> Iterator[None]:
-    """Keep Spark from taking SIGINT for the length of a block, not even for a moment."""
+def _without_sigint_handler() -> Iterator[None]:
+    """Prevent Spark from installing a SIGINT handler within a block."""
     from pyspark.core import context
 
-    theirs: Any = context
-    theirs.signal = SimpleNamespace(SIGINT=signal.SIGINT, signal=lambda *_: None)
+    module: Any = context
+    module.signal = SimpleNamespace(SIGINT=signal.SIGINT, signal=lambda *_: None)
     try:
         yield
     finally:
-        theirs.signal = signal
+        module.signal = signal
 
 
 def _children() -> set[int]:
-    """Return the processes that this one has started, where the system tells."""
+    """Return the ids of this process's children; empty on systems without ``/proc``."""
     found: set[int] = set()
     for path in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):  # a thread that has ended
@@ -280,7 +303,7 @@ def _children() -> set[int]:
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for the length of a block."""
+    """Set environment variables within a block, and restore them afterwards."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -1,4 +1,4 @@
-"""Files where Spark keeps its own: on this machine, or wherever a URI points."""
+"""Files in Spark's file systems: local paths, and URIs such as ``s3a://`` or ``hdfs://``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def place_of(path: str | Path) -> str:
-    """Return a path as Spark takes it: a URI as it is, a path of this machine from its root on.
+    """Return a path in the form that Spark needs: URIs unchanged, local paths absolute and resolved.
 
     Examples
     --------
@@ -35,78 +35,87 @@ def place_of(path: str | Path) -> str:
     text = str(path)
     if _URI.match(text):
         return text
-    with suppress(RuntimeError):  # no such user, whose home it would be
+    with suppress(RuntimeError):  # "~name" of an unknown user
         text = str(Path(text).expanduser())
-    return os.path.realpath(text)  # a Path would fail where links go in circles
+    return os.path.realpath(text)  # Path.resolve would fail for circular links
 
 
 def size_of(spark: SparkSession, path: str | Path) -> int:
-    """Return how many bytes the files below a path have; 0 where there are none."""
+    """Return the total bytes of the files below a path; 0 when nothing exists there."""
     with plainly(f"look at {path}"):
         files, place = files_at(spark, place_of(path))
         return int(files.getContentSummary(place).getLength()) if files.exists(place) else 0
 
 
 def exists(spark: SparkSession, path: str | Path) -> bool:
-    """Return whether there is anything at a path."""
+    """Return whether a file or folder exists at a path."""
     with plainly(f"look at {path}"):
         files, place = files_at(spark, place_of(path))
         return bool(files.exists(place))
 
 
 def read_back(spark: SparkSession, path: str | Path, shape: StructType | None = None) -> DataFrame:
-    """Return a table that was written as Parquet, from that very path: it is no pattern.
+    """Read a Parquet table that Narrowcast has written. The path is taken literally, not as a pattern.
 
-    Looking for its columns is a job of its own; none is needed where its shape is known.
+    Parameters
+    ----------
+    spark
+        The session to read with.
+    path
+        Path of the table.
+    shape
+        Its columns, where they are known: this saves the Spark job that infers them.
     """
     reader = spark.read.option("__globPaths__", "false")
     return (reader if shape is None else reader.schema(shape)).parquet(place_of(path))
 
 
 class ListedFile(NamedTuple):
-    """A file as it was seen: its bytes, and when it was written, in milliseconds from 1970."""
+    """Size of a file in bytes, and its modification time in milliseconds since 1970."""
 
     size: int
     written: int
 
 
 def listed(spark: SparkSession, path: str | Path) -> dict[str, ListedFile]:
-    """Return the files at or below a path, hidden ones left out; none where there is nothing."""
+    """Return the files at or below a path by name, without hidden ones; empty when the path is missing.
+
+    Hidden files have a name, or a folder below the path, that begins with ``.`` or ``_``.
+    """
     place = place_of(path)
     if not _URI.match(place):
-        return _listed_here(Path(place))
+        return _list_local(Path(place))
     found: dict[str, ListedFile] = {}
     with plainly(f"look at {path}"):
         files, folder = files_at(spark, place)
         if not files.exists(folder):
             return {}
         top = files.makeQualified(folder).toString()
-        each = files.listFiles(folder, True)
-        while each.hasNext():
-            status = each.next()
+        statuses = files.listFiles(folder, True)
+        while statuses.hasNext():
+            status = statuses.next()
             name = status.getPath().toString()
             if not any(part.startswith((".", "_")) for part in name.removeprefix(top).split("/")):
                 found[name] = ListedFile(status.getLen(), status.getModificationTime())
     return found
 
 
-def _listed_here(path: Path) -> dict[str, ListedFile]:
-    """Return the files below a path of this machine."""
+def _list_local(path: Path) -> dict[str, ListedFile]:
     found: dict[str, ListedFile] = {}
-    for folder, below, names in os.walk(path) if path.is_dir() else [(str(path.parent), [], [path.name])]:
-        below[:] = [name for name in below if not name.startswith((".", "_"))]
+    for folder, folders, names in os.walk(path) if path.is_dir() else [(str(path.parent), [], [path.name])]:
+        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
         for name in names:
             file = Path(folder, name)
             if file == path or not name.startswith((".", "_")):
-                with suppress(FileNotFoundError):  # it went in the meantime
-                    seen = file.stat()
-                    found[str(file)] = ListedFile(seen.st_size, seen.st_mtime_ns // 1_000_000)
+                with suppress(FileNotFoundError):  # removed meanwhile
+                    status = file.stat()
+                    found[str(file)] = ListedFile(status.st_size, status.st_mtime_ns // 1_000_000)
     return found
 
 
 @contextmanager
 def fetched(spark: SparkSession, path: str) -> Iterator[str]:
-    """Give a file on this machine for the length of a block: itself, or a copy of what a URI names."""
+    """Yield the path of a local file: the file itself, or for a URI a copy that the block's end removes."""
     if not _URI.match(path):
         yield path
         return
@@ -119,7 +128,7 @@ def fetched(spark: SparkSession, path: str) -> Iterator[str]:
 
 
 def read_bytes(spark: SparkSession, path: str | Path) -> bytes | None:
-    """Return what a small file holds, None where there is none."""
+    """Return the content of a small file, None when it does not exist."""
     if not _URI.match(place_of(path)):
         try:
             return Path(place_of(path)).read_bytes()
@@ -137,7 +146,7 @@ def read_bytes(spark: SparkSession, path: str | Path) -> bytes | None:
 
 
 def write_bytes(spark: SparkSession, path: str | Path, content: bytes) -> None:
-    """Write a small file, aside first: at the path is what was there or all of the new."""
+    """Write a small file atomically: readers see the old content or all of the new."""
     if not _URI.match(place_of(path)):
         target = Path(place_of(path))
         with writing(path):
@@ -148,67 +157,76 @@ def write_bytes(spark: SparkSession, path: str | Path, content: bytes) -> None:
         return
     with plainly(f"write {path}"):
         files, place = files_at(spark, place_of(path))
-        aside = files_at(spark, f"{place_of(path)}.{uuid.uuid4().hex[:8]}")[1]
-        sink = files.create(aside, True)
+        temporary = files_at(spark, f"{place_of(path)}.{uuid.uuid4().hex[:8]}")[1]
+        sink = files.create(temporary, True)
         try:
             sink.write(bytearray(content))
         finally:
             sink.close()
-        # Of the two views that Hadoop has of files only this one replaces a file in one step.
+        # Of Hadoop's two file APIs only FileContext replaces a file atomically.
         context: Any = spark.sparkContext
         kinds = context._jvm.java.lang.Class.forName("org.apache.hadoop.fs.Options$Rename").getEnumConstants()
-        how = context._gateway.new_array(getattr(context._jvm.org.apache.hadoop.fs, "Options$Rename"), 1)
-        how[0] = next(kind for kind in kinds if kind.name() == "OVERWRITE")
-        whole, settings = files.makeQualified(place), context._jsc.hadoopConfiguration()
-        view = context._jvm.org.apache.hadoop.fs.FileContext.getFileContext(whole.toUri(), settings)
-        view.rename(files.makeQualified(aside), whole, how)
+        options = context._gateway.new_array(getattr(context._jvm.org.apache.hadoop.fs, "Options$Rename"), 1)
+        options[0] = next(kind for kind in kinds if kind.name() == "OVERWRITE")
+        target, settings = files.makeQualified(place), context._jsc.hadoopConfiguration()
+        file_context = context._jvm.org.apache.hadoop.fs.FileContext.getFileContext(target.toUri(), settings)
+        file_context.rename(files.makeQualified(temporary), target, options)
 
 
 def write_table(
     frame: DataFrame, path: str | Path, *, doing: str, options: Mapping[str, str] | None = None
 ) -> None:
-    """Write a table as Parquet, aside first: at the path it is whole or not there.
+    """Write a table as Parquet atomically: the path has the complete table, or does not exist.
 
     Parameters
     ----------
     frame
         The table.
     path
-        Where it goes: a folder that does not exist yet.
+        The folder to write; it must not exist yet.
     doing
-        What is done, for the error when it cannot be: "write the matches".
+        What is done, as a verb phrase for errors: "write the matches".
     options
-        Of Spark's writer.
+        Options of Spark's writer.
 
     Raises
     ------
     TableError
-        When there is something at the path already, before anything is computed.
+        When the path exists already; this is checked before anything is computed.
     """
     spark, target = frame.sparkSession, place_of(path)
     with plainly(doing):
         files, place = files_at(spark, target)
         if files.exists(place):
-            raise TableError(f"{path} exists already; name another or remove it")
+            raise TableError(
+                f"{path} exists already; choose another path or remove it", parameter="path", value=str(path)
+            )
         head, _, tail = target.rstrip("/").rpartition("/")
-        aside = f"{head}/.{tail}-{uuid.uuid4().hex[:8]}"
-        folder = files_at(spark, aside)[1]
+        temporary = f"{head}/.{tail}-{uuid.uuid4().hex[:8]}"
+        folder = files_at(spark, temporary)[1]
         if not files.mkdirs(folder):
             raise TableError(
-                f"cannot write {path}: no folder can be made in {head or '/'}; name another place"
+                f"cannot write {path}: creating a folder in {head or '/'} failed; choose another path",
+                parameter="path",
+                value=str(path),
             )
-        # Also when this process is ended: Spark may write for a moment after anything else was removed.
+        # Also at exit of this process: Spark may still write for a moment after the removal below.
         files.deleteOnExit(folder)
         try:
-            frame.write.options(**(options or {})).parquet(f"{aside}/table")
-            if files.exists(place) or not files.rename(files_at(spark, f"{aside}/table")[1], place):
-                raise TableError(f"{path} could not be put in place: something is there now; try again")
+            frame.write.options(**(options or {})).parquet(f"{temporary}/table")
+            if files.exists(place) or not files.rename(files_at(spark, f"{temporary}/table")[1], place):
+                raise TableError(
+                    f"{path} was created by another process while the table was written; "
+                    "choose another path or remove it, and try again",
+                    parameter="path",
+                    value=str(path),
+                )
         finally:
             files.delete(folder, True)
 
 
 def files_at(spark: SparkSession, place: str) -> tuple[Any, Any]:
-    """Return Hadoop's view of a place: the file system, and the path in it."""
+    """Return Hadoop's file system of a path or URI, and its Path object."""
     context: Any = spark.sparkContext
     path = context._jvm.org.apache.hadoop.fs.Path(place)
     return path.getFileSystem(context._jsc.hadoopConfiguration()), path

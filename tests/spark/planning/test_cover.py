@@ -15,11 +15,12 @@ from narrowcast.planning import Cover, PerFlow
 from narrowcast.planning.topics.cover_rounds import in_rounds
 from narrowcast.planning.topics.cover_state import CoverState
 from narrowcast.spark.planning import large_cover
-from narrowcast.spark.planning.large_cover import covered
+from narrowcast.spark.planning.large_cover import plan_cover
 from narrowcast.spark.planning.plan import costs_of, make_plan
 from narrowcast.spark.stages.interest import InterestFrames
 from narrowcast.workloads.feeds import Feeds
 from support.command import call, table_of
+from support.errors import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,11 +63,11 @@ def test_as_good_as_on_the_driver(
     interest = small()
     planner = Cover(rounds=3, channels=channels)
     costs: list[float] = []
-    with covered(
+    with plan_cover(
         frames_of(spark, interest),
         planner,
         limit=interest.n_wants // 3,
-        say=lambda _, cost: costs.append(cost),
+        progress=lambda _, cost: costs.append(cost),
     ) as found:
         plan = found.plan()
     plan.validate(interest)
@@ -87,7 +88,7 @@ def test_the_same_plan_whatever_the_partitions(spark: SparkSession) -> None:
     interest, plans = small(120), []
     for partitions in (1, 4):
         frames = frames_of(spark, interest, partitions)
-        with covered(frames, Cover(rounds=1, seed=3), limit=400, rounds=3) as found:
+        with plan_cover(frames, Cover(rounds=1, seed=3), limit=400, rounds=3) as found:
             plans.append(found.plan())
     plans[0].validate(interest)
     assert plans[0] == plans[1]
@@ -97,7 +98,7 @@ def test_the_same_plan_whatever_the_partitions(spark: SparkSession) -> None:
 def test_workers_choose_what_one_process_does(spark: SparkSession) -> None:
     interest = small(120)
     planner = Cover(rounds=1, seed=3, channels=12)
-    with covered(frames_of(spark, interest), planner, limit=interest.n_wants, rounds=3) as found:
+    with plan_cover(frames_of(spark, interest), planner, limit=interest.n_wants, rounds=3) as found:
         plan, cost = in_rounds(interest, planner, interest, rounds=3)
         assert (found.plan(), found.cost) == (plan, cost)
 
@@ -124,7 +125,7 @@ def test_neither_interest_nor_listeners_are_collected(
     monkeypatch.setattr(kind, "toArrow", arrow)
     monkeypatch.setattr(kind, "collect", rows)
     limit = interest.n_wants // 6
-    with covered(frames_of(spark, interest), Cover(rounds=1), limit=limit, rounds=3) as found:
+    with plan_cover(frames_of(spark, interest), Cover(rounds=1), limit=limit, rounds=3) as found:
         assert seen
         assert max(seen) < interest.n_wants / 3  # a sample, and counts of clusters and flows
         monkeypatch.undo()
@@ -138,7 +139,7 @@ def test_neither_interest_nor_listeners_are_collected(
 def test_nothing_and_little(spark: SparkSession) -> None:
     for wants in ([[1]], [[1, 1]], [[1, 0], [0, 1]]):
         interest = Interest(wants, [0.0] * len(wants[0]))
-        with covered(frames_of(spark, interest), Cover(), limit=1, rounds=2) as found:
+        with plan_cover(frames_of(spark, interest), Cover(), limit=1, rounds=2) as found:
             plan = found.plan()
         plan.validate(interest)
         assert found.cost <= interest.n_wants
@@ -147,7 +148,7 @@ def test_nothing_and_little(spark: SparkSession) -> None:
         spark.range(0).selectExpr("id AS flow", "0.5D AS rate"),
         "topics",
     )
-    with covered(nobody, Cover(), limit=1, rounds=2) as found:
+    with plan_cover(nobody, Cover(), limit=1, rounds=2) as found:
         assert (found.plan().n_channels, found.cost) == (0, 0.0)
 
 
@@ -167,9 +168,9 @@ def test_the_path_is_said(spark: SparkSession) -> None:
     cost = Overall().score(interest, large.plan).total
     assert costs_of(frames, large, costs=["overall"]) == pytest.approx({"overall": cost})
     assert costs_of(frames, large)["overall"] == pytest.approx(cost)  # which it has counted itself
-    with pytest.raises(ParameterError, match="cost_m is given, which cover does without on Spark"):
+    with refused(ParameterError, "cover", parameter="cost_m", value="log"):
         make_plan(frames, "cover", channels=None, params={"cost_m": "log"}, limit=50)
-    with pytest.raises(ParameterError, match="bound is given, which cover does without on Spark"):
+    with refused(ParameterError, "cover", parameter="bound", value=True):
         make_plan(frames, "cover", channels=None, params={"bound": True}, limit=50)
 
 

@@ -14,11 +14,12 @@ from narrowcast.lab.boxes import Centroid
 from narrowcast.model.artefact import read_plan
 from narrowcast.model.interest import Interest
 from narrowcast.planning import Direct
-from narrowcast.spark.planning.large_direct import clustered
+from narrowcast.spark.planning.large_direct import plan_direct
 from narrowcast.spark.planning.plan import make_plan
 from narrowcast.spark.stages.interest import InterestFrames
 from narrowcast.workloads import Hotspots
 from support.command import document, refusal
+from support.errors import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,12 +53,12 @@ def test_as_good_as_on_the_driver_however_tables_are_cut(spark: SparkSession) ->
     plans = []
     told: list[tuple[int, float]] = []
     for partitions in (1, 3):
-        with clustered(
+        with plan_direct(
             frames_of(spark, interest, partitions),
             Direct(channels=8),
             limit=3000,
             portion=150,
-            say=lambda turn, cost: told.append((turn, cost)),
+            progress=lambda turn, cost: told.append((turn, cost)),
         ) as found:
             plans.append(found.plan())
             cost = found.cost
@@ -86,9 +87,7 @@ def test_above_the_limit_it_is_planned_on_spark(spark: SparkSession) -> None:
     assert how.pop("rounds") >= 1
     assert how == {"where": "spark", "limit": 200, "portions": 1}
     assert make_plan(frames, "direct", channels=5).plan.n_subscribers == 200
-    with pytest.raises(
-        ParameterError, match="which then plans on Spark, as cover, direct, ncut and rassoc do"
-    ):
+    with refused(ParameterError, "joint", "cover, direct, ncut and rassoc", parameter="limit", value=200):
         make_plan(frames, "pairwise", channels=5, limit=200)
 
 

@@ -12,8 +12,9 @@ from narrowcast.errors import NarrowcastError, TableError
 from narrowcast.model.interest import Interest
 from narrowcast.model.relation import relation_of
 from narrowcast.planning.sessions.clusters import FlowPoints
-from narrowcast.spark.planning.packed_interest import PackedInterest, packed, points_of
+from narrowcast.spark.planning.packed_interest import PackedInterest, pack_interest, points_of
 from narrowcast.spark.stages.interest import InterestFrames
+from support.errors import refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,7 +107,7 @@ def test_flows_of_the_same_users_are_one_kind(
     )
     names = pa.array(range(10), kind) if kind != pa.string() else pa.array([f"f{f}" for f in range(10)])
     rated = pa.table({"flow": names, "rate": rates[:10]})  # the last flows have none
-    with packed(frames_of(spark, interests, rated)) as found:
+    with pack_interest(frames_of(spark, interests, rated)) as found:
         same(unpacked(found), kinds_of(Interest.from_tables(interests, rated)))
         assert found.flows()["flow"].type == kind
 
@@ -119,7 +120,7 @@ def test_numbers_do_not_hang_on_partitions(spark: SparkSession) -> None:
     rates = pa.table({"flow": np.arange(400), "rate": rng.random(400) * 10.0 ** rng.integers(-9, 9, 400)})
     seen = []
     for partitions in (1, 3, 7):
-        with packed(frames_of(spark, interests, rates, partitions=partitions)) as found:
+        with pack_interest(frames_of(spark, interests, rates, partitions=partitions)) as found:
             interest, _ = taken(found, len(found))
             first, _ = taken(found, 5)
             assert np.array_equal(first.wants.toarray(), interest.wants.toarray()[:, :5])
@@ -136,7 +137,7 @@ def test_a_flow_that_everyone_wants_and_one_that_nobody_does(spark: SparkSession
     n = 20_000
     interests = pa.table({"subscriber": [*range(n)] + [0] * 50, "flow": [0] * n + [*range(1, 51)]})
     rates = pa.table({"flow": [0, 1, 99], "rate": [3.0, 0.5, 7.0]})
-    with packed(frames_of(spark, interests, rates)) as found:
+    with pack_interest(frames_of(spark, interests, rates)) as found:
         assert sorted(zip(found.size.tolist(), found.rate.tolist(), strict=True)) == [
             (1, 49.5),
             (20_000, 3.0),
@@ -151,13 +152,13 @@ def test_a_flow_that_everyone_wants_and_one_that_nobody_does(spark: SparkSession
 def test_nobody_and_one_user(spark: SparkSession, kind: pa.DataType) -> None:
     nothing = pa.array([], kind)
     rates = pa.table({"flow": pa.array([1, 2]).cast(kind), "rate": [1.0, 0.0]})
-    with packed(frames_of(spark, pa.table({"subscriber": nothing, "flow": nothing}), rates)) as found:
+    with pack_interest(frames_of(spark, pa.table({"subscriber": nothing, "flow": nothing}), rates)) as found:
         assert (len(found), found.entries, len(found.subscribers)) == (0, 0, 0)
         assert found.flows().num_rows == 0
         interest, points = taken(found, 0)
         assert (interest.n_flows, len(points[2])) == (0, 0)
     one = pa.table({"subscriber": pa.array([7, 7]).cast(kind), "flow": pa.array([2, 3]).cast(kind)})
-    with packed(frames_of(spark, one, rates)) as found:
+    with pack_interest(frames_of(spark, one, rates)) as found:
         assert (found.size.tolist(), found.rate.tolist()) == ([1], [1.0])
         assert found.subscribers.equals(pa.array([7]).cast(kind))
 
@@ -167,23 +168,23 @@ def test_rates_of_any_size(spark: SparkSession) -> None:
     interests = pa.table({"subscriber": [1, 1, 1, 2], "flow": [1, 2, 3, 4]})
     for most in (0.0, 1e-250, 1.5e308):
         rates = pa.table({"flow": [1, 2, 3, 4], "rate": [0.0, 0.0, most, most / 2]})
-        with packed(frames_of(spark, interests, rates)) as found:
+        with pack_interest(frames_of(spark, interests, rates)) as found:
             assert sorted(found.rate) == pytest.approx(sorted([most, most / 2]), rel=1e-12, abs=0)
 
 
 @pytest.mark.spark
 def test_bad_rates_are_refused(spark: SparkSession) -> None:
     interests = pa.table({"subscriber": [1], "flow": [1]})
-    for rates, said in (
-        (pa.table({"flow": [1], "rate": [-1.0]}), "a flow has rate -1.0"),
-        (pa.table({"flow": [1, 1], "rate": [1.0, 2.0]}), "a flow has two rows or more in rates"),
+    for rates, shown in (
+        (pa.table({"flow": [1], "rate": [-1.0]}), "-1.0"),
+        (pa.table({"flow": [1, 1], "rate": [1.0, 2.0]}), "several rows in rates"),
     ):
-        with pytest.raises(NarrowcastError, match=said), packed(frames_of(spark, interests, rates)):
+        with refused(NarrowcastError, shown), pack_interest(frames_of(spark, interests, rates)):
             pass
     rates = pa.table({"flow": ["1"], "rate": [1.0]})
     with (
-        pytest.raises(TableError, match="flow is bigint in interests and string in rates"),
-        packed(frames_of(spark, interests, rates)),
+        refused(TableError, "bigint", "string", parameter="flow"),
+        pack_interest(frames_of(spark, interests, rates)),
     ):
         pass
 
@@ -204,5 +205,5 @@ def test_sets_of_one_hash_stay_apart(spark: SparkSession, monkeypatch: pytest.Mo
     )
     interests = pa.table({"subscriber": [1, 2, 1, 2, 2, 3], "flow": [1, 1, 2, 2, 3, 4]})
     rates = pa.table({"flow": [1, 2, 3], "rate": [2.0, 3.0, 5.0]})
-    with packed(frames_of(spark, interests, rates)) as found:
+    with pack_interest(frames_of(spark, interests, rates)) as found:
         same(unpacked(found), {(1, 2): (5.0, [1, 2]), (2,): (5.0, [3]), (3,): (1.0, [4])})

@@ -15,6 +15,7 @@ from narrowcast.spark.arrow_batches import chunks
 from narrowcast.spark.planning.plan import make_plan
 from narrowcast.spark.stages.interest import InterestFrames
 from narrowcast.spark.stages.interest_collection import LIMIT, to_interest
+from support.errors import refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,13 +89,12 @@ def test_an_interest_over_the_limit_is_refused(spark: SparkSession) -> None:
     interests, rates = some(pa.int64())
     frames = frames_of(spark, interests, rates)
     n = interests.num_rows
-    said = f"has {n} wanted pairs and the driver takes {n - 1}; keep fewer flows"
-    with pytest.raises(ParameterError, match=said):
+    with refused(ParameterError, f"{n:,}", f"{n - 1:,}", parameter="limit", value=n - 1):
         to_interest(frames, limit=n - 1)
-    with pytest.raises(ParameterError, match="has 24 flows and the driver takes 23"):
+    with refused(ParameterError, "24 flows", parameter="limit", value=23):
         to_interest(InterestFrames(frames.interests.limit(5), frames.rates, "topics", None), limit=23)
     assert to_interest(frames, limit=n).n_wants == n
-    with pytest.raises(ParameterError, match="the driver takes 10"):
+    with refused(ParameterError, parameter="limit", value=10):
         make_plan(frames, "hash", channels=2, limit=10)
     assert LIMIT == 50_000_000
 
@@ -102,12 +102,12 @@ def test_an_interest_over_the_limit_is_refused(spark: SparkSession) -> None:
 @pytest.mark.spark
 def test_bad_rates_are_refused(spark: SparkSession) -> None:
     interests = pa.table({"subscriber": [1], "flow": [1]})
-    for rates, said in (
-        (pa.table({"flow": [1], "rate": [-1.0]}), "flow 1 has rate -1.0"),
-        (pa.table({"flow": [1, 1], "rate": [1.0, 2.0]}), "flow 1 has more than one row in rates"),
-        (pa.table({"flow": ["1"], "rate": [1.0]}), "flow is int64 here and string there"),
+    for rates, shown in (
+        (pa.table({"flow": [1], "rate": [-1.0]}), ("flow", 1, -1.0)),
+        (pa.table({"flow": [1, 1], "rate": [1.0, 2.0]}), ("flow", 1)),
+        (pa.table({"flow": ["1"], "rate": [1.0]}), ("flow", "int64", "string")),
     ):
-        with pytest.raises(TableError, match=said):
+        with refused(TableError, *shown):
             to_interest(frames_of(spark, interests, rates))
 
 
@@ -142,32 +142,36 @@ def careless(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.spark
-def test_a_plan_that_leaves_somebody_out_is_refused(spark: SparkSession, careless: str) -> None:
+def test_a_plan_that_does_not_serve_a_subscriber_is_refused(spark: SparkSession, careless: str) -> None:
     frames = frames_of(
         spark, pa.table({"subscriber": [1, 2, 3], "flow": [5, 5, 6]}), pa.table({"flow": [5], "rate": [1.0]})
     )
-    said = "2 of 3 wanted pairs are not served: subscriber 2 wants flow 5, subscriber 3 wants flow 6"
-    with pytest.raises(PlanError, match=said):
+    with refused(PlanError, "2 of 3", "subscriber 2 wants flow 5", "subscriber 3 wants flow 6"):
         make_plan(frames, careless, channels=None, params={"depth": 1})
 
 
 @pytest.mark.parametrize(
-    ("method", "given", "said"),
+    ("method", "given", "shown", "fields"),
     [
-        ("hush", {}, "unknown method 'hush'; did you mean 'hash'"),
-        ("hash", {"params": {"depth": 1}}, "'hash' has no parameter 'depth'; it has: none besides channels"),
-        ("careless", {"params": {"deep": 1}}, "no parameter 'deep'; it has: depth, wide"),
-        ("careless", {"params": {"wide": True}}, "needs the parameter 'depth'"),
-        ("careless", {"params": {"depth": 1, "seed": 2}}, "seed is among the parameters of 'careless'"),
-        ("hash", {"channels": 0}, "channels is 0; give a whole number of at least 1"),
-        ("hash", {"seed": -1}, "seed is -1; give a whole number of at least 0"),
+        ("hush", {}, ("hush", "hash"), {}),
+        ("hash", {"params": {"depth": 1}}, ("hash", "channels"), {"parameter": "depth", "value": 1}),
+        ("careless", {"params": {"deep": 1}}, ("careless", "depth", "wide"), {"parameter": "deep"}),
+        ("careless", {"params": {"wide": True}}, ("careless",), {"parameter": "depth", "value": None}),
+        (
+            "careless",
+            {"params": {"depth": 1, "seed": 2}},
+            ("careless",),
+            {"parameter": "seed", "value": 2},
+        ),
+        ("hash", {"channels": 0}, (), {"parameter": "channels", "value": 0}),
+        ("hash", {"seed": -1}, (), {"parameter": "seed", "value": -1}),
     ],
 )
 def test_parameters_are_checked_before_anything_is_read(
-    careless: str, method: str, given: dict[str, Any], said: str
+    careless: str, method: str, given: dict[str, Any], shown: tuple[str, ...], fields: dict[str, Any]
 ) -> None:
     nothing: Any = None
-    with pytest.raises(ParameterError, match=said):
+    with refused(ParameterError, *shown, fields.get("parameter", ""), **fields):
         make_plan(nothing, method, **{"channels": 2, **given})
 
 

@@ -18,6 +18,7 @@ from narrowcast.spark.stages import cells
 from narrowcast.spark.stages.cells import MOST_TOP, cell_rates, from_cells
 from narrowcast.spark.stages.compile import compile_subscriptions, pack
 from narrowcast.workloads.stocks import SCHEMA, Stocks
+from support.errors import refused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -219,7 +220,7 @@ def test_pairs_come_in_pieces(spark: SparkSession, monkeypatch: pytest.MonkeyPat
         [("ann", [-INF, -INF], [INF, 1.0]), ("bob", [1.0, -INF], [INF, INF]), ("ann", [0, 0], [3, 3])]
     )
     batch = pa.RecordBatch.from_pydict({"payload": [pack(wanted)], "cells": [[8, 1, 0, 5]]})
-    pieces = [piece.to_pydict() for piece in cells._meeting(iter([batch]), NINE)]
+    pieces = [piece.to_pydict() for piece in cells._intersect(iter([batch]), NINE)]
     assert [piece["flow"] for piece in pieces] == [[0], [1], [5, 5], [8, 8]]
     assert [piece["subscriber"] for piece in pieces] == [["ann"], ["ann"], ["ann", "bob"], ["ann", "bob"]]
 
@@ -260,24 +261,24 @@ def test_stocks(spark: SparkSession) -> None:
 def test_unusable_input(spark: SparkSession) -> None:
     events, packed = points(spark, [(0.5, 0.5)]), compiled(spark, boxes([("ann", [0, 0], [1, 1])]))
     for top in (0, -1, 1.5, True, MOST_TOP + 1):
-        with pytest.raises(ParameterError, match=f"top is {top}; give a whole number from 1 to {MOST_TOP}"):
+        with refused(ParameterError, top, MOST_TOP, parameter="top", value=top):
             from_cells(events, packed, NINE, top=top)  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match="there are no events and no density; give one"):
+    with refused(ParameterError, "density", parameter="events"):
         from_cells(None, packed, NINE)
-    with pytest.raises(TableError, match="no column for attribute 'y' of the grid; theirs: 'event_id', 'x'"):
+    with refused(TableError, "'event_id', 'x'", parameter="events", value="y"):
         from_cells(events.drop("y"), packed, NINE)
-    with pytest.raises(TableError, match="compiled subscriptions has no column 'payload'"):
+    with refused(TableError, "compiled subscriptions", parameter="payload"):
         from_cells(events, packed.drop("payload"), NINE)
-    with pytest.raises(TableError, match="column 'flow' of density is string"):
+    with refused(TableError, "density", parameter="flow", value="string"):
         from_cells(
             None, packed, NINE, density=spark.createDataFrame(pa.table({"flow": ["a"], "rate": [1.0]}))
         )
     outside = spark.createDataFrame(pa.table({"flow": [9], "rate": [1.0]}))
-    with pytest.raises(ParameterError, match="cell 9 lies outside 0 to 8"):
+    with refused(ParameterError, 9, 8):
         from_cells(None, packed, NINE, top=1, density=outside)
-    with pytest.raises(ParameterError, match="cell 9 lies outside 0 to 8"), plainly("find the interest"):
+    with refused(ParameterError, 9, 8), plainly("find the interest"):
         from_cells(None, packed, NINE, density=outside).interests.collect()
     names = Schema.of({"name": "string"})
     edges = EventBatch.from_rows([{"name": "m"}], names).keys(0)
-    with pytest.raises(SchemaError, match="'name' is string, which has no numbers to bound cells with"):
+    with refused(SchemaError, "name", "string"):
         from_cells(events, packed, CellGrid(names, ("name",), (edges,)))

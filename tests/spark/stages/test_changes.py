@@ -18,6 +18,7 @@ from narrowcast.spark.spark_errors import plainly
 from narrowcast.spark.stages.changes import from_changes, instant_of
 from narrowcast.spark.stages.interest_collection import to_interest
 from narrowcast.workloads.feeds import Feeds
+from support.errors import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -208,32 +209,32 @@ def test_bad_rows_are_set_aside_by_ingest(spark: SparkSession, tmp_path: Path) -
 
 @spark_only
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "shown"),
     [
-        ((1, "ann", "x", "leave"), "an action of changes is leave; use subscribe or unsubscribe"),
-        ((1, None, "x", "+"), "column 'subscriber' of changes has a null; remove such rows"),
-        ((1, "ann", None, "+"), "column 'flow' of changes has a null; remove such rows"),
+        ((1, "ann", "x", "leave"), ("leave", "changes")),
+        ((1, None, "x", "+"), ("subscriber", "changes", "null")),
+        ((1, "ann", None, "+"), ("flow", "changes", "null")),
     ],
 )
-def test_bad_rows_that_nobody_set_aside_end_the_job(
-    frame: Callable[[pa.Table], DataFrame], row: tuple[Any, ...], said: str
+def test_bad_rows_that_were_not_rejected_fail_the_job(
+    frame: Callable[[pa.Table], DataFrame], row: tuple[Any, ...], shown: tuple[str, ...]
 ) -> None:
     found = from_changes(frame(log((0, "bob", "y", "+"), row)))
-    with pytest.raises(JobError, match=said), plainly("count"):
+    with refused(JobError, *shown), plainly("count"):
         found.interests.count()
 
 
 @spark_only
 def test_tables_that_do_not_fit(frame: Callable[[pa.Table], DataFrame]) -> None:
     changes = frame(log((0, "bob", "y", "+")))
-    with pytest.raises(TableError, match="subscriber is string in changes and bigint in interests; labels"):
+    with refused(TableError, "string in changes", "bigint in interests", parameter="subscriber"):
         from_changes(changes, frame(pa.table({"subscriber": [1], "flow": ["y"]})))
-    with pytest.raises(TableError, match="flow is string in changes and bigint in rates; labels"):
+    with refused(TableError, "string in changes", "bigint in rates", parameter="flow"):
         from_changes(changes, rates=frame(pa.table({"flow": [1], "rate": [1.0]})))
-    with pytest.raises(TableError, match="changes has no column 'action'; its columns: 'time', "):
+    with refused(TableError, "changes", "'time', ", parameter="action"):
         from_changes(changes.drop("action"))
     null = frame(log((0, "bob", "y", "+")).set_column(0, "time", pa.nulls(1, pa.timestamp("us", "UTC"))))
-    with pytest.raises(JobError, match="column 'time' of changes has a null"), plainly("count"):
+    with refused(JobError, "time", "changes", "null"), plainly("count"):
         from_changes(null).interests.count()
 
 
@@ -244,8 +245,8 @@ def test_moments() -> None:
     assert instant_of(wanted.replace(tzinfo=None)) == instant_of(wanted.timestamp()) == wanted
     assert instant_of("2026-11-16") == instant_of(date(2026, 11, 16)) == wanted - timedelta(hours=8)
     for wrong in ("noon", "2026-13-01", ""):
-        with pytest.raises(ParameterError, match=f"until is '{wrong}'; give a time such as"):
+        with refused(ParameterError, parameter="until", value=wrong):
             instant_of(wrong)
     for beyond in (1e12, float("nan"), float("inf")):
-        with pytest.raises(ParameterError, match="give a time within the years 1 to 9999"):
+        with refused(ParameterError, beyond, parameter="until"):
             instant_of(beyond)

@@ -18,6 +18,7 @@ from narrowcast.spark.stages.compare import ComparedMethod, Comparison, compare
 from narrowcast.spark.stages.interest import InterestFrames
 from narrowcast.spark.stages.network import NetworkTables
 from narrowcast.spark.stages.planner_trial import trials
+from support.errors import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,7 +148,7 @@ def test_the_table_has_a_row_for_each() -> None:
     assert table.schema.field("asked").type == pa.int64()
     said = table.to_pylist()[-1]
     assert said["method"] == "mst"
-    assert said["problem"] == "top is 0; give a whole number of at least 1"
+    assert "top=0" in said["problem"]
     assert said["waste"] is said["seconds"] is said["channels"] is None
     assert found.to_dict()["rows"][0]["problem"] is None
     assert table["improvement_pct"].null_count == table.num_rows, "there is no network"
@@ -161,28 +162,27 @@ def test_parameters_go_to_the_methods_that_have_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "shown"),
     [
-        ({"channels": 0}, "channels is 0; give a whole number of at least 1"),
-        ({"channels": []}, r"channels is \[\]; give one number, or several that differ"),
-        ({"channels": [2, 2]}, r"channels is \[2, 2\]; give one number, or several that differ"),
-        ({"methods": ["msst"]}, "unknown method 'msst'; did you mean 'mst'"),
-        ({"params": {"topp": 1}}, "no method compared has a parameter 'topp'; they have: .*distance, "),
-        (
-            {"params": {"topology": 1}},
-            "topology is among the parameters of methods; give it as topology itself",
-        ),
-        ({"costs": ["network"]}, "cost 'network' needs topology; give it, or leave the cost out"),
-        ({"costs": []}, "there is no cost to compare by"),
-        ({"network": NetworkTables(nc.Topology([0], [1], [1.0], nodes=["a", "b"]))}, "'c' has no location"),
+        ({"channels": 0}, ("channels", 0)),
+        ({"channels": []}, ("channels", [])),
+        ({"channels": [2, 2]}, ("channels", [2, 2])),
+        ({"methods": ["msst"]}, ("msst", "mst")),
+        ({"params": {"topp": 1}}, ("topp", "distance, ")),
+        ({"params": {"topology": 1}}, ("topology",)),
+        ({"costs": ["network"]}, ("network", "topology")),
+        ({"costs": []}, ("costs",)),
+        ({"network": NetworkTables(nc.Topology([0], [1], [1.0], nodes=["a", "b"]))}, ("'c'",)),
         (
             {"network": NetworkTables(nc.Topology([0, 2, 4], [1, 3, 5], [1.0] * 3, nodes=list("abcdef")))},
-            "cannot be reached from .*; add a link",
+            ("reached", "link"),
         ),
     ],
 )
-def test_what_is_wrong_for_all_ends_it(given: dict[str, object], said: str) -> None:
-    with pytest.raises(ParameterError, match=said):
+def test_an_error_that_affects_all_methods_is_raised(
+    given: dict[str, object], shown: tuple[object, ...]
+) -> None:
+    with refused(ParameterError, *shown):
         compare(INTEREST, **{"channels": 2, **given})  # type: ignore[arg-type]
 
 
@@ -249,10 +249,10 @@ def test_who_wants_nothing_may_be_nowhere() -> None:
 def test_what_fails_does_not_end_the_rest(own: ModuleType) -> None:
     planners = [own.Killed(), own.Broken(), own.Greedy(), own.Unfair(), own.Large(), nc.Broadcast()]
     killed, broken, greedy, unfair, large, plain = trials(INTEREST, planners)
-    assert killed.problem == "its process was ended by signal 9, perhaps for its memory"
+    assert "signal 9" in killed.problem
     assert broken.problem == "ZeroDivisionError: no"
-    assert greedy.problem == "it takes more memory than there is"
-    assert f"{INTEREST.n_wants} of {INTEREST.n_wants} wanted pairs are not served" in unfair.problem
+    assert "memory" in greedy.problem
+    assert f"{INTEREST.n_wants} of {INTEREST.n_wants}" in unfair.problem
     assert large.megabytes is not None
     assert plain.megabytes is not None
     assert 79 < large.megabytes - plain.megabytes < 90, "what numpy takes is seen, in 10**6 bytes"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from narrowcast import EventBatch, Scan, Schema, SubscriptionSet, compile_filters
 from narrowcast.spark.stages.compile import compile_subscriptions, owners, pack, packed, unpack, unpack_all
-from narrowcast.spark.stages.event_scan import needed
+from narrowcast.spark.stages.event_scan import select_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -161,11 +161,11 @@ def test_only_needed_columns_are_sent(spark: SparkSession) -> None:
             {"event_id": [1], "Price": [1.0], "a.b": [2], "ti`ck": [3], "other": [4], "side": [{"name": "x"}]}
         )
     )
-    sent, names = needed(events, ["price", "A"])
+    sent, names = select_columns(events, ["price", "A"])
     assert names == ["event_id", "Price", "a.b"]
     assert sent.columns == ["c0", "c1", "c2"]
     assert sent.first() == (1, 1.0, 2)
-    sent, names = needed(events, ["ti`ck", "side.name"])
+    sent, names = select_columns(events, ["ti`ck", "side.name"])
     assert names == ["event_id", "ti`ck", "side"]
     assert sent.select("c0", "c1").first() == (1, 3)
-    assert needed(events, [])[1] == ["event_id"]
+    assert select_columns(events, [])[1] == ["event_id"]

@@ -124,10 +124,10 @@ def test_what_matches_meets_in_one_slice(
 LIMITED = """
 from functools import partial
 from narrowcast.spark import session
-from narrowcast.spark.stages.event_scan import _renamed
+from narrowcast.spark.stages.event_scan import _through_java
 
 with session("local[2,4]", {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}) as spark:
-    work = partial(_renamed, work=iter, names=["id"])
+    work = partial(_through_java, work=iter, names=["id"])
     for _ in range(3):
         print(len(spark.range(0, 2_000_000, 1, 4).mapInArrow(work, "id bigint").take(2)))
 """

@@ -18,8 +18,9 @@ from narrowcast.spark.stages import bounding_boxes
 from narrowcast.spark.stages.compile import pack
 from narrowcast.spark.stages.evaluate import false_positives_by_subscription
 from narrowcast.spark.stages.interest import from_matches
-from narrowcast.spark.stages.ownership import bring_owners, check_by, gathered
+from narrowcast.spark.stages.ownership import bring_owners, check_by, plan_by_subscriber
 from narrowcast.spark.stages.plan_inputs import PlanInputs
+from support.errors import refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,26 +38,22 @@ def test_methods_that_cluster_subscribers() -> None:
     others = [name for name in PLANNERS if name not in clusters]
     for method in others:
         check_by("subscriber", method, FILTERS, channels=3)
-        with pytest.raises(ParameterError, match=f"method '{method}' puts flows into channels; take one"):
+        with refused(ParameterError, f"'{method}'", "direct", parameter="by", value="subscription"):
             check_by("subscription", method, FILTERS, channels=3)
 
 
 @pytest.mark.parametrize(
-    ("by", "inputs", "message"),
+    ("by", "inputs", "shown"),
     [
-        ("peer", FILTERS, "--by is 'peer'; use one of subscriber, subscription"),
-        ("subscription", PlanInputs(interests="i"), "needs filters, and --interests has none; give --subscr"),
-        ("subscription", PlanInputs(changes="c"), "needs filters, and --changes has none"),
-        ("subscription", PlanInputs(state="s"), "needs filters, and --state has none"),
-        (
-            "subscription",
-            PlanInputs(subscriptions="s", events="e", flows="cells"),
-            "goes by the events that each matches, and --flows is cells; leave one out",
-        ),
+        ("peer", FILTERS, "subscriber, subscription"),
+        ("subscription", PlanInputs(interests="i"), "interests"),
+        ("subscription", PlanInputs(changes="c"), "changes"),
+        ("subscription", PlanInputs(state="s"), "state"),
+        ("subscription", PlanInputs(subscriptions="s", events="e", flows="cells"), "cells"),
     ],
 )
-def test_what_is_refused(by: str, inputs: PlanInputs, message: str) -> None:
-    with pytest.raises(ParameterError, match=message):
+def test_what_is_refused(by: str, inputs: PlanInputs, shown: str) -> None:
+    with refused(ParameterError, shown, by, parameter="by", value=by):
         check_by(by, "direct", inputs, channels=3)
 
 
@@ -79,7 +76,7 @@ def test_plans_on_the_driver_and_on_spark(spark: SparkSession) -> None:
     )
     plans = {}
     for limit, path in ((1000, "driver"), (1, "spark")):
-        planned = gathered(finer, make_plan(finer, "direct", channels=4, limit=limit))
+        planned = plan_by_subscriber(finer, make_plan(finer, "direct", channels=4, limit=limit))
         plan = plans[path] = planned.plan
         assert planned.path == path
         assert plan.subscriptions is not None
@@ -101,9 +98,9 @@ def test_a_box_for_each_subscription() -> None:
     filters = {"subscription_id": [7, 3], "subscriber": ["ann"] * 2, "filter": ["x > 1 AND x <= 2", "x > 5"]}
     payload = pack(nc.compile_filters(schema, pa.table(filters), strict=True).subscriptions)
     batch = pa.RecordBatch.from_pydict({"payload": pa.array([payload], pa.binary())})
-    [each] = bounding_boxes._around(iter([batch]), schema, [0], "subscription")
+    [each] = bounding_boxes._bounds(iter([batch]), schema, [0], "subscription")
     assert each.to_pydict() == {"subscriber": ["7", "3"], "lo0": [1.0, 5.0], "hi0": [2.0, float("inf")]}
-    [whole] = bounding_boxes._around(iter([batch]), schema, [0], "subscriber")
+    [whole] = bounding_boxes._bounds(iter([batch]), schema, [0], "subscriber")
     assert whole.to_pydict() == {"subscriber": ["ann"], "lo0": [1.0], "hi0": [float("inf")]}
 
 
@@ -113,5 +110,5 @@ def test_owners_on_the_driver(spark: SparkSession) -> None:
     frame = spark.createDataFrame(rows, "subscription_id bigint, subscriber string")
     ids, names = bring_owners(frame)
     assert (ids.tolist(), names.to_pylist()) == ([3, 5, 7], ["ann", "ann", "bob"])
-    with pytest.raises(TableError, match="subscription_id 5 is used twice; give each its own"):
+    with refused(TableError, 5, parameter="subscription_id", value=5):
         bring_owners(frame.unionByName(spark.createDataFrame([(5, "cid")], frame.schema)))

@@ -23,8 +23,9 @@ from narrowcast.routing import RouteMethod
 from narrowcast.routing.replay import EventReplay
 from narrowcast.routing.router_parameters import router_maker
 from narrowcast.spark.stages.delivery_results import PlanWithRouter, ReplayResult
-from narrowcast.spark.stages.network import NOWHERE, NetworkTables
+from narrowcast.spark.stages.network import NO_NETWORK, NetworkTables
 from narrowcast.spark.stages.replay import cells_of, drawn_publishers, exact_parts, replay
+from support.errors import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +54,7 @@ class Case:
 
     @property
     def tables(self) -> NetworkTables:
-        return NetworkTables(LINKS, PLACES) if self.on_network else NOWHERE
+        return NetworkTables(LINKS, PLACES) if self.on_network else NO_NETWORK
 
     def frames(self, spark: SparkSession, partitions: int) -> tuple[DataFrame, DataFrame, DataFrame]:
         rows = list(self.matches.items())
@@ -135,7 +136,16 @@ def locally(case: Case) -> dict[str, float]:
     network = nc.Network(**case.tables.given) if case.on_network else None
     router = router_maker(case.router)(network)
     flows = plan.flows.to_pylist()
-    terms = ("cost", "channel", "received", "direct", "wasted", "outside", "false_positives", "finer")
+    terms = (
+        "cost",
+        "channel",
+        "received",
+        "direct",
+        "wasted",
+        "outside",
+        "false_positives",
+        "subscription_false_positives",
+    )
     found = dict.fromkeys(terms, 0.0)
     ends: dict[str, list[float]] = {"unicast": [], "ideal": [], "broadcast": []}
     costs = []
@@ -177,7 +187,7 @@ def locally(case: Case) -> dict[str, float]:
         come = {i for i, s in enumerate(owner) if s in got}
         if plan.subscriptions is not None and not at_once:
             come = {i for i, channel in placed.items() if groups[channel] in used}
-        found["finer"] += len(come - which)
+        found["subscription_false_positives"] += len(come - which)
         found["outside"] += case.flow_space == "cells" and (flow < 0 or not carries[flow].any())
         if publisher is None:
             assert costs[-1] == copies + len(sent.unicast[0])
@@ -217,14 +227,14 @@ def test_a_worker_alone_equals_a_loop_over_the_events(case: Case, block: int) ->
         assert mine == pytest.approx(value, rel=1e-12), name
     everybody, said = found.baselines["broadcast"], found.plans["mine"].to_dict()
     matched = sum(len([i for i in ids if i < len(OWNER)]) for ids in case.matches.values())
-    assert (everybody.false_positives, everybody.finer) == (
+    assert (everybody.false_positives, everybody.subscription_false_positives) == (
         len(PEOPLE) * found.n_events - found.n_wanted,
         len(OWNER) * found.n_events - matched,
     )
     n = max(1, found.n_events)
     assert said["false_positives_per_event"] == {
         "subscriber": expected["false_positives"] / n,
-        "subscription": expected["finer"] / n,
+        "subscription": expected["subscription_false_positives"] / n,
     }
 
 
@@ -326,12 +336,12 @@ def test_nothing_to_send(spark: SparkSession) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_somebody_who_is_nowhere(spark: SparkSession) -> None:
+def test_subscribers_without_a_node(spark: SparkSession) -> None:
     plan = nc.ChannelPlan([[1]], [[1]], subscribers=["zoe"], flows=[1])
     case = Case({1: [0]}, {1: 1}, plan, "threshold", "cells", on_network=True)
-    with pytest.raises(ParameterError, match="subscriber 'zoe' has no row in locations"):
+    with refused(ParameterError, "'zoe'", "locations"):
         case.on_spark(spark)
-    # Who wants nothing may be nowhere, in the plan or not.
+    # A subscriber without interest need not have a node, in the plan or not.
     plan = nc.ChannelPlan([[1]], [[1], [0]], subscribers=["a", "zoe"], flows=[1])
     matched, people, cells = replace(case, plan=plan).frames(spark, 1)
     people = people.unionByName(spark.createDataFrame([(99, "yan")], people.schema))
@@ -342,7 +352,7 @@ def test_somebody_who_is_nowhere(spark: SparkSession) -> None:
 
     assert sent(matched).baselines["unicast"].direct == 1
     wanting = spark.createDataFrame([(1, [0, 99])], matched.schema)
-    with pytest.raises(ParameterError, match="'yan' wants events and is nowhere; give its node in locations"):
+    with refused(ParameterError, parameter="locations", value="yan"):
         sent(wanting)
 
 

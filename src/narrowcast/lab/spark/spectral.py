@@ -84,7 +84,7 @@ def spectral_clusters(
     with plainly("gather what subscribers want"):
         flows, rate = flows_of(frames)
         shipped = context.broadcast(flows)
-        rows = rows_of(frames, shipped, everybody=True).persist(StorageLevel.MEMORY_AND_DISK)
+        rows = rows_of(frames, shipped, all_subscribers=True).persist(StorageLevel.MEMORY_AND_DISK)
         n, n_some, pairs = _sizes(rows, planner.history)
     n_clusters = min(planner.channels, n)
     levels: SpectralLevels | None = None

@@ -1,4 +1,4 @@
-"""What each subscriber wants as one row of Spark's, with flows as numbers."""
+"""The interest of each subscriber as one row of a Spark table, with flows as numbers."""
 
 from __future__ import annotations
 
@@ -30,59 +30,64 @@ if TYPE_CHECKING:
     Doubles: TypeAlias = NDArray[np.float64]
     Ints: TypeAlias = NDArray[np.int64]
 
-#: Parts of all hashes, of which some are a sample.
+#: Number of equal ranges of hash values; a sample consists of the rows in some of them.
 _PARTS = 1 << 20
 
 
 def flows_of(frames: InterestFrames) -> tuple[Labels, Doubles]:
-    """Return all flows, in the order of their labels, and the rate of each."""
-    # Histories know which flows they have, and so do the rates made from them.
+    """Return the labels of all flows in ascending order, and the rate of each."""
+    # The rates of histories list exactly their flows, and are cheaper to read than the pairs.
     known = frames.interests if frames.histories is None else frames.rates
     wanted = labels_in(known.select("flow").distinct().toArrow(), "flow", "interests")
-    nobody = pa.table({"subscriber": pa.array([], pa.int64()), "flow": wanted.slice(0, 0)})
-    rated = Interest.from_tables(nobody, frames.rates.select("flow", "rate").toArrow())
+    no_pairs = pa.table({"subscriber": pa.array([], pa.int64()), "flow": wanted.slice(0, 0)})
+    rated = Interest.from_tables(no_pairs, frames.rates.select("flow", "rate").toArrow())
     flows, [place, _] = encode("flow", rated.flows, wanted)
     rate = np.ones(len(flows))
     rate[place] = rated.rate
     return flows, rate
 
 
-def rates_of(plan: ChannelPlan, flows: Labels, rate: Doubles) -> Interest:
-    """Return a plan's flows with their rates, and no subscribers, given the rates of all flows."""
+def interest_without_subscribers(plan: ChannelPlan, flows: Labels, rate: Doubles) -> Interest:
+    """Return an interest with the plan's flows and their rates, but no subscribers.
+
+    `flows` and `rate` are the labels and rates of all flows.
+    """
     place = pc.index_in(plan.flows, value_set=flows).to_numpy()
     return Interest(np.zeros((0, len(place))), rate[place], flows=plan.flows)
 
 
-def rows_of(frames: InterestFrames, flows: Broadcast[Labels], *, everybody: bool = False) -> DataFrame:
-    """Return `subscriber` and `flows`, the numbers of what they want, ascending, with a hash of these.
+def rows_of(frames: InterestFrames, flows: Broadcast[Labels], *, all_subscribers: bool = False) -> DataFrame:
+    """Return the interest of each subscriber as one row.
+
+    Its columns are `subscriber`, `flows` (ascending numbers of the wanted flows) and `hash` (of `flows`).
 
     Parameters
     ----------
     frames
-        Who wants what.
+        The interest as Spark tables.
     flows
-        All flows, numbered by their places.
-    everybody
-        Whether those have a row, too, who want none of the flows, where the frames know of such.
+        Labels of all flows; a flow's number is its position here.
+    all_subscribers
+        Whether to include subscribers without interest, if the frames list them.
     """
     from pyspark.sql import functions as sf
 
     if frames.histories is not None:
         packed = frames.histories.rows(flows)
-        return packed if everybody else packed.where(sf.size("flows") > 0)
+        return packed if all_subscribers else packed.where(sf.size("flows") > 0)
     pairs = frames.interests.select("subscriber", "flow")
     kind = pairs.schema["subscriber"].dataType.simpleString()
-    numbered = pairs.mapInArrow(partial(_numbered, flows=flows), f"subscriber {kind}, flow int")
+    numbered = pairs.mapInArrow(partial(_number_flows, flows=flows), f"subscriber {kind}, flow int")
     lists = numbered.groupBy("subscriber").agg(sf.sort_array(sf.collect_list("flow")).alias("flows"))
-    if everybody and frames.subscribers is not None:
-        nothing = sf.array().cast("array<int>")
+    if all_subscribers and frames.subscribers is not None:
+        empty = sf.array().cast("array<int>")
         lists = frames.subscribers.join(lists, "subscriber", "left")
-        lists = lists.withColumn("flows", sf.coalesce("flows", nothing))
+        lists = lists.withColumn("flows", sf.coalesce("flows", empty))
     return lists.select("subscriber", "flows", sf.xxhash64("flows").alias("hash"))
 
 
-def _numbered(batches: Iterator[pa.RecordBatch], flows: Broadcast[Labels]) -> Iterator[pa.RecordBatch]:
-    """Yield wanted pairs with the number of the flow."""
+def _number_flows(batches: Iterator[pa.RecordBatch], flows: Broadcast[Labels]) -> Iterator[pa.RecordBatch]:
+    """Replace the flow labels of wanted pairs by flow numbers."""
     known = flows.value
     for table in chunks(batches):
         flow = pc.index_in(labels_in(table, "flow", "interests").cast(known.type), value_set=known)
@@ -90,7 +95,7 @@ def _numbered(batches: Iterator[pa.RecordBatch], flows: Broadcast[Labels]) -> It
 
 
 def size_of(rows: DataFrame) -> tuple[int, int]:
-    """Return how many rows and how many wanted pairs there are."""
+    """Return the number of rows, and of wanted pairs in them."""
     from pyspark.sql import functions as sf
 
     [found] = rows.agg(sf.count("*").alias("n"), sf.sum(sf.size("flows")).alias("pairs")).collect()
@@ -98,30 +103,43 @@ def size_of(rows: DataFrame) -> tuple[int, int]:
 
 
 def sample_of(rows: DataFrame, share: float, rate: Doubles) -> Interest:
-    """Bring about a share of the rows to the driver, by the hash of what they want: the same again."""
+    """Collect approximately a share of the rows on the driver, chosen by hash and hence reproducible.
+
+    Parameters
+    ----------
+    rows
+        The result of `rows_of`.
+    share
+        Share of the rows, between 0 and 1.
+    rate
+        Rates of all flows.
+    """
     from pyspark.sql import functions as sf
 
     parts = max(1, int(_PARTS * min(1.0, share)))
-    some = rows.where(sf.pmod("hash", sf.lit(_PARTS)) < parts)
-    lists = some.select("flows").toArrow()["flows"].combine_chunks()
+    sample = rows.where(sf.pmod("hash", sf.lit(_PARTS)) < parts)
+    lists = sample.select("flows").toArrow()["flows"].combine_chunks()
     n = len(lists)
     row = np.repeat(np.arange(n), lists.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64))
     return Interest(relation_of(row, lists.flatten(), (n, len(rate))), rate)
 
 
 def flows_in(table: pa.Table) -> pa.ChunkedArray:
-    """Return the column `flows` as workers hand it on: Spark tells lists that may have nulls from others."""
+    """Return the column `flows` with the type that Spark requires of a worker's result.
+
+    Arrow's types of lists with and without nulls in them differ, and Spark refuses the wrong one.
+    """
     return table["flows"].cast(pa.list_(pa.field("element", pa.int32())))
 
 
 def wants_in(table: pa.Table, n_flows: int) -> Relation:
-    """Return the column `flows` as rows x flows."""
+    """Return the column `flows` as a sparse boolean matrix of rows x flows."""
     start, index = lists_of(table)
     return relation(csr_array((np.ones(len(index), np.bool_), index, start), shape=(len(start) - 1, n_flows)))
 
 
 def lists_of(table: pa.Table) -> tuple[Ints, NDArray[np.int32]]:
-    """Return the column `flows` as kernels take it: where each list begins, and all of them in one."""
+    """Return the column `flows` as arrays for kernels: the start of each list, and all lists concatenated."""
     lists = table["flows"].combine_chunks()
     start = lists.offsets.to_numpy().astype(np.int64)
     return start - start[0], np.array(lists.flatten().to_numpy(zero_copy_only=False), np.int32)

@@ -1,7 +1,7 @@
-"""The executor of `cover` on Spark, for an interest that is too large for the driver.
+"""The executor of the planner `cover` on Spark, for an interest that is too large for the driver.
 
-What each subscriber wants is one row of a Spark table, and stays there. Workers let subscribers choose
-clusters and count; only counts come to the driver. The choice, the counts and the loop are in
+The interest of each subscriber is one row of a Spark table, and is not collected. Workers let subscribers
+choose clusters, and only counts of the choices reach the driver. The choice, the counts and the loop are in
 `narrowcast.planning.topics.cover_rounds`.
 """
 
@@ -27,7 +27,14 @@ from narrowcast.planning.topics.cover_rounds import (
     counts_of,
 )
 from narrowcast.spark.arrow_batches import chunks
-from narrowcast.spark.planning.interest_rows import flows_of, lists_of, rates_of, rows_of, sample_of, size_of
+from narrowcast.spark.planning.interest_rows import (
+    flows_of,
+    interest_without_subscribers,
+    lists_of,
+    rows_of,
+    sample_of,
+    size_of,
+)
 from narrowcast.spark.planning.large_planner import LargePlan
 from narrowcast.spark.spark_errors import plainly
 
@@ -53,18 +60,18 @@ _COUNTED = "what int, cluster int, flow int, n bigint"
 
 @dataclass(frozen=True, slots=True)
 class CoverPlan:
-    """A plan whose listeners are in Spark's tables.
+    """A plan whose memberships are Spark tables.
 
     Parameters
     ----------
     carries, channels
-        As `ChannelPlan.to_tables` gives them.
+        The tables of flows and of channels, as in `ChannelPlan.to_tables`.
     listens, unicast
-        Likewise: `subscriber` and `channel`, `subscriber` and `flow`. They are there as long as the block.
+        Spark tables `subscriber`, `channel` and `subscriber`, `flow`; valid within the block of `plan_cover`.
     cost
-        The overall cost.
+        The cost `overall`.
     flows, rate
-        All flows, and their rates.
+        Labels and rates of all flows.
     """
 
     carries: pa.Table
@@ -76,62 +83,63 @@ class CoverPlan:
     rate: Doubles
 
     def plan(self) -> ChannelPlan:
-        """Bring the plan to the driver."""
+        """Collect the plan on the driver."""
         with plainly("bring the plan to the driver"):
             tables = self.listens.toArrow(), self.unicast.toArrow()
         return ChannelPlan.from_tables(self.carries, *tables, n_channels=self.channels.num_rows)
 
     def interest(self, plan: ChannelPlan) -> Interest:
-        """Return the plan's flows with their rates, and nobody who wants them."""
-        return rates_of(plan, self.flows, self.rate)
+        """Return an interest with the plan's flows and their rates, but no subscribers."""
+        return interest_without_subscribers(plan, self.flows, self.rate)
 
 
 @contextmanager
-def covered(
+def plan_cover(
     frames: InterestFrames,
     planner: Cover,
     *,
     limit: int,
     rounds: int = ROUNDS,
-    say: Progress | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[CoverPlan]:
-    """Plan for an interest where it is; its tables are kept for the length of a block.
+    """Plan by `cover` on Spark; the result's tables are valid within the block.
 
     Parameters
     ----------
     frames
-        Who wants what, and the rates.
+        The interest as Spark tables.
     planner
-        What plans the sample, and says what to plan for: costs in proportion. It gets half of its seconds.
+        The planner, which has the costs and the time limit. It plans a sample on the driver first, in at most
+        half of its time limit.
     limit
-        The most wanted pairs of the sample, about.
+        Approximate maximum of wanted pairs in the sample.
     rounds
-        The most rounds in which everybody chooses.
-    say
-        Called after each round with its number and the least cost so far; 0 is without any clusters.
+        Maximum number of rounds in which all subscribers choose clusters.
+    progress
+        Called after each round with its number and the lowest cost so far; round 0 is without clusters.
     """
     from pyspark import StorageLevel
 
     end = np.inf if planner.seconds is None else time.monotonic() + planner.seconds
     model = planner.model()
-    with plainly("gather what subscribers want"):
+    with plainly("group the interest by subscriber"):
         flows, rate = flows_of(frames)
-        shipped = frames.interests.sparkSession.sparkContext.broadcast(flows)
-        rows = rows_of(frames, shipped).persist(StorageLevel.MEMORY_AND_DISK)
+        shared_flows = frames.interests.sparkSession.sparkContext.broadcast(flows)
+        rows = rows_of(frames, shared_flows).persist(StorageLevel.MEMORY_AND_DISK)
     job = _Job(rows)
-    nothing = CandidateClusters.none(model, rate * model.interval)
-    sampled = partial(_sampled, rows, rate, planner, limit)
+    no_clusters = CandidateClusters.none(model, rate * model.interval)
+    plan_sample = partial(_plan_sample, rows, rate, planner, limit)
     try:
-        found = choose_in_rounds(job.count, nothing, sampled, rounds=rounds, end=end, say=say)
+        found = choose_in_rounds(job.count, no_clusters, plan_sample, rounds=rounds, end=end, say=progress)
         yield job.result(found, planner.channels, flows, rate)
     finally:
         job.close()
         rows.unpersist()
-        shipped.destroy()
+        shared_flows.destroy()
 
 
-def _sampled(rows: DataFrame, rate: Doubles, planner: Cover, limit: int) -> CandidateClusters:
-    """Return the clusters that are best for some of the subscribers, by the hash of what they want."""
+def _plan_sample(rows: DataFrame, rate: Doubles, planner: Cover, limit: int) -> CandidateClusters:
+    """Plan a sample of the subscribers on the driver, and return its clusters as candidates."""
     with plainly("bring a sample to the driver"):
         n, pairs = size_of(rows)
         interest = sample_of(rows, limit / max(1, pairs), rate)
@@ -139,36 +147,36 @@ def _sampled(rows: DataFrame, rate: Doubles, planner: Cover, limit: int) -> Cand
 
 
 class _Job:
-    """Subscribers in Spark's rows."""
+    """The choices of all subscribers, computed from their rows on Spark."""
 
     def __init__(self, rows: DataFrame) -> None:
         self._rows = rows
-        self._shipped: list[Broadcast[Any]] = []
+        self._broadcasts: list[Broadcast[Any]] = []
 
-    def _ship(self, value: Any) -> Broadcast[Any]:
-        self._shipped.append(self._rows.sparkSession.sparkContext.broadcast(value))
-        return self._shipped[-1]
+    def _broadcast(self, value: Any) -> Broadcast[Any]:
+        self._broadcasts.append(self._rows.sparkSession.sparkContext.broadcast(value))
+        return self._broadcasts[-1]
 
     def close(self) -> None:
-        """Take back what was sent to workers."""
-        for each in self._shipped:
+        """Destroy the broadcast variables."""
+        for each in self._broadcasts:
             each.destroy()
 
     def count(self, candidates: CandidateClusters, turn: int) -> ChoiceCounts:
-        """Let all subscribers choose, and count."""
+        """Let all subscribers choose among candidate clusters, and count the choices."""
         from pyspark.sql import functions as sf
 
         counts = self._rows.select("flows").mapInArrow(
-            partial(_counted, candidates=self._ship(candidates), turn=turn), _COUNTED
+            partial(_count, candidates=self._broadcast(candidates), turn=turn), _COUNTED
         )
         summed = counts.groupBy("what", "cluster", "flow").agg(sf.sum("n").alias("n"))
-        # What one alone would have of a cluster never pays, and there is a lot of it.
-        with plainly("let subscribers choose"):
+        # Drop `FREE` counts of 1: what a single subscriber would gain never pays, and there are many of these.
+        with plainly("count the choices of subscribers"):
             table = summed.where((sf.col("what") != FREE) | (sf.col("n") > 1)).toArrow()
         return ChoiceCounts.merged(table, candidates.n, len(candidates.frequency))
 
     def result(self, found: ChosenClusters, channels: int | None, flows: Labels, rate: Doubles) -> CoverPlan:
-        """Return the plan of the best clusters."""
+        """Return the plan with the best clusters."""
         numbers = found.numbered(channels)
         carries = pa.table({"flow": flows.take(numbers.carried), "channel": numbers.carrier.astype(np.int32)})
         names = pa.table(
@@ -177,9 +185,9 @@ class _Job:
         kind = self._rows.schema["subscriber"].dataType.simpleString()
         label, of = ("bigint", pa.int64()) if pa.types.is_integer(flows.type) else ("string", pa.string())
         work = partial(
-            _listened,
-            candidates=self._ship(found.candidates),
-            numbers=self._ship((numbers.cluster, numbers.flow, flows.cast(of))),
+            _memberships,
+            candidates=self._broadcast(found.candidates),
+            numbers=self._broadcast((numbers.cluster, numbers.flow, flows.cast(of))),
         )
         rows = self._rows.select("subscriber", "flows")
         listens, unicast = (
@@ -189,43 +197,43 @@ class _Job:
         return CoverPlan(carries, names, listens, unicast, found.cost, flows, rate)
 
 
-def _chosen(
+def _choose(
     batches: Iterator[pa.RecordBatch], candidates: CandidateClusters
 ) -> Iterator[tuple[pa.Table, CoverState]]:
-    """Yield subscribers, many at a time, in the clusters that they choose."""
+    """Yield tables of subscribers with the clusters that they choose."""
     for table in chunks(batches, CHUNK):
         start, index = lists_of(table)
         yield table, candidates.choose((start, index, np.ones(table.num_rows, np.int64)))
 
 
-def _counted(
+def _count(
     batches: Iterator[pa.RecordBatch], candidates: Broadcast[CandidateClusters], turn: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield counts of what subscribers choose."""
-    for _, found in _chosen(batches, candidates.value):
+    """Count the choices of subscribers in a partition."""
+    for _, found in _choose(batches, candidates.value):
         yield from counts_of(found, turn).to_batches()
 
 
-def _listened(
+def _memberships(
     batches: Iterator[pa.RecordBatch],
     candidates: Broadcast[CandidateClusters],
     numbers: Broadcast[tuple[Any, Any, Labels]],
     by: str,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield pairs of subscriber and channel, or of subscriber and flow for what goes by unicast."""
+    """Yield pairs of subscriber and channel, or with ``by="flow"`` of subscriber and flow sent by unicast."""
     cluster, own, flows = numbers.value
-    for table, found in _chosen(batches, candidates.value):
-        (who, channel), (alone, flow) = found.served(cluster, own)
+    for table, found in _choose(batches, candidates.value):
+        (row, channel), (unicast_row, flow) = found.served(cluster, own)
         if by == "flow":
-            who, what = alone, flows.take(flow)
+            row, values = unicast_row, flows.take(flow)
         else:
-            what = pa.array(channel, pa.int32())
-        yield from pa.table({"subscriber": table["subscriber"].take(who), by: what}).to_batches()
+            values = pa.array(channel, pa.int32())
+        yield from pa.table({"subscriber": table["subscriber"].take(row), by: values}).to_batches()
 
 
 @dataclass(frozen=True, slots=True)
 class LargeCover:
-    """`cover` as one of `LARGE_PLANNERS`."""
+    """The planner `cover` on Spark, an entry of `LARGE_PLANNERS`."""
 
     planner: Cover
     parameters: ClassVar[tuple[str, ...]] = (
@@ -233,7 +241,7 @@ class LargeCover:
     )  # fmt: skip
 
     def plan(self, frames: InterestFrames, *, limit: int) -> LargePlan:
-        """Return a plan in which subscribers chose their clusters on Spark."""
-        with covered(frames, self.planner, limit=limit) as found:
+        """Plan on Spark: see `LargePlanner.plan`."""
+        with plan_cover(frames, self.planner, limit=limit) as found:
             plan = found.plan()
             return LargePlan(plan, found.interest(plan), costs={"overall": found.cost})

@@ -1,8 +1,9 @@
-"""The executor of `direct` on Spark, for an interest that is too large for the driver.
+"""The executor of the planner `direct` on Spark, for an interest that is too large for the driver.
 
-What each subscriber wants is one row of a Spark table, and stays there; rows are in portions by a hash, so
-that the plan does not depend on how tables are partitioned. The steps on each portion, and the loop, are in
-`narrowcast.planning.subscribers.direct_portions`; only tallies, which add up exactly, travel between rounds.
+The interest of each subscriber is one row of a Spark table, and is not collected. Rows are divided into
+portions by a hash, so that the plan does not depend on how tables are partitioned. The steps on each portion
+and the loop are in `narrowcast.planning.subscribers.direct_portions`; only counts, which add up exactly, are
+exchanged between rounds.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from narrowcast.planning.subscribers.direct_portions import ROUNDS, cluster_port
 from narrowcast.spark.planning.interest_rows import (
     flows_in,
     flows_of,
+    interest_without_subscribers,
     lists_of,
-    rates_of,
     rows_of,
     sample_of,
     size_of,
@@ -46,26 +47,26 @@ if TYPE_CHECKING:
 
     Doubles: TypeAlias = NDArray[np.float64]
 
-#: Subscribers of a portion, about.
+#: Approximate number of subscribers of a portion.
 PORTION = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class DirectPlan:
-    """A plan whose listeners are in one of Spark's tables.
+    """A plan whose memberships are a Spark table.
 
     Parameters
     ----------
     listens
-        `subscriber` and `channel`; it is there as long as the block.
+        Spark table `subscriber`, `channel`; valid within the block of `plan_direct`.
     tally
-        What all clusters have.
+        Number of members of each cluster, and of those that want each flow.
     flows, rate
-        All flows, and their rates.
+        Labels and rates of all flows.
     rounds
-        How many moved in each round, where there are rounds.
+        Number of subscribers that moved in each round.
     how
-        What it was made with, beside the planner's own parameters: for those who make it again.
+        Values needed to reproduce the plan, besides the planner's parameters.
     """
 
     listens: DataFrame
@@ -77,11 +78,11 @@ class DirectPlan:
 
     @property
     def cost(self) -> float:
-        """The messages per second that all clusters get."""
+        """Messages per second received by the members of all clusters."""
         return self.tally.cost(self.rate)
 
     def plan(self) -> ChannelPlan:
-        """Bring the plan to the driver."""
+        """Collect the plan on the driver."""
         flow, channel = np.nonzero(self.tally.count)
         carries = pa.table({"flow": self.flows.take(flow), "channel": channel.astype(np.int32)})
         with plainly("bring the plan to the driver"):
@@ -89,49 +90,50 @@ class DirectPlan:
         return ChannelPlan.from_tables(carries, listens, n_channels=len(self.tally.size))
 
     def interest(self, plan: ChannelPlan) -> Interest:
-        """Return the plan's flows with their rates, and nobody who wants them."""
-        return rates_of(plan, self.flows, self.rate)
+        """Return an interest with the plan's flows and their rates, but no subscribers."""
+        return interest_without_subscribers(plan, self.flows, self.rate)
 
 
 @contextmanager
-def clustered(
+def plan_direct(
     frames: InterestFrames,
     planner: Direct,
     *,
     limit: int,
     rounds: int = ROUNDS,
     portion: int = PORTION,
-    say: Progress | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[DirectPlan]:
-    """Plan for an interest where it is; its tables are kept for the length of a block.
+    """Plan by `direct` on Spark; the result's table is valid within the block.
 
     Parameters
     ----------
     frames
-        Who wants what, the rates, and everybody who is to be in a cluster.
+        The interest as Spark tables, with all subscribers to assign to clusters.
     planner
-        What clusters the sample, and says how many clusters there are, and how large they may be.
+        The planner, which has the number of clusters and their maximum size. It clusters a sample on the
+        driver first.
     limit
-        The most wanted pairs of the sample, about.
+        Approximate maximum of wanted pairs in the sample.
     rounds
-        The most rounds in which subscribers move as they cost; some come before, if there is more than the
-        sample.
+        Maximum number of rounds in which subscribers move to cheaper clusters. Additional rounds place the
+        subscribers that are not in the sample.
     portion
-        How many subscribers move by themselves in a round, about.
-    say
-        Called after each round with its number and the cost so far; 0 is before any move.
+        Approximate number of subscribers of a portion, which moves its subscribers independently of others.
+    progress
+        Called after each round with its number and the cost so far; round 0 is before any move.
     """
     from pyspark import StorageLevel
     from pyspark.sql import functions as sf
 
     context = frames.interests.sparkSession.sparkContext
-    with plainly("gather what subscribers want"):
+    with plainly("group the interest by subscriber"):
         flows, rate = flows_of(frames)
-        shipped = context.broadcast(flows)
-        rows = rows_of(frames, shipped, everybody=True).persist(StorageLevel.MEMORY_AND_DISK)
+        shared_flows = context.broadcast(flows)
+        rows = rows_of(frames, shared_flows, all_subscribers=True).persist(StorageLevel.MEMORY_AND_DISK)
         n, pairs = size_of(rows)
     n_portions = max(1, -(-n // portion))
-    # Who want the same may be many: they are told apart by their names.
+    # Hash the names, too: many subscribers can have the same interest, and would be in one portion.
     named = rows.withColumn("hash", sf.xxhash64("hash", "subscriber", sf.lit(planner.seed)))
     portions = sf.pmod(sf.xxhash64("hash"), sf.lit(n_portions)).cast("int")
     job = _Job(named.withColumn("portion", portions).withColumn("cluster", sf.lit(-1)))
@@ -140,37 +142,37 @@ def clustered(
             share = min(1.0, limit / max(1, pairs), planner.sample / max(1, n))
             sample = sample_of(named, share, rate)
         tally, moved = cluster_portions(
-            job.run, planner, sample, n, n_portions, sampled=share < 1, rounds=rounds, say=say
+            job.run, planner, sample, n, n_portions, sampled=share < 1, rounds=rounds, say=progress
         )
         how = {"portions": n_portions, "sampled": sample.n_subscribers, "rounds": len(moved)}
         yield DirectPlan(job.listens(), tally, flows, rate, moved, how)
     finally:
         job.close()
         rows.unpersist()
-        shipped.destroy()
+        shared_flows.destroy()
 
 
 class _Job:
-    """Subscribers in portions of Spark's rows, each with its cluster, -1 at first."""
+    """A Spark table of subscribers with their portion and cluster; the cluster is -1 at first."""
 
     def __init__(self, rows: DataFrame) -> None:
         kind = rows.schema["subscriber"].dataType.simpleString()
         self._shape = f"subscriber {kind}, flows array<int>, portion int, cluster int, moved boolean"
         self._placed = rows
-        self._shipped: list[Broadcast[Any]] = []
+        self._broadcasts: list[Broadcast[Any]] = []
 
     def run(self, step: PlacePortion | MovePortion) -> tuple[MemberCounts, int]:
-        """Run a step on every portion; return the clusters of all, and how many subscribers moved."""
+        """Run a step on every portion; return the counts of clusters, and the number of moved subscribers."""
         from pyspark import StorageLevel
 
         rows = self._placed.select("subscriber", "flows", "portion", "cluster")
-        shipped = rows.sparkSession.sparkContext.broadcast(step)
-        self._shipped.append(shipped)  # rows that are lost are made again, from the first round on
+        shared_step = rows.sparkSession.sparkContext.broadcast(step)
+        self._broadcasts.append(shared_step)  # needed until the end: Spark recomputes lost rows from round 0
 
-        def stepped(table: pa.Table) -> pa.Table:  # Spark looks at the signature, which a partial has not
-            return _stepped(table, shipped)
+        def run_step(table: pa.Table) -> pa.Table:  # not a partial: Spark inspects the function's signature
+            return _run_step(table, shared_step)
 
-        found = rows.groupBy("portion").applyInArrow(stepped, self._shape)
+        found = rows.groupBy("portion").applyInArrow(run_step, self._shape)
         found = found.persist(StorageLevel.MEMORY_AND_DISK)
         with plainly("cluster the subscribers"):
             tally = tally_of(found, *step.shape)
@@ -180,20 +182,20 @@ class _Job:
         return tally, moved
 
     def listens(self) -> DataFrame:
-        """Return `subscriber` and `channel`."""
+        """Return the memberships: `subscriber` and `channel`."""
         from pyspark.sql import functions as sf
 
         return self._placed.select("subscriber", sf.col("cluster").alias("channel"))
 
     def close(self) -> None:
-        """Let go of what was kept."""
+        """Release the persisted table and the broadcast variables."""
         self._placed.unpersist()
-        for each in self._shipped:
+        for each in self._broadcasts:
             each.destroy()
 
 
-def _stepped(table: pa.Table, step: Broadcast[PlacePortion | MovePortion]) -> pa.Table:
-    """Return the subscribers of a portion, in the order of their names, with their clusters."""
+def _run_step(table: pa.Table, step: Broadcast[PlacePortion | MovePortion]) -> pa.Table:
+    """Run a step on the subscribers of a portion, ordered by name, and return them with new clusters."""
     table = table.sort_by("subscriber")
     before = table["cluster"].to_numpy().astype(np.int64)
     cluster = step.value(lists_of(table), table["portion"][0].as_py(), before)
@@ -202,18 +204,21 @@ def _stepped(table: pa.Table, step: Broadcast[PlacePortion | MovePortion]) -> pa
 
 
 def tally_of(rows: DataFrame, n_flows: int, n_clusters: int) -> MemberCounts:
-    """Return what clusters have, given `flows` and `cluster` of everybody: counts of partitions add up."""
+    """Count the members of each cluster, and those that want each flow.
+
+    `rows` has the columns `flows` and `cluster`, one row for each subscriber.
+    """
     from pyspark.sql import functions as sf
 
     counts = rows.select("flows", "cluster").mapInArrow(
-        partial(_counted, n_flows=n_flows, n_clusters=n_clusters), "flow int, cluster int, n bigint"
+        partial(_count, n_flows=n_flows, n_clusters=n_clusters), "flow int, cluster int, n bigint"
     )
     summed = counts.groupBy("flow", "cluster").agg(sf.sum("n").alias("n")).toArrow()
     return MemberCounts.from_table(summed, (n_flows, n_clusters))
 
 
-def _counted(batches: Iterator[pa.RecordBatch], n_flows: int, n_clusters: int) -> Iterator[pa.RecordBatch]:
-    """Yield the tally of the rows of a partition, as a table."""
+def _count(batches: Iterator[pa.RecordBatch], n_flows: int, n_clusters: int) -> Iterator[pa.RecordBatch]:
+    """Yield the counts of a partition's rows as a table."""
     shape = n_flows, n_clusters
     tally = MemberCounts(np.zeros(shape, np.int32), np.zeros(n_clusters, np.int64))
     for batch in batches:
@@ -224,13 +229,13 @@ def _counted(batches: Iterator[pa.RecordBatch], n_flows: int, n_clusters: int) -
 
 @dataclass(frozen=True, slots=True)
 class LargeDirect:
-    """`direct` as one of `LARGE_PLANNERS`."""
+    """The planner `direct` on Spark, an entry of `LARGE_PLANNERS`."""
 
     planner: Direct
     parameters: ClassVar[tuple[str, ...]] = ("balance", "sample", "merged", "passes", "soft")
 
     def plan(self, frames: InterestFrames, *, limit: int) -> LargePlan:
-        """Return a plan in which subscribers moved between clusters on Spark."""
-        with clustered(frames, self.planner, limit=limit) as found:
+        """Plan on Spark: see `LargePlanner.plan`."""
+        with plan_direct(frames, self.planner, limit=limit) as found:
             plan = found.plan()
             return LargePlan(plan, found.interest(plan), how=found.how)

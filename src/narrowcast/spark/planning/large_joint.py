@@ -1,7 +1,8 @@
-"""The executor of `joint` on Spark, for an interest that is too large for the driver.
+"""The executor of the planner `joint` on Spark, for an interest that is too large for the driver.
 
-Kinds of flows stay in Spark's tables; see `packed`. Workers propose moves of them, and the driver has who is
-in which session and makes them. Both steps, and the loop, are in `narrowcast.planning.sessions.joint_rounds`.
+Kinds of flows (flows with equal sets of users) are in Spark tables: see `pack_interest`. Workers propose
+moves of kinds between sessions; the driver has the members of each session, and makes the moves. Both steps
+and the loop are in `narrowcast.planning.sessions.joint_rounds`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation_of
 from narrowcast.planning.sessions.joint_rounds import CHOICES, ROUNDS, MoveProposals, plan_in_rounds
 from narrowcast.spark.planning.large_planner import LargePlan
-from narrowcast.spark.planning.packed_interest import packed, points_of
+from narrowcast.spark.planning.packed_interest import pack_interest, points_of
 from narrowcast.spark.spark_errors import plainly
+from narrowcast.spark.stages.broadcast_variable import broadcast_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,25 +48,29 @@ def plan_packed(
     *,
     limit: int,
     rounds: int = ROUNDS,
-    tell: Progress | None = None,
+    progress: Progress | None = None,
 ) -> tuple[ChannelPlan, Interest]:
-    """Return the plan for a packed interest, and its flows with their rates: an interest of nobody.
+    """Plan for a packed interest.
+
+    Returns the plan, and an interest with its flows and their rates but no subscribers.
 
     Parameters
     ----------
     found
-        Kinds of flows.
+        The packed interest.
     planner
-        What plans the sample, and says what to plan for. It gets half of its seconds for that.
+        The planner, which has the costs and the time limit. It plans a sample on the driver first, in at most
+        half of its time limit.
     limit
-        The most users of kinds that the driver takes; a sample has as many, but a kind for each session.
+        Maximum number of users of kinds on the driver, and in the sample, which has at least one kind for
+        each session.
     rounds
-        The most rounds in which kinds are moved; with none, what does not fit the driver is only put in.
-    tell
-        Called after each round with its number and the cost; first, as round 0, when all kinds are put in.
+        Maximum number of rounds that move kinds; with 0, kinds outside the sample are inserted only.
+    progress
+        Called after each round with its number and the cost; round 0 is when all kinds are inserted.
     """
-    propose = partial(_proposed, found=found)
-    levels = plan_in_rounds(found, propose, planner, limit=limit, rounds=rounds, tell=tell)
+    propose = partial(_propose_moves, found=found)
+    levels = plan_in_rounds(found, propose, planner, limit=limit, rounds=rounds, tell=progress)
     table = found.flows()
     flows, [place] = encode("flow", labels_in(table, "flow", "flows"))
     used, place_of = np.unique(levels.session, return_inverse=True)
@@ -88,45 +94,41 @@ def plan_packed(
     return plan, Interest(np.zeros((0, len(flows))), rate, flows=flows)
 
 
-def _proposed(frozen: FrozenLevels, found: PackedInterest) -> MoveProposals:
-    """Have workers propose moves of the kinds of a batch."""
+def _propose_moves(frozen: FrozenLevels, found: PackedInterest) -> MoveProposals:
+    """Let workers propose moves of the kinds of a batch, and collect the proposals."""
     rows = found.between(frozen.low, frozen.low + len(frozen.session))
-    shipped = rows.sparkSession.sparkContext.broadcast((frozen, found.first))
-    try:
-        with plainly("look for moves of flows"):
-            rows = rows.select("bucket", "rank", "users", "rate")
-            table = rows.mapInArrow(partial(_propose, shipped=shipped), _PROPOSED).toArrow()
-    finally:
-        shipped.destroy()
+    with broadcast_value(rows.sparkSession, (frozen, found.first)) as state, plainly("find moves of flows"):
+        rows = rows.select("bucket", "rank", "users", "rate")
+        table = rows.mapInArrow(partial(_propose, state=state), _PROPOSED).toArrow()
     to = np.column_stack([table[name].to_numpy() for name in _TO])
     return MoveProposals(table["kind"].to_numpy(), to, points_of(table))
 
 
 def _propose(
-    batches: Iterator[pa.RecordBatch], shipped: Broadcast[tuple[FrozenLevels, Ints]]
+    batches: Iterator[pa.RecordBatch], state: Broadcast[tuple[FrozenLevels, Ints]]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield kinds that would cost less elsewhere, and where that is."""
-    frozen, first = shipped.value
+    """Yield the kinds that would cost less in another session, with the best sessions for each."""
+    frozen, first = state.value
     for batch in batches:
         kind = first[batch.column("bucket").to_numpy()] + batch.column("rank").to_numpy()
         inside = np.flatnonzero((kind >= frozen.low) & (kind < frozen.low + len(frozen.session)))
         batch, kind = batch.take(inside), kind[inside]
         to = frozen.propose(kind, points_of(batch))
-        some = np.flatnonzero(to[:, 0] >= 0)
-        columns: list[Any] = [pa.array(kind[some], pa.int32()), *(pa.array(each) for each in to[some].T)]
-        columns += [batch.column("users").take(some), batch.column("rate").take(some)]
+        moving = np.flatnonzero(to[:, 0] >= 0)
+        columns: list[Any] = [pa.array(kind[moving], pa.int32()), *(pa.array(each) for each in to[moving].T)]
+        columns += [batch.column("users").take(moving), batch.column("rate").take(moving)]
         yield pa.RecordBatch.from_arrays(columns, names=["kind", *_TO, "users", "rate"])
 
 
 @dataclass(frozen=True, slots=True)
 class LargeJoint:
-    """`joint` as one of `LARGE_PLANNERS`."""
+    """The planner `joint` on Spark, an entry of `LARGE_PLANNERS`."""
 
     planner: Joint
     parameters: ClassVar[tuple[str, ...]] = ("sessions", "alpha", "beta", "sweeps", "restarts", "seconds")
 
     def plan(self, frames: InterestFrames, *, limit: int) -> LargePlan:
-        """Return a plan from the distinct sets of users of flows, on the driver where these fit there."""
-        with packed(frames) as found:
+        """Plan from the kinds of flows, on the driver if these fit there: see `LargePlanner.plan`."""
+        with pack_interest(frames) as found:
             plan, interest = plan_packed(found, self.planner, limit=limit)
             return LargePlan(plan, interest, path="driver" if found.entries <= limit else "spark")

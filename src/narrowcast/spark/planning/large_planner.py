@@ -1,4 +1,4 @@
-"""The contract between methods and Spark for an interest that is too large for the driver."""
+"""The interface of planners on Spark, for an interest that is too large for the driver."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class LargePlan(NamedTuple):
     plan
         The plan.
     interest
-        The flows of the plan with their rates, and no subscriber.
+        An interest with the plan's flows and their rates, but no subscribers.
     path
-        `spark`, or `driver` where the interest fitted there after all, in a shorter form.
+        Where the plan was made: `spark`, or `driver` if the interest fits there in packed form.
     how
-        What it takes to make the same plan again, beside the planner's parameters.
+        Values needed to reproduce the plan, besides the planner's parameters.
     costs
-        The costs that the method itself knows, by the cost model's name.
+        Costs that the planner computed itself, by the name of the cost model.
     note
-        What was done otherwise than on the driver, where the user should know.
+        A difference from planning on the driver that the user should know; empty if there is none.
     """
 
     plan: ChannelPlan
@@ -43,20 +43,28 @@ class LargePlan(NamedTuple):
 
 
 class LargePlanner(Protocol):
-    """Plans on Spark as one of `PLANNERS` does on the driver; made from that planner."""
+    """The executor on Spark of one of `PLANNERS`; it is created from a fitted planner of that class."""
 
-    #: The planner's parameters that it knows as well.
+    #: The planner's parameters that the executor supports.
     parameters: ClassVar[tuple[str, ...]]
 
     def __init__(self, planner: Any) -> None: ...
 
     def plan(self, frames: InterestFrames, *, limit: int) -> LargePlan:
-        """Return a plan for an interest where it is; `limit` is the most wanted pairs on the driver."""
+        """Plan for an interest that stays on Spark.
+
+        Parameters
+        ----------
+        frames
+            The interest as Spark tables.
+        limit
+            Maximum number of wanted pairs on the driver.
+        """
         ...
 
 
-#: What plans an interest that is too large for the driver, by the name of the method in `PLANNERS`; an
-#: installed package adds its own by entry points of the group `narrowcast.large_planners`.
+#: Executors of planners on Spark, by the name of the method in `PLANNERS`. An installed package adds its own
+#: by entry points of the group `narrowcast.large_planners`.
 LARGE_PLANNERS: Registry[type[LargePlanner]] = Registry(
     "large method",
     {

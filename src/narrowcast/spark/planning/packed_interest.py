@@ -1,9 +1,9 @@
-"""An interest with the users of each flow as one set, and flows of the same users as one: kinds of flows.
+"""A packed interest: flows with equal sets of users are merged into kinds of flows.
 
-Subscribers are numbered by label, on the driver. All else is aggregation: pairs to a sorted list of users for
-each flow, flows of equal lists to a kind. Lists are compared themselves, not their hashes. Kinds are numbered
-in the order of a hash of their lists, so that the number of a kind does not hang on how tables are cut, and
-kinds with numbers between two others are a random sample of all.
+The driver numbers subscribers by label. Spark aggregates pairs to a sorted list of users for each flow, and
+flows with equal lists to a kind. The lists themselves are compared, not only their hashes. Kinds are numbered
+in the order of a hash of their lists, so that the number of a kind does not depend on how tables are
+partitioned, and any range of numbers is a random sample of all kinds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from narrowcast.errors import TableError
 from narrowcast.model.labels import encode, labels_in
 from narrowcast.spark.arrow_batches import chunks
 from narrowcast.spark.spark_errors import plainly
-from narrowcast.spark.stages.interest import in_force
+from narrowcast.spark.stages.interest import current_rates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     Doubles: TypeAlias = NDArray[np.float64]
     Ints: TypeAlias = NDArray[np.int64]
 
-#: Kinds in a bucket, about: what is sorted in one go to number them.
+#: Approximate number of kinds in a bucket, the unit of sorting when kinds are numbered.
 _BUCKET = 256
-#: Rates are added up as whole numbers of so many bits, so that the order does not matter.
+#: Rates are added up as integers of at most this many bits, so that the order of addition does not matter.
 _BITS = 62
 
 
 @dataclass(frozen=True, slots=True)
 class PackedInterest:
-    """Kinds of flows: sets of users, no two the same, each with the rate of all its flows.
+    """Kinds of flows: distinct sets of users, each with the total rate of its flows.
 
     Parameters
     ----------
@@ -55,11 +55,11 @@ class PackedInterest:
     kinds
         `bucket` and `rank` int, `users` array<int> ascending, `rate` double: one row for each kind.
     sets
-        `flow`, `rate`, `users` and `hash`: one row for each flow that somebody wants.
+        `flow`, `rate`, `users` and `hash`: one row for each flow with at least one user.
     first
-        The number of the first kind of each bucket, and behind them how many kinds there are.
+        The number of the first kind of each bucket, followed by the number of all kinds.
     rate, size
-        The rate of each kind, and how many users it has.
+        The rate of each kind, and its number of users.
     """
 
     subscribers: Labels
@@ -70,28 +70,28 @@ class PackedInterest:
     size: Ints
 
     def __len__(self) -> int:
-        """How many kinds there are."""
+        """Return the number of kinds."""
         return len(self.rate)
 
     @property
     def n_users(self) -> int:
-        """How many users there are."""
+        """The number of users."""
         return len(self.subscribers)
 
     @property
     def entries(self) -> int:
-        """How many users all kinds have together."""
+        """The sum of the sizes of all kinds."""
         return int(self.size.sum())
 
     def between(self, low: int, high: int) -> DataFrame:
-        """Return the rows of kinds from one number up to another, and perhaps of a few around them."""
+        """Return the rows of the buckets that contain the kinds from `low` up to, but excluding, `high`."""
         from pyspark.sql import functions as sf
 
         ends = np.searchsorted(self.first, [low, max(low, high - 1)], side="right") - 1
         return self.kinds.where(sf.col("bucket").between(*ends.tolist()))
 
     def part(self, low: int, high: int) -> Points:
-        """Bring kinds from one number up to another to the driver, for kernels."""
+        """Collect the kinds from `low` up to, but excluding, `high` on the driver, as arrays for kernels."""
         with plainly("bring kinds of flows to the driver"):
             table = self.between(low, high).select("bucket", "rank", "users", "rate").toArrow()
         number = self.first[table["bucket"].to_numpy()] + table["rank"].to_numpy()
@@ -99,9 +99,9 @@ class PackedInterest:
         return points_of(table.take(order[np.searchsorted(number[order], np.arange(low, high))]))
 
     def flows(self) -> pa.Table:
-        """Return `flow`, `rate` and the number of its `kind` for each flow that somebody wants."""
+        """Return `flow`, `rate` and `kind`, the number of its kind, for each flow with at least one user."""
         kinds = self.kinds.select("bucket", "rank", "users", _hash())
-        # By hash first, which is quickly compared; by users, so that it does not matter what it hides.
+        # By the hash, which is fast to compare, and by the users, because hashes can collide.
         found = self.sets.join(kinds, ["hash", "users"]).select("flow", "rate", "bucket", "rank")
         with plainly("bring the kind of each flow to the driver"):
             table = found.toArrow()
@@ -110,21 +110,21 @@ class PackedInterest:
 
 
 @contextmanager
-def packed(frames: InterestFrames) -> Iterator[PackedInterest]:
-    """Pack an interest, for the length of a block: its tables are kept as long.
+def pack_interest(frames: InterestFrames) -> Iterator[PackedInterest]:
+    """Pack an interest; the result's tables are persisted and valid within the block.
 
-    A task holds no more than the users of one flow at a time, and the rates of a kind are added up where
-    they are: neither a flow that everyone wants nor a kind of very many flows weighs on one task.
+    A task holds the users of one flow at a time, and the rates of a kind are added up before the shuffle:
+    neither a flow that all subscribers want nor a kind of very many flows overloads a task.
 
     Parameters
     ----------
     frames
-        Who wants what, and the rates. A flow without a rate has rate 1.
+        The interest as Spark tables. A flow without a rate has rate 1.
 
     Raises
     ------
     TableError
-        When flows are numbers in one table and text in the other. A rate that is none ends the job.
+        When flows are numbers in one table and text in the other. An invalid rate fails the Spark job.
     """
     from pyspark import StorageLevel
 
@@ -132,50 +132,51 @@ def packed(frames: InterestFrames) -> Iterator[PackedInterest]:
         interests = frames.interests.select("subscriber", "flow")
         column = labels_in(interests.select("subscriber").distinct().toArrow(), "subscriber", "interests")
         subscribers, _ = encode("subscriber", column)
-    shipped = interests.sparkSession.sparkContext.broadcast(subscribers)
-    kept: list[DataFrame] = []
+    labels = interests.sparkSession.sparkContext.broadcast(subscribers)
+    persisted: list[DataFrame] = []
     try:
         with plainly("pack the interest"):
-            kept.append(_sets(interests, frames.rates, shipped).persist(StorageLevel.DISK_ONLY))
-            kept.append(_kinds(kept[0]).persist(StorageLevel.MEMORY_AND_DISK))
-            found = _counted(subscribers, kept[1], kept[0])
+            persisted.append(_sets(interests, frames.rates, labels).persist(StorageLevel.DISK_ONLY))
+            persisted.append(_kinds(persisted[0]).persist(StorageLevel.MEMORY_AND_DISK))
+            found = _packed(subscribers, persisted[1], persisted[0])
         yield found
     finally:
-        for frame in kept:
+        for frame in persisted:
             frame.unpersist()
-        shipped.destroy()
+        labels.destroy()
 
 
 def points_of(table: pa.Table) -> Points:
-    """Return rows of `users` and `rate` as kernels read them: where each starts, who, and the rates."""
+    """Return `users` and `rate` as arrays for kernels: the start of each list, all lists, and the rates."""
     if table.num_rows == 0:
         return np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0)
     users = table["users"].combine_chunks() if isinstance(table, pa.Table) else table.column("users")
     rate = np.array(table["rate"].to_numpy(), np.float64)
-    # Of a slice, lists begin where its offsets say: what is before is never looked at.
+    # The values of a slice contain earlier lists, too; its offsets point to its own lists.
     return users.offsets.to_numpy().astype(np.int64), users.values.to_numpy(zero_copy_only=False), rate
 
 
 def _sets(interests: DataFrame, rates: DataFrame, subscribers: Broadcast[Labels]) -> DataFrame:
-    """Return `flow`, `rate`, `users` and `hash` of each flow that somebody wants."""
+    """Return `flow`, `rate`, `users` and `hash` of each flow with at least one user."""
     from pyspark.sql import functions as sf
 
     ours, theirs = (frame.schema["flow"].dataType.simpleString() for frame in (interests, rates))
     if (ours == "string") != (theirs == "string"):
         raise TableError(
-            f"flow is {ours} in interests and {theirs} in rates; labels are compared with their type, so "
-            "read both as the same"
+            f"column 'flow' is {ours} in interests and {theirs} in rates: must have the same type in both, "
+            "because labels are compared with their type",
+            parameter="flow",
         )
-    numbered = interests.mapInArrow(partial(_numbered, subscribers=subscribers), f"flow {ours}, user int")
-    # Side by side and not joined: so a flow that everyone wants is put together where its users are.
-    rows = numbered.unionByName(in_force(rates.select("flow", "rate")), allowMissingColumns=True)
+    numbered = interests.mapInArrow(partial(_number_users, subscribers=subscribers), f"flow {ours}, user int")
+    # A union instead of a join: the users of a popular flow are not shuffled a second time.
+    rows = numbered.unionByName(current_rates(rates.select("flow", "rate")), allowMissingColumns=True)
     users, rate = sf.sort_array(sf.collect_list("user")), sf.coalesce(sf.max("rate"), sf.lit(1.0))
     found = rows.groupBy("flow").agg(rate.alias("rate"), users.alias("users")).where(sf.size("users") > 0)
     return found.select("flow", "rate", "users", _hash())
 
 
 def _hash() -> Column:
-    """Return a hash of the users."""
+    """Return a column with the hash of the column `users`."""
     from pyspark.sql import functions as sf
 
     return sf.xxhash64("users").alias("hash")
@@ -187,20 +188,20 @@ def _kinds(sets: DataFrame) -> DataFrame:
     from pyspark.sql import functions as sf
 
     [found] = sets.agg(sf.count("*").alias("flows"), sf.max("rate").alias("most")).collect()
-    # Powers of two, so that nothing but what is too small to matter is rounded off.
+    # Scaling by a power of two is exact, except for the bits that do not fit into the integer.
     bits = math.floor(_BITS - math.log2(found.flows) - math.log2(found.most)) if found.most else 0
     scale = 2.0 ** min(1000, max(-1000, bits))
     whole = sf.sum(sf.rint(sf.col("rate") * scale).cast("bigint"))
-    each = sets.groupBy("hash", "users").agg((whole / scale).alias("rate"))
+    merged = sets.groupBy("hash", "users").agg((whole / scale).alias("rate"))
     bits = max(1, (found.flows // _BUCKET).bit_length())
     bucket = sf.shiftright("hash", 64 - bits) + (1 << (bits - 1))
     place = sf.row_number().over(Window.partitionBy("bucket").orderBy("hash", "users")) - 1
-    placed = each.withColumn("bucket", bucket.cast("int")).withColumn("rank", place)
-    return placed.select("bucket", "rank", "users", "rate")
+    numbered = merged.withColumn("bucket", bucket.cast("int")).withColumn("rank", place)
+    return numbered.select("bucket", "rank", "users", "rate")
 
 
-def _counted(subscribers: Labels, kinds: DataFrame, sets: DataFrame) -> PackedInterest:
-    """Return what the driver holds of each kind."""
+def _packed(subscribers: Labels, kinds: DataFrame, sets: DataFrame) -> PackedInterest:
+    """Return the packed interest; the driver collects the rate and size of each kind."""
     from pyspark.sql import functions as sf
 
     table = kinds.select("bucket", "rank", "rate", sf.size("users").alias("size")).toArrow()
@@ -211,8 +212,10 @@ def _counted(subscribers: Labels, kinds: DataFrame, sets: DataFrame) -> PackedIn
     return PackedInterest(subscribers, kinds, sets, first, rate, size.astype(np.int64))
 
 
-def _numbered(batches: Iterator[pa.RecordBatch], subscribers: Broadcast[Labels]) -> Iterator[pa.RecordBatch]:
-    """Yield wanted pairs with the number of the subscriber."""
+def _number_users(
+    batches: Iterator[pa.RecordBatch], subscribers: Broadcast[Labels]
+) -> Iterator[pa.RecordBatch]:
+    """Replace the subscriber labels of wanted pairs by subscriber numbers."""
     known = subscribers.value
     for table in chunks(batches):
         user = pc.index_in(labels_in(table, "subscriber", "interests").cast(known.type), value_set=known)

@@ -1,4 +1,4 @@
-"""Planning: on the driver up to a limit, above it on Spark for the methods of `LARGE_PLANNERS`."""
+"""Planning for an interest in Spark tables: on the driver up to a limit, otherwise on Spark."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from narrowcast.spark.planning.planner_parameters import make_planner
 from narrowcast.spark.spark_errors import plainly
 from narrowcast.spark.stages.bounding_boxes import bring_boxes
 from narrowcast.spark.stages.evaluate import evaluate, false_exclusions
-from narrowcast.spark.stages.interest_collection import LIMIT, collected, excess, too_much
-from narrowcast.spark.stages.network import NOWHERE, NetworkTables
+from narrowcast.spark.stages.interest_collection import LIMIT, collect_interest, excess, excess_message
+from narrowcast.spark.stages.network import NO_NETWORK, NetworkTables
 from narrowcast.validation import check_whole
 
 if TYPE_CHECKING:
@@ -30,28 +30,28 @@ if TYPE_CHECKING:
 
 
 class PlanResult(NamedTuple):
-    """A plan, the interest that it was made from, the method that made it, and where.
+    """A plan, the interest and method that it was made with, and where it was made.
 
     Parameters
     ----------
     plan
-        It serves everybody.
+        The plan; it serves every wanted pair.
     interest
-        What it was made from. Where that is more than the driver takes, only the plan's flows with their
-        rates, and nobody who wants them: see `costs_of`.
+        The interest that it was made from. If this exceeds the driver's limit, an interest with the plan's
+        flows and their rates but no subscribers: see `costs_of`.
     method
-        What made it: for `auto` what that chose.
+        Name of the method; for `auto`, of the method that it chose.
     path
-        `driver`, or `spark` where the driver only held who is in which channel.
+        Where the plan was made: `driver` or `spark`. On Spark, the driver holds only the memberships.
     report
-        What else the planner found on the driver; empty where the plan was made on Spark.
+        The planner's report; empty when the plan was made on Spark.
     costs
-        What the method itself knows that it costs, by the cost model's name, where that was counted on Spark.
+        Costs that were computed on Spark while planning, by the name of the cost model.
     note
-        What was done otherwise than on the driver, where somebody should know.
+        A difference from planning on the driver that the user should know; empty if there is none.
     how
-        What else it takes to make the same plan again, where it was not made on the driver: `where`, `limit`
-        and what followed from these.
+        Values needed to reproduce a plan made on Spark, besides the planner's parameters: `where`, `limit`
+        and others.
     """
 
     plan: ChannelPlan
@@ -71,46 +71,46 @@ def make_plan(
     channels: int | None,
     seed: int = 0,
     params: Mapping[str, Any] | None = None,
-    network: NetworkTables = NOWHERE,
+    network: NetworkTables = NO_NETWORK,
     limit: int = LIMIT,
 ) -> PlanResult:
-    """Make a plan by any registered method, and check that it serves everybody.
+    """Make a plan by any registered method, and check that it serves every wanted pair.
 
-    Up to the limit that is done on the driver, above it on Spark, by the methods of `LARGE_PLANNERS`; `auto`
-    is one of these where there is no network to plan for.
+    An interest within the limit is planned on the driver, a larger one on Spark, with a method in
+    `LARGE_PLANNERS` or with `auto`, which chooses one of these if there is no network.
 
-    Methods that cluster subscribers, and `broadcast`, have everybody in their plans, also those who want none
-    of the flows, as far as the frames know them.
+    The plans of `broadcast` and of methods that cluster subscribers include subscribers without interest, if
+    the frames list them.
 
     Parameters
     ----------
     frames
-        Who wants what, and the rates.
+        The interest as Spark tables.
     method
-        One of `PLANNERS`.
+        Name of a method in `PLANNERS`.
     channels
-        The most channels; None for as many as the method likes.
+        Maximum number of channels. None: no limit, if the method supports this.
     seed
-        Of what the method leaves to chance.
+        Seed of the method.
     params
-        The method's other parameters.
+        Other parameters of the method.
     network
-        For methods that plan for one; others go without.
+        The network, for methods that use one.
     limit
-        The most wanted pairs to bring to the driver.
+        Maximum number of wanted pairs on the driver.
 
     Raises
     ------
     ParameterError
         When the method or a parameter is unknown or out of range, or the interest is over the limit.
     PlanError
-        When the method leaves a wanted pair without service.
+        When the plan does not serve a wanted pair.
     """
     check_whole("limit", limit)
     planner = make_planner(method, channels=channels, seed=seed, params=params, network=network)
     if over := excess(frames, limit):
-        return _plan_large(frames, *_large(method, planner, params or {}, over), limit)
-    interest = collected(frames, everybody=planner.capabilities.all_subscribers)
+        return _plan_large(frames, *_large_planner(method, planner, params or {}, over, limit), limit)
+    interest = collect_interest(frames, all_subscribers=planner.capabilities.all_subscribers)
     if planner.capabilities.boxes and frames.boxes is not None:
         boxes = bring_boxes(frames.boxes, interest.subscribers)
         planner = make_planner(
@@ -121,34 +121,48 @@ def make_plan(
     return PlanResult(plan, interest, planner.report_.method or method, "driver", planner.report_)
 
 
-def _large(method: str, planner: Planner, params: Mapping[str, Any], over: str) -> tuple[str, LargePlanner]:
-    """Return the method for an interest that is over the limit, and what plans there, or refuse."""
+def _large_planner(
+    method: str, planner: Planner, params: Mapping[str, Any], over: str, limit: int
+) -> tuple[str, LargePlanner]:
+    """Return the method that plans on Spark, and its executor.
+
+    `over` is the message that the interest exceeds the driver's limit. Raises an error when the method, or
+    one of its parameters, is not supported on Spark.
+    """
     if planner.capabilities.chooses:
         method, planner = cast("ChoosingPlanner", planner).for_large()
     if method not in LARGE_PLANNERS:
         *others, last = (name for name in LARGE_PLANNERS if name != "joint")
         raise ParameterError(
-            f"{over}, raise the limit on a driver with more memory, or take --method joint, which then plans "
-            f"on Spark, as {', '.join(others)} and {last} do"
+            f"{over}, raise the limit on a driver with more memory, or use method joint, which plans a "
+            f"larger interest on Spark, as {', '.join(others)} and {last} do",
+            parameter="limit",
+            value=limit,
         )
     known = LARGE_PLANNERS[method].parameters
     if odd := [name for name in params if name not in ("cost", *known) and params[name] != "linear"]:
-        name = {"start": "--from", "pinned": "--pinned"}.get(odd[0], odd[0])
+        name = odd[0]
         raise ParameterError(
-            f"{name} is given, which {method} does without on Spark, and {over}, raise the limit, or leave "
-            f"{name} out; there it takes {', '.join(known)}"
+            f"{name} is not supported by {method} on Spark, and {over}, raise the limit, or leave {name} "
+            f"out; parameters supported on Spark: {', '.join(known)}",
+            parameter=name,
+            value=params[name],
         )
     return method, LARGE_PLANNERS[method](planner.fit(Interest(np.zeros((0, 0)))))
 
 
 def _plan_large(frames: InterestFrames, method: str, planner: LargePlanner, limit: int) -> PlanResult:
-    """Plan where the interest is, and check that the plan serves everybody."""
+    """Plan on Spark, and check that the plan serves every wanted pair."""
     found = planner.plan(frames, limit=limit)
     with plainly("check the plan"):
         missed = false_exclusions(frames, found.plan).limit(3).collect()
     if missed:
         first = ", ".join(f"subscriber {row.subscriber!r} wants flow {row.flow!r}" for row in missed)
-        raise PlanError(f"some wanted pairs are not served: {first}; plan again for this interest")
+        raise PlanError(
+            f"the plan of {method} does not serve some wanted pairs: {first}; plan again for this interest",
+            parameter="method",
+            value=method,
+        )
     how = {"where": found.path, "limit": limit, **found.how}
     return PlanResult(
         found.plan, found.interest, method, found.path, costs=found.costs, note=found.note, how=how
@@ -161,21 +175,23 @@ def costs_of(
     *,
     costs: Iterable[str] | None = None,
     params: Mapping[str, Any] | None = None,
-    network: NetworkTables = NOWHERE,
+    network: NetworkTables = NO_NETWORK,
 ) -> dict[str, float]:
-    """Return what a plan costs by each cost model, where its interest is.
+    """Return the total cost of a plan by each cost model, computed on the driver or on Spark.
 
     Parameters
     ----------
-    frames, planned
-        What was given to `make_plan`, and what came out.
+    frames
+        The interest that was given to `make_plan`.
+    planned
+        The result of `make_plan`.
     costs
-        Names of cost models. Where left out all that what is given suffices for, but of an interest that
-        is not on the driver only those that can be added up from parts of it.
+        Names of cost models. Default: all whose inputs are given; for an interest that exceeds the driver's
+        limit, only the additive ones.
     params
-        Of the cost models: each takes those that it has.
+        Parameters of the cost models; each gets those that it accepts.
     network
-        For the costs that need one.
+        The network, for costs that need one.
     """
     params = dict(params or {})
     models = COSTS.made(costs, **network.given, **params)
@@ -193,26 +209,31 @@ def check_large(
     channels: int | None,
     seed: int = 0,
     params: Mapping[str, Any] | None = None,
-    network: NetworkTables = NOWHERE,
+    network: NetworkTables = NO_NETWORK,
     pairs: int | None,
     limit: int,
 ) -> None:
-    """Refuse, before Spark starts, what is not planned there, of a table with more than the driver takes.
+    """Check a method for a large interest before Spark starts.
 
     Parameters
     ----------
     method, channels, seed, params, network, limit
         As for `make_plan`.
     pairs
-        The rows of the interest; None where nobody knows. Only `make_plan` knows how many differ.
+        Number of rows of the interest, duplicates included; None if unknown.
+
+    Raises
+    ------
+    ParameterError
+        When the interest exceeds the limit, and the method or a parameter is not supported on Spark.
 
     Examples
     --------
     >>> check_large("joint", channels=3, params={"members": 9}, pairs=500, limit=100)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    narrowcast.errors.ParameterError: members is given, which joint does without on Spark, and the interest...
+    narrowcast.errors.ParameterError: members is not supported by joint on Spark, and the interest...
     """
     check_whole("limit", limit)
     if pairs is not None and pairs > limit:
         planner = make_planner(method, channels=channels, seed=seed, params=params, network=network)
-        _large(method, planner, params or {}, too_much(pairs, "wanted pairs", limit))
+        _large_planner(method, planner, params or {}, excess_message(pairs, "wanted pairs", limit), limit)

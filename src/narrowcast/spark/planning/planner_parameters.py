@@ -1,4 +1,4 @@
-"""Planners by name, with their parameters checked."""
+"""Creation of planners by name, with checks of their parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from narrowcast.errors import ParameterError
 from narrowcast.model.interest import Interest
 from narrowcast.planning.base import PLANNERS
-from narrowcast.spark.stages.network import COLUMNS, NOWHERE, NetworkTables
+from narrowcast.spark.stages.network import COLUMNS, NO_NETWORK, NetworkTables
 from narrowcast.validation import check_channels, check_seed
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Doubles = NDArray[np.float64]
 
-#: Parameters that every method may have, and that are not given as one of its own.
+#: Parameters shared by all methods, which are passed separately and not among a method's own parameters.
 COMMON = ("channels", "seed", "boxes", *COLUMNS)
 
 
@@ -32,23 +32,28 @@ def make_planner(
     channels: int | None,
     seed: int = 0,
     params: Mapping[str, Any] | None = None,
-    network: NetworkTables = NOWHERE,
+    network: NetworkTables = NO_NETWORK,
     boxes: tuple[Doubles, Doubles] | None = None,
 ) -> Planner:
-    """Return a planner, ready to be fitted; what it takes is checked first.
+    """Create a planner that is not fitted, after checking its parameters.
 
     Parameters
     ----------
     method, channels, seed, params, network
         As for `make_plan`.
     boxes
-        The lower and the upper ends of the boxes of subscribers, for methods that need them.
+        The lower and upper ends of subscribers' bounding boxes, for methods that use them.
+
+    Raises
+    ------
+    ParameterError
+        When the method or a parameter is unknown, missing or out of range.
 
     Examples
     --------
-    >>> make_planner("pairwise", channels=3, params={"topp": 9})
+    >>> make_planner("pairwise", channels=3, params={"topp": 9})  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    narrowcast.errors.ParameterError: method 'pairwise' has no parameter 'topp'; it has: top, distance
+    narrowcast.errors.ParameterError: unknown parameter 'topp' of method 'pairwise'; known parameters: top...
     """
     make = PLANNERS[method]
     params = dict(params or {})
@@ -64,42 +69,57 @@ def make_planner(
 def check_planner(
     method: str, *, channels: int | None, seed: int = 0, filters: bool = False, **given: Any
 ) -> None:
-    """Refuse what a method would refuse once it has the interest, before there is one.
+    """Check all parameters of a method before there is an interest, by fitting it to an empty one.
 
     Parameters
     ----------
     method, channels, seed, given
         As for `make_planner`.
     filters
-        Whether there will be filters, for methods that look at their boxes.
+        Whether there will be filters, for methods that use subscribers' bounding boxes.
+
+    Raises
+    ------
+    ParameterError
+        When the method or a parameter is unknown, missing or out of range.
 
     Examples
     --------
     >>> check_planner("pairwise", channels=None)
     Traceback (most recent call last):
-    narrowcast.errors.ParameterError: channels is None; pairwise needs a whole number of at least 1
+    narrowcast.errors.ParameterError: channels is missing: pairwise needs an integer of at least 1
     """
     boxes = (np.zeros((0, 1)), np.zeros((0, 1))) if filters else None
     make_planner(method, channels=channels, seed=seed, boxes=boxes, **given).fit(Interest(np.zeros((0, 0))))
 
 
 def parameters_of(method: str) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a method that are its own: without channels, seed and the network."""
-    taken = inspect.signature(PLANNERS[method]).parameters
-    return {name: each for name, each in taken.items() if name not in COMMON}
+    """Return the own parameters of a method, without those in `COMMON`."""
+    parameters = inspect.signature(PLANNERS[method]).parameters
+    return {name: each for name, each in parameters.items() if name not in COMMON}
 
 
 def _check_params(method: str, params: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Refuse parameters that a method does not have, and miss those that it needs."""
+    """Refuse unknown parameters of a method, and missing required ones."""
     own = parameters_of(method)
     known = ", ".join(own) or "none besides channels and seed"
     open_ended = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in own.values())
     for name in params:
         if name in COMMON:
-            raise ParameterError(f"{name} is among the parameters of {method!r}; give it as {name} itself")
+            raise ParameterError(
+                f"{name} must not be in the parameters of method {method!r}; pass {name} as its own argument",
+                parameter=name,
+                value=params[name],
+            )
         if name not in own and not open_ended:
-            raise ParameterError(f"method {method!r} has no parameter {name!r}; it has: {known}")
+            raise ParameterError(
+                f"unknown parameter {name!r} of method {method!r}; known parameters: {known}",
+                parameter=name,
+                value=params[name],
+            )
     for name, each in inspect.signature(PLANNERS[method]).parameters.items():
         needed = each.kind is inspect.Parameter.KEYWORD_ONLY and each.default is inspect.Parameter.empty
         if needed and name not in ("channels", "seed", *params, *given):
-            raise ParameterError(f"method {method!r} needs the parameter {name!r}; set it")
+            raise ParameterError(
+                f"parameter {name!r} is missing: method {method!r} requires it", parameter=name, value=None
+            )

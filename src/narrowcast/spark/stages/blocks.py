@@ -1,4 +1,4 @@
-"""Blocks of flows: what a worker scores in one go, with all that it must know of other blocks."""
+"""Blocks of flows: the units that workers score, with the listeners that other blocks contribute."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FlowBlocks:
-    """Which block each flow is in.
+    """The assignment of flows to blocks, by a hash of the flow.
 
-    Flows of one hash channel are in one block, so that a block knows who listens there, unless a channel
-    is larger than a block: then it has several to itself.
+    The flows of a hash channel (a channel of the baseline `hash`) share one block, so that the block has all
+    of the channel's listeners. A channel larger than a block gets several blocks of its own.
 
     Parameters
     ----------
     channels
-        How many hash channels there are.
+        Number of hash channels.
     first, count
-        For each group of hash channels the first of its blocks, and how many it has.
+        The first block and the number of blocks of each group of hash channels.
     """
 
     channels: int
@@ -38,7 +38,7 @@ class FlowBlocks:
 
     @classmethod
     def of_sizes(cls, sizes: Positions, channels: int, block_size: int) -> FlowBlocks:
-        """Return blocks for groups of the given sizes: small groups share one, large ones have several.
+        """Assign blocks to groups of the given sizes: small groups share one, large ones get several.
 
         Examples
         --------
@@ -65,31 +65,33 @@ class FlowBlocks:
         hashed = stable_hash(coded.dictionary)
         channel = (hashed % np.uint64(self.channels)).astype(np.int64)
         group = channel % len(self.first)
-        # What is left of the hash when the channel is known spreads a large channel over its blocks.
+        # The part of the hash that does not select the channel spreads a large channel over its blocks.
         spread = (hashed // np.uint64(self.channels) % self.count[group].astype(np.uint64)).astype(np.int64)
-        at = coded.indices.to_numpy()
-        return (self.first[group] + spread)[at], channel[at]
+        label = coded.indices.to_numpy()
+        return (self.first[group] + spread)[label], channel[label]
 
 
-def placed(batches: Iterator[pa.RecordBatch], blocks: FlowBlocks) -> Iterator[pa.RecordBatch]:
-    """Yield rows with the block of their flow before them."""
+def add_block(batches: Iterator[pa.RecordBatch], blocks: FlowBlocks) -> Iterator[pa.RecordBatch]:
+    """Add a first column `block`, the block of each row's flow."""
     for batch in batches:
         block, _ = blocks.place(batch.column("flow"))
         columns, names = [pa.array(block), *batch.columns], ["block", *batch.schema.names]
         yield pa.RecordBatch.from_arrays(columns, names=names)
 
 
-def members(batches: Iterator[pa.RecordBatch], blocks: FlowBlocks) -> Iterator[pa.RecordBatch]:
-    """Yield who listens to which hash channel, of those channels that have several blocks."""
+def split_channel_listeners(
+    batches: Iterator[pa.RecordBatch], blocks: FlowBlocks
+) -> Iterator[pa.RecordBatch]:
+    """Yield `subscriber` and `channel`: the listeners of hash channels that have several blocks."""
     for batch in batches:
         _, channel = blocks.place(batch.column("flow"))
-        cut = np.flatnonzero(blocks.count[channel % len(blocks.count)] > 1)
-        columns = [batch.column("subscriber").take(cut), pa.array(channel[cut])]
+        split = np.flatnonzero(blocks.count[channel % len(blocks.count)] > 1)
+        columns = [batch.column("subscriber").take(split), pa.array(channel[split])]
         yield pa.RecordBatch.from_arrays(columns, names=["subscriber", "channel"])
 
 
-def copies(batches: Iterator[pa.RecordBatch], blocks: FlowBlocks) -> Iterator[pa.RecordBatch]:
-    """Yield the listeners of hash channels once for each block of their channel."""
+def copy_to_blocks(batches: Iterator[pa.RecordBatch], blocks: FlowBlocks) -> Iterator[pa.RecordBatch]:
+    """Yield each listener of a hash channel once for each block of that channel."""
     for batch in batches:
         channel = batch.column("channel").to_numpy()
         group = channel % len(blocks.count)

@@ -1,4 +1,4 @@
-"""The box around all that a subscriber asks for, from packed subscriptions."""
+"""Bounding boxes of subscribers or subscriptions, over the numeric attributes of their filters."""
 
 from __future__ import annotations
 
@@ -32,46 +32,53 @@ if TYPE_CHECKING:
 def boxes_of(
     compiled: DataFrame, schema: Schema, *, by: Literal["subscriber", "subscription"] = "subscriber"
 ) -> DataFrame:
-    """Return `subscriber` and two columns for each attribute that is a number: `lo0`, `hi0`, `lo1`, ...
+    """Return the bounding box of each subscriber's filters as a table.
+
+    Its columns are `subscriber`, and `lo0`, `hi0`, `lo1`, ... for the numeric attributes in schema order.
 
     Parameters
     ----------
     compiled
-        Packed subscriptions.
+        Packed subscriptions: see `compile_subscriptions`.
     schema
-        What events have.
+        The attributes of events.
     by
-        Whether there is a box for each subscriber, or for each subscription, under its id.
+        `subscriber` for one box for each subscriber, `subscription` for one for each subscription, with its
+        id in the column `subscriber`.
 
     Raises
     ------
     ParameterError
-        When no attribute is a number.
+        When the schema has no numeric attribute.
     """
     from pyspark.sql import functions as sf
 
     numbers = [i for i, kind in enumerate(schema.types) if kind.family in NUMBERS]
     if not numbers:
-        raise ParameterError("no attribute of the events is a number, so filters are no boxes; use direct")
+        raise ParameterError(
+            "the events have no numeric attribute, so filters have no bounding boxes; use method direct",
+            parameter="schema",
+            value=schema.names,
+        )
     names = [f"{end}{i}" for i in range(len(numbers)) for end in ("lo", "hi")]
     shape = "subscriber string, " + ", ".join(f"{name} double" for name in names)
-    work = partial(_around, schema=schema, numbers=numbers, by=by)
+    work = partial(_bounds, schema=schema, numbers=numbers, by=by)
     parts = compiled.where("payload IS NOT NULL").select("payload").mapInArrow(work, shape)
     return parts.groupBy("subscriber").agg(
         *((sf.min if name.startswith("lo") else sf.max)(name).alias(name) for name in names)
     )
 
 
-def _around(
+def _bounds(
     batches: Iterator[pa.RecordBatch], schema: Schema, numbers: list[int], by: str
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the box around the subscriptions of each subscriber of a payload, or around each of them."""
+    """Yield the boxes of each payload; a subscriber can have one in several payloads."""
     for payload in (each for batch in batches for each in batch.column("payload")):
         subscriptions = unpack(payload.as_buffer(), schema)
         if by == "subscription":
-            each = np.arange(len(subscriptions), dtype=np.int32)
+            number = np.arange(len(subscriptions), dtype=np.int32)
             ids = pa.array(subscriptions.subscription_id)
-            subscriptions = replace(subscriptions, subscriber=each, subscribers=ids)
+            subscriptions = replace(subscriptions, subscriber=number, subscribers=ids)
         lo, hi = bounds_of(subscriptions, numbers)
         columns = {"subscriber": subscriptions.subscribers.cast(pa.string())}
         for i in range(len(numbers)):
@@ -80,14 +87,16 @@ def _around(
 
 
 def bounds_of(subscriptions: SubscriptionSet, numbers: list[int]) -> tuple[Doubles, Doubles]:
-    """Return the ends (lo, hi] of the box around all that each subscriber asks for.
+    """Return the ends (lo, hi] of each subscriber's bounding box, as arrays of subscribers x attributes.
+
+    A subscriber whose filters cannot match any event gets an infinite box.
 
     Parameters
     ----------
     subscriptions
-        Boxes over keys.
+        Compiled subscriptions: boxes over integer keys.
     numbers
-        The attributes that are numbers, by their places in the schema; others do not count.
+        Positions of the numeric attributes in the schema; other attributes are ignored.
 
     Examples
     --------
@@ -100,47 +109,68 @@ def bounds_of(subscriptions: SubscriptionSet, numbers: list[int]) -> tuple[Doubl
     ([[1.0, -inf]], [[8.0, 9.0]])
     """
     boxes, schema = subscriptions.boxes, subscriptions.schema
-    who = subscriptions.subscriber[boxes.owner]
+    subscriber = subscriptions.subscriber[boxes.owner]
     shape = (subscriptions.n_subscribers, len(numbers))
     lo, hi = np.full(shape, np.inf), np.full(shape, -np.inf)
     for i, number in enumerate(numbers):
-        mine = boxes.attribute == number
+        bounded = boxes.attribute == number
         low, high = np.full(len(boxes), -np.inf), np.full(len(boxes), np.inf)
-        low[boxes.box[mine]] = values_of(boxes.lo[mine], schema.types[number])
-        high[boxes.box[mine]] = values_of(boxes.hi[mine], schema.types[number])
-        np.minimum.at(lo[:, i], who, low)
-        np.maximum.at(hi[:, i], who, high)
-    nothing = lo > hi  # who asks for nothing that could be has no box: anywhere will do
-    lo[nothing], hi[nothing] = -np.inf, np.inf
+        low[boxes.box[bounded]] = values_of(boxes.lo[bounded], schema.types[number])
+        high[boxes.box[bounded]] = values_of(boxes.hi[bounded], schema.types[number])
+        np.minimum.at(lo[:, i], subscriber, low)
+        np.maximum.at(hi[:, i], subscriber, high)
+    empty = lo > hi  # the filters of this subscriber match nothing: any box is correct
+    lo[empty], hi[empty] = -np.inf, np.inf
     return lo, hi
 
 
-def boxes_taken(taken: LoadedInterest, subscribers: Labels) -> tuple[Doubles, Doubles]:
-    """Bring the boxes of the filters that an interest was made from, whatever its flows are.
+def load_boxes(loaded: LoadedInterest, subscribers: Labels) -> tuple[Doubles, Doubles]:
+    """Return the ends of subscribers' bounding boxes, collected on the driver, for any kind of flows.
 
     Parameters
     ----------
-    taken
-        The interest, made of filters and events.
+    loaded
+        An interest made from filters and events.
     subscribers
-        Whose boxes, a row for each.
+        The subscribers; the rows of the result are in this order.
+
+    Raises
+    ------
+    ParameterError
+        When the interest was not made from filters.
     """
-    boxes = taken.frames.boxes
+    boxes = loaded.frames.boxes
     if boxes is None:
-        if taken.content is None:
-            raise ParameterError("there are no filters, and so no boxes; give --subscriptions and --events")
-        boxes = boxes_of(taken.content.compiled, taken.content.schema)
+        if loaded.content is None:
+            raise ParameterError(
+                "the interest has no filters, so subscribers have no bounding boxes; "
+                "give subscriptions and events",
+                parameter="subscriptions",
+                value=None,
+            )
+        boxes = boxes_of(loaded.content.compiled, loaded.content.schema)
     return bring_boxes(boxes, subscribers)
 
 
 def bring_boxes(boxes: DataFrame, subscribers: Labels) -> tuple[Doubles, Doubles]:
-    """Bring boxes to the driver, a row for each of some subscribers."""
+    """Collect a table of `boxes_of` on the driver, with one row for each of `subscribers`, in this order.
+
+    Raises
+    ------
+    PlanError
+        When a subscriber has no box.
+    """
     with plainly("bring the boxes to the driver"):
         table = boxes.toArrow()
     place = pc.index_in(subscribers.cast(pa.string()), value_set=table["subscriber"].combine_chunks())
     if place.null_count:
-        who = subscribers.filter(pc.is_null(place))[0].as_py()
-        raise PlanError(f"subscriber {who!r} has no subscription; give those that the events were matched by")
+        missing = subscribers.filter(pc.is_null(place))[0].as_py()
+        raise PlanError(
+            f"subscriber {missing!r} has no subscription; give the subscriptions that the events were "
+            "matched with",
+            parameter="subscriber",
+            value=missing,
+        )
     rows = place.to_numpy()
     lo, hi = (
         np.stack([table[name].to_numpy() for name in table.column_names if name.startswith(end)], axis=1)

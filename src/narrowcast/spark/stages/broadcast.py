@@ -1,4 +1,4 @@
-"""Matching with the whole index in every worker: events stay where they are."""
+"""The matching strategy `broadcast`: every worker has the whole index, and events are not shuffled."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def match_broadcast(
     events: DataFrame, compiled: DataFrame, schema: Schema, *, counts: bool = False
 ) -> DataFrame:
-    """Return the matches of events, found by an index that every worker maps into memory.
+    """Match events with one index that every worker maps into memory.
 
-    The index is built here, on the driver, so what it holds must fit there and in each worker once.
+    The driver builds the index, so it must fit in the driver's memory and in that of each worker.
 
     Parameters
     ----------
@@ -42,10 +42,10 @@ def match_broadcast(
 
 
 def ship(spark: SparkSession, matcher: IndexedMatcher) -> str:
-    """Send an index to all workers, and return the name under which they find it."""
+    """Send an index to all workers as a file, and return the name of this file in `SparkFiles`."""
     from pyspark import SparkFiles
 
-    # Below Spark's own folder: it is served from there for as long as Spark runs, and goes with it.
+    # In Spark's own folder, which exists as long as Spark runs.
     name = f"{uuid.uuid4().hex}.index"
     folder = Path(SparkFiles.getRootDirectory()) / "indexes"
     folder.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""What every worker needs, sent to each of them once."""
+"""Spark broadcast variables with a bounded lifetime."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def shipped(spark: SparkSession, value: Any) -> Iterator[Broadcast[Any]]:
-    """Send something to every worker once, for the length of a block."""
-    found = spark.sparkContext.broadcast(value)
+def broadcast_value(spark: SparkSession, value: Any) -> Iterator[Broadcast[Any]]:
+    """Broadcast a value to all workers, and destroy the broadcast variable when the block ends."""
+    variable = spark.sparkContext.broadcast(value)
     try:
-        yield found
+        yield variable
     finally:
-        found.destroy()
+        variable.destroy()

@@ -1,4 +1,4 @@
-"""A log of changes of any length as the interest that it leads to: what a planner starts from."""
+"""The interest that results from a log of subscribe and unsubscribe actions."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.planning.replanner import ACTIONS
-from narrowcast.spark.stages.interest import InterestFrames, has, in_force, label, microseconds, require
+from narrowcast.spark.stages.interest import InterestFrames, current_rates, has, label, microseconds, require
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: Before any time that a change can have.
+#: A time before any possible time of a change, in microseconds.
 _BEFORE = -(2**63)
 _START = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -26,33 +26,33 @@ def from_changes(
 ) -> InterestFrames:
     """Return the interest in topics after a log of changes.
 
-    Of each subscriber and flow the last action by `time` counts. On Spark rows have no order: of several at
-    the same time a subscription holds, so that rather somebody too many is served than one too few. Hence
-    neither the order of rows nor a row that comes twice changes anything. Subscribing to what is wanted
-    already changes nothing, and neither does unsubscribing from what is not.
+    The last action by `time` of each subscriber and flow counts. Of simultaneous actions `subscribe` wins,
+    because serving an unwanted message is better than losing a wanted one. The result therefore depends
+    neither on the order of rows nor on repeated rows. Subscribing twice, or unsubscribing without a
+    subscription, has no effect.
 
-    Nothing is run here. For each pair two times are kept, and each task sends on a pair but once, however
-    often it changes; neither a flow that all want nor a subscriber who wants all weighs on one task.
+    No Spark job runs here. The aggregation keeps two times for each pair, and each task sends a pair once;
+    a flow that all subscribers want, or a subscriber of all flows, does not overload a task.
 
     Parameters
     ----------
     changes
-        `time`, `subscriber`, `flow` and `action`, which is `subscribe` or `unsubscribe`. A time that is a
-        number counts seconds.
+        `time`, `subscriber`, `flow` and `action`, which is `subscribe` or `unsubscribe`. A numeric time is
+        in seconds since 1970.
     interests
-        `subscriber` and `flow`: what was wanted before all changes; nothing where left out.
+        `subscriber` and `flow`: the interest before all changes. Default: empty.
     rates
-        `flow` and `rate`, and perhaps `time`: the last rate of each flow counts; see `from_topics`. A flow
-        without one has rate 1; one that nobody wants, any more or at all, is kept.
+        `flow`, `rate` and optionally `time`: the last rate of each flow counts; see `from_topics`. A flow
+        without a rate has rate 1; a flow without subscribers is kept.
     until
-        The last moment that counts, of changes and of rates; an instant without a zone is in UTC, a number
-        counts seconds from 1970. All of them where left out.
+        Ignore changes and rates after this time. A time without a zone is in UTC, a number is in seconds
+        since 1970. Default: use all of them.
 
     Raises
     ------
     TableError
-        When a column is missing or of a type that cannot be used. A null, an action that is neither and a
-        rate that is none end the job that meets them: `ingest` sets such rows aside.
+        When a column is missing or has an unusable type. A null, an unknown action or an invalid rate fails
+        the Spark job that reads it; `ingest` sets such rows aside beforehand.
 
     Examples
     --------
@@ -83,35 +83,35 @@ def from_changes(
         )
         for name in ("subscriber", "flow"):
             _check_alike(name, changes=log, interests=before)
-        log = before.unionByName(log)  # of two widths, labels take the wider
+        log = before.unionByName(log)  # labels of two integer types get the wider type
     time, subscribes = sf.col("time"), sf.col("subscribes")
-    # Two greatest numbers can be kept in place, a greatest pair could not; and equal times need no order.
+    # Spark aggregates two maximum numbers in place, but not a maximum pair; equal times need no tie-break.
     last = log.groupBy("subscriber", "flow").agg(
         sf.max(sf.when(subscribes, time)).alias("joined"), sf.max(sf.when(~subscribes, time)).alias("left")
     )
     wanted = last.where("joined >= left OR (left IS NULL AND joined IS NOT NULL)")
     flows = log.select("flow", sf.lit(None).cast("double").alias("rate"))
     if rates is not None:
-        given = in_force(rates, at if has(rates, "time") else None)
+        given = current_rates(rates, at if has(rates, "time") else None)
         _check_alike("flow", changes=log, rates=given)
         flows = flows.unionByName(given)
-    # Only the flows are read once more, and each task sends one on but once.
+    # Only the column of flows is read again, and each task sends a flow once.
     each = flows.groupBy("flow").agg(sf.coalesce(sf.max("rate"), sf.lit(1.0)).alias("rate"))
     pairs = wanted.select("subscriber", sf.col("flow").cast(each.schema["flow"].dataType).alias("flow"))
     return InterestFrames(pairs, each, "topics")
 
 
 def up_to(frame: DataFrame, until: datetime | None, where: str) -> DataFrame:
-    """Return the rows of a table that count at a moment: those up to it, and those without a time.
+    """Return the rows of a table up to and including a time, and those whose time is null.
 
     Parameters
     ----------
     frame
-        Where it has no `time`, all of its rows count.
+        The table; without a column `time`, all of its rows are returned.
     until
-        All rows count where it is None.
+        The time; None for all rows.
     where
-        What to call the table.
+        Name of the table in errors.
     """
     if until is None or not has(frame, "time"):
         return frame
@@ -122,13 +122,18 @@ def up_to(frame: DataFrame, until: datetime | None, where: str) -> DataFrame:
 
 
 def instant_of(given: datetime | date | float | str) -> datetime:
-    """Return a moment in UTC.
+    """Convert a time to UTC.
 
     Parameters
     ----------
     given
-        A time, one without a zone being in UTC; a day, which begins then; seconds from 1970; or any of these
-        as text.
+        A time, in UTC when it has no zone; a date, for its midnight in UTC; seconds since 1970; or any of
+        these as text.
+
+    Raises
+    ------
+    ParameterError
+        When a text is not a time, or the time is outside the years 1 to 9999.
 
     Examples
     --------
@@ -136,10 +141,10 @@ def instant_of(given: datetime | date | float | str) -> datetime:
     ('2026-11-16T08:00:00+00:00', '1970-01-01T00:01:00+00:00')
     >>> instant_of("noon")
     Traceback (most recent call last):
-    narrowcast.errors.ParameterError: until is 'noon'; give a time such as 2026-11-16T09:00:00, in UTC, or ...
+    narrowcast.errors.ParameterError: until='noon': must be a time such as 2026-11-16T09:00:00, in UTC or ...
     """
     if isinstance(given, str):
-        return instant_of(_parsed(given))
+        return instant_of(_parse(given))
     if isinstance(given, datetime):
         return (given if given.tzinfo else given.replace(tzinfo=UTC)).astimezone(UTC)
     if isinstance(given, date):
@@ -147,11 +152,12 @@ def instant_of(given: datetime | date | float | str) -> datetime:
     try:
         return _START + timedelta(microseconds=round(given * 1e6))
     except (OverflowError, ValueError):
-        raise ParameterError(f"until is {given!r}; give a time within the years 1 to 9999") from None
+        raise ParameterError(
+            parameter="until", value=given, limit="a time within the years 1 to 9999"
+        ) from None
 
 
-def _parsed(text: str) -> datetime | float:
-    """Return the time that a text says."""
+def _parse(text: str) -> datetime | float:
     try:
         return float(text)
     except ValueError:
@@ -160,36 +166,42 @@ def _parsed(text: str) -> datetime | float:
         return datetime.fromisoformat(text.strip())
     except ValueError:
         raise ParameterError(
-            f"until is {text!r}; give a time such as 2026-11-16T09:00:00, in UTC, or with its zone"
+            parameter="until",
+            value=text,
+            limit="a time such as 2026-11-16T09:00:00, in UTC or with a zone",
         ) from None
 
 
 def _time(changes: DataFrame) -> Column:
-    """Return when changes were made; a null ends the job."""
+    """Return the column of times in microseconds; a null fails the job."""
     from pyspark.sql import functions as sf
 
-    null = sf.raise_error(sf.lit("column 'time' of changes has a null; remove such rows"))
+    null = sf.raise_error(sf.lit("column 'time' of changes: must not be null; remove such rows"))
     return sf.coalesce(microseconds(changes, "changes"), null).alias("time")
 
 
 def _subscribes(changes: DataFrame) -> Column:
-    """Return whether changes subscribe; what is neither that nor the other ends the job."""
+    """Return a boolean column, true for `subscribe`; an unknown action fails the job."""
     from pyspark.sql import functions as sf
 
     require(changes, "changes", "action", of=("string",))
     action = sf.col("action")
-    said = sf.concat(
-        sf.lit("an action of changes is "),
+    message = sf.concat(
+        sf.lit("action="),
         sf.coalesce(action, sf.lit("null")),
-        sf.lit(f"; use {' or '.join(ACTIONS)}"),
+        sf.lit(f" in changes: must be {' or '.join(ACTIONS)}"),
     )
     known = sf.coalesce(action.isin(*ACTIONS), sf.lit(False))
-    return sf.when(known, action == ACTIONS[0]).otherwise(sf.raise_error(said)).alias("subscribes")
+    return sf.when(known, action == ACTIONS[0]).otherwise(sf.raise_error(message)).alias("subscribes")
 
 
 def _check_alike(name: str, **tables: DataFrame) -> None:
-    """Refuse tables of which one names by text and the other by numbers."""
+    """Check that a label column is text in all tables, or a number in all tables."""
     kinds = {where: frame.schema[name].dataType.simpleString() for where, frame in tables.items()}
     if len({kind == "string" for kind in kinds.values()}) > 1:
-        said = " and ".join(f"{kind} in {where}" for where, kind in kinds.items())
-        raise TableError(f"{name} is {said}; labels are compared with their type, so read both as the same")
+        types = " and ".join(f"{kind} in {where}" for where, kind in kinds.items())
+        raise TableError(
+            f"column {name!r} is {types}: must have the same type in both, because labels are compared with "
+            "their type",
+            parameter=name,
+        )

@@ -1,4 +1,4 @@
-"""All methods beside each other on one interest: what their plans cost, and what it takes to make them."""
+"""Comparison of planning methods on one interest: the cost of each plan, and its time and memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from narrowcast.model.interest import Interest
 from narrowcast.planning.base import PLANNERS, planners
 from narrowcast.spark.planning.planner_parameters import COMMON, make_planner, parameters_of
 from narrowcast.spark.stages.evaluate import excess_share
-from narrowcast.spark.stages.network import NOWHERE, NetworkTables
+from narrowcast.spark.stages.network import NO_NETWORK, NetworkTables
 from narrowcast.spark.stages.planner_trial import PlannerTrial, trials
 from narrowcast.validation import check_channels
 
@@ -32,41 +32,41 @@ if TYPE_CHECKING:
 
     Doubles = NDArray[np.float64]
 
-#: What is always there to compare with; `ideal` is no plan but what none can beat.
+#: The baselines of every comparison; `ideal` is not a plan but a lower bound of all plans.
 ALWAYS = ("unicast", "broadcast", "per-flow", "hash")
 IDEAL = "ideal"
-#: What rows are ordered by: the first of these that there is, else the first by name.
+#: The cost that orders the rows: the first available of these, otherwise the first by name.
 _FIRST = ("network", "waste")
-#: What files have of replayed events, the two that are no counts first.
+#: Fields of a replay in the table; the first two are floating-point numbers, the others counts.
 _REPLAYED = ("cost", "improvement_pct", "direct_messages", "wasted")
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedMethod:
-    """A method with so many channels.
+    """The result of one method with one limit on channels.
 
     Parameters
     ----------
     method
-        Its name.
+        Name of the method.
     asked
-        The most channels that it was given; None where the number changes nothing.
+        The maximum number of channels given to the method; None when the method ignores it.
     channels
-        How many of them carry a flow.
+        Number of channels that carry a flow.
     costs
-        By the cost model's name; none where it failed.
+        Costs by the name of the cost model; empty when the method failed.
     excess_share
         The excess of the cost `filtering` as a share of that of flooding; None without that cost.
     direct_share
-        The share of the wanted messages that is sent directly, over no channel.
+        The share of the wanted messages that are sent directly instead of over a channel.
     seconds, peak_mb
-        What `PlannerTrial` has: how long making the plan took, and how much memory, in 10**6 bytes.
+        Run time of the planner, and the peak growth of its memory in 10**6 bytes: see `PlannerTrial`.
     problem
-        Why it failed; empty where it did not.
+        The reason of a failure; empty on success.
     replayed
-        What came of events that were sent by its plan, where there were any.
+        Totals of events that were replayed with the plan, if any.
     balance
-        How many times the mean the largest channel has members: see `ChannelPlan.balance`.
+        Members of the largest channel divided by the mean: see `ChannelPlan.balance`.
     """
 
     method: str
@@ -83,11 +83,11 @@ class ComparedMethod:
 
     @property
     def improvement_pct(self) -> float | None:
-        """How far the network cost is from all sent directly, 0, to the ideal, 100; None without one."""
+        """Position of the network cost between sending all directly (0) and the ideal (100), or None."""
         return self.costs["network"].terms["improvement_pct"] if "network" in self.costs else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the fields as JSON values."""
         costs = {name: {"total": cost.total, "terms": dict(cost.terms)} for name, cost in self.costs.items()}
         return {
             "method": self.method,
@@ -107,16 +107,16 @@ class ComparedMethod:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Methods beside each other.
+    """The results of several methods on one interest.
 
     Parameters
     ----------
     costs
-        The names of the costs, the one that rows are ordered by first.
+        Names of the costs; rows are ordered by the first.
     rows
-        The cheapest first, those that failed last.
+        The ideal first, then the methods by ascending cost, failed ones last.
     replayed
-        What came of events that were sent by the plans, where there were any.
+        Totals of events that were replayed with the plans, if any.
     """
 
     costs: tuple[str, ...]
@@ -124,7 +124,7 @@ class Comparison:
     replayed: ReplayResult | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the fields as JSON values."""
         replayed = None if self.replayed is None else self.replayed.facts()
         return {
             "costs": list(self.costs),
@@ -133,7 +133,7 @@ class Comparison:
         }
 
     def to_table(self) -> pa.Table:
-        """Return a row for each method, and a column for the total of each cost."""
+        """Return a table with a row for each method, and a column for the total of each cost."""
         kinds = {"method": pa.string(), "asked": pa.int64(), "channels": pa.int64()}
         kinds |= dict.fromkeys(self.costs, pa.float64())
         shares = ("improvement_pct", "excess_share", "direct_share", "balance")
@@ -144,14 +144,14 @@ class Comparison:
             kinds["router"] = pa.string()
         rows = []
         for row in self.rows:
-            said = row.to_dict()
-            again = said["replayed"] or {}
+            fields = row.to_dict()
+            replayed = fields["replayed"] or {}
             rows.append(
                 {
-                    **said,
-                    **{name: cost["total"] for name, cost in said["costs"].items()},
-                    **{f"replayed_{name}": again.get(name) for name in _REPLAYED},
-                    "router": again.get("router"),
+                    **fields,
+                    **{name: cost["total"] for name, cost in fields["costs"].items()},
+                    **{f"replayed_{name}": replayed.get(name) for name in _REPLAYED},
+                    "router": replayed.get("router"),
                 }
             )
         return pa.Table.from_pylist(rows, pa.schema({**kinds, "problem": pa.string()}))
@@ -165,45 +165,50 @@ def compare(
     seed: int = 0,
     params: Mapping[str, Any] | None = None,
     costs: Iterable[str] | None = None,
-    network: NetworkTables = NOWHERE,
+    network: NetworkTables = NO_NETWORK,
     boxes: tuple[Doubles, Doubles] | None = None,
     cost_params: Mapping[str, Any] | None = None,
     replay: Callable[[Mapping[str, tuple[ChannelPlan, str]]], ReplayResult] | None = None,
-    tell: Callable[[str, int, int], None] | None = None,
+    on_progress: Callable[[str, int, int], None] | None = None,
 ) -> Comparison:
-    """Make a plan by every method, each in a process of its own, and return what they cost.
+    """Make a plan by every method, each in its own process, and compare their costs.
 
-    A method that fails is told with the reason, and the others go on. What is always there: `unicast`,
-    `broadcast`, `per-flow` and `hash` within the same channels, and the ideal.
+    A method that fails is listed with the reason, and does not affect the others. The baselines `unicast`,
+    `broadcast`, `per-flow`, `hash` and the ideal are always included.
 
     Parameters
     ----------
     interest
-        Who wants what. Who wants nothing is only in the plans of `broadcast` and of methods that cluster
-        subscribers, and counts there and in what flooding brings, but for somebody who is on no node of the
-        network: nothing can be sent there.
+        The interest to plan for. Subscribers without interest are only in the plans of `broadcast` and of
+        methods that cluster subscribers; they count in the costs of these and of flooding. Subscribers
+        without interest that are on no node of the network are left out, since nothing can be sent to them.
     channels
-        The most channels; of several numbers each is tried.
+        The maximum number of channels; with several numbers, each is tried.
     methods
-        Names of `PLANNERS`; where left out all, but those that plan by boxes or choose among others.
+        Names in `PLANNERS`. Default: all methods, except those that need boxes or choose among others.
     seed
-        Of what methods leave to chance.
+        Seed of all methods.
     params
-        Parameters of methods; each gets those that it has.
+        Parameters of the methods; each method gets those that it accepts.
     costs
-        Names of costs; all that what is given suffices for where left out.
+        Names of costs. Default: all costs whose inputs are given.
     network
-        For the methods and costs that take one.
+        The network, for methods and costs that use one.
     boxes
-        The lower and the upper ends of the boxes of subscribers, a row for each in the order of the interest,
-        for methods that plan by them.
+        The lower and upper ends of the subscribers' bounding boxes, for methods that use them; rows are in
+        the order of the interest.
     cost_params
-        Parameters of costs; each gets those that it has.
+        Parameters of the costs; each cost gets those that it accepts.
     replay
-        Called once with all plans and the method of each: sends events by them. On a network, rows are then
-        ordered by what that costs.
-    tell
-        Called with what is done next, how much is done, and how much there is.
+        Called once with all plans, each with its method: replays events with them. On a network, rows are
+        then ordered by the cost of this replay.
+    on_progress
+        Called before each step with its name, the number of finished steps and their total.
+
+    Raises
+    ------
+    ParameterError
+        When a method or parameter is unknown or out of range, or there is no cost to compare.
 
     Examples
     --------
@@ -217,16 +222,21 @@ def compare(
     models = COSTS.made(costs, **{**network.given, **(cost_params or {})})
     names = tuple(sorted(models, key=lambda name: ([name != first for first in _FIRST], name)))
     if not names:
-        raise ParameterError("there is no cost to compare by; name one, or leave costs out")
-    some = np.flatnonzero(network.located(interest.subscribers) | (np.diff(interest.wants.indptr) > 0))
-    if len(some) < interest.n_subscribers:
-        people = interest.subscribers.take(some)
-        interest = Interest(interest.wants[some], interest.rate, people, interest.flows)
-        boxes = None if boxes is None else (boxes[0][some], boxes[1][some])
-    # First of all: what is wrong with a network is wrong for all methods.
+        raise ParameterError(
+            "costs is empty: must have at least one name; leave it out for all costs",
+            parameter="costs",
+            value=costs,
+            limit="at least one name",
+        )
+    kept = np.flatnonzero(network.located(interest.subscribers) | (np.diff(interest.wants.indptr) > 0))
+    if len(kept) < interest.n_subscribers:
+        subscribers = interest.subscribers.take(kept)
+        interest = Interest(interest.wants[kept], interest.rate, subscribers, interest.flows)
+        boxes = None if boxes is None else (boxes[0][kept], boxes[1][kept])
+    # The ideal comes first, because an error in the network would fail all methods.
     ideal = {name: models[name].ideal(interest) for name in names}
     rows = [ComparedMethod(IDEAL, costs=ideal, excess_share=excess_share(ideal, interest.n_subscribers))]
-    trying: list[tuple[str, int | None, Planner]] = []
+    candidates: list[tuple[str, int | None, Planner]] = []
     for method in chosen:
         own = {name: value for name, value in (params or {}).items() if name in parameters_of(method)}
         fixed = PLANNERS[method].capabilities.clusters == "nothing"
@@ -238,12 +248,12 @@ def compare(
             except ParameterError as error:
                 rows.append(ComparedMethod(method, count, problem=str(error)))
                 continue
-            trying.append((method, None if fixed else count, planner))
+            candidates.append((method, None if fixed else count, planner))
     made: dict[str, tuple[ChannelPlan, str]] = {}
-    with closing(trials(interest, [planner for *_, planner in trying])) as results:
-        for done, (method, asked, _) in enumerate(trying):
-            if tell is not None:
-                tell(method, done, len(trying))
+    with closing(trials(interest, [planner for *_, planner in candidates])) as results:
+        for done, (method, asked, _) in enumerate(candidates):
+            if on_progress is not None:
+                on_progress(method, done, len(candidates))
             trial = next(results)
             plan = trial.plan
             scores = {} if plan is None else {name: models[name].score(interest, plan) for name in names}
@@ -252,8 +262,8 @@ def compare(
                 made[_key(rows[-1])] = plan, trial.method or method
     replayed = None
     if replay is not None:
-        if tell is not None:
-            tell("replay", len(trying), len(trying))
+        if on_progress is not None:
+            on_progress("replay", len(candidates), len(candidates))
         replayed = replay(made)
         found = {**replayed.plans, IDEAL: replayed.baselines[IDEAL]}
         rows = [dataclasses.replace(row, replayed=found.get(_key(row))) for row in rows]
@@ -262,7 +272,7 @@ def compare(
 
 
 def counts_of(channels: int | Sequence[int]) -> list[int]:
-    """Return the numbers of channels that `compare` tries, once it is sure that there can be so many.
+    """Check numbers of channels, and return them as a list.
 
     Examples
     --------
@@ -273,12 +283,12 @@ def counts_of(channels: int | Sequence[int]) -> list[int]:
     for count in counts:
         check_channels(count)
     if not counts or len(set(counts)) < len(counts):
-        raise ParameterError(f"channels is {counts}; give one number, or several that differ")
+        raise ParameterError(parameter="channels", value=counts, limit="one number or several distinct ones")
     return counts
 
 
 def methods_of(methods: Iterable[str] | None, params: Mapping[str, Any]) -> list[str]:
-    """Return the methods that `compare` tries, once it is sure that they and their parameters are known.
+    """Check the names of methods and parameters, and return the methods to compare, baselines included.
 
     Examples
     --------
@@ -293,10 +303,17 @@ def methods_of(methods: Iterable[str] | None, params: Mapping[str, Any]) -> list
     known = sorted({name for method in chosen for name in parameters_of(method)})
     for name in params:
         if name in COMMON:
-            raise ParameterError(f"{name} is among the parameters of methods; give it as {name} itself")
+            raise ParameterError(
+                f"{name} must not be in the parameters of methods; pass {name} as its own argument",
+                parameter=name,
+                value=params[name],
+            )
         if name not in known:
             raise ParameterError(
-                f"no method compared has a parameter {name!r}; they have: {', '.join(known) or 'none'}"
+                f"unknown parameter {name!r} of the methods {', '.join(chosen)}; known parameters: "
+                f"{', '.join(known) or 'none'}",
+                parameter=name,
+                value=params[name],
             )
     return chosen
 
@@ -304,7 +321,7 @@ def methods_of(methods: Iterable[str] | None, params: Mapping[str, Any]) -> list
 def _row(
     method: str, asked: int | None, trial: PlannerTrial, costs: Mapping[str, Cost], interest: Interest
 ) -> ComparedMethod:
-    """Return what came of a method as a row."""
+    """Return the row of a method from its trial and costs."""
     if trial.plan is None:
         return ComparedMethod(method, asked, problem=trial.problem)
     return ComparedMethod(
@@ -313,14 +330,14 @@ def _row(
         channels=trial.plan.n_used,
         costs=costs,
         excess_share=excess_share(costs, interest.n_subscribers),
-        direct_share=_direct(interest, trial.plan),
+        direct_share=_direct_share(interest, trial.plan),
         balance=trial.plan.balance(),
         seconds=trial.seconds,
         peak_mb=trial.megabytes,
     )
 
 
-def _direct(interest: Interest, plan: ChannelPlan) -> float:
+def _direct_share(interest: Interest, plan: ChannelPlan) -> float:
     """Return the share of the wanted messages that a plan sends directly."""
     wanted = float(interest.rate @ interest.audience())
     sent = float(np.sum(plan.rate_of_flows(interest)[plan.unicast.indices]))
@@ -328,12 +345,12 @@ def _direct(interest: Interest, plan: ChannelPlan) -> float:
 
 
 def _key(row: ComparedMethod) -> str:
-    """Return what tells a row from others."""
+    """Return a name that is unique among the rows: the method, and the number of channels if given."""
     return row.method if row.asked is None else f"{row.method} {row.asked}"
 
 
 def _rank(row: ComparedMethod, cost: str) -> tuple[Any, ...]:
-    """Return what rows are ordered by: the ideal, then by cost, those that failed last."""
+    """Return the sort key of a row: the ideal first, then by cost, failed methods last."""
     total = row.costs[cost].total if row.costs else 0.0
     if row.replayed is not None and row.replayed.improvement_pct is not None:
         total = row.replayed.cost

@@ -1,7 +1,7 @@
-"""Filters to boxes as a Spark job, packed: one row of its result holds thousands of subscriptions.
+"""Compilation of filters into boxes on Spark. The result is packed: one row has thousands of subscriptions.
 
-Packed rows pass through Spark as bytes: nothing is taken apart and put together again value by value, and a
-worker that needs subscriptions has them as columns at once.
+Packed rows pass through Spark as bytes, so Spark does not convert them value by value, and a worker reads
+the subscriptions as Arrow columns.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ if TYPE_CHECKING:
 
     from narrowcast.model.schema import Schema
 
-#: The columns of a table of packed subscriptions. `payload` is null in a row that tells of a bad filter.
+#: The columns of a table of packed subscriptions. A row with null `payload` describes a bad filter.
 PACKED = (
     "payload binary, subscriptions bigint, boxes bigint, columns array<string>, reason string, row string"
 )
-#: Names that stand in a filter as they are; any other may be quoted and escaped there.
+#: Names that are never quoted in a filter; other names may be quoted and escaped.
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE)
 
 
 def compile_subscriptions(rows: DataFrame, schema: Schema) -> DataFrame:
-    """Return packed subscriptions, and a row for each bad filter.
+    """Compile filters into boxes, and return packed subscriptions and a row for each bad filter.
 
     Parameters
     ----------
     rows
-        Subscriptions as `ingest` gives them.
+        Subscriptions: the rows of `ingest`.
     schema
-        The attributes that filters may name.
+        The attributes that filters may use.
     """
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield packed(pa.Table.from_batches([batch]), schema)
 
-    # No other column travels: Spark does not see which of them are used there.
+    # Select the columns explicitly: Spark cannot see which ones the Python function uses.
     return rows.select(*COLUMNS).mapInArrow(work, PACKED)
 
 
 def packed(table: pa.Table, schema: Schema) -> pa.RecordBatch:
-    """Return the packed row of a table of subscriptions, and a row for each that is bad."""
-    done = compile_filters(schema, table.select(COLUMNS))
-    good, bad = done.subscriptions, done.rejected
+    """Return one packed row with all good subscriptions of a table, and a row for each bad one."""
+    result = compile_filters(schema, table.select(COLUMNS))
+    good, bad = result.subscriptions, result.rejected
     texts = [json_of(row) for row in bad.drop_columns("reason").to_pylist()]
     nulls = [None] * bad.num_rows
     columns = {
@@ -70,19 +70,19 @@ def packed(table: pa.Table, schema: Schema) -> pa.RecordBatch:
 
 
 def json_of(row: dict[str, object]) -> str:
-    """Return a row as Spark writes it."""
+    """Return a row as JSON in the form that Spark writes: no spaces, and no escapes of Unicode."""
     return json.dumps(row, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
 def pack(subscriptions: SubscriptionSet) -> bytes:
-    """Return subscriptions as bytes, for `unpack`.
+    """Serialize subscriptions to bytes, for `unpack`.
 
     Examples
     --------
     >>> from narrowcast.model.schema import Schema
     >>> schema = Schema.of({"price": "double"})
-    >>> done = compile_filters(schema, ["price > 75", "price < 9"]).subscriptions
-    >>> unpack(pack(done), schema).boxes.counts.tolist()
+    >>> compiled = compile_filters(schema, ["price > 75", "price < 9"]).subscriptions
+    >>> unpack(pack(compiled), schema).boxes.counts.tolist()
     [1, 1]
     """
     table = _compact(subscriptions).to_arrow()
@@ -94,13 +94,13 @@ def pack(subscriptions: SubscriptionSet) -> bytes:
 
 
 def unpack(payload: bytes | pa.Buffer, schema: Schema) -> SubscriptionSet:
-    """Return the subscriptions that `pack` wrote."""
+    """Deserialize the subscriptions in a payload of `pack`."""
     with pa.ipc.open_stream(payload) as reader:
         return SubscriptionSet.from_arrow(reader.read_all(), schema)
 
 
 def unpack_all(payloads: list[bytes] | list[pa.Buffer], schema: Schema) -> SubscriptionSet:
-    """Return the subscriptions of several payloads, in the order of their ids."""
+    """Merge the subscriptions of several payloads, ordered by id."""
     sets = [unpack(payload, schema) for payload in payloads]
     if not sets:
         return compile_filters(schema, []).subscriptions
@@ -110,7 +110,7 @@ def unpack_all(payloads: list[bytes] | list[pa.Buffer], schema: Schema) -> Subsc
 
 
 def _compact(subscriptions: SubscriptionSet) -> SubscriptionSet:
-    """Return subscriptions without the names of subscribers that have none of them."""
+    """Drop the names of subscribers without subscriptions."""
     used = np.unique(subscriptions.subscriber)
     if len(used) == subscriptions.n_subscribers:
         return subscriptions
@@ -119,7 +119,7 @@ def _compact(subscriptions: SubscriptionSet) -> SubscriptionSet:
 
 
 def columns_of(subscriptions: SubscriptionSet) -> list[str]:
-    """Return the columns of events that these subscriptions look at, perhaps with some that they do not."""
+    """Return the columns of events that the filters need; it may include some that they do not."""
     schema, checks = subscriptions.schema, subscriptions.check.drop_null()
     used = set(np.unique(subscriptions.boxes.attribute).tolist())
     roots = {name.partition(".")[0] for i, name in enumerate(schema.names) if i in used}
@@ -134,7 +134,7 @@ def columns_of(subscriptions: SubscriptionSet) -> list[str]:
 
 
 def owners(compiled: DataFrame, schema: Schema) -> DataFrame:
-    """Return `subscription_id` and `subscriber` of all packed subscriptions."""
+    """Return the owner of each packed subscription: `subscription_id` and `subscriber`."""
     from pyspark.sql import functions as sf
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

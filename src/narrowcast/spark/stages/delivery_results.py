@@ -1,4 +1,4 @@
-"""What events are sent by, and what came of it."""
+"""A plan with its router, and the messages and costs of replaying events with it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlanWithRouter:
-    """A plan, and the router that sends events by it.
+    """A plan, and the router that chooses how to send each event with it.
 
     Parameters
     ----------
     plan
-        Which channels there are.
+        The plan.
     router
-        One of `ROUTERS`.
+        Name of a router in `ROUTERS`.
     params
         The router's parameters.
     """
@@ -41,9 +41,20 @@ class PlanWithRouter:
         router: str | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> PlanWithRouter:
-        """Return the way to send by a plan of a method: with the router that fits it, or the one given.
+        """Pair a plan with a router: the given one, or the default for the method and kind of flows.
 
-        Of parameters that are given for several routers, it takes its own.
+        Parameters
+        ----------
+        plan
+            The plan.
+        method
+            Name of the method that made the plan.
+        flow_space
+            Kind of the plan's flows: `topics`, `cells` or `events`.
+        router
+            Name of a router. Default: the one of `router_for`.
+        params
+            Parameters of any routers; the router gets those that it accepts.
         """
         name = router or router_for(method, flow_space)
         own = {key: value for key, value in (params or {}).items() if key in router_parameters(name)}
@@ -52,28 +63,28 @@ class PlanWithRouter:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryTotals:
-    """What came of events that were all sent one way.
+    """Totals of delivering all events with one plan or baseline.
 
     Parameters
     ----------
     cost
-        Of links on the network; without one, of messages that arrive.
+        Total cost of the network links used; without a network, number of messages received.
     improvement_pct
-        How far the cost is from all sent directly, 0, to the ideal, 100; None without a network.
+        Position of the cost between sending all directly (0) and the ideal (100); None without a network.
     channel, received, direct, wasted
-        Messages, as `narrowcast.routing.replay.Messages` has them.
+        Counts of messages: see `narrowcast.routing.replay.Messages`.
     false_positives
-        How many subscribers events reach who do not want them, in all: each once for an event.
-    finer
-        How many subscriptions they reach that do not match them.
+        Unwanted deliveries: pairs of an event and a subscriber that receives it without wanting it.
+    subscription_false_positives
+        The same for subscriptions: pairs of an event and a subscription that it reaches without a match.
     n_events
-        How many events were sent.
+        Number of events sent.
     outside
-        Events that fall in no flow that a channel of the plan carries.
+        Number of events whose flow no channel of the plan carries.
     ways
-        How many events went each way, by the names of `Method`.
+        Number of events for each route, by the labels of `RouteMethod`.
     router
-        What decided; None for what needs no deciding.
+        Name of the router; None for baselines.
     """
 
     cost: float
@@ -83,14 +94,14 @@ class DeliveryTotals:
     direct: int
     wasted: int
     false_positives: int = 0
-    finer: int = 0
+    subscription_false_positives: int = 0
     n_events: int = 0
     outside: int = 0
     ways: Mapping[str, int] | None = None
     router: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the totals as JSON values."""
         found: dict[str, Any] = {
             "cost": self.cost,
             "improvement_pct": self.improvement_pct,
@@ -98,16 +109,18 @@ class DeliveryTotals:
             "received_over_channels": self.received,
             "direct_messages": self.direct,
             "wasted": self.wasted,
-            "false_positives": per_event(self.false_positives, self.finer, 1),
-            "false_positives_per_event": per_event(self.false_positives, self.finer, self.n_events),
+            "false_positives": per_event(self.false_positives, self.subscription_false_positives, 1),
+            "false_positives_per_event": per_event(
+                self.false_positives, self.subscription_false_positives, self.n_events
+            ),
         }
         if self.router is not None:
             found |= {"outside": self.outside, "ways": dict(self.ways or {}), "router": self.router}
         return found
 
 
-def per_event(false_positives: float, finer: float, n_events: int) -> dict[str, float]:
-    """Return false positives by subscriber and by subscription for each of so many events, as JSON has them.
+def per_event(false_positives: float, subscription_false_positives: float, n_events: int) -> dict[str, float]:
+    """Return the mean false positives of an event, by subscriber and by subscription, as JSON values.
 
     Examples
     --------
@@ -115,25 +128,25 @@ def per_event(false_positives: float, finer: float, n_events: int) -> dict[str, 
     {'subscriber': 3.0, 'subscription': 4.5}
     """
     n = max(1, n_events)
-    return {"subscriber": false_positives / n, "subscription": finer / n}
+    return {"subscriber": false_positives / n, "subscription": subscription_false_positives / n}
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What came of events that were sent by plans.
+    """Results of replaying the same events with several plans.
 
     Parameters
     ----------
     unit
-        What costs are of: `links` or `messages`.
+        Unit of costs: `links` on a network, otherwise `messages`.
     n_events
-        How many events somebody wants; what nobody wants is not sent.
+        Number of events with at least one interested subscriber; other events are not sent.
     n_wanted
-        How many pairs of an event and a subscriber who wants it.
+        Number of pairs of an event and a subscriber that wants it.
     plans
-        By the names that were given.
+        Totals of each plan, by its name.
     baselines
-        `unicast`, `broadcast` (to everybody there is) and `ideal`, of the same events.
+        Totals of `unicast`, `broadcast` (each event to all subscribers) and `ideal`.
     """
 
     unit: Literal["links", "messages"]
@@ -143,6 +156,6 @@ class ReplayResult:
     baselines: Mapping[str, DeliveryTotals]
 
     def facts(self) -> dict[str, Any]:
-        """Return what hangs on the events alone, as JSON has it."""
+        """Return the values that depend on the events alone, without the plans', as JSON values."""
         baselines = {name: sent.to_dict() for name, sent in self.baselines.items()}
         return {"unit": self.unit, "events": self.n_events, "wanted": self.n_wanted, **baselines}

@@ -1,7 +1,7 @@
-"""What a plan costs on the full data, against plans that need no planning.
+"""Evaluation of a plan on Spark: its costs on the full interest, compared with baselines.
 
-The flows are cut into blocks. A block holds some of the flows, all who want them, and their rates; it is
-scored in a worker by the same cost models that score an interest on the driver, and the blocks add up.
+Flows are divided into blocks. A block has some of the flows with their rates and subscribers. A worker scores
+it with the same cost models that score an interest on the driver, and the scores of blocks add up.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from narrowcast.model.relation import relation_of, rows_of
 from narrowcast.planning.baselines.simple import Hash, PerFlow, Unicast
 from narrowcast.spark.arrow_batches import chunks
 from narrowcast.spark.spark_errors import plainly
-from narrowcast.spark.stages.blocks import FlowBlocks, copies, members, placed
-from narrowcast.spark.stages.broadcast_variable import shipped
+from narrowcast.spark.stages.blocks import FlowBlocks, add_block, copy_to_blocks, split_channel_listeners
+from narrowcast.spark.stages.broadcast_variable import broadcast_value
 from narrowcast.spark.stages.interest_collection import LIMIT, to_interest
-from narrowcast.spark.stages.network import NOWHERE, NetworkTables
+from narrowcast.spark.stages.network import NO_NETWORK, NetworkTables
 from narrowcast.spark.stages.ownership import bring_owners
 from narrowcast.validation import check_channels
 
@@ -47,33 +47,34 @@ if TYPE_CHECKING:
     from narrowcast.model.relation import Positions
     from narrowcast.spark.stages.interest import InterestFrames
 
-#: What every plan is compared with; `ideal` is no plan but what none can beat.
+#: The baselines that a plan is compared with; `ideal` is not a plan but a lower bound of all plans.
 BASELINES = ("unicast", "broadcast", "per-flow", "hash", "ideal")
-#: Pairs and flows in a block, about; it comes from the data alone, so that every cluster sums alike.
+#: Approximate number of pairs and flows in a block. It does not depend on the cluster, so that sums do not.
 BLOCK = 1_000_000
-#: The most groups of hash channels that blocks are made of.
+#: The maximum number of groups of hash channels.
 GROUPS = 4096
 
-#: The plan among the scores: a name that no baseline has.
+#: The name of the plan among the scores; no baseline has it.
 _OWN = ""
 _SCORES = "method string, cost string, term string, value double"
 _COUNTS = "group bigint, rows bigint, missed bigint"
 
-#: A method, a cost, a term and its value; without a term the total, without a cost the channels in use, those
-#: of `hash` one by one, as parts of the flows may share them.
+#: A method, a cost, a term and its value. Without a term the value is the total; without a cost it is the
+#: number of channels in use. Those of `hash` are listed one by one, because several blocks can use the same
+#: channel.
 Score: TypeAlias = tuple[str, str | None, str | None, float]
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredPlan:
-    """What one way of sending costs.
+    """The costs of one plan or baseline.
 
     Parameters
     ----------
     channels
-        How many of its channels carry a flow; None for the ideal, which has none.
+        Number of channels that carry a flow; None for the ideal, which has no channels.
     costs
-        By the cost model's name.
+        Costs by the name of the cost model.
     excess_share
         The excess of the cost `filtering` as a share of that of flooding; None without that cost.
     """
@@ -83,23 +84,23 @@ class ScoredPlan:
     excess_share: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the fields as JSON values."""
         costs = {name: {"total": cost.total, "terms": dict(cost.terms)} for name, cost in self.costs.items()}
         return {"channels": self.channels, "costs": costs, "excess_share": self.excess_share}
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What a plan costs, and what the baselines would.
+    """The costs of a plan and of the baselines.
 
     Parameters
     ----------
     name
-        Which of `methods` is the plan.
+        Name of the plan in `methods`.
     n_pairs
-        How many wanted pairs there are, all of them served.
+        Number of wanted pairs of subscriber and flow; the plan serves all of them.
     methods
-        The plan first, then the baselines.
+        Costs by name: the plan first, then the baselines.
 
     Examples
     --------
@@ -113,18 +114,18 @@ class Evaluation:
     methods: Mapping[str, ScoredPlan]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the fields as JSON values."""
         methods = {name: scored.to_dict() for name, scored in self.methods.items()}
         return {"name": self.name, "pairs": self.n_pairs, "methods": methods}
 
 
 def false_exclusions(frames: InterestFrames, plan: ChannelPlan) -> DataFrame:
-    """Return the pairs (subscriber, flow) that are wanted and that nothing serves.
+    """Return the wanted pairs `subscriber`, `flow` that a plan does not serve, in no particular order.
 
-    The same as `ChannelPlan.false_exclusions`, in no order; pairs are looked at where they are.
+    This is `ChannelPlan.false_exclusions` on Spark: the pairs are not collected on the driver.
     """
     interests = frames.interests.select("subscriber", "flow")
-    return _missed(interests, interests.sparkSession.sparkContext.broadcast(plan))
+    return _unserved(interests, interests.sparkSession.sparkContext.broadcast(plan))
 
 
 def evaluate(
@@ -134,80 +135,84 @@ def evaluate(
     name: str,
     channels: int | None = None,
     costs: Iterable[str] | None = None,
-    network: NetworkTables = NOWHERE,
+    network: NetworkTables = NO_NETWORK,
     params: Mapping[str, Any] | None = None,
     limit: int = LIMIT,
     block_size: int = BLOCK,
 ) -> Evaluation:
-    """Return every cost of a plan and of the baselines, once it is sure that the plan serves everybody.
+    """Check that a plan serves every wanted pair, and return its costs and those of the baselines.
 
-    The interest is read three times, four times when a hash channel is larger than a block, so it is better
-    stored than computed on demand. Where the frames know all subscribers, `broadcast` reaches those who want
-    none of the flows as well, and so does the flooding that an excess is a share of. A worker holds the plan,
-    the names of all subscribers, and a block or the audience of one flow, whichever is larger. For flows that
-    are events, costs are those of the history given: each event goes where `carries` says, which for events
-    to come is not known yet.
+    The interest is read three times, or four when a hash channel is larger than a block, so store it instead
+    of computing it on demand. When the frames list all subscribers, `broadcast` and the flooding of
+    `excess_share` also reach those without interest. A worker holds the plan, the names of all subscribers,
+    and a block or the audience of one flow, whichever is larger. For flows that are events, costs are those
+    of these past events, sent as `carries` assigns them.
 
     Parameters
     ----------
     frames
-        Who wants what, and the rates.
+        The interest.
     plan
-        What to evaluate; it need not be made from this interest.
+        The plan to evaluate; it may have been made from another interest.
     name
-        What to call it. Where a baseline has that name and costs otherwise, "as planned" is added.
+        Name of the plan in the result. If a baseline has the same name and other costs, ", as planned" is
+        appended.
     channels
-        How many channels the baseline `hash` has; as many as the plan where left out, at least 1.
+        Number of channels of the baseline `hash`. Default: as many as the plan, at least 1.
     costs
-        Names of cost models; all that what is given suffices for where left out. Beyond `limit` pairs those
-        that need nothing to be given, but all pairs at once, are left out then.
+        Names of cost models. Default: all whose inputs are given; beyond `limit` pairs, without those that
+        are not additive and need no inputs.
     network
-        For the costs that need one.
+        The network, for costs that need one.
     params
-        Parameters of costs; each gets those that it has.
+        Parameters of costs; each cost gets those that it accepts.
     limit
-        The most wanted pairs to bring to the driver, for a cost model that is not additive.
+        Maximum number of wanted pairs on the driver, for cost models that are not additive.
     block_size
-        About how many pairs and flows are scored in one go.
+        Approximate number of pairs and flows that a worker scores at once, at least 1.
 
     Raises
     ------
     PlanError
-        When a wanted pair is not served: with how many there are, and the first three.
+        When the plan does not serve a wanted pair; the message has the number of such pairs and three of
+        them.
+    ParameterError
+        When a parameter is out of range.
     """
     channels = max(1, plan.n_groups) if channels is None else channels
     check_channels(channels)
     if block_size < 1:
-        raise ParameterError(f"block_size is {block_size}; give at least 1")
+        raise ParameterError(parameter="block_size", value=block_size, limit="at least 1")
     models = COSTS.made(costs, **{**network.given, **(params or {})})
     spark = frames.interests.sparkSession
-    with plainly("evaluate the plan"), shipped(spark, plan) as everywhere:
-        n_pairs, sizes = _checked(frames, everywhere, channels)
+    with plainly("evaluate the plan"), broadcast_value(spark, plan) as shared_plan:
+        n_pairs, sizes = _check_served(frames, shared_plan, channels)
         blocks = FlowBlocks.of_sizes(sizes, channels, block_size)
         if costs is None and n_pairs > limit:
             models = {each: model for each, model in models.items() if model.additive or COSTS.needs(each)}
-        in_parts = {each: model for each, model in models.items() if model.additive}
-        everybody = _everybody(frames, plan, network)
-        scores = _scored(frames, everywhere, blocks, everybody, in_parts)
-    if at_once := {each: model for each, model in models.items() if not model.additive}:
+        additive = {each: model for each, model in models.items() if model.additive}
+        subscribers = _broadcast_audience(frames, plan, network)
+        scores = _score_blocks(frames, shared_plan, blocks, subscribers, additive)
+    if others := {each: model for each, model in models.items() if not model.additive}:
         interest = to_interest(frames, limit=limit)
-        plans = _plans(interest, plan, everybody, channels)
-        scores += [score for score in _scores(interest, plans, at_once) if score[1] is not None]
-    return _evaluation(scores, name, plan, n_pairs, len(everybody), models)
+        plans = _plans(interest, plan, subscribers, channels)
+        scores += [score for score in _scores(interest, plans, others) if score[1] is not None]
+    return _evaluation(scores, name, plan, n_pairs, len(subscribers), models)
 
 
 def false_positives_by_subscription(frames: InterestFrames, plan: ChannelPlan) -> float:
-    """Return how many subscriptions flows reach for nothing, once it is sure that the plan serves each.
+    """Check that a plan serves every subscription, and count the unwanted deliveries to subscriptions.
 
-    A subscription is reached in its own channel where the plan has one for each, and wherever its subscriber
-    listens where not. By subscriber, the same is the cost `false-positives`.
+    The result is the number of pairs of a flow and a subscription that it reaches without being wanted. A
+    subscription is reached over its own channel if the plan assigns one to each subscription, otherwise over
+    all channels of its subscriber. The same count by subscriber is the cost `false-positives`.
 
     Parameters
     ----------
     frames
-        What each subscription wants: of `from_matches` by subscription.
+        The interest of each subscription: `from_matches` with ``by="subscription"``.
     plan
-        A plan of their subscribers.
+        A plan for the subscribers that own the subscriptions.
 
     Raises
     ------
@@ -215,44 +220,53 @@ def false_positives_by_subscription(frames: InterestFrames, plan: ChannelPlan) -
         When a subscription wants a flow that its own channel does not carry.
     """
     assert frames.owners is not None
-    finer = by_subscription(plan, *bring_owners(frames.owners))
+    subscription_plan = by_subscription(plan, *bring_owners(frames.owners))
     interests = frames.interests.select("subscriber", "flow")
-    one = FlowBlocks(1, np.zeros(1, np.int64), np.ones(1, np.int64))
-    with plainly("evaluate the plan"), shipped(interests.sparkSession, finer) as everywhere:
-        pairs, missed = _counts(interests, one, everywhere)
+    one_group = FlowBlocks(1, np.zeros(1, np.int64), np.ones(1, np.int64))
+    with (
+        plainly("evaluate the plan"),
+        broadcast_value(interests.sparkSession, subscription_plan) as shared_plan,
+    ):
+        pairs, missed = _counts(interests, one_group, shared_plan)
         if missed.any():
-            _refuse(_missed(interests, everywhere), int(missed.sum()), int(pairs.sum()), frames.rows)
+            _refuse(_unserved(interests, shared_plan), int(missed.sum()), int(pairs.sum()), frames.rows)
         rates = frames.rates.select("flow", "rate").toArrow()
     flows = labels_in(rates, "flow", "rates")
-    # Nobody's interest: what flows bring in all, of which a pair each is wanted.
-    nobody = Interest(np.zeros((0, len(flows))), rates["rate"].to_numpy(), flows=flows)
-    return FalsePositives().score(nobody, finer).terms["receptions"] - float(pairs.sum())
+    # An interest without subscribers gives the receptions of all flows; each wanted pair is one of them.
+    no_subscribers = Interest(np.zeros((0, len(flows))), rates["rate"].to_numpy(), flows=flows)
+    receptions = FalsePositives().score(no_subscribers, subscription_plan).terms["receptions"]
+    return receptions - float(pairs.sum())
 
 
-def _missed(interests: DataFrame, plan: Broadcast[ChannelPlan]) -> DataFrame:
-    """Return the wanted pairs that nothing serves."""
-    return interests.mapInArrow(partial(_find_missed, plan=plan), interests.schema)
+def _unserved(interests: DataFrame, plan: Broadcast[ChannelPlan]) -> DataFrame:
+    """Return the wanted pairs that a plan does not serve."""
+    return interests.mapInArrow(partial(_find_unserved, plan=plan), interests.schema)
 
 
-def _find_missed(batches: Iterator[pa.RecordBatch], plan: Broadcast[ChannelPlan]) -> Iterator[pa.RecordBatch]:
-    """Yield those of the wanted pairs that nothing serves."""
+def _find_unserved(
+    batches: Iterator[pa.RecordBatch], plan: Broadcast[ChannelPlan]
+) -> Iterator[pa.RecordBatch]:
     for table in chunks(batches):
-        yield from _left_out(plan.value, table).to_batches()
+        yield from _unserved_in(plan.value, table).to_batches()
 
 
-def _left_out(plan: ChannelPlan, pairs: pa.Table) -> pa.Table:
-    """Return those of the wanted pairs that a plan does not serve."""
+def _unserved_in(plan: ChannelPlan, pairs: pa.Table) -> pa.Table:
     return plan.false_exclusions(Interest.from_tables(pairs))
 
 
-def _checked(frames: InterestFrames, plan: Broadcast[ChannelPlan], channels: int) -> tuple[int, Positions]:
-    """Return how many wanted pairs there are, and the pairs and flows in each group of hash channels."""
+def _check_served(
+    frames: InterestFrames, plan: Broadcast[ChannelPlan], channels: int
+) -> tuple[int, Positions]:
+    """Check that a plan serves every wanted pair.
+
+    Returns the number of wanted pairs, and the number of pairs and flows in each group of hash channels.
+    """
     n_groups = min(channels, GROUPS)
     groups = FlowBlocks(channels, np.arange(n_groups), np.ones(n_groups, np.int64))
     interests = frames.interests.select("subscriber", "flow")
     pairs, missed = _counts(interests, groups, plan)
     if missed.any():
-        _refuse(_missed(interests, plan), int(missed.sum()), int(pairs.sum()), frames.rows)
+        _refuse(_unserved(interests, plan), int(missed.sum()), int(pairs.sum()), frames.rows)
     flows, _ = _counts(frames.rates.select("flow"), groups, None)
     return int(pairs.sum()), pairs + flows
 
@@ -260,7 +274,7 @@ def _checked(frames: InterestFrames, plan: Broadcast[ChannelPlan], channels: int
 def _counts(
     rows: DataFrame, groups: FlowBlocks, plan: Broadcast[ChannelPlan] | None
 ) -> tuple[Positions, Positions]:
-    """Return how many rows each group has, and how many of them are pairs that the plan does not serve."""
+    """Count the rows of each group, and the rows that are pairs not served by the plan."""
     from pyspark.sql import functions as sf
 
     counts = rows.mapInArrow(partial(_count, groups=groups, plan=plan), _COUNTS).groupBy("group")
@@ -273,9 +287,9 @@ def _counts(
 def _count(
     batches: Iterator[pa.RecordBatch], groups: FlowBlocks, plan: Broadcast[ChannelPlan] | None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what `_counts` adds up."""
+    """Count the rows and the unserved pairs of each group in a partition."""
     for table in chunks(batches):
-        missed = table.slice(0, 0) if plan is None else _left_out(plan.value, table)
+        missed = table.slice(0, 0) if plan is None else _unserved_in(plan.value, table)
         counts = [
             np.bincount(groups.place(labels_in(each, "flow", "interests"))[0], minlength=len(groups.first))
             for each in (table, missed)
@@ -285,62 +299,65 @@ def _count(
         yield pa.RecordBatch.from_arrays(list(map(pa.array, columns)), names=["group", "rows", "missed"])
 
 
-def _refuse(missed: DataFrame, n_missed: int, n_pairs: int, who: str) -> NoReturn:
-    """Raise what `ChannelPlan.validate` would."""
+def _refuse(missed: DataFrame, n_missed: int, n_pairs: int, kind: str) -> NoReturn:
+    """Raise an error like that of `ChannelPlan.validate`; `kind` is what the column `subscriber` names."""
     first = ", ".join(
-        f"{who} {row.subscriber!r} wants flow {row.flow!r}"
+        f"{kind} {row.subscriber!r} wants flow {row.flow!r}"
         for row in missed.orderBy("subscriber", "flow").limit(3).collect()
     )
     raise PlanError(
-        f"{n_missed} of {n_pairs} wanted pairs are not served: {first}; "
-        "plan again for this interest, or serve them by unicast"
+        f"the plan does not serve {n_missed} of {n_pairs} wanted pairs: {first}; "
+        "plan again for this interest, or serve these pairs by unicast",
+        parameter="plan",
+        value=n_missed,
+        limit="a plan that serves all wanted pairs",
     )
 
 
-def _everybody(frames: InterestFrames, plan: ChannelPlan, network: NetworkTables) -> Labels:
-    """Return whom a broadcast reaches: all subscribers as far as they are known, and those of the plan.
+def _broadcast_audience(frames: InterestFrames, plan: ChannelPlan, network: NetworkTables) -> Labels:
+    """Return the subscribers that a broadcast reaches: all known ones, and those of the plan.
 
-    Who wants nothing and is on no node of the network is left out: nothing can be sent there.
+    Subscribers without interest that are on no node of the network are left out: nothing can be sent there.
     """
     wanting = frames.interests.select("subscriber").distinct().toArrow()
-    # All of them are subscribers of the plan, which serves everybody: there are no more than it has.
+    # They fit on the driver: the plan serves all of them, so it has at least as many subscribers.
     found = labels_in(wanting, "subscriber", "interests")
     if frames.subscribers is None:
         return found
     known = labels_in(frames.subscribers.select("subscriber").toArrow(), "subscriber", "subscribers")
     both, [wants, *_] = encode("subscriber", found, known, plan.subscribers)
-    there = network.located(both)
-    there[wants] = True
-    return both.take(np.flatnonzero(there))
+    reached = network.located(both)
+    reached[wants] = True
+    return both.take(np.flatnonzero(reached))
 
 
-def _scored(
+def _score_blocks(
     frames: InterestFrames,
     plan: Broadcast[ChannelPlan],
     blocks: FlowBlocks,
-    everybody: Labels,
+    subscribers: Labels,
     models: Mapping[str, CostModel],
 ) -> list[Score]:
-    """Return the scores of all blocks."""
+    """Score all blocks in workers, and collect the scores."""
     interests, rates = frames.interests.select("subscriber", "flow"), frames.rates.select("flow", "rate")
     flow, subscriber = (interests.schema[each].dataType.simpleString() for each in ("flow", "subscriber"))
-    place = partial(placed, blocks=blocks)
+    place = partial(add_block, blocks=blocks)
     left = rates.mapInArrow(place, f"block bigint, flow {flow}, rate double")
     right = interests.mapInArrow(place, f"block bigint, subscriber {subscriber}, flow {flow}")
     if (blocks.count > 1).any():
-        listening = interests.mapInArrow(
-            partial(members, blocks=blocks), f"subscriber {subscriber}, channel bigint"
+        listeners = interests.mapInArrow(
+            partial(split_channel_listeners, blocks=blocks), f"subscriber {subscriber}, channel bigint"
         )
-        more = listening.distinct().mapInArrow(
-            partial(copies, blocks=blocks), f"block bigint, subscriber {subscriber}, channel bigint"
+        copies = listeners.distinct().mapInArrow(
+            partial(copy_to_blocks, blocks=blocks), f"block bigint, subscriber {subscriber}, channel bigint"
         )
-        right = right.unionByName(more, allowMissingColumns=True)
-    with shipped(interests.sparkSession, everybody) as names:
-        work = partial(_score, plan=plan, everybody=names, channels=blocks.channels, models=dict(models))
+        right = right.unionByName(copies, allowMissingColumns=True)
+    with broadcast_value(interests.sparkSession, subscribers) as names:
+        work = partial(_score, plan=plan, subscribers=names, channels=blocks.channels, models=dict(models))
         found = left.groupBy("block").cogroup(right.groupBy("block")).applyInArrow(work, _SCORES).collect()
     if not found:
-        nothing = Interest(np.zeros((0, 0)))
-        return list(_scores(nothing, _plans(nothing, plan.value, everybody, blocks.channels), models))
+        empty = Interest(np.zeros((0, 0)))
+        return list(_scores(empty, _plans(empty, plan.value, subscribers, blocks.channels), models))
     return [(row.method, row.cost, row.term, row.value) for row in found]
 
 
@@ -349,17 +366,21 @@ def _score(
     right: pa.Table,
     *,
     plan: Broadcast[ChannelPlan],
-    everybody: Broadcast[Labels],
+    subscribers: Broadcast[Labels],
     channels: int,
     models: Mapping[str, CostModel],
 ) -> pa.Table:
-    """Return the scores of one block: its rates, and its wanted pairs with listeners from other blocks."""
+    """Score one block.
+
+    `left` has its flows and rates; `right` its wanted pairs, and listeners (subscriber, channel) of hash
+    channels that it shares with other blocks.
+    """
     listeners = None
     if "channel" in right.column_names:
         listeners = right.filter(pc.is_valid(right["channel"]))
         right = right.filter(pc.is_null(right["channel"]))
     interest = Interest.from_tables(right, left)
-    plans = _plans(interest, plan.value, everybody.value, channels, listeners)
+    plans = _plans(interest, plan.value, subscribers.value, channels, listeners)
     rows = list(_scores(interest, plans, models))
     names = ["method", "cost", "term", "value"]
     kinds = [pa.string(), pa.string(), pa.string(), pa.float64()]
@@ -367,19 +388,23 @@ def _score(
 
 
 def _plans(
-    interest: Interest, plan: ChannelPlan, everybody: Labels, channels: int, listeners: pa.Table | None = None
+    interest: Interest,
+    plan: ChannelPlan,
+    subscribers: Labels,
+    channels: int,
+    listeners: pa.Table | None = None,
 ) -> dict[str, ChannelPlan]:
-    """Return the plan and the baselines, as far as they concern the flows of an interest.
+    """Return the plan and the baselines for the flows of an interest, which may be one block of all flows.
 
-    `everybody` and `listeners` (subscriber, channel) are those whom other flows bring in: all subscribers,
-    and the listeners of hash channels that this interest holds a part of.
+    `subscribers` are those of all blocks. `listeners` (subscriber, channel) are those of hash channels that
+    this block shares with others.
     """
     flows = interest.flows
     return {
         _OWN: plan,
         "unicast": Unicast().fit(interest).plan_,
         "broadcast": ChannelPlan(
-            np.ones((len(flows), 1)), np.ones((len(everybody), 1)), subscribers=everybody, flows=flows
+            np.ones((len(flows), 1)), np.ones((len(subscribers), 1)), subscribers=subscribers, flows=flows
         ),
         "per-flow": PerFlow().fit(interest).plan_,
         "hash": _hash_plan(interest, channels, listeners),
@@ -387,7 +412,7 @@ def _plans(
 
 
 def _hash_plan(interest: Interest, channels: int, listeners: pa.Table | None) -> ChannelPlan:
-    """Return what `Hash` does with an interest, with listeners that other flows of a channel bring in."""
+    """Return the plan of `Hash`, with additional listeners of channels that have flows in other blocks."""
     plan = Hash(channels=channels).fit(interest).plan_
     if listeners is None or listeners.num_rows == 0:
         return plan
@@ -402,7 +427,7 @@ def _hash_plan(interest: Interest, channels: int, listeners: pa.Table | None) ->
 def _scores(
     interest: Interest, plans: Mapping[str, ChannelPlan], models: Mapping[str, CostModel]
 ) -> Iterator[Score]:
-    """Yield what each plan and the ideal cost, term by term."""
+    """Yield the channels in use, and the cost of each plan and of the ideal, term by term."""
     yield "per-flow", None, None, plans["per-flow"].n_groups
     for channel in np.unique(plans["hash"].carries.indices).tolist():
         yield "hash", None, str(channel), 1.0
@@ -422,7 +447,7 @@ def _evaluation(
     n_subscribers: int,
     costs: Iterable[str],
 ) -> Evaluation:
-    """Add up scores."""
+    """Add up the scores of all blocks; `name` is the name of the plan in the result."""
     parts: dict[tuple[str, str | None, str | None], list[float]] = defaultdict(list)
     for method, cost, term, value in scores:
         parts[method, cost, term].append(value)
@@ -451,7 +476,7 @@ def excess_share(costs: Mapping[str, Cost], n_subscribers: int) -> float | None:
 
 
 def _alike(one: ScoredPlan, other: ScoredPlan) -> bool:
-    """Return whether two ways of sending cost the same, but for rounding."""
+    """Return whether two plans have the same channels and costs, up to rounding."""
     if one.channels != other.channels:
         return False
     pairs = [(cost, other.costs[name]) for name, cost in one.costs.items()]

@@ -1,8 +1,8 @@
-"""Events on their way to Spark's Python workers: through Java, or straight out of their files.
+"""Reading of events in Spark's Python workers: through Java, or directly from Parquet files.
 
-Spark reads a table in Java and hands every value on to Python, which for events with ten numbers takes longer
-than matching them. Where a table is nothing but Parquet files of plain columns that every worker can open, it
-is only told which stretches of which files to read.
+Spark reads a table in Java and copies every value to Python, which for events with ten numbers takes longer
+than matching them. When a table is exactly the rows of local Parquet files with simple column types, workers
+get only the ranges of files to read, and read them with Arrow.
 """
 
 from __future__ import annotations
@@ -30,58 +30,58 @@ if TYPE_CHECKING:
     Batches = Iterator[pa.RecordBatch]
     Work = Callable[[Batches], Batches]
 
-#: Types that mean the same to Spark and to Arrow, whoever has written the file. Dates and times do not: old
-#: writers count the days before 1582 by another calendar.
+#: Types that Spark and Arrow read alike in files of any writer. Dates and times differ: old writers use
+#: another calendar for days before 1582.
 _PLAIN = ("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string")
-#: What may be said to the reader without changing what it reads.
+#: Options of Spark's reader that do not change the rows.
 _OPTIONS = {"path", "__globpaths__"}
-#: Settings under which Spark leaves files out that it cannot read.
+#: Settings that make Spark skip files that it cannot read.
 _LENIENT = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
 _LARGEST = "spark.sql.files.maxPartitionBytes"
-#: Rows that are matched at once: see the session's own setting.
+#: Rows in a batch: the same as the session's maxRecordsPerBatch.
 _ROWS = 1 << 16
-#: Tasks for each core, so that none waits long for the last, where each has so many bytes; a task takes some
-#: hundredths of a second before it has read anything.
+#: Number of tasks for each core, to balance their load, as long as each has this many bytes: starting a task
+#: takes some hundredths of a second.
 _TASKS, _WORTH = 4, 16 << 20
-#: The least bytes of a task, even if cores have nothing to do.
+#: Minimum bytes of a task, even when cores are idle.
 _LEAST = 1 << 16
 
 
 class FileRange(NamedTuple):
-    """The row groups of a file whose middle lies within a stretch of it."""
+    """A range of bytes of a Parquet file; a row group belongs to the range that contains its middle."""
 
     path: str
     start: int
     stop: int
 
 
-def over_events(events: DataFrame, columns: Iterable[str], work: Work, gives: str) -> DataFrame:
-    """Return what workers make of events.
+def over_events(events: DataFrame, columns: Iterable[str], work: Work, result: str) -> DataFrame:
+    """Apply a function over Arrow batches of events in workers.
 
     Parameters
     ----------
     events
         A table of events.
     columns
-        The columns that the work looks at, besides `event_id`; the others need not travel.
+        The columns that `work` needs, besides `event_id`; no others are read.
     work
-        Makes batches out of batches of events.
-    gives
-        The columns that it gives, as Spark writes them.
+        Maps an iterator of batches of events to an iterator of result batches.
+    result
+        The columns of the result, as a Spark schema string.
     """
-    sent, names = needed(events, columns)
+    selected, names = select_columns(events, columns)
     tasks = _tasks(events, names)
     if not tasks:
-        return sent.mapInArrow(partial(_renamed, work=work, names=names), gives)
+        return selected.mapInArrow(partial(_through_java, work=work, names=names), result)
     types = {name: DataType(events.schema[name].dataType.simpleString()).to_arrow() for name in names}
     numbers = events.sparkSession.range(0, len(tasks), 1, len(tasks))
-    return numbers.mapInArrow(partial(_opened, work=work, tasks=tasks, types=types), gives)
+    return numbers.mapInArrow(partial(_from_files, work=work, tasks=tasks, types=types), result)
 
 
-def needed(events: DataFrame, columns: Iterable[str]) -> tuple[DataFrame, list[str]]:
-    """Return events with only the columns that filters look at, under numbers, and the names of these.
+def select_columns(events: DataFrame, columns: Iterable[str]) -> tuple[DataFrame, list[str]]:
+    """Select the columns that filters need, renamed to `c0`, `c1`, ..., and return their original names.
 
-    The other columns need not travel, and a name with a dot or a backtick cannot.
+    They are renamed because mapInArrow does not accept names with a dot or a backtick.
     """
     from pyspark.sql import functions as sf
 
@@ -92,23 +92,23 @@ def needed(events: DataFrame, columns: Iterable[str]) -> tuple[DataFrame, list[s
 
 
 def _tasks(events: DataFrame, names: list[str]) -> list[list[FileRange]]:
-    """Return what each task is to read of the events' files, nothing where Spark has to read them."""
+    """Return the file ranges that each task reads; empty when Spark has to read the events."""
     if any(events.schema[name].dataType.simpleString() not in _PLAIN for name in names):
         return []
-    if not _only_files(events):
+    if not _is_only_files(events):
         return []
-    places = [urlsplit(each) for each in events.inputFiles()]
-    if any(place.scheme != "file" or place.netloc for place in places):
+    urls = [urlsplit(each) for each in events.inputFiles()]
+    if any(url.scheme != "file" or url.netloc for url in urls):
         return []
     try:
-        sizes = {path: Path(path).stat().st_size for path in (unquote(place.path) for place in places)}
-    except OSError:  # not to be seen from here: Spark knows better
+        sizes = {path: Path(path).stat().st_size for path in (unquote(url.path) for url in urls)}
+    except OSError:  # the driver cannot see the files: leave reading and errors to Spark
         return []
-    return shared(sizes, events.sparkSession.sparkContext.defaultParallelism, _largest(events))
+    return split_files(sizes, events.sparkSession.sparkContext.defaultParallelism, _largest(events))
 
 
-def _only_files(events: DataFrame) -> bool:
-    """Return whether a table is all rows of Parquet files as they are, and nothing else."""
+def _is_only_files(events: DataFrame) -> bool:
+    """Return whether a table is exactly the rows of unpartitioned Parquet files, without any operation."""
     settings = events.sparkSession.conf
     if any(settings.get(name, "false") == "true" for name in _LENIENT):
         return False
@@ -119,40 +119,40 @@ def _only_files(events: DataFrame) -> bool:
         relation = plan.relation()
         if relation.getClass().getSimpleName() != "HadoopFsRelation":
             return False
-        said = set(relation.options().keySet().mkString("\n").lower().split("\n")) - {""}
+        options = set(relation.options().keySet().mkString("\n").lower().split("\n")) - {""}
         return bool(
             relation.fileFormat().getClass().getSimpleName() == "ParquetFileFormat"
             and relation.partitionSchema().isEmpty()
-            and said <= _OPTIONS
+            and options <= _OPTIONS
         )
     except Exception as error:
         if not is_sparks(error):
             raise
-        return False  # another Spark, with other insides
+        return False  # a version of Spark with different internals
 
 
 def _largest(events: DataFrame) -> int:
-    """Return how many bytes Spark would read in one task at most."""
+    """Return Spark's maximum bytes of input for one task."""
     return bytes_of(events.sparkSession.conf.get(_LARGEST, "128m") or "128m", unit="b")
 
 
-def shared(sizes: dict[str, int], cores: int, largest: int) -> list[list[FileRange]]:
-    """Return files cut into shares for tasks, at least one for each core, each byte in exactly one.
+def split_files(sizes: dict[str, int], cores: int, largest: int) -> list[list[FileRange]]:
+    """Divide files into ranges for tasks, at least one task for each core; each byte is in one range.
 
     Parameters
     ----------
     sizes
-        Bytes of each file.
+        Size of each file in bytes, by path.
     cores
-        How many tasks run at once.
+        Number of tasks that run at once.
     largest
-        Bytes of a share at most.
+        Maximum bytes of a task.
 
     Examples
     --------
-    >>> shared({"a": 5 << 20, "b": 10}, cores=2, largest=128 << 20)
-    [[Piece(path='a', start=0, stop=2621445)], [Piece(path='a', start=2621445, stop=5242880), \
-Piece(path='b', start=0, stop=10)]]
+    >>> tasks = split_files({"a": 5 << 20, "b": 10}, cores=2, largest=128 << 20)
+    >>> [[tuple(each) for each in task] for task in tasks]
+    [[('a', 0, 2621445)], [('a', 2621445, 5242880), ('b', 0, 10)]]
     """
     whole = sum(sizes.values())
     step = max(_LEAST, min(largest, -(-whole // cores), max(_WORTH, -(-whole // (_TASKS * cores)))))
@@ -171,52 +171,58 @@ Piece(path='b', start=0, stop=10)]]
     return found
 
 
-def _renamed(batches: Batches, work: Work, names: list[str]) -> Batches:
-    """Yield what is made of batches that came through Java, columns under their names again."""
+def _through_java(batches: Batches, work: Work, names: list[str]) -> Batches:
+    """Apply `work` to batches read by Spark, with the original names of the columns."""
     yield from work(batch.rename_columns(names) for batch in batches)
 
 
-def _opened(
+def _from_files(
     batches: Batches, work: Work, tasks: list[list[FileRange]], types: dict[str, pa.DataType]
 ) -> Batches:
-    """Yield what is made of the events of tasks, whose numbers came through Java."""
-    mine = (tasks[number] for batch in batches for number in batch.column(0).to_pylist())
-    yield from work(rows for pieces in mine for piece in pieces for rows in read_piece(piece, types))
+    """Apply `work` to events read from files; `batches` have the numbers of this worker's tasks."""
+    own = (tasks[number] for batch in batches for number in batch.column(0).to_pylist())
+    yield from work(rows for ranges in own for each in ranges for rows in read_range(each, types))
 
 
-def read_piece(piece: FileRange, types: dict[str, pa.DataType]) -> Batches:
-    """Yield the rows of a piece of a file, columns by name in any case, null where the file lacks them.
+def read_range(file_range: FileRange, types: dict[str, pa.DataType]) -> Batches:
+    """Read the rows of a file range, with the given columns cast to the given types.
+
+    Column names ignore case; a column that the file lacks is null.
 
     Raises
     ------
     TableError
-        When the file cannot be read, or holds other types.
+        When the file cannot be read, or a column cannot be cast to its type.
     """
+    path = file_range.path
     try:
-        with pq.ParquetFile(piece.path, memory_map=True, pre_buffer=False) as file:
-            groups = [group for group in range(file.num_row_groups) if _within(file.metadata, group, piece)]
-            there = {name.lower(): name for name in file.schema_arrow.names}
-            held = [there[name.lower()] for name in types if name.lower() in there]
-            held = held or file.schema_arrow.names[:1]  # to know how many rows there are
-            for batch in file.iter_batches(_ROWS, groups, held, use_threads=False):
+        with pq.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
+            metadata = file.metadata
+            groups = [group for group in range(file.num_row_groups) if _within(metadata, group, file_range)]
+            names = {name.lower(): name for name in file.schema_arrow.names}
+            read = [names[name.lower()] for name in types if name.lower() in names]
+            read = read or file.schema_arrow.names[:1]  # at least one, to know the number of rows
+            for batch in file.iter_batches(_ROWS, groups, read, use_threads=False):
                 yield _typed(batch, types)
     except (OSError, pa.ArrowException) as error:
-        raise TableError(f"cannot read {piece.path}: {first_line(error)}; write it again") from error
+        raise TableError(
+            f"cannot read {path}: {first_line(error)}; write the file again", parameter="events", value=path
+        ) from error
 
 
-def _within(metadata: pq.FileMetaData, group: int, piece: FileRange) -> bool:
-    """Return whether the middle of a row group is in the piece: so it is in exactly one."""
+def _within(metadata: pq.FileMetaData, group: int, file_range: FileRange) -> bool:
+    """Return whether the middle of a row group is in the range, so that each group is in one range."""
     first = metadata.row_group(group).column(0)
     start = first.dictionary_page_offset or first.data_page_offset
     size = sum(metadata.row_group(group).column(i).total_compressed_size for i in range(metadata.num_columns))
-    return bool(piece.start <= start + size // 2 < piece.stop)
+    return bool(file_range.start <= start + size // 2 < file_range.stop)
 
 
 def _typed(batch: pa.RecordBatch, types: dict[str, pa.DataType]) -> pa.RecordBatch:
-    """Return a batch with these columns, of these types."""
-    held = {name.lower(): batch.column(name) for name in batch.schema.names}
+    """Return a batch with the given columns and types; a missing column is null."""
+    present = {name.lower(): batch.column(name) for name in batch.schema.names}
     columns = [
-        held[name.lower()].cast(kind) if name.lower() in held else pa.nulls(len(batch), kind)
+        present[name.lower()].cast(kind) if name.lower() in present else pa.nulls(len(batch), kind)
         for name, kind in types.items()
     ]
     return pa.RecordBatch.from_arrays(columns, names=list(types))

@@ -1,15 +1,14 @@
-"""Histories: which of the last events each subscription matched, or each subscriber (tariq2012, section 2).
+"""Histories: the recent events that each subscription, or each subscriber, matched (tariq2012, section 2).
 
-Events and rows are numbered on the driver, events in the order of time. Who matched an event travels through
-Spark's shuffle as bytes: for each block of rows, lists of two bytes for each match, or flags where that is
-less. Within a block they are turned round, in one worker, into the events of each row, packed again. So
-matches are never rows of Spark's, and neither an event that everybody wants nor somebody who wants all events
-weighs on one task.
+The driver numbers events, in the order of time, and rows (subscriptions or subscribers). The matches of an
+event are shuffled as bytes: for each block of rows a list with two bytes for each match, or flags if these
+are smaller. One worker transposes the lists of a block into the events of each row, and packs them again.
+Matches are therefore never rows of a Spark table, and neither an event that all subscribers want nor a
+subscriber of all events overloads a task.
 """
 
 from __future__ import annotations
 
-import math
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,13 +20,20 @@ import pyarrow.compute as pc
 
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.labels import encode, labels_in
-from narrowcast.model.relation import recent as cut
+from narrowcast.model.relation import recent as keep_recent
 from narrowcast.model.relation import relation_of
 from narrowcast.spark.spark_errors import plainly
-from narrowcast.spark.stages.interest import InterestFrames, has, label, microseconds, require
+from narrowcast.spark.stages.interest import (
+    InterestFrames,
+    check_window,
+    has,
+    label,
+    microseconds,
+    require,
+)
 from narrowcast.spark.stages.packed_lists import pack_lists, unpack_lists
 from narrowcast.spark.storage import read_back, write_table
-from narrowcast.validation import check_whole
+from narrowcast.validation import check_choice, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,36 +47,36 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
     Numbers: TypeAlias = NDArray[np.int32]
 
-#: Whose a history is.
+#: The owner of a history.
 Of = Literal["subscription", "subscriber"]
 
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
-#: Rows of a block. Places in it have two bytes, and a worker holds the matches of one block at a time.
+#: Rows in a block. A position in a block has two bytes; a worker holds the matches of one block at a time.
 BLOCK = 1 << 14
-#: Matches that a worker holds before it sends them on, about.
-_HELD = 1 << 21
-#: Matches in a batch that is unpacked, about.
+#: Approximate number of matches that a worker collects before it emits them.
+_PENDING = 1 << 21
+#: Approximate number of matches in an unpacked batch.
 _UNPACKED = 1 << 20
-#: What is shuffled: of some events, the places in a block of those who matched them.
+#: The columns that are shuffled: event numbers, and the positions in a block of the rows that match each.
 _PIECE = "block int, event binary, places binary"
-#: How many rows of Parquet Java has in memory at a time, and how many these are where rows are long.
+#: Spark's setting for the rows of Parquet in memory at once, and its value for tables with long rows.
 _BATCH, _FEW = "spark.sql.parquet.columnarReaderBatchSize", "64"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Histories:
-    """Packed histories; those who matched nothing are there too, with an empty one.
+    """Histories packed into blocks; owners without matches have an empty history.
 
     Parameters
     ----------
     packed
-        `block` int, `label` array: whose histories these are, ascending, and `events` binary: the numbers of
-        the events of each, ascending, as `pack_lists` packs them. One row for each block, `pairs` matches.
-        It is worked out whenever it is used: keep it where that is often.
+        One row for each block: `block` int; `label` array, the ascending labels of the owners; `events`
+        binary, the ascending event numbers of each owner, packed with `pack_lists`; `pairs` bigint, their
+        total. Spark computes it at every use: persist it when it is used often.
     events
-        The ids of events in the order of time, the latest last: what the numbers stand for.
+        The event ids by event number, in the order of time, the latest last.
     of
-        Whether a row is a `subscription` or a `subscriber`.
+        The owner of a history: `subscription` or `subscriber`.
     """
 
     packed: DataFrame
@@ -79,26 +85,30 @@ class Histories:
 
     @property
     def name(self) -> str:
-        """The column that says whose a history is: `subscription_id` or `subscriber`."""
+        """The name of the column of owners: `subscription_id` or `subscriber`."""
         return "subscription_id" if self.of == "subscription" else "subscriber"
 
     @property
     def kind(self) -> str:
-        """The type of that column."""
+        """The Spark type of the column of owners."""
         return str(self.packed.schema["label"].dataType.simpleString())[len("array<") : -1]
 
     def table(self) -> DataFrame:
-        """Return `subscription_id` or `subscriber`, and `history` array<bigint>: ids, the latest last."""
+        """Return the histories as a table.
+
+        Its columns are the owner, `subscription_id` or `subscriber`, and `history` array<bigint>, event ids
+        in the order of time.
+        """
         events = self.packed.sparkSession.sparkContext.broadcast(self.events)
-        return self._unpacked(events, "history", "bigint")
+        return self._unpack(events, "history", "bigint")
 
     def rows(self, flows: Broadcast[Labels]) -> DataFrame:
-        """Return `subscriber`, `flows` and a hash of these, as `rows_of` does, without any shuffle.
+        """Return `subscriber`, `flows` and a hash of the flows, like `rows_of`, without a shuffle.
 
         Parameters
         ----------
         flows
-            All flows, numbered by their places: every event that is in a history.
+            All flows: every event that is in a history. The column `flows` has positions in this array.
         """
         from pyspark.sql import functions as sf
 
@@ -106,47 +116,49 @@ class Histories:
         place = pc.index_in(pa.array(self.events).cast(known.type), value_set=known)
         number = pc.fill_null(place, -1).to_numpy().astype(np.int32)
         shared = self.packed.sparkSession.sparkContext.broadcast(number)
-        found = self._unpacked(shared, "flows", "int").withColumnRenamed(self.name, "subscriber")
+        found = self._unpack(shared, "flows", "int").withColumnRenamed(self.name, "subscriber")
         found = found.withColumn("flows", sf.sort_array("flows"))
         return found.select("subscriber", "flows", sf.xxhash64("flows").alias("hash"))
 
     def frames(self) -> InterestFrames:
-        """Return the interest in events, each a flow of rate 1, as `from_matches` does.
+        """Return the interest in events, each a flow of rate 1, like `from_matches`.
 
-        A subscription is taken for a subscriber of its own, where histories are of these.
+        For histories of subscriptions, each subscription counts as a subscriber.
         """
         from pyspark.sql import functions as sf
 
         lists = self.table().withColumnRenamed(self.name, "subscriber")
         pairs = lists.select("subscriber", sf.explode("history").alias("flow"))
-        seen = self.packed.mapInArrow(partial(_seen, n_events=len(self.events)), "event int").distinct()
+        matched = self.packed.mapInArrow(
+            partial(_matched_events, n_events=len(self.events)), "event int"
+        ).distinct()
         events = self.packed.sparkSession.sparkContext.broadcast(self.events)
-        flows = seen.mapInArrow(partial(_named, events=events), "flow bigint")
-        everybody = self.packed.select(sf.explode("label").alias("subscriber"))
+        flows = matched.mapInArrow(partial(_event_ids, events=events), "flow bigint")
+        subscribers = self.packed.select(sf.explode("label").alias("subscriber"))
         rates = flows.select("flow", sf.lit(1.0).alias("rate"))
-        return InterestFrames(pairs, rates, "events", subscribers=everybody, histories=self)
+        return InterestFrames(pairs, rates, "events", subscribers=subscribers, histories=self)
 
-    def _unpacked(self, values: Broadcast[Any], column: str, kind: str) -> DataFrame:
-        """Return a row for each history, with a value for each event."""
+    def _unpack(self, values: Broadcast[Any], column: str, kind: str) -> DataFrame:
+        """Return a row for each history, with event numbers replaced by `values` at these positions."""
         shape = f"{self.name} {self.kind}, {column} array<{kind}>"
-        work = partial(_unpacked, values=values, names=(self.name, column))
+        work = partial(_unpack, values=values, names=(self.name, column))
         return self.packed.select("label", "events").mapInArrow(work, shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Numbers:
-    """What workers need to number matches.
+    """The mapping from ids in matches to row and event numbers, which workers use.
 
     Parameters
     ----------
     ids
-        Of subscriptions, ascending.
+        Ids of subscriptions, ascending.
     row
-        The row of each of them; None where they are the rows themselves.
+        The row number of each subscription; None when subscriptions are the rows.
     event, place
         Ids of events, ascending, and the number of each in the order of time.
     size, n_rows
-        Rows of a block, and in all.
+        Number of rows of a block, and of all rows.
     """
 
     ids: Ints
@@ -168,73 +180,72 @@ def histories(
     of: Of = "subscription",
     block: int = BLOCK,
 ) -> Histories:
-    """Return the events that each subscription, or subscriber, matched: the last ones, or of a common window.
+    """Return the recent events that each subscription, or subscriber, matched.
 
-    Later means later by `time` where events have one, and by `event_id` among those of one time or of none,
-    which come before all others. `window` and `recent` choose among the events, and `last` among those that
-    are left. Ids of subscriptions and of events are numbered on the driver, at once.
+    Events are ordered by `time`, then by `event_id`; events without a time come first. `window` and `recent`
+    select among all events, then `last` among the matches of each row. The driver numbers the ids of
+    subscriptions and events immediately; everything else is computed when the result is used.
 
     Parameters
     ----------
     matches
-        `event_id` and `subscription_ids`, one row for each event: as `match` gives them, or from where they
-        were written, read within a block of `long_rows`. Without `events`, and with `recent`, they are looked
-        at twice.
+        `event_id` and `subscription_ids`, one row for each event: from `match`, or from a file read within
+        `long_rows`. They are read twice when `recent` is given or `events` is not.
     subscriptions
-        `subscription_id`, and `subscriber` where histories are of these: everybody who has one. A match of a
-        subscription that is not there counts for nobody.
+        `subscription_id`, and `subscriber` for histories of subscribers. Each has a history. Matches of a
+        subscription that is missing here are ignored.
     events
-        `event_id` and perhaps `time`: a match of an event that is not there does not count. Left out, all
-        events count, in the order of their ids.
+        `event_id` and optionally `time`. Matches of an event that is missing here are ignored. Default: all
+        events in `matches`, ordered by id.
     last
-        How many events to keep of each row: the last that it matches.
+        Number of events in each history: the last that the row matches. Default: all.
     window
-        Keep the events of the last so many seconds before the latest of all events, the start left out.
+        Select events at most this many seconds older than the latest event, excluding the start of the
+        window. Default: all.
     recent
-        How many events to keep in all: the last that match anything.
+        Number of events to select: the last that match at least one subscription. Default: all.
     of
-        Whether a row is a `subscription`, or a `subscriber` with the matches of all its subscriptions.
+        The owner of a history: each `subscription`, or each `subscriber` with the matches of all of its
+        subscriptions.
     block
-        Rows that are packed together, up to 65,536. A worker holds the matches of a block: some 20 bytes for
-        each of them.
+        Number of rows packed together, up to 65,536. A worker holds the matches of one block, about 20 bytes
+        each.
 
     Raises
     ------
     TableError
-        When a column is missing, among them `time` where there is a window.
+        When a column is missing; `time` is required with `window`.
     ParameterError
-        When `last`, `window`, `recent` or `block` is not positive.
+        When `last`, `window`, `recent` or `block` is out of range.
     """
-    check_chosen(last=last, window=window, recent=recent)
+    check_selection(last=last, window=window, recent=recent)
     check_whole("block", block)
     if block > 1 << 16:
-        raise ParameterError(f"block is {block}; places in a block have two bytes, so give at most 65536")
-    if of not in get_args(Of):
-        raise ParameterError(f"of is {of!r}; give one of {', '.join(get_args(Of))}")
+        raise ParameterError(parameter="block", value=block, limit="at most 65536")
+    check_choice("of", of, get_args(Of))
     require(matches, "matches", "event_id", of=_INTEGERS)
     require(matches, "matches", "subscription_ids", of=tuple(f"array<{kind}>" for kind in _INTEGERS))
-    order = _ordered(matches, events, window=window, recent=recent)
-    ids, row, labels = _rows_of(subscriptions, of)
+    order = _order_events(matches, events, window=window, recent=recent)
+    ids, row, labels = _number_rows(subscriptions, of)
     by_id = np.argsort(order, kind="stable")
-    shared = _Numbers(ids, row, order[by_id], by_id.astype(np.int32), block, len(labels))
+    mapping = _Numbers(ids, row, order[by_id], by_id.astype(np.int32), block, len(labels))
     context = matches.sparkSession.sparkContext
-    numbers, named = context.broadcast(shared), context.broadcast(labels)
+    numbers, shared_labels = context.broadcast(mapping), context.broadcast(labels)
     kind = "bigint" if of == "subscription" else subscriptions.schema["subscriber"].dataType.simpleString()
-    packed = _packed(matches, numbers, named, kind=kind, last=last, n_events=len(order))
+    packed = _pack(matches, numbers, shared_labels, kind=kind, last=last, n_events=len(order))
     return Histories(packed, order, of)
 
 
-def check_chosen(*, last: int | None, window: float | None, recent: int | None) -> None:
-    """Refuse what chooses no events."""
+def check_selection(*, last: int | None, window: float | None, recent: int | None) -> None:
+    """Check the parameters of `histories` that select events."""
     for name, count in (("last", last), ("recent", recent)):
         if count is not None:
             check_whole(name, count)
-    if window is not None and not 0 < window < math.inf:
-        raise ParameterError(f"window is {window!r}; give a positive number of seconds")
+    check_window(window)
 
 
 def write_histories(found: Histories, path: str) -> dict[str, int]:
-    """Write the table of histories, and return how many there are, and how many of them are empty."""
+    """Write the table of histories, and return the number of histories and of empty ones."""
     from pyspark.sql import functions as sf
 
     spark = found.packed.sparkSession
@@ -247,10 +258,10 @@ def write_histories(found: Histories, path: str) -> dict[str, int]:
 
 @contextmanager
 def long_rows(spark: SparkSession) -> Iterator[None]:
-    """Let Java have few rows of a table in memory at a time, for the length of a block.
+    """Read Parquet tables in small batches of rows within a block, to save memory when rows are long.
 
-    It reads Parquet 4,096 rows at a time, in every task. Of events that match 50,000 subscriptions each,
-    these take 1.6 GB; within this block, 26 MB.
+    By default Spark reads 4,096 rows at a time in every task: 1.6 GB for events that match 50,000
+    subscriptions each. Within this block it reads 64 rows, 26 MB.
     """
     before = spark.conf.get(_BATCH)
     spark.conf.set(_BATCH, _FEW)
@@ -260,40 +271,51 @@ def long_rows(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(_BATCH, before or "4096")
 
 
-def _ordered(
+def _order_events(
     matches: DataFrame, events: DataFrame | None, *, window: float | None, recent: int | None
 ) -> Ints:
-    """Return the ids of the events that histories may have, in the order of time."""
+    """Return the ids of the selected events in the order of time."""
     from pyspark.sql import functions as sf
 
     if events is not None:
         require(events, "events", "event_id", of=_INTEGERS)
     timed = events is not None and has(events, "time")
     if window is not None and not timed:
-        raise TableError("a window needs events with a column 'time'; add it, or use last or recent instead")
-    given = matches if events is None else events
-    time = microseconds(given, "events") if timed else sf.lit(None).cast("bigint").alias("time")
+        raise TableError(
+            f"window={window}: needs events with a column 'time'; add this column, or use last or recent",
+            parameter="window",
+            value=window,
+        )
+    source = matches if events is None else events
+    time = microseconds(source, "events") if timed else sf.lit(None).cast("bigint").alias("time")
     with plainly("put events in order"):
-        table = given.select(sf.col("event_id").cast("bigint"), time).toArrow()
-        found: Ints = table["event_id"].to_numpy()
-        when = table["time"]
-        never = when.is_null().to_numpy()
-        at = when.fill_null(0).to_numpy()
+        table = source.select(sf.col("event_id").cast("bigint"), time).toArrow()
+        ids: Ints = table["event_id"].to_numpy()
+        times = table["time"]
+        timeless = times.is_null().to_numpy()
+        at = times.fill_null(0).to_numpy()
         if window is not None:
-            start = at[~never].max(initial=0) - round(window * 1e6)
-            kept = ~never & (at > start)
-            found, at, never = found[kept], at[kept], never[kept]
-        found = found[np.lexsort((found, at, ~never))]
-        if len(np.unique(found)) < len(found):
-            raise TableError("an event_id has two rows or more; keep one for each event")
+            start = at[~timeless].max(initial=0) - round(window * 1e6)
+            kept = ~timeless & (at > start)
+            ids, at, timeless = ids[kept], at[kept], timeless[kept]
+        ids = ids[np.lexsort((ids, at, ~timeless))]
+        unique, count = np.unique(ids, return_counts=True)
+        if len(unique) < len(ids):
+            repeated = int(unique[count > 1][0])
+            raise TableError(
+                f"event_id {repeated} has several rows; give one row for each event",
+                parameter="event_id",
+                value=repeated,
+            )
         if recent is not None:
-            some = matches.where(sf.size("subscription_ids") > 0).select(sf.col("event_id").cast("bigint"))
-            found = found[np.isin(found, some.toArrow()["event_id"].to_numpy())][-recent:]
-    return found
+            matching = matches.where(sf.size("subscription_ids") > 0)
+            matched = matching.select(sf.col("event_id").cast("bigint")).toArrow()
+            ids = ids[np.isin(ids, matched["event_id"].to_numpy())][-recent:]
+    return ids
 
 
-def _rows_of(subscriptions: DataFrame, of: Of) -> tuple[Ints, Numbers | None, Labels]:
-    """Return the ids of subscriptions, ascending, the row of each, and the labels of rows."""
+def _number_rows(subscriptions: DataFrame, of: Of) -> tuple[Ints, Numbers | None, Labels]:
+    """Return the ascending ids of subscriptions, the row number of each, and the labels of rows."""
     from pyspark.sql import functions as sf
 
     require(subscriptions, "subscriptions", "subscription_id", of=_INTEGERS)
@@ -307,14 +329,18 @@ def _rows_of(subscriptions: DataFrame, of: Of) -> tuple[Ints, Numbers | None, La
     ids = ids[order]
     if (ids[1:] == ids[:-1]).any():
         twice = ids[1:][ids[1:] == ids[:-1]][0]
-        raise TableError(f"subscription_id {twice} has two rows or more; keep one for each subscription")
+        raise TableError(
+            f"subscription_id {twice} has several rows; give one row for each subscription",
+            parameter="subscription_id",
+            value=int(twice),
+        )
     if of == "subscription":
         return ids, None, pa.array(ids)
     labels, [row] = encode("subscriber", labels_in(table, "subscriber", "subscriptions"))
     return ids, row[order].astype(np.int32), labels
 
 
-def _packed(
+def _pack(
     matches: DataFrame,
     numbers: Broadcast[_Numbers],
     labels: Broadcast[Labels],
@@ -323,66 +349,66 @@ def _packed(
     last: int | None,
     n_events: int,
 ) -> DataFrame:
-    """Return `block`, `label`, `events` and `pairs` of each block of rows."""
+    """Return the table `Histories.packed`."""
     from pyspark.sql import functions as sf
 
     spark = matches.sparkSession
     n_blocks = -(-numbers.value.n_rows // numbers.value.size)
     pieces = matches.select("event_id", "subscription_ids").mapInArrow(partial(_cut, numbers=numbers), _PIECE)
-    # A block in which nobody matched anything is there too.
+    # Blocks without any matches are in the result, too.
     none = sf.lit(None).cast("binary")
     empty = spark.range(n_blocks).select(
         sf.col("id").cast("int").alias("block"), none.alias("event"), none.alias("places")
     )
 
-    def turned(table: pa.Table) -> pa.Table:  # Spark looks at the signature, which a partial has not
-        return _turned(table, numbers, labels, last=last, n_events=n_events)
+    def transpose(table: pa.Table) -> pa.Table:  # not a partial: Spark inspects the function's signature
+        return _transpose(table, numbers, labels, last=last, n_events=n_events)
 
     shape = f"block int, label array<{kind}>, events binary, pairs bigint"
-    return pieces.unionByName(empty).groupBy("block").applyInArrow(turned, shape)
+    return pieces.unionByName(empty).groupBy("block").applyInArrow(transpose, shape)
 
 
 def _cut(batches: Iterator[pa.RecordBatch], numbers: Broadcast[_Numbers]) -> Iterator[pa.RecordBatch]:
-    """Yield who matched which events, in pieces: the events and, of one block, the places of those."""
-    known = numbers.value
-    held: list[tuple[Numbers, Numbers]] = []
+    """Divide matches by blocks of rows: one output row for each block, with the positions for each event."""
+    mapping = numbers.value
+    pending: list[tuple[Numbers, Numbers]] = []
     for batch in batches:
-        held.append(_numbered(batch, known))
-        if sum(len(event) for event, _ in held) >= _HELD:
-            yield _pieces(held, known)
-            held = []
-    if held:
-        yield _pieces(held, known)
+        pending.append(_to_numbers(batch, mapping))
+        if sum(len(event) for event, _ in pending) >= _PENDING:
+            yield _pieces(pending, mapping)
+            pending = []
+    if pending:
+        yield _pieces(pending, mapping)
 
 
-def _numbered(batch: pa.RecordBatch, known: _Numbers) -> tuple[Numbers, Numbers]:
-    """Return matches as the numbers of the event and of the row."""
+def _to_numbers(batch: pa.RecordBatch, mapping: _Numbers) -> tuple[Numbers, Numbers]:
+    """Return the event number and the row number of each match; unknown ids are left out."""
     event = batch.column("event_id").to_numpy(zero_copy_only=False).astype(np.int64)
-    at, here = _found(known.event, event)
-    lists = batch.column("subscription_ids").filter(pa.array(here))
+    at, known = _positions(mapping.event, event)
+    lists = batch.column("subscription_ids").filter(pa.array(known))
     length = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
-    number = np.repeat(known.place[at[here]], length)
+    number = np.repeat(mapping.place[at[known]], length)
     ids = lists.flatten().to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
-    row, here = _found(known.ids, ids)
-    own = row[here].astype(np.int32)
-    return number[here], own if known.row is None else known.row[own]
+    row, known = _positions(mapping.ids, ids)
+    own = row[known].astype(np.int32)
+    return number[known], own if mapping.row is None else mapping.row[own]
 
 
-def _found(ids: Ints, wanted: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-    """Return where ids are among those that ascend, and whether they are."""
+def _positions(ids: Ints, wanted: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+    """Return the positions of `wanted` in ascending ids, and which of them are valid."""
     if len(ids) == 0:
         return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
-    if int(ids[-1]) - int(ids[0]) == len(ids) - 1:  # one after the other, as they mostly are
+    if int(ids[-1]) - int(ids[0]) == len(ids) - 1:  # consecutive ids, the usual case
         return wanted - ids[0], (wanted >= ids[0]) & (wanted <= ids[-1])
     at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
     return at, ids[at] == wanted
 
 
-def _pieces(held: list[tuple[Numbers, Numbers]], known: _Numbers) -> pa.RecordBatch:
+def _pieces(matches: list[tuple[Numbers, Numbers]], mapping: _Numbers) -> pa.RecordBatch:
     """Return a row for each block that has matches."""
-    event, row = (np.concatenate(parts) for parts in zip(*held, strict=True))
-    block = row // known.size
-    narrow = np.uint16 if known.n_rows // known.size < 1 << 16 else np.int32  # which are sorted by digits
+    event, row = (np.concatenate(parts) for parts in zip(*matches, strict=True))
+    block = row // mapping.size
+    narrow = np.uint16 if mapping.n_rows // mapping.size < 1 << 16 else np.int32  # numpy radix-sorts uint16
     order = np.argsort(block.astype(narrow), kind="stable")
     event, row, block = event[order], row[order], block[order]
     blocks, starts = np.unique(block, return_index=True)
@@ -392,13 +418,13 @@ def _pieces(held: list[tuple[Numbers, Numbers]], known: _Numbers) -> pa.RecordBa
         some = event[low:high]
         begin = np.flatnonzero(np.append(True, some[1:] != some[:-1]))
         events.append(some[begin].tobytes())
-        place = (row[low:high] - first * known.size).astype(np.int32)
-        places.append(pack_lists(np.diff(np.append(begin, len(some))), place, known.size))
+        place = (row[low:high] - first * mapping.size).astype(np.int32)
+        places.append(pack_lists(np.diff(np.append(begin, len(some))), place, mapping.size))
     columns = [pa.array(blocks, pa.int32()), pa.array(events, pa.binary()), pa.array(places, pa.binary())]
     return pa.RecordBatch.from_arrays(columns, names=["block", "event", "places"])
 
 
-def _turned(
+def _transpose(
     table: pa.Table,
     numbers: Broadcast[_Numbers],
     labels: Broadcast[Labels],
@@ -406,35 +432,35 @@ def _turned(
     last: int | None,
     n_events: int,
 ) -> pa.Table:
-    """Return the histories of a block."""
+    """Return the packed histories of a block from its pieces."""
     block, size = table["block"][0].as_py(), numbers.value.size
-    whose = labels.value.slice(block * size, size)
+    owners = labels.value.slice(block * size, size)
     rows, columns = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
     for event, places in zip(table["event"], table["places"], strict=True):
         if event.is_valid:
             length, place = unpack_lists(places.as_buffer())
             rows.append(place)
             columns.append(np.repeat(np.frombuffer(event.as_buffer(), np.int32), length))
-    shape = (len(whose), n_events)
-    found = cut(relation_of(np.concatenate(rows), np.concatenate(columns), shape), last)
+    shape = (len(owners), n_events)
+    found = keep_recent(relation_of(np.concatenate(rows), np.concatenate(columns), shape), last)
     events = pack_lists(np.diff(found.indptr).astype(np.int64), found.indices.astype(np.int32), n_events)
-    whole = pa.ListArray.from_arrays(pa.array([0, len(whose)], pa.int32()), whose)
+    label = pa.ListArray.from_arrays(pa.array([0, len(owners)], pa.int32()), owners)
     return pa.table(
         {
             "block": pa.array([block], pa.int32()),
-            "label": whole,
+            "label": label,
             "events": pa.array([events], pa.binary()),
             "pairs": pa.array([found.nnz], pa.int64()),
         }
     )
 
 
-def _unpacked(
+def _unpack(
     batches: Iterator[pa.RecordBatch], values: Broadcast[Any], names: tuple[str, str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield a row for each history, in batches of bounded size."""
     for batch in batches:
-        for whose, packed in zip(batch.column("label"), batch.column("events"), strict=True):
+        for owners, packed in zip(batch.column("label"), batch.column("events"), strict=True):
             length, number = unpack_lists(packed.as_buffer())
             start = np.append(0, np.cumsum(length))
             low = 0
@@ -443,21 +469,21 @@ def _unpacked(
                 some = values.value[number[start[low] : start[high]]]
                 offsets = pa.array((start[low : high + 1] - start[low]).astype(np.int32))
                 lists = pa.ListArray.from_arrays(offsets, pa.array(some))
-                yield pa.RecordBatch.from_arrays([whose.values.slice(low, high - low), lists], names=names)
+                yield pa.RecordBatch.from_arrays([owners.values.slice(low, high - low), lists], names=names)
                 low = high
 
 
-def _seen(batches: Iterator[pa.RecordBatch], n_events: int) -> Iterator[pa.RecordBatch]:
-    """Yield the numbers of the events that are in a history."""
-    seen = np.zeros(n_events, np.bool_)
+def _matched_events(batches: Iterator[pa.RecordBatch], n_events: int) -> Iterator[pa.RecordBatch]:
+    """Yield the numbers of the events that are in at least one history of a partition."""
+    matched = np.zeros(n_events, np.bool_)
     for batch in batches:
         for packed in batch.column("events"):
-            seen[unpack_lists(packed.as_buffer())[1]] = True
-    yield pa.RecordBatch.from_arrays([pa.array(np.flatnonzero(seen), pa.int32())], names=["event"])
+            matched[unpack_lists(packed.as_buffer())[1]] = True
+    yield pa.RecordBatch.from_arrays([pa.array(np.flatnonzero(matched), pa.int32())], names=["event"])
 
 
-def _named(batches: Iterator[pa.RecordBatch], events: Broadcast[Ints]) -> Iterator[pa.RecordBatch]:
-    """Yield the ids of events that have numbers."""
+def _event_ids(batches: Iterator[pa.RecordBatch], events: Broadcast[Ints]) -> Iterator[pa.RecordBatch]:
+    """Replace event numbers by event ids."""
     for batch in batches:
         number = batch.column("event").to_numpy(zero_copy_only=False)
         yield pa.RecordBatch.from_arrays([pa.array(events.value[number])], names=["flow"])

@@ -1,8 +1,8 @@
-"""Who wants which flow, and how often each sends, as Spark tables: from topics, or from matched events.
+"""Interest as Spark tables: the flows that subscribers want and their rates, from topics or matched events.
 
-Pairs of subscriber and flow are made distinct by a hash of the whole pair, so that neither a flow that
-everyone wants nor a subscriber who wants everything weighs on one task. Nothing is run here but where a
-function says so, and nothing large comes to the driver.
+Duplicate pairs of subscriber and flow are removed by a hash of the whole pair, so that neither a flow that
+all subscribers want nor a subscriber of all flows overloads a task. No Spark job runs here unless a function
+says so, and nothing large is collected on the driver.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.spark.spark_errors import plainly
+from narrowcast.validation import check_whole
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -27,26 +28,28 @@ _NUMBERS = (*_INTEGERS, "float", "double")
 
 @dataclass(frozen=True, slots=True)
 class InterestFrames:
-    """An interest that may be too large for one process.
+    """An interest as Spark tables, which may be too large for one process.
 
     Parameters
     ----------
     interests
-        `subscriber`, `flow`: the pairs that are wanted, each once.
+        `subscriber`, `flow`: the wanted pairs, each once.
     rates
-        `flow`, `rate` double: one row for each flow, those that nobody wants included.
+        `flow`, `rate` double: one row for each flow, including flows without subscribers.
     flow_space
-        What flows are: `topics`, `cells` of the event space, or `events` seen before.
+        Kind of flows: `topics`, `cells` of the event space, or recent `events`.
     cells
         For cells: `flow`, `lo` and `hi`, the ends of each cell along each attribute of its grid.
     subscribers
-        `subscriber`: everybody, where some may want none of the flows and others that are yet to come.
+        `subscriber`: all subscribers, including those without interest. None when only those in `interests`
+        are known.
     boxes
-        The box around all that each of them asks for, where filters are known: see `boxes_of`.
+        The subscribers' bounding boxes, if filters are known: see `boxes_of`.
     owners
-        `subscription_id` and `subscriber`, where subscriptions stand in for subscribers in all of these.
+        `subscription_id` and `subscriber`: given when the other tables are by subscription, with its id in
+        the column `subscriber`.
     histories
-        The same pairs packed, where they are, so that nobody needs to gather them by subscriber.
+        The same pairs in packed form, if available, which saves grouping them by subscriber.
     """
 
     interests: DataFrame
@@ -60,12 +63,12 @@ class InterestFrames:
 
     @property
     def rows(self) -> Literal["subscriber", "subscription"]:
-        """What the column `subscriber` names."""
+        """The entity that the column `subscriber` identifies."""
         return "subscriber" if self.owners is None else "subscription"
 
     @property
     def text(self) -> bool:
-        """Whether subscribers are named by text, not by numbers."""
+        """Whether subscribers are identified by text rather than numbers."""
         return self.interests.schema["subscriber"].dataType.simpleString() == "string"
 
 
@@ -79,17 +82,18 @@ def from_topics(
     interests
         `subscriber` and `flow`, integers or strings, which keep their type; a repeated pair counts once.
     rates
-        `flow` and `rate`. A flow without a row has rate 1, and one that nobody wants is kept with its rate.
-        Where there is a `time`, a rate holds from then on; one without a time holds from the beginning.
+        `flow`, `rate` in events per second, and optionally `time`, from which the rate is valid; a null time
+        means always. A flow without a row has rate 1; a flow without subscribers is kept.
     at
-        When the rates are to be in force, by default the latest time; an instant without a zone is in UTC.
-        Of two rates from the same time the greater holds, and one that is yet to come is as if not given.
+        The time to take the rates at; rates from a later time are ignored. Of two rates with the same time
+        the larger counts. A time without a zone is in UTC, a number is in seconds since 1970. Default: the
+        latest rates.
 
     Raises
     ------
     TableError
-        When a column is missing or of a type that cannot be used. A null, a rate that is negative or not
-        finite, and two rates of one flow without times end the job that meets them.
+        When a column is missing or has an unusable type. A null, a negative or infinite rate, and two rates
+        of a flow in a table without times fail the Spark job that reads them.
     """
     from pyspark.sql import functions as sf
 
@@ -98,40 +102,50 @@ def from_topics(
     )
     wanted = pairs.select("flow", sf.lit(None).cast("double").alias("rate"))
     if rates is not None:
-        given = in_force(rates, at)
+        given = current_rates(rates, at)
         ours, theirs = (frame.schema["flow"].dataType.simpleString() for frame in (pairs, given))
         if (ours == "string") != (theirs == "string"):
             raise TableError(
-                f"flow is {ours} in interests and {theirs} in rates; labels are compared with their type, so "
-                "read both as the same"
+                f"column 'flow' is {ours} in interests and {theirs} in rates: must have the same type in "
+                "both, because labels are compared with their type",
+                parameter="flow",
             )
         if ours != theirs:
             pairs = pairs.withColumn("flow", sf.col("flow").cast("bigint"))
-        wanted = wanted.unionByName(given)  # of two widths, the flow takes the wider
+        wanted = wanted.unionByName(given)  # flows of two integer types get the wider type
         wanted = wanted.withColumn("flow", sf.col("flow").cast(pairs.schema["flow"].dataType))
-    # One pass over the flows: only a column of theirs is read, and each task sends a flow on but once.
+    # One pass over the flows: only this column is read, and each task sends a flow once.
     each = wanted.groupBy("flow").agg(sf.coalesce(sf.max("rate"), sf.lit(1.0)).alias("rate"))
     return InterestFrames(pairs.distinct(), each, "topics")
 
 
-def in_force(rates: DataFrame, at: datetime | float | None = None, where: str = "rates") -> DataFrame:
-    """Return one row `flow`, `rate` for each flow of a table of rates: the last that holds at a time."""
+def current_rates(rates: DataFrame, at: datetime | float | None = None, where: str = "rates") -> DataFrame:
+    """Return `flow`, `rate`: the rate of each flow that is valid at a time, by default the latest.
+
+    `where` is the name of the table in errors.
+    """
     from pyspark.sql import functions as sf
 
     require(rates, where, "rate", of=(*_NUMBERS, "decimal"))
     value = sf.col("rate").cast("double")
     bad = sf.concat(
-        sf.lit("a flow has rate "),
+        sf.lit("rate="),
         sf.coalesce(value.cast("string"), sf.lit("null")),
-        sf.lit("; a rate is a finite number of events per second, at least 0"),
+        sf.lit(f" in {where}: must be a finite number of events per second, at least 0"),
     )
     fine = sf.coalesce((value >= 0) & (value < math.inf), sf.lit(False))
     rate = sf.when(fine, value).otherwise(sf.raise_error(bad)).alias("rate")
     flow = label(rates, "flow", where)
     if not has(rates, "time"):
         if at is not None:
-            raise ParameterError(f"at is {at!r} and {where} has no column 'time'; leave `at` out, or add it")
-        twice = sf.lit(f"a flow has two rows or more in {where}; keep one rate for each, or give their times")
+            raise ParameterError(
+                f"at={at!r}: needs a column 'time' in {where}; leave `at` out, or add this column",
+                parameter="at",
+                value=at,
+            )
+        twice = sf.lit(
+            f"a flow has several rows in {where}; give one rate for each flow, or add a column 'time'"
+        )
         one = sf.when(sf.count("rate") > 1, sf.raise_error(twice)).otherwise(sf.max("rate")).alias("rate")
         return rates.select(flow, rate).groupBy("flow").agg(one)
     timed = rates.select(flow, rate, microseconds(rates, where))
@@ -141,34 +155,40 @@ def in_force(rates: DataFrame, at: datetime | float | None = None, where: str = 
 
 
 def rates_of(events: DataFrame, flow: Column | str) -> DataFrame:
-    """Return `flow`, `rate`: the events per second of each flow over the span of `time`.
+    """Return `flow`, `rate`: the events per second of each flow.
 
-    The span is from the earliest to the latest of all events, and is found at once. Events without a flow
-    are of none; those without a time count, but say nothing of the span.
+    The period is from the earliest to the latest `time` of all events; a Spark job finds it immediately.
+    Events whose flow is null are ignored; those without a time count for their flow but not for the period.
 
     Parameters
     ----------
     events
-        Events with a `time`.
+        Events with a column `time`.
     flow
-        The flow of an event: a column's name, or an expression.
+        The flow of an event: the name of a column, or an expression.
 
     Raises
     ------
     TableError
-        When events have no `time`, or all the same: then there is no telling how often they come. Give the
-        rates as a table instead, or leave them out for a rate of 1 each.
+        When events have no column `time`, or all have the same time. Give a table of rates instead, or none
+        for a rate of 1 for each flow.
     """
     from pyspark.sql import functions as sf
 
-    fix = "give a table of rates, or none for a rate of 1 each"
+    fix = "give a table of rates, or none for a rate of 1 for each flow"
     if not has(events, "time"):
-        raise TableError(f"events have no column 'time' to take rates from; {fix}")
+        raise TableError(
+            f"column 'time' is missing in events, so their rates are unknown; {fix}", parameter="time"
+        )
     flows = events.select((sf.col(flow) if isinstance(flow, str) else flow).alias("flow"))
     require(flows, "events", "flow", of=(*_INTEGERS, "string"))
     n_events, seconds = extent(events)
     if n_events and not seconds:
-        raise TableError(f"no time passes between the first and the last of {n_events} events; {fix}")
+        raise TableError(
+            f"all of {n_events} events have the same time, so their rates are unknown; {fix}",
+            parameter="time",
+            value=n_events,
+        )
     counts = flows.where("flow IS NOT NULL").groupBy("flow").count()
     return counts.select("flow", (sf.col("count") / (seconds or 1.0)).alias("rate"))
 
@@ -183,34 +203,35 @@ def from_matches(
     recent: int | None = None,
     by: Literal["subscriber", "subscription"] = "subscriber",
 ) -> InterestFrames:
-    """Return the interest in events that were seen, each a flow of rate 1 (tariq2012).
+    """Return the interest in past events, each a flow of rate 1 (tariq2012).
 
-    An event that nobody wants is no flow. Later means later by `time` where events have one, and by
-    `event_id` among those of one time or of none, which come before all others. `window` and `recent` choose
-    among the events, and `last` among those that are left.
+    An event that no subscription matches is not a flow. Events are ordered by `time`, then by `event_id`;
+    events without a time come first. `window` and `recent` select among all events, then `last` among the
+    matches of each subscription.
 
     Parameters
     ----------
     matches
         `event_id` and `subscription_ids`, one row for each event.
     subscriptions
-        `subscription_id` and `subscriber`; a match of a subscription that is not there counts for nobody.
+        `subscription_id` and `subscriber`. Matches of a subscription that is missing here are ignored.
     events
-        `event_id` and perhaps `time`.
+        `event_id` and optionally `time`; required for `window`.
     last
-        How many events to keep for each subscription: the last that it matches.
+        Number of events for each subscription: the last that it matches. Default: all.
     window
-        Keep the events of the last so many seconds before the latest of all events, the start left out.
+        Select events at most this many seconds older than the latest event, excluding the start of the
+        window. Default: all.
     recent
-        How many events to keep in all: the last that match anything.
+        Number of events to select: the last that match at least one subscription. Default: all.
     by
-        Whether it is the interest of subscribers, or of each of their subscriptions: then these stand in for
-        them, by their ids.
+        `subscriber` for the interest of subscribers, `subscription` for that of each subscription, whose id
+        is then in the column `subscriber`.
 
     Raises
     ------
     TableError
-        When a column is missing, among them `time` where there is a window.
+        When a column is missing; `time` is required with `window`.
     ParameterError
         When `last`, `window` or `recent` is not positive.
     """
@@ -218,43 +239,43 @@ def from_matches(
     from pyspark.sql import functions as sf
 
     for name, count in (("last", last), ("recent", recent)):
-        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
-            raise ParameterError(f"{name} is {count!r}; give a whole number of at least 1")
+        if count is not None:
+            check_whole(name, count)
     require(matches, "matches", "event_id", of=_INTEGERS)
     require(matches, "matches", "subscription_ids", of=tuple(f"array<{kind}>" for kind in _INTEGERS))
     require(subscriptions, "subscriptions", "subscription_id", of=_INTEGERS)
-    people = subscriptions.select("subscription_id", label(subscriptions, "subscriber", "subscriptions"))
-    seen = matches.select("event_id", "subscription_ids").where(sf.size("subscription_ids") > 0)
-    seen = seen.withColumn("time", sf.lit(None).cast("bigint"))
+    owner_of = subscriptions.select("subscription_id", label(subscriptions, "subscriber", "subscriptions"))
+    matched = matches.select("event_id", "subscription_ids").where(sf.size("subscription_ids") > 0)
+    matched = matched.withColumn("time", sf.lit(None).cast("bigint"))
     if events is not None:
         require(events, "events", "event_id", of=_INTEGERS)
     if window is not None:
-        seen = seen.drop("time").join(_within(events, window), "event_id")
+        matched = matched.drop("time").join(_within(events, window), "event_id")
     elif events is not None and has(events, "time") and (last or recent):
         times = events.select("event_id", microseconds(events, "events"))
-        seen = seen.drop("time").join(times, "event_id", "left")
-    later = [sf.col("time").desc_nulls_last(), sf.col("event_id").desc()]
+        matched = matched.drop("time").join(times, "event_id", "left")
+    latest_first = [sf.col("time").desc_nulls_last(), sf.col("event_id").desc()]
     if recent is not None:
-        newest = seen.select("event_id", "time").orderBy(*later).limit(recent).select("event_id")
-        seen = seen.join(newest, "event_id", "left_semi")
-    pairs = seen.select("event_id", "time", sf.explode("subscription_ids").alias("subscription_id"))
-    flows = seen.select("event_id")
+        newest = matched.select("event_id", "time").orderBy(*latest_first).limit(recent).select("event_id")
+        matched = matched.join(newest, "event_id", "left_semi")
+    pairs = matched.select("event_id", "time", sf.explode("subscription_ids").alias("subscription_id"))
+    flows = matched.select("event_id")
     if last is not None:
-        # Each task keeps no more than `last` rows of a subscription before it sends any on.
-        rank = sf.row_number().over(Window.partitionBy("subscription_id").orderBy(*later))
+        # Spark limits each task to `last` rows of a subscription before the shuffle.
+        rank = sf.row_number().over(Window.partitionBy("subscription_id").orderBy(*latest_first))
         pairs = pairs.withColumn("rank", rank).where(sf.col("rank") <= last)
         flows = pairs.select("event_id").distinct()
-    owned = pairs.join(people, "subscription_id")
+    owned = pairs.join(owner_of, "subscription_id")
     row = sf.col("subscription_id" if by == "subscription" else "subscriber").alias("subscriber")
     interests = owned.select(row, sf.col("event_id").alias("flow"))
     rates = flows.select(sf.col("event_id").alias("flow"), sf.lit(1.0).alias("rate"))
-    everybody = people.select(row).distinct()
-    owners = people if by == "subscription" else None
-    return InterestFrames(interests.distinct(), rates, "events", subscribers=everybody, owners=owners)
+    subscribers = owner_of.select(row).distinct()
+    owners = owner_of if by == "subscription" else None
+    return InterestFrames(interests.distinct(), rates, "events", subscribers=subscribers, owners=owners)
 
 
 def extent(events: DataFrame) -> tuple[int, float]:
-    """Return how many events there are and the seconds from first to last, 0 where times do not say."""
+    """Return the number of events, and the seconds from the first to the last, 0 without times."""
     from pyspark.sql import functions as sf
 
     time = microseconds(events, "events") if has(events, "time") else sf.lit(None).cast("bigint")
@@ -265,53 +286,75 @@ def extent(events: DataFrame) -> tuple[int, float]:
 
 
 def _within(events: DataFrame | None, window: float) -> DataFrame:
-    """Return `event_id` and `time` of the events in the last so many seconds."""
+    """Return `event_id` and `time` of the events in the last `window` seconds."""
     from pyspark.sql import functions as sf
 
-    if not 0 < window < math.inf:
-        raise ParameterError(f"window is {window!r}; give a positive number of seconds")
+    check_window(window)
     if events is None or not has(events, "time"):
-        raise TableError("a window needs events with a column 'time'; add it, or use last or recent instead")
+        raise TableError(
+            f"window={window}: needs events with a column 'time'; add this column, or use last or recent",
+            parameter="window",
+            value=window,
+        )
     times = events.select("event_id", microseconds(events, "events"))
     start = times.agg(sf.max("time") - round(window * 1e6)).scalar()
     return times.where(sf.col("time") > start)
 
 
+def check_window(window: float | None) -> None:
+    """Refuse a window that is not a positive, finite number of seconds; None means no window."""
+    if window is not None and not 0 < window < math.inf:
+        raise ParameterError(parameter="window", value=window, limit="a positive, finite number of seconds")
+
+
 def has(frame: DataFrame, name: str) -> bool:
-    """Return whether a table has a column, whatever the case of its letters."""
+    """Return whether a table has a column; case is ignored."""
     return name.lower() in (column.lower() for column in frame.columns)
 
 
 def require(frame: DataFrame, where: str, name: str, *, of: tuple[str, ...]) -> str:
-    """Return the type of a column; one that is missing, or of none of some types, is an error."""
+    """Check that a table has a column of one of the types `of`, and return its type.
+
+    `where` is the name of the table in errors.
+
+    Raises
+    ------
+    TableError
+        When the column is missing or has another type.
+    """
     if not has(frame, name):
         found = ", ".join(map(repr, frame.columns)) or "none"
-        raise TableError(f"{where} has no column {name!r}; its columns: {found}")
+        raise TableError(
+            f"column {name!r} is missing in {where}; its columns: {found}", parameter=name, value=None
+        )
     kind: str = frame.select(name).schema[0].dataType.simpleString()
     if kind.partition("(")[0] not in of:
         raise TableError(
-            f"column {name!r} of {where} is {kind}; it has to be one of {', '.join(of)}; cast it first"
+            f"column {name!r} of {where} has type {kind}: must be one of {', '.join(of)}; cast it first",
+            parameter=name,
+            value=kind,
+            limit=f"one of {', '.join(of)}",
         )
     return kind
 
 
 def check_time(events: DataFrame, where: str) -> None:
-    """Refuse events whose `time` is none, before any work is done with them."""
+    """Refuse events whose column `time` has an unusable type."""
     if has(events, "time"):
         microseconds(events, where)
 
 
 def label(frame: DataFrame, name: str, where: str) -> Column:
-    """Return a column of labels: integers or strings, of which a null ends the job."""
+    """Return a column of labels, integers or strings; a null fails the job."""
     from pyspark.sql import functions as sf
 
     require(frame, where, name, of=(*_INTEGERS, "string"))
-    null = sf.raise_error(sf.lit(f"column {name!r} of {where} has a null; remove such rows"))
+    null = sf.raise_error(sf.lit(f"column {name!r} of {where}: must not be null; remove such rows"))
     return sf.coalesce(sf.col(name), null).alias(name)
 
 
 def microseconds(frame: DataFrame, where: str) -> Column:
-    """Return the column `time` in microseconds from 1970; a number stands for seconds."""
+    """Return the column `time` in microseconds since 1970; a numeric column is in seconds."""
     from pyspark.sql import functions as sf
 
     kind = require(frame, where, "time", of=(*_TIMES, *_NUMBERS))
@@ -321,7 +364,7 @@ def microseconds(frame: DataFrame, where: str) -> Column:
 
 
 def _instant(at: datetime | float) -> int:
-    """Return a time in microseconds from 1970."""
+    """Convert a time to microseconds since 1970; a number is in seconds, a time without a zone in UTC."""
     if isinstance(at, datetime):
         at = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
     return round(at * 1e6)

@@ -1,4 +1,4 @@
-"""Bringing an interest to the driver, up to a limit."""
+"""Collection of an interest on the driver, up to a limit."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from narrowcast.model.labels import encode, labels_in
 from narrowcast.model.relation import relation_of
 from narrowcast.spark.arrow_batches import chunks
 from narrowcast.spark.spark_errors import plainly
+from narrowcast.spark.stages.broadcast_variable import broadcast_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,64 +25,64 @@ if TYPE_CHECKING:
     from narrowcast.model.labels import Labels
     from narrowcast.spark.stages.interest import InterestFrames
 
-#: Wanted pairs that the driver takes. Its Python process grew by 31 to 33 bytes a pair at most, measured
-#: with 3 and 9 million, which makes about 1.6 GB here; what a planner needs for itself comes on top.
+#: Maximum number of wanted pairs on the driver. Its Python process grew by at most 31 to 33 bytes for each,
+#: measured with 3 and 9 million pairs: about 1.6 GB at this limit, plus the memory of the planner.
 LIMIT = 50_000_000
 
 
-def to_interest(frames: InterestFrames, *, limit: int = LIMIT, everybody: bool = False) -> Interest:
-    """Bring an interest to the driver.
+def to_interest(frames: InterestFrames, *, limit: int = LIMIT, all_subscribers: bool = False) -> Interest:
+    """Collect an interest on the driver.
 
-    Labels travel once and pairs as two numbers of four bytes each, so that neither Spark's limit on
-    results nor the driver's memory is met early. However the tables are cut, the same interest comes out.
+    Labels are transferred once, and pairs as two numbers of four bytes each, which saves memory on the driver
+    and stays far from Spark's limit on results. The result does not depend on how the tables are partitioned.
 
     Parameters
     ----------
     frames
-        Who wants what, and the rates.
+        The interest as Spark tables.
     limit
-        The most wanted pairs, and the most flows, to take.
-    everybody
-        Whether those who want none of the flows are in it as well, as far as the frames know them.
+        Maximum number of wanted pairs, and of flows.
+    all_subscribers
+        Whether to include subscribers without interest, if the frames list them.
 
     Raises
     ------
     ParameterError
-        When there are more, before any is brought over.
+        When the interest exceeds the limit; this is checked before anything is collected.
     """
     if over := excess(frames, limit):
-        raise ParameterError(f"{over}, or raise the limit on a driver with more memory")
-    return collected(frames, everybody=everybody)
+        raise ParameterError(
+            f"{over}, or raise the limit on a driver with more memory", parameter="limit", value=limit
+        )
+    return collect_interest(frames, all_subscribers=all_subscribers)
 
 
-def collected(frames: InterestFrames, *, everybody: bool = False) -> Interest:
-    """Return the interest, however large it is, with those who want none of the flows where asked."""
+def collect_interest(frames: InterestFrames, *, all_subscribers: bool = False) -> Interest:
+    """Collect an interest on the driver without a limit: see `to_interest`."""
     with plainly("bring the interest to the driver"):
         interests = frames.interests.select("subscriber", "flow")
         rates = frames.rates.select("flow", "rate").toArrow()
-        people = interests.select("subscriber").distinct()
-        if everybody and frames.subscribers is not None:
-            people = frames.subscribers.select("subscriber")
-        column = labels_in(people.toArrow(), "subscriber", "interests")
+        included = interests.select("subscriber").distinct()
+        if all_subscribers and frames.subscribers is not None:
+            included = frames.subscribers.select("subscriber")
+        column = labels_in(included.toArrow(), "subscriber", "interests")
         wanted = labels_in(interests.select("flow").distinct().toArrow(), "flow", "interests")
         subscribers, _ = encode("subscriber", column)
-        # Nobody's interest yet: it checks the rates, and numbers the flows as every interest does.
+        # An interest without pairs checks the rates, and orders the flows like any interest.
         empty = pa.table({"subscriber": column.slice(0, 0), "flow": wanted.slice(0, 0)})
         rated = Interest.from_tables(empty, rates)
         flows, [known, _] = encode("flow", rated.flows, wanted)
         rate = np.ones(len(flows))
         rate[known] = rated.rate
-        shipped = interests.sparkSession.sparkContext.broadcast((subscribers, flows))
-        try:
-            codes = interests.mapInArrow(partial(_coded, labels=shipped), "row int, column int").toArrow()
-        finally:
-            shipped.destroy()
+        with broadcast_value(interests.sparkSession, (subscribers, flows)) as labels:
+            work = partial(_to_positions, labels=labels)
+            codes = interests.mapInArrow(work, "row int, column int").toArrow()
     row, place = codes["row"].to_numpy(), codes["column"].to_numpy()
     return Interest(relation_of(row, place, (len(subscribers), len(flows))), rate, subscribers, flows)
 
 
 def excess(frames: InterestFrames, limit: int) -> str:
-    """Return what is too much for the driver, and what to do about it; nothing where all is within."""
+    """Return the message that an interest exceeds the driver's limit, empty when it does not."""
     from pyspark.sql import functions as sf
 
     with plainly("count the interest"):
@@ -89,22 +90,22 @@ def excess(frames: InterestFrames, limit: int) -> str:
         [counts] = pairs.crossJoin(frames.rates.agg(sf.count("*").alias("flows"))).collect()
     for what, count in (("wanted pairs", counts.pairs), ("flows", counts.flows)):
         if count > limit:
-            return too_much(count, what, limit)
+            return excess_message(count, what, limit)
     return ""
 
 
-def too_much(count: int, what: str, limit: int) -> str:
-    """Return what is too much for the driver, and what to do about it."""
+def excess_message(count: int, what: str, limit: int) -> str:
+    """Return the message that `count` of something exceed the driver's limit; it ends with a fix."""
     return (
-        f"the interest has {count:,} {what} and the driver takes {limit:,}; "
+        f"the interest has {count:,} {what}: the driver's limit is {limit:,}; "
         "keep fewer flows (the heaviest cells, the last events)"
     )
 
 
-def _coded(
+def _to_positions(
     batches: Iterator[pa.RecordBatch], labels: Broadcast[tuple[Labels, Labels]]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield wanted pairs as positions among all subscribers and all flows."""
+    """Replace the labels of wanted pairs by positions among all subscribers and all flows."""
     subscribers, flows = labels.value
     for table in chunks(batches):
         row, column = (

@@ -1,4 +1,4 @@
-"""Which subscriptions each event matches: the stage, and the choice between its strategies."""
+"""The matching stage: finds the subscriptions that each event matches, with one of two strategies."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from narrowcast.spark.session import bytes_of, use
 from narrowcast.spark.stages.broadcast import match_broadcast
 from narrowcast.spark.stages.estimate import Estimate, estimate
 from narrowcast.spark.stages.partitioned import match_partitioned
+from narrowcast.validation import check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 STRATEGIES = ("auto", "broadcast", "partitioned")
 
-#: How Spark writes a table of matches: ids rise within an event, and their differences are small.
+#: Parquet options for a table of matches: delta encoding is efficient for the ascending ids of an event.
 PARQUET = {"parquet.writer.version": "PARQUET_2_0", "parquet.enable.dictionary": "false"}
 
 _MEMORY = "spark.executor.pyspark.memory"
@@ -41,52 +42,71 @@ def match(
     scheme: str = "kd",
     partitions: Parts | None = None,
     seed: int = 0,
-    took: SliceMetrics | None = None,
-    tell: Callable[[Estimate, str], None] | None = None,
+    metrics: SliceMetrics | None = None,
+    on_estimate: Callable[[Estimate, str], None] | None = None,
 ) -> DataFrame:
-    """Return the matches of events: `event_id`, and `subscription_ids` ascending or how many `matches`.
+    """Match events with subscriptions.
 
-    An event that matches nothing has no row. All strategies give the same rows.
+    The result has one row for each event with a match: `event_id`, and `subscription_ids`, ascending, or
+    with `counts` the number of `matches`. All strategies give the same rows.
 
     Parameters
     ----------
     events
-        As `ingest` gives them.
+        The rows of `ingest`.
     compiled
-        As `compile_subscriptions` gives them, best read from where they were written.
+        The result of `compile_subscriptions`; store it first, because it is read several times.
     schema
         The attributes of the events.
     strategy
-        `broadcast` has the whole index in every worker, `partitioned` spreads subscriptions over parts and
-        sends each event to those that can match it, `auto` takes what costs less and fits in memory.
+        `broadcast` has the whole index in every worker; `partitioned` divides subscriptions into parts and
+        sends each event to the parts that can match it; `auto` takes the faster one that fits in memory.
     counts
-        How many subscriptions match an event instead of which.
+        Whether to return the number of matching subscriptions instead of their ids.
     memory
-        Bytes that a Python worker may take; by default what `spark.executor.pyspark.memory` says, or 1 GB.
-    parts, copies, scheme, seed
-        Of the partitioned strategy: how many parts, to how many of them an event goes, how they are made, and
-        of the samples that they are chosen by. Left out, they are chosen.
+        Limit of a Python worker's memory, in bytes. Default: `spark.executor.pyspark.memory`, or 1 GiB.
+    parts, copies
+        For `partitioned`: number of parts, and number of parts that an event goes to. Default: chosen by the
+        estimate.
+    scheme
+        For `partitioned`: how parts are made, one of `SCHEMES`.
     partitions
-        The parts themselves, instead of these.
-    took
-        Where what each slice of the parts takes is noted.
-    tell
-        Called with the estimate and the name of the strategy before the work starts.
+        For `partitioned`: existing parts, instead of `parts`, `copies` and `scheme`.
+    seed
+        Seed of the samples for the estimate, and of the parts.
+    metrics
+        Collects measurements of each slice of the parts.
+    on_estimate
+        Called with the estimate and the name of the chosen strategy before matching starts.
+
+    Raises
+    ------
+    ParameterError
+        When a parameter is out of range, or `partitions` are over other attributes.
     """
-    if strategy not in STRATEGIES:
-        raise ParameterError(f"strategy is {strategy!r}; use one of {', '.join(STRATEGIES)}")
+    check_choice("strategy", strategy, STRATEGIES)
     SCHEMES[scheme]
     spark = use(events.sparkSession)
     limit = worker_memory(spark) if memory is None else memory
     if limit <= 0:
-        raise ParameterError(f"memory is {limit} bytes; give a worker at least some hundred million")
+        raise ParameterError(
+            parameter="memory",
+            value=limit,
+            limit="a positive number of bytes",
+            fix="a worker needs some hundred million",
+        )
     if partitions is not None:
         require_same(partitions, schema)
         if parts is not None or copies is not None:
-            raise ParameterError("partitions say how many parts and copies there are; leave these out")
-    if strategy == "broadcast" and tell is None:
+            name, value = ("parts", parts) if parts is not None else ("copies", copies)
+            raise ParameterError(
+                f"{name}={value}: must not be given with partitions, which have fixed parts and copies",
+                parameter=name,
+                value=value,
+            )
+    if strategy == "broadcast" and on_estimate is None:
         return match_broadcast(events, compiled, schema, counts=counts)
-    found = estimate(
+    sizes = estimate(
         events,
         compiled,
         schema,
@@ -98,31 +118,37 @@ def match(
         partitions=partitions,
         seed=seed,
     )
-    chosen = found.best.strategy if strategy == "auto" else strategy
-    if tell is not None:
-        tell(found, chosen)
+    chosen = sizes.best.strategy if strategy == "auto" else strategy
+    if on_estimate is not None:
+        on_estimate(sizes, chosen)
     if chosen == "broadcast":
         return match_broadcast(events, compiled, schema, counts=counts)
-    slices = found.forecasts["partitioned"].slices
+    slices = sizes.forecasts["partitioned"].slices
     assert slices is not None
-    if took is not None:
-        took.slices = slices
-    return match_partitioned(events, compiled, schema, slices, found.columns, counts=counts, took=took)
+    if metrics is not None:
+        metrics.slices = slices
+    return match_partitioned(events, compiled, schema, slices, sizes.columns, counts=counts, metrics=metrics)
 
 
 def require_same(parts: Parts, schema: Schema) -> None:
-    """Refuse parts that are over other attributes than the events."""
+    """Refuse parts whose attributes differ from those of the events."""
     if parts.schema == schema:
         return
     old, new = parts.schema.to_dict(), schema.to_dict()
-    odd = [name for name in (*old, *new) if old.get(name) != new.get(name)]
-    what = f"{odd[0]!r} is {old.get(odd[0], 'none')} there and {new.get(odd[0], 'none')} here" if odd else ""
+    different = [name for name in (*old, *new) if old.get(name) != new.get(name)]
+    what = "their order differs"
+    if different:
+        name = different[0]
+        here, there = old.get(name, "missing"), new.get(name, "missing")
+        what = f"{name!r} is {here} in the parts and {there} in the events"
     raise ParameterError(
-        f"the parts are over other attributes than the events: {what or 'their order'}; make the parts anew"
+        f"partitions have other attributes than the events: {what}; make the parts again for these events",
+        parameter="partitions",
+        value=different[0] if different else None,
     )
 
 
 def worker_memory(spark: SparkSession) -> int:
-    """Return the bytes that a Python worker may take: what Spark was told, or 1 GB."""
-    said = spark.sparkContext.getConf().get(_MEMORY)
-    return bytes_of(said) if said else 1 << 30
+    """Return the memory limit of a Python worker in bytes: Spark's setting, or 1 GiB."""
+    setting = spark.sparkContext.getConf().get(_MEMORY)
+    return bytes_of(setting) if setting else 1 << 30

@@ -1,4 +1,4 @@
-"""Subscriptions and events, ready to be matched: typed, bad rows set aside, filters compiled."""
+"""Inputs of the matching stage: typed events, compiled filters, and the rows that were rejected."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 
     from narrowcast.model.schema import Schema
 
-#: Reasons against rows that are told apart in a summary.
+#: Maximum number of different reasons for rejected rows in a summary.
 REASONS = 10
-#: Values in a reason: texts in quotes, and numbers.
+#: Values in a reason: quoted texts and numbers.
 _VALUES = r"'[^']*'|\b\d+(\.\d+)?\b"
 
 
 class MatchInputs:
-    """Subscriptions and events that were taken in.
+    """Subscriptions and events, read and compiled for matching.
 
     Parameters
     ----------
     spark
-        Where they are worked on.
+        The session to work in.
     subscriptions, events
-        Paths, URIs or tables of Spark's.
+        Paths, URIs or Spark tables.
     progress
-        Where to show how far it is.
+        Display of the progress.
     schema
-        The types of events, where their files do not tell them.
+        Types of the events, where their files have none.
     strict
-        Make a bad row an error instead of setting it aside.
+        Whether a bad row is an error; otherwise it is rejected and reported.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class MatchInputs:
             given = ingest(spark, "subscriptions", subscriptions)
         self.events, self.subscriptions = read.rows, given.rows
         self.schema = schema_of(self.events)
-        #: Packed subscriptions, and a row for each bad filter; kept, for several jobs read them.
+        #: Packed subscriptions, and a row for each bad filter; persisted because several jobs read them.
         self.compiled = compile_subscriptions(given.rows, self.schema).persist()
         self.rejected = rejected_of(self.compiled).unionByName(given.rejected).unionByName(read.rejected)
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """How many there are of everything, and why rows were set aside."""
+        """Counts of events, subscriptions, boxes and rejected rows, and the reasons for rejected rows."""
         from pyspark.sql import functions as sf
 
         with watched(self.spark, self.progress, "compile"), plainly("compile the filters"):
@@ -76,7 +76,7 @@ class MatchInputs:
             return sums | reasons_of(self.rejected, strict=self.strict) | {"events": self.events.count()}
 
     def fingerprints(self) -> dict[str, str]:
-        """Return what tells these tables from any others."""
+        """Return a fingerprint of the rows of each table."""
         with watched(self.spark, self.progress, "look at the inputs"), plainly("read the tables"):
             return {
                 "subscriptions": fingerprint(self.subscriptions),
@@ -84,7 +84,7 @@ class MatchInputs:
             }
 
     def columns(self) -> list[str]:
-        """Return the columns of events that filters look at."""
+        """Return the columns of events that the filters need."""
         from pyspark.sql import functions as sf
 
         found = self.compiled.select(sf.explode("columns")).distinct().collect()
@@ -92,17 +92,17 @@ class MatchInputs:
 
     @property
     def owners(self) -> DataFrame:
-        """`subscription_id` and `subscriber` of the good subscriptions."""
+        """The owner of each good subscription: `subscription_id` and `subscriber`."""
         return owners(self.compiled, self.schema)
 
     def match(self, **options: Any) -> DataFrame:
-        """Return the matches: see `narrowcast.spark.stages.match.match` for the options."""
+        """Match the events: see `narrowcast.spark.stages.match.match` for the options and the result."""
         assert self.facts
         with watched(self.spark, self.progress, "estimate"), plainly("match"):
             return match(self.events, self.compiled, self.schema, **options)
 
     def write(self, matches: DataFrame, path: str | Path, *, counts: bool = False) -> dict[str, Any]:
-        """Write matches, or their counts, and return how many there are."""
+        """Write the result of `match`; return the number of matches, and of events with and without one."""
         from pyspark.sql import functions as sf
 
         with watched(self.spark, self.progress, "match"):
@@ -115,13 +115,13 @@ class MatchInputs:
         return {"matches": found[1] or 0, "matched": matched, "unmatched": self.facts["events"] - matched}
 
     def write_rejected(self, path: str | Path) -> None:
-        """Write the rows that were set aside, with their reasons."""
-        with watched(self.spark, self.progress, "write what was set aside"):
+        """Write the rejected rows with their reasons."""
+        with watched(self.spark, self.progress, "write rejected rows"):
             write_table(self.rejected, path, doing=f"write {path}")
 
 
 def rejected_of(compiled: DataFrame) -> DataFrame:
-    """Return the bad filters among packed subscriptions as rows of a rejected table."""
+    """Return the bad filters of packed subscriptions as a table of rejected rows: table, reason and row."""
     from pyspark.sql import functions as sf
 
     bad = compiled.where("reason IS NOT NULL")
@@ -129,10 +129,16 @@ def rejected_of(compiled: DataFrame) -> DataFrame:
 
 
 def reasons_of(rejected: DataFrame, *, strict: bool) -> dict[str, Any]:
-    """Return how many rows were set aside, and the reasons met most; with `strict` one is an error."""
+    """Count rejected rows, and return the most frequent reasons with their counts.
+
+    Raises
+    ------
+    TableError
+        With `strict`, when there is a rejected row.
+    """
     from pyspark.sql import functions as sf
 
-    # Reasons that differ only in the value they name are of one kind.
+    # Reasons that differ only in values count as one kind.
     kind = sf.regexp_replace("reason", _VALUES, "...")
     grouped = rejected.groupBy("table", kind.alias("kind")).agg(
         sf.count("*").alias("rows"),
@@ -144,10 +150,12 @@ def reasons_of(rejected: DataFrame, *, strict: bool) -> dict[str, Any]:
     count = sum(row.rows for row in top) if len(top) < REASONS else rejected.count()
     if top and strict:
         worst = top[0]
-        many = "there is a bad row" if count == 1 else f"there are {count:,} bad rows, one of them"
+        many = "a bad row" if count == 1 else f"{count:,} bad rows, one of them"
         raise TableError(
-            f"{many} in {worst.table}: {worst.reason}: {worst.first}; mend it, or leave --strict out to set "
-            "such rows aside"
+            f"{many} in {worst.table}: {worst.reason}: {worst.first}; correct it, or read without strict to "
+            "reject such rows and go on",
+            parameter="strict",
+            value=worst.first,
         )
     reasons = {f"{row.table}: {row.reason if row.same else row.kind}": row.rows for row in top}
     if others := count - sum(reasons.values()):

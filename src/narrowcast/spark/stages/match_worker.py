@@ -1,4 +1,4 @@
-"""What runs in Spark's Python workers: batches of events in, batches of matches out."""
+"""Matching in Spark's Python workers: maps batches of events to batches of matches."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound="MatchQueries")
 
-#: The columns of the tables of matches: ids, or how many there are.
+#: The columns of a table of matches: ids of subscriptions, or their number.
 IDS = "event_id bigint, subscription_ids array<bigint>"
 COUNTS = "event_id bigint, matches bigint"
-#: Ids in a batch of matches, about: it bounds a worker's memory whatever the events match.
+#: Approximate number of ids in a batch of matches, which bounds a worker's memory.
 _IDS = 1 << 22
-#: Events that are matched first, to see how much they match.
+#: Events in the first step, which measures the number of matches of an event.
 _FIRST = 1 << 10
 
 
 class MatchSteps(Generic[M]):
-    """Matches batches of events in steps, so that what comes out of one is bounded whatever events match.
+    """Matches batches of events in steps whose number of matches is bounded.
 
     Parameters
     ----------
     matcher
-        Finds the matches.
+        A fitted matcher.
     """
 
     def __init__(self, matcher: M) -> None:
         self.matcher, self.subscriptions = matcher, matcher.subscriptions_
-        # However much the first events match, they stay within the bound; then what was seen tells the size.
+        # The first step stays within the bound even if all subscriptions match; later ones adapt their size.
         self._least = self._step = max(1, min(_FIRST, _IDS // max(1, len(self.subscriptions))))
 
     def over(self, events: EventBatch) -> Iterator[tuple[int, EventBatch, Matches]]:
-        """Yield where a step starts, its events, and their matches."""
-        self._step = max(self._least, self._step // 8)  # a new batch may be of another kind
+        """Yield the start position, the events and the matches of each step."""
+        self._step = max(self._least, self._step // 8)  # events of a new batch may match more
         start = 0
         while start < len(events):
             part = events.slice(start, start + self._step)
@@ -62,7 +62,7 @@ class MatchSteps(Generic[M]):
 def matches_of(
     matcher: MatchQueries, batches: Iterable[EventBatch], *, counts: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the matches of events in batches of bounded size; no row where nothing matches."""
+    """Yield the matches of events in batches of bounded size; an event without a match has no row."""
     steps = MatchSteps(matcher)
     ids = steps.subscriptions.subscription_id
     for events in batches:
@@ -84,32 +84,35 @@ def _counts(matcher: MatchQueries, events: EventBatch) -> pa.RecordBatch:
 def match_batches(
     batches: Iterator[pa.RecordBatch], file: str, schema: Schema, *, counts: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the matches of batches of events, found by the index that was shipped as a file."""
+    """Yield the matches of batches of events, with the index in a file that Spark has distributed."""
     events = (EventBatch.from_arrow(batch, schema) for batch in batches)
     yield from matches_of(_matcher(file), events, counts=counts)
 
 
 @lru_cache(maxsize=2)
 def _matcher(file: str) -> IndexedMatcher:
-    """Return the matcher of a shipped file, mapped into memory once for all tasks of this worker."""
+    """Return the matcher of a distributed file, mapped into memory once for all tasks of this worker."""
     from pyspark import SparkFiles
 
-    # Spark has just copied it: what it holds need not be read to be trusted.
+    # Not verified: Spark has just copied the file, and checking the hash would read all of it.
     return load_matcher(SparkFiles.get(file), verify=False)
 
 
-def _hush() -> None:
-    """Keep a worker from printing a trace when Spark no longer listens: it has what it wanted, or stops."""
+def _silence_broken_pipes() -> None:
+    """Prevent a worker from printing a traceback when Spark closes its connection early.
+
+    Spark does so when it has enough rows or stops, which is not an error.
+    """
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is None or spec.name != "pyspark.daemon":
         return
-    told = traceback.print_exc
+    original = traceback.print_exc
 
     def print_exc(*words: Any, **options: Any) -> None:
         if not isinstance(sys.exc_info()[1], BrokenPipeError):
-            told(*words, **options)
+            original(*words, **options)
 
     traceback.print_exc = print_exc
 
 
-_hush()  # every worker imports this module with the first function of ours that it is sent
+_silence_broken_pipes()  # a worker imports this module with the first function of Narrowcast that it runs

@@ -1,4 +1,4 @@
-"""The network that messages travel on, as tables: its links, who is where, and where events come from."""
+"""Tables of a network: its links, the nodes of subscribers, and the nodes of publishers."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 
     from narrowcast.model.labels import Labels
 
-#: The tables by name, with the columns that each must have.
+#: The tables by name, with their required columns.
 COLUMNS = {"topology": ("a", "b", "cost"), "locations": ("subscriber", "node"), "publishers": ("node",)}
-#: The columns among them that hold labels, and a number in CSV that is not one: it would lose its zeros.
+#: The columns of labels, and labels in CSV that look like numbers but are text, such as 007.
 _LABELS = ("a", "b", "subscriber", "node")
-_NO_NUMBER = r"^(\+|-?0\d|-0$)"
+_TEXT_NUMBER = r"^(\+|-?0\d|-0$)"
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkTables:
-    """A network, or none.
+    """The tables of a network; without a topology there is no network.
 
     Parameters
     ----------
     topology
         The links.
     locations
-        The node of each subscriber; where left out, it is on the node of the same name.
+        The node of each subscriber. Default: the node with the subscriber's name.
     publishers
-        The number of the node that each of some events came from; where left out, any node is as likely.
+        Node numbers of publishers, each as often as events come from it. Default: all nodes alike.
     published
-        `event_id`, ascending, and `node`, a number: where each of some events came from, if that is told.
+        `event_id`, ascending, and `node`, a number: the publishing node of individual events, if known.
 
     Examples
     --------
@@ -65,28 +65,57 @@ class NetworkTables:
         locations: str | Path | None = None,
         publishers: str | Path | None = None,
     ) -> Self:
-        """Read the tables, on the driver; those left out are not there. Each node must reach all others."""
+        """Read the tables on the driver.
+
+        Parameters
+        ----------
+        topology
+            Path of the links: columns `a`, `b` and `cost`. None for no network.
+        locations
+            Path of the subscribers' nodes: columns `subscriber` and `node`.
+        publishers
+            Path of the publishers' nodes: columns `node` and optionally `event_id`.
+
+        Raises
+        ------
+        ParameterError
+            When a table is given without a topology, a table is empty, or a node cannot reach another.
+        TableError
+            When a table cannot be read or lacks a column.
+        """
         if topology is None:
             for name, path in (("locations", locations), ("publishers", publishers)):
                 if path is not None:
-                    raise ParameterError(f"--{name} is given without --topology; give both, or neither")
+                    raise ParameterError(
+                        f"{name}={str(path)!r}: needs a topology, too; give both or neither",
+                        parameter=name,
+                        value=str(path),
+                    )
             return cls()
-        with _about(topology):
+        with _naming(topology):
             links = Topology.from_table(_one_type(_read(topology, "topology"), ("a", "b")))
         if links.n_nodes == 0:
-            raise ParameterError(f"{topology} has no links; give at least one, or leave the topology out")
-        with _about(topology):
+            raise ParameterError(
+                parameter="topology",
+                value=str(topology),
+                limit="a table with at least one link",
+                fix="add links, or leave the topology out",
+            )
+        with _naming(topology):
             links.check_reached(0, np.arange(links.n_nodes))
         places = nodes = published = None
         if locations is not None:
-            with _about(locations):
+            with _naming(locations):
                 places = Locations.from_table(*_alike(_read(locations, "locations"), links))
         if publishers is not None:
-            with _about(publishers):
+            with _naming(publishers):
                 rows = _read(publishers, "publishers")
                 if rows.num_rows == 0:
                     raise ParameterError(
-                        f"{publishers} has no rows; give at least one, or leave the publishers out"
+                        parameter="publishers",
+                        value=str(publishers),
+                        limit="a table with at least one row",
+                        fix="add rows, or leave the publishers out",
                     )
                 nodes = _publishers(*_alike(rows, links))
                 published = _published(rows, nodes)
@@ -94,22 +123,22 @@ class NetworkTables:
 
     @property
     def given(self) -> dict[str, Any]:
-        """What there is, by name, for planners and costs."""
+        """The tables that are present, by name: keyword arguments for planners and costs."""
         named = {name: getattr(self, name) for name in COLUMNS}
         return {name: value for name, value in named.items() if value is not None}
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """What tells these tables from others, by name; the order of rows does not."""
+        """A fingerprint of each table by name, which does not depend on the order of rows."""
         return {name: _fingerprint(value) for name, value in self.given.items()}
 
     def located(self, subscribers: Labels) -> NDArray[np.bool_]:
-        """Return which subscribers are on a node; all where there is no network.
+        """Return a mask of the subscribers that are on a node; without a network, all of them.
 
         Examples
         --------
-        >>> here = NetworkTables(Topology([0], [1], [2.0], nodes=["ann", "bob"]))
-        >>> here.located(pa.array(["bob", "eve"])).tolist()
+        >>> network = NetworkTables(Topology([0], [1], [2.0], nodes=["ann", "bob"]))
+        >>> network.located(pa.array(["bob", "eve"])).tolist()
         [True, False]
         """
         if self.topology is None:
@@ -118,11 +147,19 @@ class NetworkTables:
         return np.asarray(positions("subscriber", subscribers, known) >= 0)
 
     def fitting(self, *, text: bool) -> Self:
-        """Return it with subscribers named as others name them: CSV reads digits as numbers, but for 007."""
+        """Return the network with labels of the given type, so that they equal those of other tables.
+
+        This is needed because CSV files have no types: digits are read as numbers, except text such as 007.
+
+        Parameters
+        ----------
+        text
+            Whether subscribers are identified by text in the other tables; otherwise by numbers.
+        """
         if self.topology is None:
             return self
         if not text:
-            return self if self.locations is None else replace(self, locations=_numbered(self.locations))
+            return self if self.locations is None else replace(self, locations=_with_numbers(self.locations))
         if self.locations is not None:
             names = _as_text(self.locations.subscribers)
             return replace(self, locations=Locations(names, self.locations.node))
@@ -130,61 +167,74 @@ class NetworkTables:
         return replace(self, topology=Topology(links.a, links.b, links.cost, _as_text(links.nodes)))
 
 
-#: No network: what is sent costs its messages.
-NOWHERE = NetworkTables()
+#: No network: the cost of an event is its number of messages.
+NO_NETWORK = NetworkTables()
 
 
 @contextmanager
-def _about(path: str | Path) -> Iterator[None]:
-    """Say which file an error is about that a block raises."""
+def _naming(path: str | Path) -> Iterator[None]:
+    """Add the path of a file to the errors of a block."""
     try:
         yield
     except (ParameterError, TableError) as error:
-        said = str(error)
-        raise type(error)(said if str(path) in said else f"{path}: {said}") from error
+        message = str(error)
+        raise type(error)(
+            message if str(path) in message else f"{path}: {message}",
+            parameter=error.parameter,
+            value=error.value,
+            limit=error.limit,
+        ) from error
 
 
 def _read(path: str | Path, name: str) -> pa.Table:
-    """Read one of the tables, as those that Spark reads are: names ignore case, and 007 is no number."""
+    """Read one of the tables by the same rules as `ingest`: names ignore case, and 007 is text."""
     table = read_table(path)
     known = (*COLUMNS[name], *([EVENT_ID] if name == "publishers" else []))
-    was: dict[str, str] = {}
+    original: dict[str, str] = {}
     for each in (each for each in table.column_names if each.lower() in known):
-        if (other := was.setdefault(each.lower(), each)) is not each:
-            raise TableError(f"columns {other!r} and {each!r} collide: names ignore case; rename one")
-    missing = [each for each in COLUMNS[name] if each not in was]
+        if (other := original.setdefault(each.lower(), each)) is not each:
+            raise TableError(
+                f"columns {other!r} and {each!r} have the same name, because names ignore case; rename one",
+                parameter=each.lower(),
+                value=each,
+            )
+    missing = [each for each in COLUMNS[name] if each not in original]
     if missing:
-        there = ", ".join(map(repr, table.column_names)) or "no columns"
-        raise TableError(f"{path} has no column {', '.join(map(repr, missing))}; it has {there}")
-    kept = {each: table[own] for each, own in was.items()}
+        present = ", ".join(map(repr, table.column_names)) or "none"
+        raise TableError(
+            f"{path}: column {', '.join(map(repr, missing))} is missing; its columns: {present}",
+            parameter=missing[0],
+            value=None,
+        )
+    kept = {each: table[own] for each, own in original.items()}
     kind, files = files_of(Path(path))
-    odd = [each for each in was if each in _LABELS and not _is_text(kept[each].type)]
-    if kind == "csv" and odd and table.num_rows:
-        written = _as_written(files, {each: was[each] for each in odd})
-        for each, column in zip(odd, written.columns, strict=True):
+    numeric = [each for each in original if each in _LABELS and not _is_text(kept[each].type)]
+    if kind == "csv" and numeric and table.num_rows:
+        written = _read_as_text(files, {each: original[each] for each in numeric})
+        for each, column in zip(numeric, written.columns, strict=True):
             numbers = pa.types.is_integer(kept[each].type)
-            if not numbers or pc.any(pc.match_substring_regex(column, _NO_NUMBER)).as_py():
+            if not numbers or pc.any(pc.match_substring_regex(column, _TEXT_NUMBER)).as_py():
                 kept[each] = column
     return pa.table(kept)
 
 
-def _as_written(files: list[Path], columns: dict[str, str]) -> pa.Table:
-    """Return columns of CSV as text, letter by letter."""
+def _read_as_text(files: list[Path], columns: dict[str, str]) -> pa.Table:
+    """Read columns of CSV files as text, without any conversion; `columns` maps result names to columns."""
     import pyarrow.csv as pv
 
-    how = pv.ConvertOptions(
+    options = pv.ConvertOptions(
         include_columns=list(columns.values()),
         column_types=dict.fromkeys(columns.values(), pa.string()),
         null_values=[""],
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
-    found = pa.concat_tables([pv.read_csv(file, convert_options=how) for file in files])
-    return found.rename_columns(list(columns))
+    table = pa.concat_tables([pv.read_csv(file, convert_options=options) for file in files])
+    return table.rename_columns(list(columns))
 
 
 def _one_type(table: pa.Table, names: tuple[str, ...]) -> pa.Table:
-    """Return a table with these columns as text, if one of them is."""
+    """Convert the given columns to text if at least one of them is text."""
     if not any(_is_text(table[name].type) for name in names):
         return table
     for name in names:
@@ -193,55 +243,66 @@ def _one_type(table: pa.Table, names: tuple[str, ...]) -> pa.Table:
 
 
 def _alike(table: pa.Table, topology: Topology) -> tuple[pa.Table, Topology]:
-    """Return both with nodes named by text, if one of them has them so; the numbers of nodes stay."""
+    """Convert node labels of a table and a topology to text if one of the two has text."""
     if _is_text(topology.nodes.type) == _is_text(table["node"].type) or not table.num_rows:
         return table, topology
-    named = Topology(topology.a, topology.b, topology.cost, _as_text(topology.nodes))
+    converted = Topology(topology.a, topology.b, topology.cost, _as_text(topology.nodes))
     place = table.column_names.index("node")
-    return table.set_column(place, "node", _as_text(table["node"])), named
+    return table.set_column(place, "node", _as_text(table["node"])), converted
 
 
 def _publishers(table: pa.Table, topology: Topology) -> NDArray[np.int32]:
-    """Return the nodes that a table says events come from, each as often as it is named."""
-    where = labels_in(table, "node", "publishers")
-    node = positions("node", where, topology.nodes)
-    wrong = np.flatnonzero(node < 0)
-    if len(wrong):
+    """Return the node number of each row of the table `publishers`."""
+    labels = labels_in(table, "node", "publishers")
+    node = positions("node", labels, topology.nodes)
+    unknown = np.flatnonzero(node < 0)
+    if len(unknown):
+        label = labels[int(unknown[0])].as_py()
         raise TableError(
-            f"an event is published on node {where[int(wrong[0])].as_py()!r}, which no link of the topology "
-            "names; add a link to it, or mend publishers"
+            f"node {label!r} of publishers is in no link of the topology; add a link, or correct publishers",
+            parameter="publishers",
+            value=label,
         )
     return node.astype(np.int32)
 
 
 def _published(table: pa.Table, node: NDArray[np.int32]) -> pa.Table | None:
-    """Return the node of each event, by its id; None where the table has no ids."""
+    """Return the publishing node of each event, ordered by id; None when the table has no ids."""
     if EVENT_ID not in table.column_names:
         return None
     ids = table[EVENT_ID].combine_chunks()
     if ids.null_count:
         row = pc.index(ids.is_null(), True).as_py()
         raise TableError(
-            f"{EVENT_ID} is null in {ids.null_count} rows, the first of them row {row}; mend them"
+            f"{EVENT_ID}=None in {ids.null_count} rows, first in row {row}: must be an integer",
+            parameter=EVENT_ID,
+            value=None,
+            limit="an integer",
         )
     try:
         numbers = np.asarray(ids.cast(pa.int64()))
     except pa.ArrowException as error:
         raise TableError(
-            f"column {EVENT_ID!r} is of type {ids.type}; use whole numbers of 64 bits"
+            f"column {EVENT_ID!r} has type {ids.type}: must have integers of up to 64 bits",
+            parameter=EVENT_ID,
+            value=str(ids.type),
+            limit="integers of up to 64 bits",
         ) from error
     order = np.argsort(numbers, kind="stable")
     numbers = numbers[order]
-    twice = np.flatnonzero(numbers[1:] == numbers[:-1])
-    if len(twice):
+    repeated = np.flatnonzero(numbers[1:] == numbers[:-1])
+    if len(repeated):
         raise TableError(
-            f"{EVENT_ID} {numbers[twice[0]]} has several rows; an event has one publisher: keep one"
+            f"{EVENT_ID}={numbers[repeated[0]]} has several rows in publishers: an event has one publisher; "
+            "keep one row",
+            parameter=EVENT_ID,
+            value=int(numbers[repeated[0]]),
         )
     return pa.table({EVENT_ID: numbers, "node": node[order]})
 
 
-def _numbered(locations: Locations) -> Locations:
-    """Return locations by number, without those whose names are none."""
+def _with_numbers(locations: Locations) -> Locations:
+    """Convert the subscribers of locations to numbers, and drop those that are not numbers."""
     if not _is_text(locations.subscribers.type):
         return locations
     kept = np.flatnonzero(pc.match_substring_regex(locations.subscribers, r"^(0|-?[1-9]\d{0,17})$"))
@@ -258,7 +319,7 @@ def _as_text(labels: pa.Array) -> pa.Array:
 
 
 def _fingerprint(value: Topology | Locations | NDArray[np.int32]) -> str:
-    """Return a hash of a table's values."""
+    """Return a hash of a table's values, independent of the order of its rows."""
     if isinstance(value, Topology):
         parts = [value.nodes.to_pylist(), value.a.tolist(), value.b.tolist(), value.cost.tolist()]
     elif isinstance(value, Locations):

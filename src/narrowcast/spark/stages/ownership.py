@@ -1,4 +1,4 @@
-"""Whose each subscription is: subscriptions in place of their subscribers, and the way back."""
+"""Planning by subscription: the interest of each subscription, and the resulting plan of subscribers."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from narrowcast.spark.planning.planner_parameters import make_planner
 from narrowcast.spark.spark_errors import plainly
 from narrowcast.spark.stages.bounding_boxes import boxes_of
 from narrowcast.spark.stages.interest import InterestFrames, from_matches
+from narrowcast.validation import check_choice
 
 if TYPE_CHECKING:
     from typing import Any
@@ -30,61 +31,75 @@ if TYPE_CHECKING:
     from narrowcast.spark.planning.plan import PlanResult
     from narrowcast.spark.stages.plan_inputs import LoadedInterest, PlanInputs
 
-#: What is put into channels.
+#: The units that a plan can assign to channels.
 ROWS = ("subscriber", "subscription")
 
 
 def check_by(by: str, method: str, inputs: PlanInputs, **asks: Any) -> None:
-    """Refuse to plan by subscription where there are none, or a method that puts flows into channels.
+    """Check that a plan can be made by subscription, if `by` says so.
+
+    Planning by subscription needs filters, flows that are events, and a method that clusters subscribers.
 
     Parameters
     ----------
     by
-        One of `ROWS`.
+        The unit to plan by: one of `ROWS`.
     method, asks
         As for `make_planner`.
     inputs
-        What the plan is made from.
+        The inputs of the plan.
+
+    Raises
+    ------
+    ParameterError
+        When one of these conditions does not hold.
     """
-    if by not in ROWS:
-        raise ParameterError(f"--by is {by!r}; use one of {', '.join(ROWS)}")
+    check_choice("by", by, ROWS)
     if by == "subscriber":
         return
     if inputs.subscriptions is None:
         given = next(iter(inputs.paths))
         raise ParameterError(
-            f"--by subscription needs filters, and --{given} has none; give --subscriptions and --events, or "
-            "leave it out"
+            f"by='subscription': needs filters, and {given} has none; give subscriptions and events, or "
+            "leave `by` out",
+            parameter="by",
+            value=by,
         )
     if inputs.flows != "events":
         raise ParameterError(
-            f"--by subscription goes by the events that each matches, and --flows is {inputs.flows}; leave "
-            "one out"
+            f"by='subscription': needs flows that are events, not flows={inputs.flows!r}; leave one of the "
+            "two out",
+            parameter="by",
+            value=by,
         )
     if make_planner(method, **asks).capabilities.clusters != "subscribers":
         known = ", ".join(planners(clusters="subscribers"))
         raise ParameterError(
-            f"--by subscription is given, and method {method!r} puts flows into channels; take one that "
-            f"clusters subscribers: {known}"
+            f"by='subscription': needs a method that clusters subscribers, and {method!r} clusters flows; "
+            f"use one of {known}",
+            parameter="by",
+            value=by,
         )
 
 
-def subscribed(taken: LoadedInterest, inputs: PlanInputs) -> InterestFrames:
-    """Return the interest of each subscription, of the events that the interest taken is in.
+def interest_by_subscription(loaded: LoadedInterest, inputs: PlanInputs) -> InterestFrames:
+    """Return the interest of each subscription in the same events as an interest of subscribers.
 
     Parameters
     ----------
-    taken, inputs
-        What `take` made of filters and events, and of what.
+    loaded
+        The result of `load_interest` for filters and events.
+    inputs
+        The inputs that it was loaded from.
     """
     from pyspark import StorageLevel
 
-    content, matches = taken.content, taken.matches
+    content, matches = loaded.content, loaded.matches
     assert content is not None
     assert matches is not None
     owners = content.owners
     with plainly("find the last events"):
-        frames = from_matches(matches, owners, content.events, **inputs.chosen, by="subscription")
+        frames = from_matches(matches, owners, content.events, **inputs.selection, by="subscription")
         if any(kind.family in NUMBERS for kind in content.schema.types):
             boxes = boxes_of(content.compiled, content.schema, by="subscription")
             frames = replace(frames, boxes=boxes)
@@ -92,30 +107,36 @@ def subscribed(taken: LoadedInterest, inputs: PlanInputs) -> InterestFrames:
 
 
 def bring_owners(owners: DataFrame) -> tuple[NDArray[np.int64], Labels]:
-    """Bring all subscriptions to the driver: their ids, ascending, and whose each is."""
+    """Collect the owners of all subscriptions on the driver: ascending ids, and the subscriber of each."""
     with plainly("bring the owners of subscriptions to the driver"):
         table = owners.select("subscription_id", "subscriber").toArrow().sort_by("subscription_id")
     ids = table["subscription_id"].to_numpy()
-    twice = np.flatnonzero(ids[1:] == ids[:-1])
-    if len(twice):
-        raise TableError(f"subscription_id {ids[twice[0]]} is used twice; give each its own")
+    repeated = np.flatnonzero(ids[1:] == ids[:-1])
+    if len(repeated):
+        raise TableError(
+            f"subscription_id {ids[repeated[0]]} has several rows; give each subscription its own id",
+            parameter="subscription_id",
+            value=int(ids[repeated[0]]),
+        )
     return ids, labels_in(table, "subscriber", "subscriptions")
 
 
-def gathered(frames: InterestFrames, planned: PlanResult) -> PlanResult:
-    """Return the plan of subscribers that one of their subscriptions makes, and their interest.
+def plan_by_subscriber(frames: InterestFrames, planned: PlanResult) -> PlanResult:
+    """Convert a plan of subscriptions into a plan of their subscribers, with the subscribers' interest.
 
-    That the plan serves each subscription was checked when it was made; so everybody is served by it.
+    `make_plan` has checked that the plan serves each subscription, so it serves each subscriber.
 
     Parameters
     ----------
-    frames, planned
-        What was given to `make_plan`, by subscription, and what came out.
+    frames
+        The interest of subscriptions that was given to `make_plan`.
+    planned
+        The result of `make_plan`.
 
     Raises
     ------
     PlanError
-        When a subscriber is left without a flow that it wants.
+        When a wanted flow of a subscriber is not served.
     """
     assert frames.owners is not None
     ids, names = bring_owners(frames.owners)
@@ -123,11 +144,12 @@ def gathered(frames: InterestFrames, planned: PlanResult) -> PlanResult:
     def owners_of(rows: Labels) -> Labels:
         return names.take(pa.array(np.searchsorted(ids, np.asarray(rows, np.int64))))
 
-    plan, finer = by_subscriber(planned.plan, owners_of(planned.plan.subscribers)), planned.interest
-    if not finer.n_subscribers:  # it is more than the driver takes
+    plan, detailed = by_subscriber(planned.plan, owners_of(planned.plan.subscribers)), planned.interest
+    if not detailed.n_subscribers:  # the interest exceeds the driver's limit
         return planned._replace(plan=plan)
-    people, [owner] = encode("subscriber", owners_of(finer.subscribers))
-    wants = relation_of(owner[rows_of(finer.wants)], finer.wants.indices, (len(people), finer.n_flows))
-    interest = Interest(wants, finer.rate, people, finer.flows)
+    subscribers, [owner] = encode("subscriber", owners_of(detailed.subscribers))
+    shape = (len(subscribers), detailed.n_flows)
+    wants = relation_of(owner[rows_of(detailed.wants)], detailed.wants.indices, shape)
+    interest = Interest(wants, detailed.rate, subscribers, detailed.flows)
     plan.validate(interest)
     return planned._replace(plan=plan, interest=interest)

@@ -1,4 +1,4 @@
-"""Lists of numbers as bytes: as flags or as the numbers themselves, whichever takes less."""
+"""Lists of numbers packed into bytes: as bit flags or as the numbers themselves, whichever is smaller."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
     Numbers: TypeAlias = NDArray[np.int32]
 
-#: What comes first: bytes of a number (0 for flags), bytes of a length, lists, numbers there can be, and are.
+#: The header: bytes of a number (0 for flags), bytes of a length, number of lists, upper bound of the
+#: numbers, and count of all numbers.
 _HEAD = np.dtype("<i8")
 _N_HEAD = 5
-#: Flags that are unfolded in one go.
+#: Maximum number of flags that are unpacked at once.
 _CELLS = 1 << 24
 
 
 def pack_lists(length: Ints, number: Numbers, width: int) -> bytes:
-    """Return lists as bytes, for `unpack_lists`.
+    """Pack lists of non-negative numbers into bytes, for `unpack_lists`.
 
     Parameters
     ----------
     length
-        How many numbers each list has.
+        Number of elements of each list.
     number
-        The numbers of all lists, one list after the other. One that is there twice may be so only once later.
+        The elements of all lists, concatenated. Duplicates within a list may be removed by packing.
     width
-        All numbers are below.
+        Upper bound: all numbers are less than this.
 
     Examples
     --------
@@ -53,7 +54,7 @@ def pack_lists(length: Ints, number: Numbers, width: int) -> bytes:
 
 
 def unpack_lists(packed: bytes | memoryview) -> tuple[Ints, Numbers]:
-    """Return the lengths and the numbers of lists that were packed; numbers of flags ascend."""
+    """Return the lengths and the concatenated numbers of packed lists; they ascend if packed as flags."""
     of_number, of_length, n, width, total = np.frombuffer(packed, _HEAD, _N_HEAD).tolist()
     start = _N_HEAD * _HEAD.itemsize
     if of_number:
@@ -72,7 +73,7 @@ def unpack_lists(packed: bytes | memoryview) -> tuple[Ints, Numbers]:
 
 
 def relation_in(packed: bytes | memoryview) -> Relation:
-    """Return lists that were packed as a sparse matrix: a row for each, a column for each number."""
+    """Return packed lists as a sparse boolean matrix of lists x numbers."""
     length, number = unpack_lists(packed)
     width = int(np.frombuffer(packed, _HEAD, _N_HEAD)[3])
     parts = (np.ones(len(number), np.bool_), number, np.append(0, np.cumsum(length)))
@@ -80,7 +81,7 @@ def relation_in(packed: bytes | memoryview) -> Relation:
 
 
 def _flags(length: Ints, number: Numbers, width: int) -> bytes:
-    """Return lists as one row of flags each."""
+    """Pack lists as one row of bit flags each."""
     start, parts = np.append(0, np.cumsum(length)), []
     for low, high in _steps(len(length), width):
         flags = np.zeros((high - low, width), np.bool_)
@@ -91,13 +92,13 @@ def _flags(length: Ints, number: Numbers, width: int) -> bytes:
 
 
 def _steps(n: int, width: int) -> list[tuple[int, int]]:
-    """Return ranges of rows that have so many cells at most, or are one row."""
+    """Return ranges of rows with at most `_CELLS` flags each, but at least one row."""
     step = max(1, _CELLS // max(1, width))
     return [(low, min(low + step, n)) for low in range(0, n, step)]
 
 
 def _size(most: int) -> int:
-    """Return how many bytes hold numbers up to one."""
+    """Return the bytes of an unsigned integer that can hold numbers up to `most`."""
     return 1 if most < 1 << 8 else 2 if most < 1 << 16 else 4
 
 

@@ -1,4 +1,4 @@
-"""Parts for subscriptions and events on Spark: made from samples, and measured on events not seen before."""
+"""Partitioning of subscriptions and events on Spark: made from samples, and measured on other events."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from narrowcast.matching.partition import AdaptedParts, PartitionCost, Parts, PartWork
     from narrowcast.model.schema import Schema
 
-#: Of how many subscriptions and events parts are made and measured; half of the latter are not seen before.
+#: Sizes of the samples of subscriptions and events. Half of the events serve to make parts, half to measure.
 SAMPLE = 100_000, 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionResult:
-    """Parts, and what they cost.
+    """Parts and their cost.
 
     Parameters
     ----------
     parts
-        What goes where.
+        The assignment of subscriptions and events to parts.
     measured
-        What it costs on events that the parts were not made for.
+        The cost, measured on events that were not used to make the parts.
     adapted
-        What it took to get there from other parts, where these were given.
+        The changes from the previous parts, if the parts were adapted.
     """
 
     parts: Parts
@@ -57,49 +57,60 @@ def cut_parts(
     work: PartWork | None = None,
     seed: int = 0,
 ) -> PartitionResult:
-    """Return parts for subscriptions and events, from samples of both.
+    """Divide subscriptions and events into parts, from samples of both.
 
     Parameters
     ----------
     events, compiled, schema
         As for `match`.
     scheme, params
-        How parts are made: see `narrowcast.planning.ranges.partitioning`.
+        Name of the scheme and its parameters: see `narrowcast.planning.ranges.partitioning`.
     start
-        Parts that are in use: they are adapted instead, where their work is more than `threshold` from even.
+        Parts in use, which are adapted if their imbalance exceeds `threshold`, instead of making new ones.
     threshold
-        Of `adapt`.
+        Imbalance of work above which parts are adapted: see `adapt`.
     work
-        What a part takes, as it was measured.
+        Model of the work of a part, from measurements: see `PartWork`.
     seed
-        Of the samples, and of all choices.
+        Seed of the samples and of the scheme.
+
+    Raises
+    ------
+    ParameterError
+        When `start` was made by a scheme that cannot be adapted, or is over other attributes.
     """
     from pyspark.sql import functions as sf
 
     payloads = compiled.where(sf.col("payload").isNotNull())
-    seen = payloads.agg(sf.sum("subscriptions"), sf.flatten(sf.collect_set("columns"))).head()
-    n, names = (seen[0] or 0, seen[1] or []) if seen else (0, [])
-    held = sample_subscriptions(payloads, n, schema, seed, most=SAMPLE[0])
+    totals = payloads.agg(sf.sum("subscriptions"), sf.flatten(sf.collect_set("columns"))).head()
+    n, names = (totals[0] or 0, totals[1] or []) if totals else (0, [])
+    subscriptions = sample_subscriptions(payloads, n, schema, seed, most=SAMPLE[0])
     columns = sorted(set(names)) if start is None else None
-    many = events.count()
-    some = sample_events(events, many, schema, seed, columns, most=SAMPLE[1])
-    known, unseen = _halves(some, seed)
-    if work is not None:  # it is by all that a part has, and a sample has less
-        work = work.scaled(many / max(1, len(known)), n / max(1, len(held)))
+    n_events = events.count()
+    sample = sample_events(events, n_events, schema, seed, columns, most=SAMPLE[1])
+    training, test = _halves(sample, seed)
+    if work is not None:  # measured on whole parts, so scale it to the samples
+        work = work.scaled(n_events / max(1, len(training)), n / max(1, len(subscriptions)))
     options: dict[str, Any] = {"seed": seed, **(params or {})}
     if start is None:
-        made = scheme_of(scheme, work=work, **options).fit(held, known)
-        return PartitionResult(made, measure(made, held, unseen, work=work))
+        made = scheme_of(scheme, work=work, **options).fit(subscriptions, training)
+        return PartitionResult(made, measure(made, subscriptions, test, work=work))
     if not isinstance(start, Partitioning):
-        raise ParameterError("only parts of the schemes kd, selective and hash are adapted; leave --from out")
+        raise ParameterError(
+            f"start has parts of the class {type(start).__name__}: must be of the schemes kd, selective or "
+            "hash to be adapted; leave start out",
+            parameter="start",
+            value=type(start).__name__,
+            limit="parts of the schemes kd, selective or hash",
+        )
     require_same(start, schema)
     limit = {} if threshold is None else {"threshold": threshold}
-    found = adapt(start, held, known, work=work, seed=seed, **limit)
-    return PartitionResult(found.parts, measure(found.parts, held, unseen, work=work), found)
+    found = adapt(start, subscriptions, training, work=work, seed=seed, **limit)
+    return PartitionResult(found.parts, measure(found.parts, subscriptions, test, work=work), found)
 
 
 def _halves(events: EventBatch, seed: int) -> tuple[EventBatch, EventBatch]:
-    """Return events in two halves by chance; both have all of them where there are only a few."""
+    """Divide events at random into two halves; with fewer than two events both have all of them."""
     if len(events) < 2:
         return events, events
     first = np.random.default_rng(seed).permutation(len(events)) < len(events) // 2

@@ -1,8 +1,8 @@
-"""Matching with subscriptions spread over parts: each event travels only to the parts that can match it.
+"""The matching strategy `partitioned`: each event is sent only to the parts whose subscriptions can match it.
 
-A part is cut into slices of its events, each of which is matched with all subscriptions of the part. Pieces
-of subscriptions and of events go through Spark's shuffle as bytes, under the number of their slice, and meet
-in one worker; no worker holds more than one slice at a time. What each slice took can be measured on the way.
+The events of a part are divided into slices, each of which is matched with all subscriptions of the part.
+Subscriptions and events are shuffled as bytes by the number of their slice, and one worker matches a slice;
+it holds one slice at a time. The work of each slice can be measured.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-#: A piece of a slice: what is shuffled.
+#: The columns that are shuffled: the number of a slice, and some of its subscriptions or events.
 _PIECE = "slice int, payload binary"
-#: Subscriptions that are cut in one go at most, and at least: all their pieces are in memory at once.
+#: Maximum and minimum number of subscriptions that a worker divides at once: their pieces are all in memory.
 CHUNK, FEWEST = 1 << 13, 1 << 3
-#: What a slice gives, by whether it only counts.
+#: The schema of the result, without and with `counts`.
 _ARROW = {
     False: pa.schema([(EVENT_ID, pa.int64()), ("subscription_ids", pa.list_(pa.int64()))]),
     True: pa.schema([(EVENT_ID, pa.int64()), ("matches", pa.int64())]),
@@ -51,16 +51,16 @@ _ARROW = {
 
 @dataclass(frozen=True, slots=True)
 class PartSlices:
-    """Parts, and how often the events of each are cut again.
+    """Parts, and the division of each part's events into slices.
 
     Parameters
     ----------
     partitioning
-        What is in which part.
+        The assignment of subscriptions and events to parts.
     cuts
-        Into how many slices each part's events are cut.
+        Number of slices of each part.
     chunk
-        How many subscriptions a worker cuts in one go.
+        Number of subscriptions that a worker divides at once.
     """
 
     partitioning: Parts
@@ -69,24 +69,24 @@ class PartSlices:
 
     @property
     def parts(self) -> Ints:
-        """The part of each slice."""
+        """The part that each slice belongs to."""
         return np.repeat(np.arange(len(self.cuts)), self.cuts)
 
     @property
     def first(self) -> Ints:
-        """The number of each part's first slice, and behind them how many slices there are."""
+        """The number of each part's first slice, followed by the number of all slices."""
         return np.append(0, np.cumsum(self.cuts))
 
     def of_events(self, events: EventBatch) -> tuple[Ints, Ints]:
-        """Return pairs of an event's position and its slice; an event has as many as it has copies."""
+        """Return the slices of events: pairs of a position in `events` and a slice, one for each copy."""
         position, part = self.partitioning.parts_of_events(events)
-        # By its id and nothing else, so that a task that is run again puts it in the same slice; spread,
-        # so that ids that are all even, say, fill all of them.
+        # By the id alone, so that a repeated task chooses the same slice; hashed, so that regular ids (all
+        # even, for example) fill all slices.
         place = spread(events.event_id)[position] % self.cuts[part].astype(np.uint64)
         return position, self.first[part] + place.astype(np.int64)
 
     def of_subscriptions(self, subscriptions: SubscriptionSet) -> tuple[Ints, Ints]:
-        """Return pairs of a subscription's position and slice: it is in every slice of its parts."""
+        """Return the slices of subscriptions, all slices of their parts: pairs of a position and a slice."""
         position, part = self.partitioning.parts_of_subscriptions(subscriptions)
         times = self.cuts[part]
         first = np.repeat(self.first[part] - (np.cumsum(times) - times), times)
@@ -101,30 +101,31 @@ def match_partitioned(
     columns: Iterable[str],
     *,
     counts: bool = False,
-    took: SliceMetrics | None = None,
+    metrics: SliceMetrics | None = None,
 ) -> DataFrame:
-    """Return the matches of events, found part by part.
+    """Match events with the strategy `partitioned`; the result is that of `match`.
 
     Parameters
     ----------
     events, compiled, schema, counts
         As for `match`.
     slices
-        What goes where.
+        The parts and slices.
     columns
-        The columns of events that filters look at.
-    took
-        Where what each slice takes is noted.
+        The columns of events that the filters need.
+    metrics
+        Collects measurements of each slice.
     """
     from pyspark.sql import functions as sf
 
     shared = compiled.sparkSession.sparkContext.broadcast(slices)
     payloads = compiled.where(sf.col("payload").isNotNull()).select("payload")
-    held = payloads.mapInArrow(partial(_cut_subscriptions, schema=schema, slices=shared), _PIECE)
+    subscriptions = payloads.mapInArrow(partial(_cut_subscriptions, schema=schema, slices=shared), _PIECE)
     sent = over_events(events, columns, partial(_cut_events, schema=schema, slices=shared), _PIECE)
-    met = sent.groupBy("slice").cogroup(held.groupBy("slice"))
-    match = partial(_match, schema=schema, counts=counts, noted=None if took is None else took.noted)
-    found = met.applyInArrow(match, COUNTS if counts else IDS)
+    by_slice = sent.groupBy("slice").cogroup(subscriptions.groupBy("slice"))
+    measured = None if metrics is None else metrics.measured
+    match = partial(_match, schema=schema, counts=counts, measured=measured)
+    found = by_slice.applyInArrow(match, COUNTS if counts else IDS)
     if slices.partitioning.copies == 1:
         return found
     of_event = found.groupBy(EVENT_ID)
@@ -137,59 +138,59 @@ def match_partitioned(
 def _cut_subscriptions(
     batches: Iterator[pa.RecordBatch], schema: Schema, slices: Broadcast[PartSlices]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the subscriptions of each slice, packed."""
+    """Divide packed subscriptions among slices."""
     cut = slices.value
     for payload in (each for batch in batches for each in batch.column("payload")):
         whole = unpack(payload.as_buffer(), schema)
         for start in range(0, len(whole), cut.chunk):
             some = whole.take(np.arange(start, min(start + cut.chunk, len(whole))))
             position, number = cut.of_subscriptions(some)
-            yield _pieces(number, position, partial(_packed, some))
+            yield _pieces(number, position, partial(_pack, some))
 
 
 def _cut_events(
     batches: Iterator[pa.RecordBatch], schema: Schema, slices: Broadcast[PartSlices]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the events of each slice, as Arrow writes them."""
+    """Divide events among slices, serialized as Arrow streams."""
     for batch in batches:
         position, number = slices.value.of_events(EventBatch.from_arrow(batch, schema))
-        yield _pieces(number, position, partial(_written, batch))
+        yield _pieces(number, position, partial(_to_stream, batch))
 
 
-def _pieces(number: Ints, position: Ints, written: Callable[[Ints], bytes]) -> pa.RecordBatch:
-    """Return a row for each slice with what is written of its positions."""
+def _pieces(number: Ints, position: Ints, serialize: Callable[[Ints], bytes]) -> pa.RecordBatch:
+    """Return a row for each slice with its rows, given by position, in serialized form."""
     order = np.argsort(number, kind="stable")
     slices, starts = np.unique(number[order], return_index=True)
-    pieces = [written(rows) for rows in np.split(position[order], starts[1:])] if len(slices) else []
+    pieces = [serialize(rows) for rows in np.split(position[order], starts[1:])] if len(slices) else []
     return pa.RecordBatch.from_arrays(
         [pa.array(slices, pa.int32()), pa.array(pieces, pa.binary())], names=["slice", "payload"]
     )
 
 
-def _packed(whole: SubscriptionSet, rows: Ints) -> bytes:
+def _pack(whole: SubscriptionSet, rows: Ints) -> bytes:
     return pack(whole.take(rows))
 
 
-def _written(whole: pa.RecordBatch, rows: Ints) -> bytes:
+def _to_stream(whole: pa.RecordBatch, rows: Ints) -> bytes:
     batch = whole.take(pa.array(rows))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    written: bytes = sink.getvalue().to_pybytes()
-    return written
+    stream: bytes = sink.getvalue().to_pybytes()
+    return stream
 
 
 def _match(
     sent: pa.Table,
-    held: pa.Table,
+    stored: pa.Table,
     schema: Schema,
     *,
     counts: bool,
-    noted: Accumulator[dict[int, Slice]] | None = None,
+    measured: Accumulator[dict[int, Slice]] | None = None,
 ) -> pa.Table:
-    """Return the matches of a slice's events with its subscriptions."""
+    """Match the events of a slice, in `sent`, with its subscriptions, in `stored`."""
     start = time.perf_counter()
-    subscriptions = unpack_all(_buffers(held), schema)
+    subscriptions = unpack_all(_buffers(stored), schema)
     pieces = [pa.ipc.open_stream(piece).read_all() for piece in _buffers(sent)]
     n_events = sum(piece.num_rows for piece in pieces)
     found: list[pa.RecordBatch] = []
@@ -197,15 +198,15 @@ def _match(
         events = EventBatch.from_arrow(pa.concat_tables(pieces), schema)
         matcher = matcher_for(len(subscriptions), len(events)).fit(subscriptions)
         found += matches_of(matcher, [events], counts=counts)
-    if noted is not None:
-        number = (sent if sent.num_rows else held)["slice"][0].as_py()
+    if measured is not None:
+        number = (sent if sent.num_rows else stored)["slice"][0].as_py()
         seconds = time.perf_counter() - start
-        noted.add({number: (n_events, len(subscriptions), _found(found, counts=counts), seconds)})
+        measured.add({number: (n_events, len(subscriptions), _n_matches(found, counts=counts), seconds)})
     return pa.Table.from_batches(found, _ARROW[counts])
 
 
-def _found(batches: list[pa.RecordBatch], *, counts: bool) -> int:
-    """Return how many matches there are in batches of them."""
+def _n_matches(batches: list[pa.RecordBatch], *, counts: bool) -> int:
+    """Return the number of matches in result batches."""
     if counts:
         return sum(pc.sum(batch["matches"]).as_py() or 0 for batch in batches)
     return sum(len(batch["subscription_ids"].flatten()) for batch in batches)

@@ -1,8 +1,7 @@
-"""What a plan is made from, or evaluated on: an interest, out of whatever tables are given."""
+"""Inputs of a plan: tables of topics, of changes, of filters and events, or a stream's state."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -18,10 +17,11 @@ from narrowcast.spark.stages.bounding_boxes import boxes_of
 from narrowcast.spark.stages.cells import cell_rates, from_cells
 from narrowcast.spark.stages.changes import from_changes, up_to
 from narrowcast.spark.stages.estimate import sample_events, sample_subscriptions
-from narrowcast.spark.stages.interest import InterestFrames, from_matches, from_topics
+from narrowcast.spark.stages.interest import InterestFrames, check_window, from_matches, from_topics
 from narrowcast.spark.stages.match_inputs import MatchInputs, reasons_of
 from narrowcast.spark.storage import size_of
 from narrowcast.spark.streaming.interest_state import InterestState
+from narrowcast.validation import check_choice, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,35 +33,50 @@ if TYPE_CHECKING:
     from narrowcast.model.schema import Schema
     from narrowcast.spark.stages.estimate import Estimate
 
-#: What flows can be made of events and subscriptions.
+#: The kinds of flows that can be made from filters and events.
 FLOWS = ("events", "cells")
 
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
-    """Tables, and what flows to make of them.
+    """Paths of the tables that an interest is made from, and the parameters of its flows.
+
+    Give `interests` or `changes` (or both), or `subscriptions` and `events`, or `state`.
 
     Parameters
     ----------
     interests, rates
-        Who wants which topic, and how often each sends.
+        Tables of an interest in topics, and of the topics' rates.
     changes, until
-        What was subscribed to and unsubscribed from since `interests`, or from nothing; and the last moment
-        that counts, all of them where left out.
+        Log of subscribe and unsubscribe actions since `interests`, or from an empty interest; and the time
+        up to which changes count. Default: all.
     subscriptions, events
-        Filters and events instead.
+        Tables of filters and of events.
     state
-        The state of a stream instead of all tables: see `InterestState`.
+        Folder with the state of a stream: see `InterestState`.
     flows
-        Of those: `events` that were matched, or `cells` of a grid over the event space.
+        What a flow is when planning from filters and events: `events` (recent events) or `cells` (grid
+        cells).
     recent, last, window
-        Which events: see `from_matches`.
-    cells, top, grid
-        How many cells to cut each attribute in, by how many events fall in them: as many as pays where left
-        out (`adaptive_grid`). How many of them to keep. Or the edges of a grid by attribute, as keys, which
-        those of a state have to be.
-    schema, strict, strategy, memory, seed
-        How to read and to match.
+        Selection of events: see `from_matches`.
+    cells
+        Number of grid cells along each attribute, with equal numbers of events. Default: chosen by
+        `adaptive_grid`.
+    top
+        Number of cells to keep: see `from_cells`. Default: all.
+    grid
+        Edges of an existing grid by attribute, as integer keys. Those of a state must be the same.
+    schema, strict
+        How to read the tables: see `MatchInputs`.
+    strategy, memory
+        How to match: see `match`.
+    seed
+        Seed of all samples.
+
+    Raises
+    ------
+    ParameterError
+        When parameters are out of range or do not go together.
     """
 
     interests: str | None = None
@@ -87,77 +102,104 @@ class PlanInputs:
     def __post_init__(self) -> None:
         for name in ("recent", "last", "cells", "top"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ParameterError(f"--{name} is {value}; give a whole number of at least 1")
-        if self.window is not None and not 0 < self.window < math.inf:
-            raise ParameterError(f"--window is {self.window}; give a positive number of seconds")
-        events = [name for name, value in self.chosen.items() if value is not None]
+            if value is not None:
+                check_whole(name, value)
+        check_window(self.window)
+        selecting = [name for name, value in self.selection.items() if value is not None]
         if self.until is not None and self.changes is None:
-            raise ParameterError("--until says which changes count; give them by --changes, or leave it out")
+            raise self._refused("until", "needs changes; give changes, or leave until out")
         if self.state is not None:
-            self._check_state(events)
+            self._check_state(selecting)
         elif self.of_topics:
-            name = "--interests" if self.changes is None else "--changes"
-            if odd := self._of_content(events):
-                raise ParameterError(f"{odd} goes with --subscriptions and --events, not with {name}")
+            source = "interests" if self.changes is None else "changes"
+            if name := self._of_content(selecting):
+                raise self._refused(name, f"needs subscriptions and events, and must not be with {source}")
             if self.subscriptions is not None or self.events is not None:
-                raise ParameterError(f"{name} goes without --subscriptions and --events; give one or two")
+                raise self._refused(source, "must not be with subscriptions or events; give one or the other")
         elif self.subscriptions is None or self.events is None:
-            raise ParameterError("give --interests, or both --subscriptions and --events, or --state")
+            raise ParameterError(
+                "the inputs are missing: give interests, or both subscriptions and events, or state",
+                parameter=next(
+                    (
+                        missing
+                        for given, missing in (("subscriptions", "events"), ("events", "subscriptions"))
+                        if getattr(self, given) is not None
+                    ),
+                    "interests",
+                ),
+            )
         elif self.rates is not None:
-            raise ParameterError("--rates goes with --interests; rates of events are taken from the events")
-        if self.flows not in FLOWS:
-            raise ParameterError(f"--flows is {self.flows!r}; use one of {', '.join(FLOWS)}")
-        if self.flows == "cells" and events:
-            raise ParameterError(f"--{events[0]} chooses among events; leave it out with --flows cells")
-        if self.flows == "events" and self.top is not None:
-            raise ParameterError("--top chooses among cells; leave it out, or say --flows cells")
-        if self.flows == "events" and self.cells is not None:
-            raise ParameterError("--cells says how many cells; leave it out, or say --flows cells")
+            raise self._refused("rates", "needs interests; rates of events are computed from the events")
+        check_choice("flows", self.flows, FLOWS)
+        if self.flows == "cells" and selecting:
+            raise self._refused(selecting[0], "needs flows='events'; leave it out with flows='cells'")
+        for name in ("top", "cells"):
+            if self.flows == "events" and getattr(self, name) is not None:
+                raise self._refused(name, "needs flows='cells'; leave it out with flows='events'")
 
-    def _check_state(self, events: list[str]) -> None:
-        """Refuse what does not go with the state of a stream, which says all itself."""
+    def _check_state(self, selecting: list[str]) -> None:
+        """Refuse parameters that must not be given with the state of a stream."""
         tables = [name for name in self.paths if name != "state"]
         if tables:
-            raise ParameterError(f"--{tables[0]} goes without --state; give the tables, or the state")
-        if odd := self._of_content(events):
-            raise ParameterError(f"{odd} goes with --subscriptions and --events, not with --state")
+            raise self._refused(tables[0], "must not be with state; give tables or a state")
+        if name := self._of_content(selecting):
+            raise self._refused(name, "needs subscriptions and events, and must not be with state")
 
-    def _of_content(self, events: list[str]) -> str:
-        """Return an option that says what flows to make of events, if one is given."""
-        given = [f"--{name}" for name in events]
-        given += ["--flows"] if self.flows != "events" else []
-        given += [f"--{name}" for name in ("cells", "top") if getattr(self, name) is not None]
-        return given[0] if given else ""
+    def _of_content(self, selecting: list[str]) -> str:
+        """Return the name of a given parameter that needs filters and events; empty if there is none."""
+        names = list(selecting)
+        names += ["flows"] if self.flows != "events" else []
+        names += [name for name in ("cells", "top") if getattr(self, name) is not None]
+        return names[0] if names else ""
+
+    def _refused(self, name: str, problem: str) -> ParameterError:
+        """Return the error that a parameter's value cannot be used; it names the parameter and value."""
+        value = getattr(self, name)
+        shown = str(value) if name == "until" else repr(value)
+        return ParameterError(f"{name}={shown}: {problem}", parameter=name, value=value)
 
     @property
     def of_topics(self) -> bool:
-        """Whether flows are topics that tables name: not made of events, nor a stream's."""
+        """Whether flows are topics, from the tables `interests` or `changes`."""
         return self.interests is not None or self.changes is not None
 
     @property
-    def chosen(self) -> dict[str, Any]:
-        """Which events flows are made of, as `from_matches` takes it."""
+    def selection(self) -> dict[str, Any]:
+        """The selection of events, as keyword arguments of `from_matches`."""
         return {"recent": self.recent, "last": self.last, "window": self.window}
 
     @property
     def paths(self) -> dict[str, str]:
-        """The tables that are given, by name."""
+        """The paths of the given tables, by name."""
         names = ("interests", "rates", "changes", "subscriptions", "events", "state")
         named = {name: getattr(self, name) for name in names}
         return {name: path for name, path in named.items() if path is not None}
 
     def size(self, spark: SparkSession) -> int:
-        """Return how many bytes the tables have."""
+        """Return the total bytes of the tables."""
         return sum(size_of(spark, path) for path in self.paths.values())
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedInterest:
-    """An interest, what was found on the way, and what it was made from.
+    """An interest loaded from tables, with its sources.
 
-    For cells there are the edges of their grid by attribute, as keys. Of filters and events there is the
-    `content`, and for flows that are events their `matches`, which are kept on disk.
+    Parameters
+    ----------
+    frames
+        The interest.
+    facts
+        Counts of the tables' rows, of wanted pairs, flows and rejected rows, with reasons of rejection.
+    fingerprints
+        Fingerprint of each table, by name.
+    rejected
+        Rejected rows with their reasons; None when the interest was loaded from a state.
+    edges
+        For cells: the edges of their grid by attribute, as integer keys.
+    content
+        Filters and events, when the interest was made from these.
+    matches
+        Matches of the events, when flows are events; they are persisted on disk.
     """
 
     frames: InterestFrames
@@ -169,35 +211,35 @@ class LoadedInterest:
     matches: DataFrame | None = field(default=None, repr=False)
 
 
-def take(
-    spark: SparkSession, inputs: PlanInputs, progress: Progress, tell: Callable[[Estimate, str], None]
+def load_interest(
+    spark: SparkSession, inputs: PlanInputs, progress: Progress, on_estimate: Callable[[Estimate, str], None]
 ) -> LoadedInterest:
-    """Make an interest out of the tables given; it is kept on disk for as long as Spark runs.
+    """Load an interest from tables, and persist it on disk for as long as Spark runs.
 
     Parameters
     ----------
     spark
-        Where to.
+        The session to work in.
     inputs
-        From what.
+        The tables, and the parameters of flows.
     progress
-        Where to show how far it is.
-    tell
-        Called with the estimate of matching before that starts.
+        Display of the progress.
+    on_estimate
+        Called with the estimate of matching and the chosen strategy before matching starts.
     """
     if inputs.state is not None:
-        taken = _state(spark, inputs, inputs.state, progress)
+        loaded = _from_state(spark, inputs, inputs.state, progress)
     elif inputs.of_topics:
-        taken = _topics(spark, inputs, progress)
+        loaded = _from_topics(spark, inputs, progress)
     else:
-        taken = _content(spark, inputs, progress, tell)
+        loaded = _from_content(spark, inputs, progress, on_estimate)
     with watched(spark, progress, "interest"), plainly("make the interest"):
-        facts = {"wants": taken.frames.interests.count(), "flows": taken.frames.rates.count()}
-    return replace(taken, facts={**taken.facts, **facts})
+        facts = {"wants": loaded.frames.interests.count(), "flows": loaded.frames.rates.count()}
+    return replace(loaded, facts={**loaded.facts, **facts})
 
 
-def _topics(spark: SparkSession, inputs: PlanInputs, progress: Progress) -> LoadedInterest:
-    """Read an interest in topics."""
+def _from_topics(spark: SparkSession, inputs: PlanInputs, progress: Progress) -> LoadedInterest:
+    """Load an interest in topics, or the one that results from changes."""
     from pyspark.sql import DataFrame
 
     with watched(spark, progress, "read"), plainly("read the tables"):
@@ -217,31 +259,37 @@ def _topics(spark: SparkSession, inputs: PlanInputs, progress: Progress) -> Load
             prints[name], counts[name] = fingerprinted(each)
         if "changes" in counts:
             facts |= {"changes": counts["changes"]}
-    return LoadedInterest(_kept(frames), facts, prints, rejected=bad)
+    return LoadedInterest(_persisted(frames), facts, prints, rejected=bad)
 
 
-def _state(spark: SparkSession, inputs: PlanInputs, folder: str, progress: Progress) -> LoadedInterest:
-    """Read an interest as a stream has left it, or has it now."""
+def _from_state(spark: SparkSession, inputs: PlanInputs, folder: str, progress: Progress) -> LoadedInterest:
+    """Load the interest in the state of a stream, which may be running."""
     with watched(spark, progress, "read"), plainly(f"read the state in {folder}"):
         state = InterestState.read(spark, folder)
         if inputs.grid is not None and state.grid is not None and inputs.grid != state.grid:
             raise ParameterError(
-                f"the cells of {folder} are of another grid, over {', '.join(state.grid)}; "
-                "give a plan that was made from this state"
+                f"state={folder!r}: its grid, over {', '.join(state.grid)}, differs from that of the plan; "
+                "give a plan that was made from this state",
+                parameter="state",
+                value=folder,
             )
         totals = state.totals()
         if totals.isEmpty():
-            raise TableError(f"the state in {folder} has no flows yet; let the stream go on first")
-        # Weights are rounded one way or another while tables are folded; what they are made from is not.
+            raise TableError(
+                f"state={folder!r}: it has no flows yet; let the stream process events first",
+                parameter="state",
+                value=folder,
+            )
+        # Without weights: their rounding depends on when tables were folded.
         prints = {"state": fingerprint(totals.drop("weight"))}
     frames = state.interest(totals)
-    return LoadedInterest(_kept(frames), {"rejected": 0, "reasons": {}}, prints, edges=state.grid)
+    return LoadedInterest(_persisted(frames), {"rejected": 0, "reasons": {}}, prints, edges=state.grid)
 
 
-def _content(
-    spark: SparkSession, inputs: PlanInputs, progress: Progress, tell: Callable[[Estimate, str], None]
+def _from_content(
+    spark: SparkSession, inputs: PlanInputs, progress: Progress, on_estimate: Callable[[Estimate, str], None]
 ) -> LoadedInterest:
-    """Make an interest out of filters and events."""
+    """Make an interest from filters and events."""
     from pyspark import StorageLevel
 
     assert inputs.subscriptions is not None
@@ -261,28 +309,34 @@ def _content(
             rates = cell_rates(content.events, grid).persist(StorageLevel.DISK_ONLY)
             frames = from_cells(None, content.compiled, grid, top=inputs.top, density=rates)
         facts = content.facts | {"cells": dict(zip(grid.attributes, grid.shape, strict=True))}
-        return LoadedInterest(_kept(frames), facts, prints, content.rejected, grid.keys(), content)
-    matches = content.match(strategy=inputs.strategy, memory=inputs.memory, seed=inputs.seed, tell=tell)
+        return LoadedInterest(_persisted(frames), facts, prints, content.rejected, grid.keys(), content)
+    matches = content.match(
+        strategy=inputs.strategy, memory=inputs.memory, seed=inputs.seed, on_estimate=on_estimate
+    )
     matches = matches.persist(StorageLevel.DISK_ONLY)
     with plainly("find the last events"):
-        frames = from_matches(matches, content.owners, content.events, **inputs.chosen)
+        frames = from_matches(matches, content.owners, content.events, **inputs.selection)
         if any(kind.family in NUMBERS for kind in content.schema.types):
             frames = replace(frames, boxes=boxes_of(content.compiled, content.schema))
     return LoadedInterest(
-        _kept(frames), content.facts, prints, rejected=content.rejected, content=content, matches=matches
+        _persisted(frames), content.facts, prints, rejected=content.rejected, content=content, matches=matches
     )
 
 
 def _grid(content: MatchInputs, inputs: PlanInputs) -> CellGrid:
-    """Return the grid given, or one over the numbers that filters bound, cut by a sample of events."""
-    # First of all: a CSV file without rows has no types, and so what comes next would speak of these.
+    """Return the given grid, or make one over the numeric attributes in filters from a sample of events."""
+    # Checked first: a CSV file without rows has no types, and later errors would be about the types.
     if not content.facts["events"]:
-        raise TableError(f"{inputs.events} has no rows that are events; give at least one")
+        raise TableError(parameter="events", value=inputs.events, limit="a table with at least one valid row")
     schema = content.schema
     if inputs.grid is not None:
         return CellGrid.of_keys(schema, inputs.grid)
     if not content.facts["subscriptions"]:
-        raise TableError(f"{inputs.subscriptions} has no rows that are subscriptions; give at least one")
+        raise TableError(
+            parameter="subscriptions",
+            value=inputs.subscriptions,
+            limit="a table with at least one valid row",
+        )
     used = set(content.columns())
     names = [
         name
@@ -290,7 +344,11 @@ def _grid(content: MatchInputs, inputs: PlanInputs) -> CellGrid:
         if kind.family in NUMBERS and name.partition(".")[0] in used
     ]
     if not names:
-        raise ParameterError("no filter bounds an attribute that is a number; use --flows events instead")
+        raise ParameterError(
+            "flows='cells': needs a filter with a numeric attribute; use flows='events' instead",
+            parameter="flows",
+            value="cells",
+        )
     sample = sample_events(content.events, content.facts["events"], schema, inputs.seed)
     if inputs.cells is not None:
         return CellGrid.quantiles(schema, sample, inputs.cells, attributes=names)
@@ -298,19 +356,19 @@ def _grid(content: MatchInputs, inputs: PlanInputs) -> CellGrid:
     return adaptive_grid(sample, sample_subscriptions(packed, n, schema, inputs.seed), names, top=inputs.top)
 
 
-def _kept(frames: InterestFrames) -> InterestFrames:
-    """Return an interest that is computed once."""
+def _persisted(frames: InterestFrames) -> InterestFrames:
+    """Persist the tables of an interest on disk, so that each is computed once."""
     from pyspark import StorageLevel
 
     level = StorageLevel.DISK_ONLY
 
-    def kept(frame: DataFrame) -> DataFrame:
+    def persist(frame: DataFrame) -> DataFrame:
         return frame.persist(level)
 
     return replace(
         frames,
-        interests=kept(frames.interests),
-        rates=kept(frames.rates),
-        cells=None if frames.cells is None else kept(frames.cells),
-        subscribers=None if frames.subscribers is None else kept(frames.subscribers),
+        interests=persist(frames.interests),
+        rates=persist(frames.rates),
+        cells=None if frames.cells is None else persist(frames.cells),
+        subscribers=None if frames.subscribers is None else persist(frames.subscribers),
     )

@@ -1,7 +1,7 @@
-"""Planners tried out one by one, each in a process of its own: how long it takes, and how much memory.
+"""Trials of planners: each runs in its own process, which measures its time and memory.
 
-A helper process loads the interest once, and forks for each of the planners. It has no Spark and starts no
-threads, which is what makes forking safe.
+A helper process loads the interest once, and forks for each planner. It has no Spark and starts no threads,
+which makes forking safe.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ if TYPE_CHECKING:
     from narrowcast.model.plan import ChannelPlan
     from narrowcast.planning.base import Planner
 
-#: Kernels are compiled, or found compiled, before a planner is timed: with this.
+#: A small interest to compile or load the kernels of a planner before it is timed.
 _TINY = ([[1, 1, 0], [0, 1, 1], [1, 0, 1]], [3.0, 2.0, 1.0])
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerTrial:
-    """What came of a planner.
+    """The result of fitting a planner in its own process.
 
     Parameters
     ----------
     seconds
-        How long `fit` took.
+        Run time of `fit`.
     megabytes
-        What the process grew by at most while it did, resident, in units of 10**6 bytes: arrays, also
-        those of compiled code, and all else; not the interest, which was there before.
+        Peak growth of the process's resident memory during `fit`, in units of 10**6 bytes. It includes the
+        memory of compiled code, but not the interest, which was loaded before.
     plan
-        What it made.
+        The plan; None after a failure.
     problem
-        Why it made none, in one line.
+        The reason of a failure, in one line; empty on success.
     method
-        The method that made it, where the planner chose among others; empty elsewhere.
+        The method that made the plan, if the planner chooses among others; otherwise empty.
     """
 
     seconds: float | None = None
@@ -62,17 +62,22 @@ class PlannerTrial:
 
 
 def trials(interest: Interest, planners: Sequence[Planner]) -> Generator[PlannerTrial, None, None]:
-    """Fit planners to an interest one after the other, and yield what came of each.
+    """Fit planners to an interest one after the other, and yield the result of each.
 
-    One that fails, or that is ended for its memory, does not end the others. Those who want nothing are only
-    in the plans of `broadcast` and of methods that cluster subscribers, as `make_plan` has it.
+    A planner that fails, or is killed for its memory, does not stop the others. As in `make_plan`,
+    subscribers without interest are only in the plans of `broadcast` and of methods that cluster subscribers.
 
     Parameters
     ----------
     interest
-        Whom to serve; it is handed over as a file in the folder for temporary files.
+        The interest; it is passed to the helper process as a temporary file.
     planners
-        With their parameters, not fitted; all of them can be pickled.
+        Planners that are not fitted; they must be picklable.
+
+    Raises
+    ------
+    JobError
+        When the helper process ends early.
 
     Examples
     --------
@@ -81,7 +86,7 @@ def trials(interest: Interest, planners: Sequence[Planner]) -> Generator[Planner
     >>> one.plan
     ChannelPlan(1 channels, 2 flows, 2 subscribers)
     >>> two.problem
-    'channels is None; hash needs a whole number of at least 1'
+    'channels is missing: hash needs an integer of at least 1'
     """
     with tempfile.TemporaryDirectory(prefix="narrowcast-") as name:
         folder = Path(name)
@@ -91,21 +96,21 @@ def trials(interest: Interest, planners: Sequence[Planner]) -> Generator[Planner
         start = "import sys; from narrowcast.spark.stages.planner_trial import serve; serve(sys.argv[1])"
         command = [sys.executable, "-P", "-c", start, name]
         none, pipe = subprocess.DEVNULL, subprocess.PIPE
-        # In a group of its own, so that all of it can be ended when nobody waits for it any more.
+        # In its own process group, so that all of its processes can be killed when the caller stops early.
         with (
-            (folder / "said").open("w+b") as said,
+            (folder / "errors").open("w+b") as errors,
             subprocess.Popen(
-                command, stdin=none, stdout=pipe, stderr=said, start_new_session=True
+                command, stdin=none, stdout=pipe, stderr=errors, start_new_session=True
             ) as process,
         ):
             assert process.stdout is not None
             try:
                 for number in range(len(planners)):
                     if not process.stdout.readline():
-                        said.seek(0)
-                        lines = said.read().decode(errors="replace").strip().splitlines()
-                        why = lines[-1] if lines else "it ended early"
-                        raise JobError(f"cannot try methods in a process of their own: {why}")
+                        errors.seek(0)
+                        lines = errors.read().decode(errors="replace").strip().splitlines()
+                        reason = lines[-1] if lines else "it ended early"
+                        raise JobError(f"the helper process that tries methods failed: {reason}")
                     yield _load(folder / f"{number}.trial")
             finally:
                 with suppress(ProcessLookupError):
@@ -118,43 +123,48 @@ def _dump(value: Any, path: Path) -> None:
 
 
 def _load(path: Path) -> Any:
-    return pickle.loads(path.read_bytes())  # noqa: S301 - written by ourselves, where nobody else may write
+    return pickle.loads(path.read_bytes())  # noqa: S301 - our own file, in a folder that is private to the user
 
 
 def serve(name: str) -> None:
-    """Try every planner of a folder, and print a line after each: what the helper process does."""
+    """Run in the helper process: try every planner in a folder, and print a line after each."""
     folder = Path(name)
-    warnings.simplefilter("ignore", DeprecationWarning)  # that of forking: no thread of ours runs
+    warnings.simplefilter("ignore", DeprecationWarning)  # about fork with threads: this process has none
     interest: Interest = _load(folder / "interest")
     wanting = interest.wanting()
-    # Once, before there are children, what has been loaded is kept out of the way of their collections.
+    # Exclude the loaded interest from garbage collection in the children, which would copy its pages.
     gc.freeze()
     for number in range(len(list(folder.glob("*.planner")))):
         child = os.fork()
         if child == 0:
             code = 1
             try:
-                tried = _tried(interest, wanting, folder / f"{number}.planner")
-                _dump(tried, folder / f"{number}.part")
+                trial = _try(interest, wanting, folder / f"{number}.planner")
+                _dump(trial, folder / f"{number}.part")
                 code = 0
             finally:
                 os._exit(code)
         _, status = os.waitpid(child, 0)
         if status:
-            number_of = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-            why = f"was ended by signal {number_of}, perhaps for its memory" if number_of else "ended early"
-            _dump(PlannerTrial(problem=f"its process {why}"), folder / f"{number}.part")
+            signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+            reason = "ended early"
+            if signal_number:
+                reason = f"was killed by signal {signal_number}, possibly because it ran out of memory"
+            _dump(PlannerTrial(problem=f"its process {reason}"), folder / f"{number}.part")
         (folder / f"{number}.part").rename(folder / f"{number}.trial")
         print(number, flush=True)
 
 
-def _tried(interest: Interest, wanting: Interest, path: Path) -> PlannerTrial:
-    """Fit a planner to all, or to those who want something, and say what that took or why it failed."""
+def _try(interest: Interest, wanting: Interest, path: Path) -> PlannerTrial:
+    """Fit a planner, and measure its time and memory; a failure is returned as `problem`.
+
+    `interest` has all subscribers, `wanting` only those with interest: the planner gets the one it needs.
+    """
     try:
         planner: Planner = _load(path)
         interest = interest if planner.capabilities.all_subscribers else wanting
         _warm(type(planner))
-        with suppress(OSError):  # only Linux forgets how much there was at most
+        with suppress(OSError):  # only Linux can reset the peak of resident memory
             Path("/proc/self/clear_refs").write_text("5")
         before, _ = _resident()
         start = time.perf_counter()
@@ -166,23 +176,23 @@ def _tried(interest: Interest, wanting: Interest, path: Path) -> PlannerTrial:
     except NarrowcastError as error:
         return PlannerTrial(problem=" ".join(str(error).split()))
     except MemoryError:
-        return PlannerTrial(problem="it takes more memory than there is")
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is told and the others go on
+        return PlannerTrial(problem="it ran out of memory")
+    except Exception as error:  # noqa: BLE001 - any error is reported as the problem of this planner
         return PlannerTrial(problem=f"{type(error).__name__}: {first_line(error)}")
 
 
 def _warm(kind: Any) -> None:
-    """Have the kernels of a method compiled, which is part of neither its time nor its memory."""
+    """Compile the kernels of a method, which must not count in its time or memory."""
     with suppress(NarrowcastError, TypeError):
         kind(channels=2).fit(Interest(*_TINY))
 
 
 def _resident() -> tuple[int, int]:
-    """Return the bytes of memory that this process has, and the most it had."""
+    """Return the current and the peak resident memory of this process in bytes."""
     try:
         found = dict(re.findall(r"(VmRSS|VmHWM):\s+(\d+) kB", Path("/proc/self/status").read_text()))
         return 1024 * int(found["VmRSS"]), 1024 * int(found["VmHWM"])
-    except (OSError, KeyError):  # no Linux: all that can be told is by how much the most rose
+    except (OSError, KeyError):  # not Linux: only the peak is available
         import resource
 
         unit = 1 if sys.platform == "darwin" else 1024

@@ -1,8 +1,9 @@
-"""What events cost that are really sent by a plan, with a router, on Spark.
+"""Replay of matched events on Spark: the cost of sending each event by a plan and a router.
 
-Scores of a plan go by flows: whoever meets a cell counts as wanting all of its events. Here each event goes
-to those whom it matches, the way that a router decides. Blocks of matched events are replayed in the workers
-by `narrowcast.routing.replay`, and add up exactly: however the tables are cut, the same numbers come out.
+The scores of a plan are computed from flows: a subscriber whose box meets a cell counts as wanting all of its
+events. A replay sends each event to the subscribers that it matches, by the route that a router chooses.
+Workers replay blocks of matched events with `narrowcast.routing.replay`. The totals add up exactly, so they
+do not depend on how tables are partitioned.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from narrowcast.routing.plan_routes import FlowAssignment, PlanRoutes, positions
 from narrowcast.routing.replay import EventReplay
 from narrowcast.routing.router_parameters import router_maker
 from narrowcast.spark.spark_errors import plainly
-from narrowcast.spark.stages.broadcast_variable import shipped
+from narrowcast.spark.stages.broadcast_variable import broadcast_value
 from narrowcast.spark.stages.delivery_results import DeliveryTotals, PlanWithRouter, ReplayResult
 from narrowcast.spark.stages.event_scan import over_events
-from narrowcast.spark.stages.network import NOWHERE, NetworkTables
+from narrowcast.spark.stages.network import NO_NETWORK, NetworkTables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -53,12 +54,12 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-#: Matches that are replayed in one go, about.
+#: Approximate number of matches that are replayed at once.
 PAIRS = 1 << 20
-#: Publishers x nodes, and publishers x members of all channels, that a worker looks at in one go.
+#: Maximum of publishers x nodes, and of publishers x members of all channels, that a worker replays at once.
 PLACES = 1 << 24
 
-#: The plan among the totals that stands for all: what hangs on the events alone.
+#: The plan number of totals that depend on the events alone.
 _ALL = -1
 _TOTALS = "plan int, term string, value double"
 
@@ -70,38 +71,44 @@ def replay(
     *,
     flow_space: Literal["cells", "events"],
     cells: DataFrame | None = None,
-    network: NetworkTables = NOWHERE,
+    network: NetworkTables = NO_NETWORK,
     multicast: Literal["dense", "alm"] = "dense",
     seed: int = 0,
     block: int = PAIRS,
 ) -> ReplayResult:
-    """Send matched events by plans, and return what that costs, on a network or in messages.
+    """Replay matched events with several plans, and return the costs, on a network or in messages.
 
     The matches are read once for all plans. A worker holds the plans, and 12 bytes for each subscription and
-    for each event whose publisher is told. Who wants an event and is not in a plan is sent to directly, and
-    so is an event in a cell that it lacks. On a network, whoever wants an event or listens has a node.
+    for each event with a known publisher. Events are sent directly to interested subscribers that are not in
+    a plan, and when their cell is not in the plan. On a network, every subscriber that wants an event or
+    listens to a channel needs a node.
 
     Parameters
     ----------
     matches
         `event_id` and `subscription_ids`, one row for each event.
     owners
-        `subscription_id` and `subscriber`; a match of a subscription that is not there counts for nobody.
+        `subscription_id` and `subscriber`. Matches of a subscription that is missing here are ignored.
     plans
-        What to send events by.
+        The plans with their routers, by name.
     flow_space
-        What the plans' flows are. Of events every channel with an interested listener may carry an event.
+        Kind of the plans' flows. With `events`, any channel with an interested listener may carry an event.
     cells
-        For cells: `event_id` and `flow`, the cell that each event falls in, as `cells_of` gives them.
+        For `cells`: `event_id` and `flow`, the cell of each event, as from `cells_of`.
     network
-        What events are sent over. Where its publishers are told by event, each event comes from its own; one
-        that has none there, and all where they are not told so, from one that is drawn among them.
+        The network. An event comes from the publisher that the network knows for its id, otherwise from a
+        publisher drawn at random.
     multicast
         As for `Network`.
     seed
-        Of what publishers are drawn by, together with the event's id.
+        Seed for drawing publishers; the event's id enters, too.
     block
-        About how many matches are replayed in one go.
+        Approximate number of matches that are replayed at once.
+
+    Raises
+    ------
+    ParameterError
+        When an interested subscriber has no node on the network.
     """
     spark = matches.sparkSession
     events = matches.select(EVENT_ID, "subscription_ids")
@@ -109,41 +116,43 @@ def replay(
     if cells is not None:
         events, columns = events.join(cells.select(EVENT_ID, "flow"), EVENT_ID), ["flow"]
     with plainly("replay the events"):
-        everybody, ids, place = _owners(owners, plans)
-        job = _job(everybody, ids, place, plans, flow_space, network, multicast, seed, block)
-        with shipped(spark, job) as sent:
-            work = partial(_replayed, job=sent)
+        subscribers, ids, place = _owners(owners, plans)
+        job = _job(subscribers, ids, place, plans, flow_space, network, multicast, seed, block)
+        with broadcast_value(spark, job) as shared_job:
+            work = partial(_replay, job=shared_job)
             rows = events.select(EVENT_ID, "subscription_ids", *columns).mapInArrow(work, _TOTALS).collect()
     parts: dict[tuple[int, str], list[float]] = defaultdict(list)
     for row in rows:
         parts[row.plan, row.term].append(row.value)
-    return _summed({key: math.fsum(values) for key, values in parts.items()}, plans, job)
+    return _result({key: math.fsum(values) for key, values in parts.items()}, plans, job)
 
 
 def replay_inputs(
-    taken: LoadedInterest,
+    loaded: LoadedInterest,
     inputs: PlanInputs,
     plans: Mapping[str, PlanWithRouter],
     *,
-    network: NetworkTables = NOWHERE,
+    network: NetworkTables = NO_NETWORK,
     multicast: Literal["dense", "alm"] = "dense",
 ) -> ReplayResult:
-    """Send all events that an interest was made from by plans; they are matched once, if they are not yet.
+    """Replay all events that an interest was made from; they are matched first if necessary.
 
     Parameters
     ----------
-    taken, inputs
-        What `take` made of filters and events, and of what.
+    loaded
+        The result of `load_interest` for filters and events.
+    inputs
+        The inputs that it was loaded from.
     plans, network, multicast
         As for `replay`.
     """
-    content, matches = taken.content, taken.matches
+    content, matches = loaded.content, loaded.matches
     assert content is not None
     if matches is None:
         matches = content.match(strategy=inputs.strategy, memory=inputs.memory, seed=inputs.seed)
     cells = None
-    if taken.edges is not None:
-        cells = cells_of(content.events, CellGrid.of_keys(content.schema, taken.edges))
+    if loaded.edges is not None:
+        cells = cells_of(content.events, CellGrid.of_keys(content.schema, loaded.edges))
     return replay(
         matches,
         content.owners,
@@ -157,7 +166,7 @@ def replay_inputs(
 
 
 def cells_of(events: DataFrame, grid: CellGrid) -> DataFrame:
-    """Return `event_id`, `flow`: the cell of a grid that each event falls in."""
+    """Return the cell of a grid that each event falls in: `event_id` and `flow`."""
     work = partial(_cells, grid=grid)
     return over_events(events, grid.attributes, work, "event_id bigint, flow bigint")
 
@@ -171,7 +180,16 @@ def _cells(batches: Iterator[pa.RecordBatch], grid: CellGrid) -> Iterator[pa.Rec
 
 
 def drawn_publishers(event_id: ArrayLike, nodes: ArrayLike, seed: int = 0) -> Ints:
-    """Return a node for each event, drawn by its id and a seed alone.
+    """Draw a publishing node for each event; it depends only on the event's id, the nodes and the seed.
+
+    Parameters
+    ----------
+    event_id
+        Ids of the events.
+    nodes
+        The nodes to draw from; one that is listed twice is twice as likely.
+    seed
+        Seed of the draw.
 
     Examples
     --------
@@ -185,7 +203,7 @@ def drawn_publishers(event_id: ArrayLike, nodes: ArrayLike, seed: int = 0) -> In
 
 
 def exact_parts(values: ArrayLike) -> list[float]:
-    """Return few numbers that add up to exactly what many do, none of it rounded away.
+    """Reduce many numbers to a few with exactly the same sum, without any rounding.
 
     Examples
     --------
@@ -198,9 +216,9 @@ def exact_parts(values: ArrayLike) -> list[float]:
     whole = np.ldexp(mantissa, 53).astype(np.int64)
     total = Fraction(0)
     for power in np.unique(exponent).tolist():
-        some = whole[exponent == power]
-        # In two halves, so that the sums of many stay within 64 bits.
-        high, low = int((some >> 27).sum()), int((some & ((1 << 27) - 1)).sum())
+        group = whole[exponent == power]
+        # In two halves, so that the sums stay within 64 bits.
+        high, low = int((group >> 27).sum()), int((group & ((1 << 27) - 1)).sum())
         total += Fraction((high << 27) + low) * Fraction(2) ** (power - 53)
     parts = []
     while total:
@@ -211,10 +229,20 @@ def exact_parts(values: ArrayLike) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """A plan over everybody, with its router; `known` are its flows, None where any channel will do.
+    """A plan over all subscribers with its router, prepared for workers.
 
-    `channel` is that of each subscription, where the plan has one for each. `members` are the groups of
-    everybody, and `finer` those of each subscription; None where it is in those of its subscriber.
+    Parameters
+    ----------
+    plan, router
+        The plan, and the fitted router.
+    known
+        The plan's flows; None when any channel with a listener may carry an event.
+    channel
+        The channel of each subscription, if the plan assigns one to each.
+    members
+        The groups (channels or their parents) that each subscriber listens to.
+    subscription_members
+        The groups of each subscription; None when they are those of its subscriber.
     """
 
     plan: ChannelPlan
@@ -222,66 +250,88 @@ class _Route:
     known: Labels | None
     channel: Ints | None
     members: Relation
-    finer: Relation | None
+    subscription_members: Relation | None
 
     @classmethod
     def of(cls, fitted: PlanRoutes, router: Router) -> _Route:
-        """Return the way to send by a plan that is fitted to everybody."""
+        """Prepare a plan that was extended to all subscribers."""
         plan, channel = fitted.plan, fitted.channel
-        groups, finer = plan.groups(), None
+        groups, subscription_members = plan.groups(), None
         shape = (plan.n_subscribers, plan.n_channels)
         members = relation_of(rows_of(plan.listens), groups[plan.listens.indices], shape)
         if channel is not None:
-            some = np.flatnonzero(channel >= 0)
-            finer = relation_of(some, groups[channel[some]], (len(channel), plan.n_channels))
+            assigned = np.flatnonzero(channel >= 0)
+            subscription_members = relation_of(
+                assigned, groups[channel[assigned]], (len(channel), plan.n_channels)
+            )
         known = None if fitted.flows is None else fitted.known
-        return cls(plan, router, known, channel, members, finer)
+        return cls(plan, router, known, channel, members, subscription_members)
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What workers are sent: all in positions among everybody, nothing to be looked up by name."""
+    """The data of a replay that is broadcast to workers. Subscribers are positions in the list of all.
 
-    everybody: Labels
+    Parameters
+    ----------
+    subscribers
+        Positions of all subscribers, as labels.
+    ids, place
+        Ids of subscriptions, ascending, and the subscriber of each.
+    routes
+        The plans with their routers.
+    network
+        The network, if any.
+    nodes
+        Nodes to draw publishers from; None without a network.
+    published
+        Known publishers: `event_id`, ascending, and `node`.
+    unplaced, names
+        Subscribers without a node, and their names.
+    seed, block
+        As for `replay`.
+    """
+
+    subscribers: Labels
     ids: Ints
     place: NDArray[np.int32]
     routes: list[_Route]
     network: Network | None
-    among: Ints | None
-    told: pa.Table | None
-    nowhere: Ints
+    nodes: Ints | None
+    published: pa.Table | None
+    unplaced: Ints
     names: Labels
     seed: int
     block: int
 
 
 def _owners(owners: DataFrame, plans: Mapping[str, PlanWithRouter]) -> tuple[Labels, Ints, NDArray[np.int32]]:
-    """Return all subscribers, the ids of subscriptions ascending, and whose each is."""
+    """Return all subscribers, the ascending ids of subscriptions, and each one's subscriber as a position."""
     names = owners.select("subscriber").distinct().toArrow()
     columns = [labels_in(names, "subscriber", "subscriptions").cast(pa.string())]
     columns += [each.plan.subscribers.cast(pa.string()) for each in plans.values()]
-    everybody, _ = encode("subscriber", *columns)
-    with shipped(owners.sparkSession, everybody) as labels:
+    subscribers, _ = encode("subscriber", *columns)
+    with broadcast_value(owners.sparkSession, subscribers) as labels:
         rows = owners.select("subscription_id", "subscriber").mapInArrow(
-            partial(_placed, labels=labels), "subscription_id bigint, place int"
+            partial(_to_positions, labels=labels), "subscription_id bigint, place int"
         )
         found = rows.toArrow()
     ids = found["subscription_id"].to_numpy()
     order = np.argsort(ids, kind="stable")
-    return everybody, ids[order], found["place"].to_numpy()[order]
+    return subscribers, ids[order], found["place"].to_numpy()[order]
 
 
-def _placed(batches: Iterator[pa.RecordBatch], labels: Broadcast[Labels]) -> Iterator[pa.RecordBatch]:
-    """Yield subscriptions with the place of their subscriber among all."""
+def _to_positions(batches: Iterator[pa.RecordBatch], labels: Broadcast[Labels]) -> Iterator[pa.RecordBatch]:
+    """Replace the subscribers of subscriptions by their positions in the list of all subscribers."""
     for batch in batches:
-        who = pc.index_in(batch.column("subscriber").cast(pa.string()), value_set=labels.value)
+        place = pc.index_in(batch.column("subscriber").cast(pa.string()), value_set=labels.value)
         yield pa.RecordBatch.from_arrays(
-            [batch.column("subscription_id"), who], names=["subscription_id", "place"]
+            [batch.column("subscription_id"), place], names=["subscription_id", "place"]
         )
 
 
 def _job(
-    everybody: Labels,
+    subscribers: Labels,
     ids: Ints,
     place: NDArray[np.int32],
     plans: Mapping[str, PlanWithRouter],
@@ -291,42 +341,45 @@ def _job(
     seed: int,
     block: int,
 ) -> _Job:
-    """Return what workers are sent."""
+    """Prepare the plans, routers and network for workers."""
     flows = None if flow_space == "events" else FlowAssignment()
-    fitted = [PlanRoutes("", each.plan, flows).over(everybody, ids, place) for each in plans.values()]
-    network = among = None
-    nowhere = np.empty(0, np.int64)
+    fitted = [PlanRoutes("", each.plan, flows).over(subscribers, ids, place) for each in plans.values()]
+    network = nodes = None
+    unplaced = np.empty(0, np.int64)
     if tables.topology is not None:
         tables = tables.fitting(text=True)
         given: dict[str, Any] = {**tables.given, "multicast": multicast}
-        here, nowhere = _nodes(tables, Network(**given), everybody, [each.plan for each in fitted])
-        network = Network(**{**given, "locations": here})
-        every = np.arange(network.topology.n_nodes) if tables.publishers is None else tables.publishers
-        among = np.sort(every).astype(np.int64)
+        node_of, unplaced = _nodes(tables, Network(**given), subscribers, [each.plan for each in fitted])
+        network = Network(**{**given, "locations": node_of})
+        publishers = np.arange(network.topology.n_nodes) if tables.publishers is None else tables.publishers
+        nodes = np.sort(publishers).astype(np.int64)
     routes = []
     for each, fit in zip(plans.values(), fitted, strict=True):
         router = router_maker(each.router, each.params)(network)
         routes.append(_Route.of(fit, router.settled(fit.plan)))
-    numbers = pa.array(np.arange(len(everybody)))
-    names = everybody.take(pa.array(nowhere))
-    return _Job(numbers, ids, place, routes, network, among, tables.published, nowhere, names, seed, block)
+    numbers = pa.array(np.arange(len(subscribers)))
+    names = subscribers.take(pa.array(unplaced))
+    return _Job(numbers, ids, place, routes, network, nodes, tables.published, unplaced, names, seed, block)
 
 
 def _nodes(
-    tables: NetworkTables, network: Network, everybody: Labels, plans: Iterable[ChannelPlan]
+    tables: NetworkTables, network: Network, subscribers: Labels, plans: Iterable[ChannelPlan]
 ) -> tuple[NDArray[np.int32], Ints]:
-    """Return where everybody is, and who is nowhere: these must not want or listen to anything."""
+    """Return the node of each subscriber, and the subscribers without a node.
+
+    A subscriber without a node must not listen to a channel: that is an error here.
+    """
     assert tables.topology is not None
     known = tables.topology.nodes if tables.locations is None else tables.locations.subscribers
     listening = [np.flatnonzero(np.diff(plan.listens.indptr)) for plan in plans]
-    placed = np.unique(np.concatenate([np.flatnonzero(positions_of(everybody, known) >= 0), *listening]))
-    found = np.zeros(len(everybody), np.int32)
-    found[placed] = network.nodes_of(everybody.take(pa.array(placed)))
-    return found, np.setdiff1d(np.arange(len(everybody)), placed)
+    placed = np.unique(np.concatenate([np.flatnonzero(positions_of(subscribers, known) >= 0), *listening]))
+    found = np.zeros(len(subscribers), np.int32)
+    found[placed] = network.nodes_of(subscribers.take(pa.array(placed)))
+    return found, np.setdiff1d(np.arange(len(subscribers)), placed)
 
 
-def _replayed(batches: Iterator[pa.RecordBatch], job: Broadcast[_Job]) -> Iterator[pa.RecordBatch]:
-    """Yield the totals of a task's events."""
+def _replay(batches: Iterator[pa.RecordBatch], job: Broadcast[_Job]) -> Iterator[pa.RecordBatch]:
+    """Replay the events of a task, and yield their totals by plan and term."""
     totals: dict[tuple[int, str], list[float]] = defaultdict(list)
     for batch in batches:
         for part in _blocks(batch, job.value):
@@ -341,7 +394,7 @@ def _replayed(batches: Iterator[pa.RecordBatch], job: Broadcast[_Job]) -> Iterat
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Some events: who wants each, by which subscriptions, where it comes from, and the label of its flow."""
+    """Some events: for each its interested subscribers, matching subscriptions, publishing node and flow."""
 
     interested: Matches
     matched: Matches
@@ -359,16 +412,18 @@ def _blocks(batch: pa.RecordBatch, job: _Job) -> Iterator[_Block]:
     row = np.repeat(np.arange(batch.num_rows), np.diff(starts))[known]
     matched = Matches.from_pairs(row, at[known], batch.num_rows)
     interested = Matches.from_pairs(row, job.place[at[known]], batch.num_rows)
-    lost = np.flatnonzero(np.isin(job.nowhere, interested.index))
+    lost = np.flatnonzero(np.isin(job.unplaced, interested.index))
     if len(lost):
+        name = job.names[int(lost[0])].as_py()
         raise ParameterError(
-            f"subscriber {job.names[int(lost[0])].as_py()!r} wants events and is nowhere; give its node in "
-            "locations"
+            f"subscriber {name!r} wants events and is on no node of the network; add it to locations",
+            parameter="locations",
+            value=name,
         )
     publisher = _publishers(batch, job)
     order, rank = np.arange(batch.num_rows), np.zeros(batch.num_rows, np.int64)
     if publisher is not None and job.network is not None:
-        # Side by side, so that few trees are needed at once on a network of many nodes.
+        # Sorted by publisher, so that a block needs few multicast trees on a network of many nodes.
         order = np.argsort(publisher, kind="stable")
         _, rank = np.unique(publisher[order], return_inverse=True)
         most = max([job.network.topology.n_nodes, *(route.plan.listens.nnz for route in job.routes)])
@@ -381,26 +436,26 @@ def _blocks(batch: pa.RecordBatch, job: _Job) -> Iterator[_Block]:
 
 
 def _publishers(batch: pa.RecordBatch, job: _Job) -> Ints | None:
-    """Return the number of the node that each event comes from; None without a network."""
-    if job.among is None:
+    """Return the publishing node of each event; None without a network."""
+    if job.nodes is None:
         return None
-    found = drawn_publishers(batch.column(EVENT_ID), job.among, job.seed)
-    if job.told is not None and job.told.num_rows:
-        ids, known = batch.column(EVENT_ID).to_numpy(), job.told[EVENT_ID].to_numpy()
+    found = drawn_publishers(batch.column(EVENT_ID), job.nodes, job.seed)
+    if job.published is not None and job.published.num_rows:
+        ids, known = batch.column(EVENT_ID).to_numpy(), job.published[EVENT_ID].to_numpy()
         at = np.minimum(np.searchsorted(known, ids), len(known) - 1)
-        found = np.where(known[at] == ids, job.told["node"].to_numpy()[at], found)
+        found = np.where(known[at] == ids, job.published["node"].to_numpy()[at], found)
     return found
 
 
 def _sums(block: _Block, job: _Job) -> Iterator[tuple[int, str, ArrayLike]]:
-    """Yield numbers to be added up, by plan and term."""
-    again = EventReplay(job.network, block.publisher, block.interested, job.everybody)
+    """Replay a block with all plans: yield plan, term and the numbers to add up."""
+    replayed = EventReplay(job.network, block.publisher, block.interested, job.subscribers)
     wanted = block.interested.counts()
     yield _ALL, "events", [float(np.count_nonzero(wanted))]
     yield _ALL, "wanted", [float(wanted.sum())]
     yield _ALL, "matched", [float(block.matched.n_pairs)]
     for name in ("unicast", "ideal", "broadcast"):
-        yield _ALL, name, getattr(again, name)
+        yield _ALL, name, getattr(replayed, name)
     for number, route in enumerate(job.routes):
         flow, plan = np.zeros(len(wanted), np.int64), route.plan
         outside = np.zeros(len(wanted), np.bool_)
@@ -412,11 +467,11 @@ def _sums(block: _Block, job: _Job) -> Iterator[tuple[int, str, ArrayLike]]:
             carried = np.append(np.diff(route.plan.carries.indptr) > 0, False)
             outside = ~carried[flow] & (wanted > 0)
         sent = route.router.route(flow, block.interested, plan, block.publisher)
-        messages = again.messages(sent, route.plan)
-        yield number, "cost", again.cost(sent, route.plan)
+        messages = replayed.messages(sent, route.plan)
+        yield number, "cost", replayed.cost(sent, route.plan)
         for name in ("channel", "received", "direct", "wasted"):
             yield number, name, [float(getattr(messages, name).sum())]
-        for name, count in _in_vain(sent, block, route, job).items():
+        for name, count in _false_positives(sent, block, route, job).items():
             yield number, name, [float(count)]
         yield number, "outside", [float(np.count_nonzero(outside))]
         for method, count in enumerate(
@@ -425,30 +480,34 @@ def _sums(block: _Block, job: _Job) -> Iterator[tuple[int, str, ArrayLike]]:
             yield number, f"way {RouteMethod(method).label}", [float(count)]
 
 
-def _in_vain(sent: Deliveries, block: _Block, route: _Route, job: _Job) -> dict[str, int]:
-    """Return how many events come to who does not want them, and to which subscriptions without a match.
+def _false_positives(sent: Deliveries, block: _Block, route: _Route, job: _Job) -> dict[str, int]:
+    """Count the unwanted deliveries over channels, to subscribers and to subscriptions.
 
-    What is sent to somebody directly is wanted, and is for the subscriptions that it matches.
+    Direct messages are always wanted, and are for the matching subscriptions only.
     """
     groups = route.plan.groups()[sent.channels.index]
     carries = relation_of(sent.channels.rows(), groups, (sent.n_events, route.plan.n_channels))
-    every = sent.method == RouteMethod.BROADCAST
-    who, which = block.interested, block.matched
-    got = heard(carries, route.members, who.rows(), who.index.astype(np.int64)) | every[who.rows()]
-    people = reached(carries, route.members).sum() + every.sum() * route.plan.n_subscribers
-    listens, weight, row = route.finer, None, np.arange(len(job.ids))
+    flooded = sent.method == RouteMethod.BROADCAST
+    interested, matched = block.interested, block.matched
+    wanted = heard(carries, route.members, interested.rows(), interested.index.astype(np.int64))
+    wanted |= flooded[interested.rows()]
+    deliveries = reached(carries, route.members).sum() + flooded.sum() * route.plan.n_subscribers
+    listens, weight, row = route.subscription_members, None, np.arange(len(job.ids))
     if listens is None:
         weight = np.bincount(job.place, minlength=route.plan.n_subscribers)
         listens, row = route.members, job.place.astype(np.int64)
-    hit = heard(carries, listens, which.rows(), row[which.index]) | every[which.rows()]
-    finer = reached(carries, listens, weight).sum() + every.sum() * len(job.ids)
-    return {"false_positives": int(people - got.sum()), "finer": int(finer - hit.sum())}
+    hits = heard(carries, listens, matched.rows(), row[matched.index]) | flooded[matched.rows()]
+    subscription_deliveries = reached(carries, listens, weight).sum() + flooded.sum() * len(job.ids)
+    return {
+        "false_positives": int(deliveries - wanted.sum()),
+        "subscription_false_positives": int(subscription_deliveries - hits.sum()),
+    }
 
 
-def _summed(
+def _result(
     totals: Mapping[tuple[int, str], float], plans: Mapping[str, PlanWithRouter], job: _Job
 ) -> ReplayResult:
-    """Return totals as what came of each plan."""
+    """Return the result of a replay from its totals by plan and term."""
     n_events, n_wanted, n_matched = (
         int(totals.get((_ALL, name), 0)) for name in ("events", "wanted", "matched")
     )
@@ -457,15 +516,15 @@ def _summed(
     def gain(cost: float) -> float | None:
         return None if job.network is None else Network.improvement(cost, ends["unicast"], ends["ideal"])
 
-    all_at_once = n_events * len(job.everybody)
+    flooded = n_events * len(job.subscribers)
     messages = {
         "unicast": (0, 0, n_wanted, 0, 0, 0),
         "broadcast": (
             n_events,
-            all_at_once,
+            flooded,
             0,
-            all_at_once - n_wanted,
-            all_at_once - n_wanted,
+            flooded - n_wanted,
+            flooded - n_wanted,
             n_events * len(job.ids) - n_matched,
         ),
         "ideal": (n_events, n_wanted, 0, 0, 0, 0),
@@ -476,7 +535,8 @@ def _summed(
     found = {}
     for number, (name, sending) in enumerate(plans.items()):
         cost = totals.get((number, "cost"), 0.0)
-        terms = ("channel", "received", "direct", "wasted", "false_positives", "finer", "outside")
+        unwanted = ("false_positives", "subscription_false_positives")
+        terms = ("channel", "received", "direct", "wasted", "outside", *unwanted)
         counts = {term: int(totals.get((number, term), 0)) for term in terms}
         ways = {
             m.label: int(totals.get((number, f"way {m.label}"), 0))

@@ -1,4 +1,4 @@
-"""The whole job, stage by stage: from raw tables to matches, an interest, a plan, its costs and a report."""
+"""The pipeline from raw tables to an evaluated plan, as stages with checkpoints."""
 
 from __future__ import annotations
 
@@ -43,49 +43,57 @@ if TYPE_CHECKING:
 
     Work = Callable[[Path], dict[str, Any]]
 
-#: The events that a plan is made from: the last ones that somebody wanted.
+#: Default number of recent matched events that a plan is made from.
 RECENT = 10_000
 _INTEREST = ("interests", "rates")
-#: What the stages write.
+#: The outputs of all stages.
 TABLES = (
     *(f"{name}.parquet" for name in ("subscriptions", "events", "unreadable", "compiled", "rejected")),
     *(f"{name}.parquet" for name in ("matches", *_INTEREST, *COLUMNS)),
     "plan",
 )
-#: Sizes of matches that are told apart in the picture.
+#: Maximum number of bins in the histogram of matches for each event.
 _SIZES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratedTables:
-    """Tables that are made here instead of read: what makes them, and all that they depend on."""
+    """Generated input tables, instead of files.
+
+    Parameters
+    ----------
+    tables
+        Generates the tables by name.
+    parameters
+        Everything that the tables depend on, as JSON values; part of the key of the first stage.
+    """
 
     tables: Callable[[], dict[str, pa.Table]]
-    said: dict[str, Any]
+    parameters: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What to do.
+    """The parameters of a run.
 
     Parameters
     ----------
     source
-        Where `subscriptions` and `events` are read from, or what makes them.
+        Paths of the tables `subscriptions` and `events`, or generated tables.
     method, channels
-        How to plan, and with how many channels at most.
+        Name of the planning method, and its maximum number of channels.
     seed
-        Of the plan and of samples.
+        Seed of the plan and of samples.
     strategy, memory
         How to match: see `match`.
     recent
-        Of how many events the plan is made.
+        Number of recent matched events that the plan is made from.
     schema
-        The types of events, where their files do not tell them.
+        Types of the events, where their files have none.
     strict
-        End at the first bad row instead of setting it aside.
+        Whether a bad row is an error; otherwise it is rejected and reported.
     network
-        Paths of the tables of a network, by name; without, the network that a workload has.
+        Paths of the tables of a network, by name. Default: the network among generated tables, if any.
     """
 
     source: GeneratedTables | dict[str, str]
@@ -102,32 +110,34 @@ class RunSettings:
 
 @dataclass(slots=True)
 class PipelineRun:
-    """A job at work in a folder that has the stages it has finished.
+    """A run of the pipeline, with checkpoints of its finished stages.
 
     Parameters
     ----------
     spark
-        Where it runs.
+        The session to work in.
     stages
-        What is done already.
+        The finished stages of the output folder.
     job
-        What to do.
+        The parameters of the run.
     progress
-        Where to show how far it is.
-    tell
-        Called with the estimate of matching before it starts.
+        Display of the progress.
+    on_estimate
+        Called with the estimate of matching and the chosen strategy before matching starts.
+    records
+        Records of the stages finished so far.
     """
 
     spark: SparkSession
     stages: Checkpoints
     job: RunSettings
     progress: Progress
-    tell: Callable[[Estimate, str], None]
+    on_estimate: Callable[[Estimate, str], None]
     records: dict[str, StageRecord] = field(default_factory=dict)
     _shapes: dict[str, StructType] = field(default_factory=dict, repr=False)
 
     def do(self) -> dict[str, StageRecord]:
-        """Do all stages but those that are done, and return their records in order."""
+        """Run all stages that are not finished, and return the records of all stages in order."""
         source = self.job.source
         n_bytes = (
             0
@@ -144,24 +154,24 @@ class PipelineRun:
         return self.records
 
     def table(self, name: str) -> DataFrame:
-        """Return a table that a stage has written."""
+        """Read a table that a stage has written."""
         found = read_back(self.spark, self.stages.folder / f"{name}.parquet", self._shapes.get(name))
         self._shapes[name] = found.schema
         return found
 
-    def _keep(self, frame: DataFrame, folder: Path, name: str, **options: str) -> DataFrame:
-        """Write a table of a stage, and return it as it was written."""
+    def _write(self, frame: DataFrame, folder: Path, name: str, **options: str) -> DataFrame:
+        """Write a table of a stage, and return the written table."""
         frame.write.options(**options).parquet(str(folder / f"{name}.parquet"))
         self._shapes[name] = frame.schema
         return read_back(self.spark, folder / f"{name}.parquet", frame.schema)
 
     @property
     def schema(self) -> Schema:
-        """The attributes of the events."""
+        """The schema of the events."""
         return schema_of(self.table("events"))
 
     def frames(self) -> InterestFrames:
-        """Return the interest that the plan is made from."""
+        """Return the interest that the plan was made from, as Spark tables."""
         compiled, schema = self.table("compiled"), self.schema
         return InterestFrames(
             self.table("interests"),
@@ -174,23 +184,33 @@ class PipelineRun:
         )
 
     def network(self) -> NetworkTables:
-        """Return the network that was given, or the workload's; there may be none."""
+        """Return the network of the run, or `NO_NETWORK`."""
         paths = [self.stages.folder / f"{name}.parquet" for name in COLUMNS]
         found = NetworkTables.read(*(path if path.exists() else None for path in paths))
         return found.fitting(text=self.frames().text)
 
     def sample(self, flows: int = 240, subscribers: int = 160) -> Interest:
-        """Return a sample of the interest that a picture can show; the same for the same tables."""
+        """Return a random sample of the interest, small enough for a chart.
+
+        It depends only on the tables and the seed.
+
+        Parameters
+        ----------
+        flows
+            Maximum number of flows.
+        subscribers
+            Maximum number of subscribers.
+        """
         from pyspark.sql import functions as sf
 
         frames = self.frames()
         order = sf.xxhash64("flow", sf.lit(self.job.seed))
-        some = frames.rates.orderBy(order, "flow").limit(flows)
-        pairs = frames.interests.join(sf.broadcast(some.select("flow")), "flow")
+        some_flows = frames.rates.orderBy(order, "flow").limit(flows)
+        pairs = frames.interests.join(sf.broadcast(some_flows.select("flow")), "flow")
         order = sf.xxhash64("subscriber", sf.lit(self.job.seed))
-        people = pairs.select("subscriber").distinct().orderBy(order, "subscriber").limit(subscribers)
-        shown = pairs.join(sf.broadcast(people), "subscriber").select("subscriber", "flow")
-        return Interest.from_tables(shown.toArrow())
+        users = pairs.select("subscriber").distinct().orderBy(order, "subscriber").limit(subscribers)
+        sample = pairs.join(sf.broadcast(users), "subscriber").select("subscriber", "flow")
+        return Interest.from_tables(sample.toArrow())
 
     def _stage(
         self,
@@ -200,54 +220,55 @@ class PipelineRun:
         work: Callable[[Path], dict[str, Any]],
         **of: Any,
     ) -> None:
-        """Do a stage that depends on the one before and on some parameters."""
+        """Run a stage whose key depends on the previous stage, `after`, and on the parameters `of`."""
         key = key_of(name, after=self.records[after].key if after else None, version=__version__, **of)
         with watched(self.spark, self.progress, name), plainly(f"do the stage {name!r}"):
             self.records[name] = self.stages.run(name, key, outputs, work)
 
     def _read(self) -> None:
-        """Take in the tables: typed, bad rows set aside."""
+        """Run the stage `read`: convert the tables to types, and reject bad rows."""
         job, source = self.job, self.job.source
-        said: dict[str, Any] = {}
-        looked: dict[str, Ingested] = {}
+        origin: dict[str, Any] = {}
+        ingested: dict[str, Ingested] = {}
         prints = NetworkTables.read(**job.network).fingerprints
         if isinstance(source, GeneratedTables):
-            said = source.said
+            origin = source.parameters
         else:
             with watched(self.spark, self.progress, "look at the inputs"), plainly("read the inputs"):
                 for name, path in source.items():
-                    looked[name] = self._ingest(name, path)
-                    said[name] = [fingerprint(looked[name].rows), fingerprint(looked[name].rejected)]
+                    ingested[name] = self._ingest(name, path)
+                    rows, rejected = ingested[name].rows, ingested[name].rejected
+                    origin[name] = [fingerprint(rows), fingerprint(rejected)]
 
-        def work(aside: Path) -> dict[str, Any]:
+        def work(folder: Path) -> dict[str, Any]:
             if isinstance(source, GeneratedTables):
-                (aside / "made").mkdir()
+                (folder / "made").mkdir()
                 for name, table in source.tables().items():
                     read = name in ("subscriptions", "events")
                     if read or (name in COLUMNS and not self.job.network):
-                        path = str((aside / "made" if read else aside) / f"{name}.parquet")
+                        path = str((folder / "made" if read else folder) / f"{name}.parquet")
                         with writing(path):
                             pq.write_table(table, path)
                         if read:
-                            looked[name] = self._ingest(name, path)
+                            ingested[name] = self._ingest(name, path)
             for name, path in self.job.network.items():
-                pq.write_table(read_table(path, COLUMNS[name]), aside / f"{name}.parquet")
+                pq.write_table(read_table(path, COLUMNS[name]), folder / f"{name}.parquet")
             facts: dict[str, Any] = {"fingerprints": dict(prints)}
-            for name, found in looked.items():
-                written = self._keep(found.rows, aside, name)
+            for name, found in ingested.items():
+                written = self._write(found.rows, folder, name)
                 facts["fingerprints"][name], facts[name] = fingerprinted(written)
-            bad = looked["subscriptions"].rejected.unionByName(looked["events"].rejected)
-            reasons_of(self._keep(bad, aside, "unreadable"), strict=job.strict)
+            bad = ingested["subscriptions"].rejected.unionByName(ingested["events"].rejected)
+            reasons_of(self._write(bad, folder, "unreadable"), strict=job.strict)
             return facts
 
         names = ("subscriptions", "events", "unreadable", *COLUMNS)
         outputs = tuple(f"{name}.parquet" for name in names)
         types = job.schema.to_dict() if job.schema else None
-        of = {"source": said, "types": types, "strict": job.strict, "network": prints}
+        of = {"source": origin, "types": types, "strict": job.strict, "network": prints}
         self._stage("read", "", outputs, work, writes=names, **of)
 
     def _ingest(self, name: str, path: str) -> Ingested:
-        """Read a table; events with a time that is none are an error."""
+        """Read a table; a column `time` of events with an unusable type is an error."""
         if name != "events":
             return ingest(self.spark, name, path)
         found = ingest(self.spark, name, path, schema=self.job.schema)
@@ -255,16 +276,16 @@ class PipelineRun:
         return found
 
     def _compile(self) -> None:
-        """Turn filters into boxes."""
+        """Run the stage `compile`: convert filters to boxes."""
         from pyspark.sql import functions as sf
 
-        def work(aside: Path) -> dict[str, Any]:
+        def work(folder: Path) -> dict[str, Any]:
             subscriptions, schema = self.table("subscriptions"), self.schema
-            compiled = self._keep(compile_subscriptions(subscriptions, schema), aside, "compiled")
+            compiled = self._write(compile_subscriptions(subscriptions, schema), folder, "compiled")
             rejected = self.table("unreadable").unionByName(rejected_of(compiled))
             reasons = reasons_of(rejected, strict=self.job.strict)
             if reasons["rejected"]:
-                rejected.write.parquet(str(aside / "rejected.parquet"))
+                rejected.write.parquet(str(folder / "rejected.parquet"))
             sums = compiled.agg(sf.sum("subscriptions"), sf.sum("boxes")).head()
             assert sums is not None
             return {
@@ -277,12 +298,12 @@ class PipelineRun:
         self._stage("compile", "read", ("compiled.parquet", "rejected.parquet"), work, strict=self.job.strict)
 
     def _match(self) -> None:
-        """Find who wants which event."""
+        """Run the stage `match`: find the subscriptions that each event matches."""
         from pyspark.sql import functions as sf
 
         job = self.job
 
-        def work(aside: Path) -> dict[str, Any]:
+        def work(folder: Path) -> dict[str, Any]:
             events, compiled = self.table("events"), self.table("compiled")
             found = match(
                 events,
@@ -291,19 +312,19 @@ class PipelineRun:
                 strategy=job.strategy,
                 memory=job.memory,
                 seed=job.seed,
-                tell=self.tell,
+                on_estimate=self.on_estimate,
             )
-            kept = self._keep(found, aside, "matches", **PARQUET)
-            sizes = kept.select(sf.size("subscription_ids").alias("matches"))
-            seen = sizes.agg(sf.count("*"), sf.sum("matches"), sf.max("matches")).head()
-            assert seen is not None
-            matched, pairs, most = (value or 0 for value in seen)
+            written = self._write(found, folder, "matches", **PARQUET)
+            sizes = written.select(sf.size("subscription_ids").alias("matches"))
+            totals = sizes.agg(sf.count("*"), sf.sum("matches"), sf.max("matches")).head()
+            assert totals is not None
+            matched, pairs, most = (value or 0 for value in totals)
             step = max(1, -(-most // _SIZES))
             low = (sf.floor(sf.col("matches") / step) * step).cast("bigint").alias("matches")
             counted = sizes.groupBy(low).agg(sf.count("*").alias("events")).orderBy("matches").collect()
             n_events = self.records["read"].facts["events"]
             by_size = {0: n_events - matched} | {row.matches: row.events for row in counted if row.matches}
-            if counted and counted[0].matches == 0:  # sizes that share a bin with none
+            if counted and counted[0].matches == 0:  # the bin of zero also has small positive numbers
                 by_size[0] += counted[0].events
             return {
                 "events": n_events,
@@ -317,29 +338,29 @@ class PipelineRun:
         self._stage("match", "compile", ("matches.parquet",), work)
 
     def _interest(self) -> None:
-        """Make an interest out of what events matched."""
+        """Run the stage `interest`: make the interest in recent events from their matches."""
 
-        def work(aside: Path) -> dict[str, Any]:
+        def work(folder: Path) -> dict[str, Any]:
             events = self.table("events")
-            people = owners(self.table("compiled"), self.schema)
-            frames = from_matches(self.table("matches"), people, events, recent=self.job.recent)
-            wants = self._keep(frames.interests, aside, "interests").count()
-            return {"wants": wants, "flows": self._keep(frames.rates, aside, "rates").count()}
+            owner_of = owners(self.table("compiled"), self.schema)
+            frames = from_matches(self.table("matches"), owner_of, events, recent=self.job.recent)
+            wants = self._write(frames.interests, folder, "interests").count()
+            return {"wants": wants, "flows": self._write(frames.rates, folder, "rates").count()}
 
         outputs = tuple(f"{name}.parquet" for name in _INTEREST)
         self._stage("interest", "match", outputs, work, recent=self.job.recent)
 
     def _plan(self) -> None:
-        """Plan channels."""
+        """Run the stage `plan`."""
         job = self.job
 
-        def work(aside: Path) -> dict[str, Any]:
+        def work(folder: Path) -> dict[str, Any]:
             network = self.network()
             frames = self.frames()
             planned = make_plan(frames, job.method, channels=job.channels, seed=job.seed, network=network)
             write_plan(
                 planned.plan,
-                aside / "plan",
+                folder / "plan",
                 method=planned.method,
                 params={"channels": job.channels, "recent": job.recent, **planned.how},
                 seed=job.seed,
@@ -355,7 +376,7 @@ class PipelineRun:
         )
 
     def _evaluate(self) -> None:
-        """Say what the plan costs."""
+        """Run the stage `evaluate`: compare the plan with the baselines."""
 
         def work(_: Path) -> dict[str, Any]:
             plan, info = read_plan(self.stages.folder / "plan")

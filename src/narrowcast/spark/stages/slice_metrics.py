@@ -1,6 +1,6 @@
-"""What slices of a partitioned match took: measured in workers, and gathered on the driver.
+"""Measurements of the slices of a partitioned match, made in workers and collected on the driver.
 
-This module is imported on use: it needs pyspark.
+Import this module only where pyspark is installed.
 """
 
 from __future__ import annotations
@@ -16,54 +16,56 @@ if TYPE_CHECKING:
 
     from narrowcast.spark.stages.partitioned import PartSlices
 
-#: Events, subscriptions, matches and seconds of a slice.
+#: Numbers of events, subscriptions and matches of a slice, and its seconds.
 Slice = tuple[int, int, int, float]
 
 
 class _BySlice(AccumulatorParam[dict[int, Slice]]):
-    """What each slice took; one that is computed again counts once."""
+    """Accumulates measurements by slice; those of a repeated task replace the earlier ones."""
 
     def zero(self, value: dict[int, Slice]) -> dict[int, Slice]:  # noqa: ARG002
-        """Return that nothing was noted."""
+        """Return an empty collection."""
         return {}
 
     def addInPlace(self, value1: dict[int, Slice], value2: dict[int, Slice]) -> dict[int, Slice]:  # noqa: N802
-        """Take up more slices."""
+        """Merge the second collection into the first."""
         value1.update(value2)
         return value1
 
 
 class SliceMetrics:
-    """Gathers on the driver what slices take.
+    """Collects measurements of the slices of a partitioned match on the driver.
+
+    `slices` has the parts and slices, None until a match is partitioned. `measured` accumulates the
+    measurements of workers.
 
     Parameters
     ----------
     context
-        Where they are worked on.
+        The Spark context of the job to measure.
     """
 
     def __init__(self, context: SparkContext) -> None:
-        #: What goes where; None until something is matched in parts.
         self.slices: PartSlices | None = None
-        self.noted: Accumulator[dict[int, Slice]] = context.accumulator({}, _BySlice())
+        self.measured: Accumulator[dict[int, Slice]] = context.accumulator({}, _BySlice())
 
     def table(self) -> pa.Table:
-        """Return a row for each slice that was worked on so far, in their order.
+        """Return the measurements so far, one row for each slice, ordered by slice.
 
-        Columns are `part`, `slice`, `events`, `subscriptions`, `matches` and `seconds`, which
-        `Work.fitted` takes.
+        Its columns are `part`, `slice`, `events`, `subscriptions`, `matches` and `seconds`, the input of
+        `PartWork.fitted`.
         """
-        noted = self.noted.value if self.slices is not None else {}
+        measured = self.measured.value if self.slices is not None else {}
         parts = np.empty(0, np.int64) if self.slices is None else self.slices.parts
-        number = np.array(sorted(noted), np.int64)
-        rows = [noted[each] for each in number.tolist()]
-        events, held, matches, seconds = zip(*rows, strict=True) if rows else ((),) * 4
+        number = np.array(sorted(measured), np.int64)
+        rows = [measured[each] for each in number.tolist()]
+        events, subscriptions, matches, seconds = zip(*rows, strict=True) if rows else ((),) * 4
         return pa.table(
             {
                 "part": pa.array(parts[number], pa.int32()),
                 "slice": pa.array(number, pa.int32()),
                 "events": pa.array(events, pa.int64()),
-                "subscriptions": pa.array(held, pa.int64()),
+                "subscriptions": pa.array(subscriptions, pa.int64()),
                 "matches": pa.array(matches, pa.int64()),
                 "seconds": pa.array(seconds, pa.float64()),
             }
