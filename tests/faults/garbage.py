@@ -144,7 +144,7 @@ def control(rng: random.Random, epoch: int, records: RecordSubjects, store: str)
         return Sent(place, position(rng, store))
     if kind <= 1:  # garbage, also in the name of who is there
         place = rng.choice([of.ask("s0"), of.ask(name), of.orders, of.control("s1"), of.beats, of.changes,
-                            f"{of.inbox('s2')}.x.1", of.to("s3"), of.everybody])  # fmt: skip
+                            f"{of.inbox('s2')}.x.1", of.to("s3"), of.broadcast])  # fmt: skip
         return Sent(place, _bytes(rng))
     if kind == 2:
         odd = rng.choice([{}, {"type": rng.choice(["hello", "add", "replay", "nothing"])}, [], 5, "x",

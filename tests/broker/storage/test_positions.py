@@ -192,7 +192,7 @@ def test_nobody_is_taken_to_have_read_what_is_stored_meanwhile(nats_url: str) ->
             async def store() -> None:
                 await asyncio.sleep(0.2)
                 await streams.put(subjects.stored(own), b"")
-                await streams.put(subjects.stored(subjects.everybody), b"")
+                await streams.put(subjects.stored(subjects.broadcast), b"")
 
             own, storing = subjects.to("ann"), asyncio.create_task(store())
             streams.following = late  # type: ignore[method-assign]

@@ -128,7 +128,7 @@ class Subscriber:
         """Begin to listen to what is for this subscriber."""
         await self._asking.start()
         of = self._subjects
-        for subject in (of.to(self.name), of.everybody):
+        for subject in (of.to(self.name), of.broadcast):
             self._fixed.append(await self._transport.subscribe(subject, self._hear))
         control = await self._transport.subscribe(of.control(self.name))
         self._fixed.append(control)

@@ -398,7 +398,7 @@ class Node:
             yield of.to(snapshot.names[person]), wire.Frame(snapshot.versions[person], since, *part)
         everybody = np.flatnonzero(sent.method == RouteMethod.BROADCAST)
         for _, part in arrived.parts(np.zeros(len(everybody), np.int64), everybody, most):
-            yield of.everybody, wire.Frame(-1, since, *part)
+            yield of.broadcast, wire.Frame(-1, since, *part)
 
     def _snapshot(self) -> tuple[RoutingSnapshot, Decoder]:
         """Return what holds now; made anew when something has changed."""

@@ -330,7 +330,7 @@ class Positions:
         """Return the subjects under which something may be stored for somebody."""
         of = self._subjects
         channels = [of.channel(*key) for key in self._channels.get(subscriber, {})]
-        return [of.stored(subject) for subject in (of.to(subscriber), of.everybody, *channels)]
+        return [of.stored(subject) for subject in (of.to(subscriber), of.broadcast, *channels)]
 
     async def sweeps(self) -> None:
         """Sweep again and again."""
