@@ -120,7 +120,7 @@ def test_plans_change_while_events_flow(opened: Open, nodes: int, tmp_path: Path
             await setting.end({name: len(found) for name, found in expected.items()})
             assert setting.desk.epoch.number == (21 if nodes == 1 else 20)
             for node in setting.all_nodes:
-                assert node.holding.epoch.number == setting.desk.epoch.number
+                assert node.control.epoch.number == setting.desk.epoch.number
                 assert node.counts.methods["channel"] > 100
         for name, numbers in expected.items():
             check(setting.got[name], numbers, ids)

@@ -34,7 +34,7 @@ async def desk(
     """Run a node with a connection of its own, and return its desk."""
     transport = await NatsTransport.connect(url)
     made = ControlPlane(
-        transport, SubscriptionIndex(None if learns else SCHEMA), prefix=prefix, others=others
+        transport, SubscriptionIndex(None if learns else SCHEMA), prefix=prefix, has_followers=others
     )
     node = Node(transport, made)
     await node.start()
@@ -223,7 +223,7 @@ def test_a_position_that_no_message_holds(nats_url: str, tmp_path: Path, positio
     async def run() -> None:
         prefix = f"place{len(position)}"
         async with broker(nats_url, tmp_path, prefix) as node, connected(nats_url) as one:
-            desk = node.holding
+            desk = node.control
             assert isinstance(desk, ControlPlane)
             assert desk._positions is not None
             ann = await Subscriber(one, "ann", prefix=prefix).start()

@@ -245,7 +245,7 @@ def test_a_node_holds_publishers_to_their_rate(tmp_path: Path) -> None:
             transport,
             ControlPlane(transport, SubscriptionIndex(SCHEMA)),
             pace=PublishRateLimit(5, 10),
-            quarantine=kept,
+            dead_letters=kept,
         )
         await node.start()
         async with Subscriber(transport, "ann") as ann:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.nats
 
 
 def records_of(node: Node) -> RecordSubjects:
-    desk = node.holding
+    desk = node.control
     assert isinstance(desk, ControlPlane)
     assert desk._positions is not None
     return desk._positions.records
@@ -57,7 +57,7 @@ def test_answers_of_the_server_change_nothing(nats_url: str, tmp_path: Path) -> 
                     await asyncio.sleep(0.01)
             assert dict(node.counts.reasons) == {"it is an answer of the NATS server's own": 1}
             assert node.counts.events == 5
-            await node.holding._positions.sweep()  # type: ignore[attr-defined]
+            await node.control._positions.sweep()  # type: ignore[attr-defined]
         async with broker(nats_url, tmp_path, prefix) as node:
             assert records_of(node) == before
             bob = await Subscriber(one, "bob", prefix=prefix).start()
@@ -111,7 +111,7 @@ def test_who_subscribes_again_has_its_channels(nats_url: str, tmp_path: Path) ->
             ann = await Subscriber(one, "ann", prefix=prefix, limit=50).start()
             ids = await ann.subscribe("price > 0")
             async with asyncio.timeout(30):
-                while node.holding.epoch.joined != {"ann", "bob"}:
+                while node.control.epoch.joined != {"ann", "bob"}:
                     await asyncio.sleep(0.01)
             await ann.unsubscribe(*ids)
             await ann.subscribe("price > 0")

@@ -103,9 +103,9 @@ class Setting:
         parts = range(16)
         others = [Follower(self.transport) for _ in range(self.nodes - 1)]
         desks: list[ControlState] = [self.desk, *others]
-        for i, holding in enumerate(desks):
+        for i, control in enumerate(desks):
             mine = [part for part in parts if part % self.nodes == i]
-            node = Node(self.transport, holding, mine=mine, router=self.router)
+            node = Node(self.transport, control, own_partitions=mine, router=self.router)
             await node.start()
             self.all_nodes.append(node)
         self.node = self.all_nodes[0]

@@ -41,7 +41,7 @@ async def broker(
     desk = ControlPlane(transport, SubscriptionIndex(SCHEMA, store=store), prefix=prefix, positions=positions)
     if plan is not None:
         desk.use(plan)
-    node = Node(transport, desk, streams=streams, pace=pace, mine=mine)
+    node = Node(transport, desk, streams=streams, pace=pace, own_partitions=mine)
     await node.start()
     try:
         yield node

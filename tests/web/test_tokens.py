@@ -11,7 +11,7 @@ import httpx
 from narrowcast.broker import ControlPlane, MemoryTransport, Node, SubscriptionIndex
 from narrowcast.broker.security.users import Users
 from narrowcast.web.api import make_api
-from narrowcast.web.server import serving
+from narrowcast.web.server import serve_api
 from narrowcast.web.tokens import TokenAccess
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ async def started(people: People) -> AsyncIterator[httpx.AsyncClient]:
     node = Node(transport, ControlPlane(transport, SubscriptionIndex()))
     await node.start()
     api = make_api(node, transport, TokenAccess(lambda: people.users))
-    async with serving(api, "127.0.0.1:0") as url, httpx.AsyncClient(base_url=url, timeout=20) as client:
+    async with serve_api(api, "127.0.0.1:0") as url, httpx.AsyncClient(base_url=url, timeout=20) as client:
         yield client
     await node.stop()
 

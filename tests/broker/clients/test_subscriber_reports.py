@@ -56,13 +56,13 @@ def test_reports_add_up(opened: Open) -> None:
             for _ in range(2):  # what was told is not told again
                 for subscriber in setting.subscribers.values():
                     await subscriber._account.report()
-            counts, got = setting.node.counts, setting.desk.got
+            counts, got = setting.node.counts, setting.desk.reported
             async with asyncio.timeout(30):
-                while got.arriving.many < counts.direct + counts.shared:
+                while got.arriving.count < counts.direct + counts.shared:
                     await asyncio.sleep(0.01)
             await setting.end({})
-        assert got.arriving.many == counts.direct + counts.shared
-        assert 0 < got.arriving.total < 30 * got.arriving.many
+        assert got.arriving.count == counts.direct + counts.shared
+        assert 0 < got.arriving.total < 30 * got.arriving.count
         assert got.filtered + got.repeated == counts.wasted
         assert got.dropped == 0
 
@@ -82,9 +82,9 @@ def test_a_subscriber_that_ends_says_what_it_dropped() -> None:
                 await publisher.publish({"price": i})
         await lazy.aclose()
         async with asyncio.timeout(30):
-            while not desk.got.dropped:
+            while not desk.reported.dropped:
                 await asyncio.sleep(0.01)
-        assert (desk.got.dropped, desk.got.arriving.many) == (90, 100)
+        assert (desk.reported.dropped, desk.reported.arriving.count) == (90, 100)
         await node.stop()
 
     asyncio.run(run())
@@ -120,7 +120,7 @@ def test_a_report_of_another_shape_is_refused() -> None:
         desk = ControlPlane(MemoryTransport(), SubscriptionIndex())
         with pytest.raises(InputError, match=f"has 2 classes of seconds, not {len(SECONDS) + 1}"):
             await desk.ask(wire.SubscriberReport("ann", [1, 2], 0.5, 0, 0, 0))
-        assert desk.got.arriving.many == 0
+        assert desk.reported.arriving.count == 0
 
     asyncio.run(run())
 

@@ -129,7 +129,7 @@ def test_a_plan_that_too_few_listen_to_is_given_up(tmp_path: Path) -> None:
             await desk.rollout(routes, overlap=0.05, least=0.6)
         assert desk.epoch.number == 0
         said = [wire.decode_answer(message.payload) for message in await control.take(5)]
-        assert said == [wire.PreparePlan(1, [0]), desk.standing("ann")]
+        assert said == [wire.PreparePlan(1, [0]), desk.state_of("ann")]
         assert (await desk.rollout(routes, overlap=0.05), desk.epoch.number) == (0, 2)
         with pytest.raises(InputError, match="least is 2"):
             await desk.rollout(routes, least=2)
@@ -218,11 +218,11 @@ async def two_nodes(
     of = wire.Subjects(prefix)
     one, two = [await NatsTransport.connect(url) for _ in range(2)]
     async with broker(url, folder, prefix, mine=list(range(8))) as first:
-        desk = first.holding
+        desk = first.control
         assert isinstance(desk, ControlPlane)
         streams = EventStreams(two, of, most=64 << 20)
         second = Node(
-            two, Follower(two, prefix=prefix, stored=True), streams=streams, mine=list(range(8, 16))
+            two, Follower(two, prefix=prefix, stored=True), streams=streams, own_partitions=list(range(8, 16))
         )
         await second.start()
         try:
@@ -258,7 +258,7 @@ def test_a_node_that_stores_late_while_a_plan_is_taken_up(
             await publisher.publish({"price": 1})
             assert [e.data["price"] for e in await read(ann, 1)] == [1]
             desk._others._patience = 0.3
-            storing = second.storing
+            storing = second.stored_egress
             assert storing is not None
             store, routed = storing._publish, asyncio.Event()
 
@@ -305,7 +305,7 @@ def test_a_node_that_is_gone_holds_no_plan_up(
             folder = write_plan_of(tmp_path / "a", filters, "hash", 1, 1)
             await desk.rollout_from(folder, overlap=0.1)
             assert "count as dead" not in caplog.text
-            await second.holding.stop()  # and nobody knows yet
+            await second.control.stop()  # and nobody knows yet
             begun = time.monotonic()
             await desk.rollout_from(folder, overlap=0.1)
             assert time.monotonic() - begun >= 1.5
@@ -335,6 +335,6 @@ def test_a_node_that_missed_a_plan_is_not_waited_for_without_end(nats_url: str, 
             begun = time.monotonic()
             await desk.rollout_from(write_plan_of(tmp_path / "a", filters, "hash", 1, 1), overlap=0.1)
             assert time.monotonic() - begun < 30
-            assert second.holding.epoch.number == 1
+            assert second.control.epoch.number == 1
 
     asyncio.run(run())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import narrowcast as nc
 from narrowcast.broker import ControlPlane, MemoryTransport, SubscriptionIndex, wire
-from narrowcast.broker.control.subscriber_placement import LEAST, RECENT, RecentEvents, worthwhile
+from narrowcast.broker.control.subscriber_placement import LEAST, RECENT, RecentEvents, should_join
 from narrowcast.errors import ParameterError
 from narrowcast.model.matches import Matches
 from support.broker import SCHEMA, Setting, plan_of, some_events, wanted, write_plan_of
@@ -48,7 +48,7 @@ def test_it_is_worthwhile_when_it_costs_less(
             joined += send + 1 + members
         elif wants:
             joined += send + 1  # directly all the same
-    found = worthwhile(
+    found = should_join(
         np.array([c for c, _ in pairs], bool),
         np.array([w for _, w in pairs], bool),
         members,
@@ -93,7 +93,7 @@ def test_batches_of_any_size_are_the_same_events(batches: list[list[tuple[int, i
         last = all_of_them[-16:]
         wanted = np.array([price < 5 for price, _ in last], bool)
         carried = [np.array([each == channel for _, each in last], bool) for channel in (0, 1)]
-        some = [c for c in (0, 1) if carried[c].any() and worthwhile(carried[c], wanted, 1, spreads=True)]
+        some = [c for c in (0, 1) if carried[c].any() and should_join(carried[c], wanted, 1, spreads=True)]
         expected = some if np.count_nonzero(wanted) >= LEAST else []
         assert recent.channels(wants, np.array([1, 1]), spreads=True) == expected
 
@@ -120,7 +120,7 @@ def test_somebody_new_joins_those_who_want_the_same(opened: Open, nodes: int, tm
             placed = setting.desk.epoch.placed
             assert (len(placed["like"]), placed.get("unlike", [])) == (1, [])
             for node in setting.all_nodes:
-                assert node.holding.epoch.placed == placed
+                assert node.control.epoch.placed == placed
         assert {event.subject.split(".")[2] for event in setting.got["like"]} == {"channel"}
         assert {event.subject.split(".")[2] for event in setting.got["unlike"]} == {"to"}
         for name, numbers in second.items():
@@ -170,7 +170,7 @@ def test_who_has_very_many_filters_is_sent_to_directly(many: int) -> None:
         desk.use(plan_of({"ann": ["price > 0"], "bob": ["price > 0"]}, "hash", 1, 1))
         await desk.start()
         events = nc.EventBatch.from_rows([{"price": 5}] * 50, SCHEMA)
-        desk.recent.add(events, Matches.from_pairs(np.arange(50), np.zeros(50, np.int64), 50))
+        desk.recent_events.add(events, Matches.from_pairs(np.arange(50), np.zeros(50, np.int64), 50))
         await desk.ask(wire.AddFilters("cid", [f"price > 0 AND price < {10 + i}" for i in range(many)]))
         assert desk.epoch.channels("cid") == ([0] if many == 3 else [])
         await desk.stop()

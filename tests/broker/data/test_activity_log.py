@@ -79,7 +79,7 @@ def test_a_share(tmp_path: Path) -> None:
             record=record,
         )
         await node.deliver(arrived(0, [b'{"price": %d}' % i for i in range(1000)]))
-        record.write(node.holding.interests)
+        record.write(node.control.interests)
         found: list[float] = read_table(tmp_path / str(seed) / "events")["price"].to_pylist()
         return found
 

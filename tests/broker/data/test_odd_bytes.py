@@ -70,9 +70,9 @@ def working(node: Node) -> bool:
 
 def positions_of(node: Node) -> Positions:
     """Return what a node knows of subscribers."""
-    assert isinstance(node.holding, ControlPlane)
-    assert node.holding._positions is not None
-    return node.holding._positions
+    assert isinstance(node.control, ControlPlane)
+    assert node.control._positions is not None
+    return node.control._positions
 
 
 async def heard(url: str, *messages: bytes) -> list[Message]:
@@ -161,7 +161,7 @@ NOWHERE = b"..x", b".*", b".>", b".\x0bx", b".", b"." + b"x" * 2100
 async def forgetful(url: str, prefix: str) -> AsyncIterator[Node]:
     """Run a node that stores nothing, with a connection of its own."""
     async with connected(url) as one:
-        node = Node(one, ControlPlane(one, SubscriptionIndex(SCHEMA), prefix=prefix, others=True))
+        node = Node(one, ControlPlane(one, SubscriptionIndex(SCHEMA), prefix=prefix, has_followers=True))
         await node.start()
         try:
             yield node
@@ -212,7 +212,7 @@ def test_publishers_that_cannot_be_told_that_there_is_no_room(nats_url: str) -> 
     async def run() -> None:
         async with connected(nats_url) as one:
             refusing = RefusalResponder(one, wire.Subjects("full"))
-            await refusing.say("no space left on device")
+            await refusing.set_reason("no space left on device")
             await write(
                 nats_url, *(message(b"full.in", b"{}", b"full.answer.eve" + each) for each in NOWHERE)
             )
@@ -222,7 +222,7 @@ def test_publishers_that_cannot_be_told_that_there_is_no_room(nats_url: str) -> 
                 said = wire.decode_answer((await anext(answers)).payload)
             assert isinstance(said, wire.Refusal)
             assert "no space left on device" in said.reason
-            await refusing.say("")
+            await refusing.set_reason("")
 
     asyncio.run(run())
 
@@ -261,7 +261,7 @@ def test_changes_that_another_node_cannot_take_up(nats_url: str, monkeypatch: py
             async with forgetful(nats_url, "follow") as first:
                 other = Follower(one, prefix="follow")
                 tasks = await other.start()
-                assert isinstance(first.holding, ControlPlane)
+                assert isinstance(first.control, ControlPlane)
 
                 async def forge(row: wire.SubscriptionRow) -> None:
                     change = wire.ControlChange(number=other._number + 1, added=[row])
@@ -271,18 +271,18 @@ def test_changes_that_another_node_cannot_take_up(nats_url: str, monkeypatch: py
                 for reply in (b"", b"follow..x"):
                     await write(nats_url, message(b"follow.changes", known, reply))
                 await forge(wire.SubscriptionRow(2**63, "eve", "price > 1"))
-                await first.holding.ask(wire.AddFilters("ann", ["price > 1"]))
+                await first.control.ask(wire.AddFilters("ann", ["price > 1"]))
                 async with asyncio.timeout(PATIENCE):
-                    while other.interests.rows(-1, 9) != first.holding.interests.rows(-1, 9):
+                    while other.interests.rows(-1, 9) != first.control.interests.rows(-1, 9):
                         await asyncio.sleep(0.01)
             monkeypatch.setattr(other._asking, "ask", partial(other._asking.ask, patience=0.2))
             await forge(wire.SubscriptionRow(99, "eve", "fresh > 1"))
             await asyncio.sleep(0.5)  # nobody answers
             async with forgetful(nats_url, "follow") as first:
-                assert isinstance(first.holding, ControlPlane)
-                await first.holding.ask(wire.AddFilters("bob", ["price > 2"]))
+                assert isinstance(first.control, ControlPlane)
+                await first.control.ask(wire.AddFilters("bob", ["price > 2"]))
                 async with asyncio.timeout(PATIENCE):
-                    while other.interests.rows(-1, 9) != first.holding.interests.rows(-1, 9):
+                    while other.interests.rows(-1, 9) != first.control.interests.rows(-1, 9):
                         await asyncio.sleep(0.01)
                 assert not any(task.done() for task in tasks)
             await other.stop()

@@ -102,7 +102,7 @@ def test_a_node_keeps_what_it_cannot_use(tmp_path: Path, caplog: pytest.LogCaptu
     async def run() -> None:
         transport, kept = MemoryTransport(), DeadLetters(tmp_path / "letters.db")
         node = Node(
-            transport, ControlPlane(transport, SubscriptionIndex(SCHEMA)), quarantine=kept, largest=100
+            transport, ControlPlane(transport, SubscriptionIndex(SCHEMA)), dead_letters=kept, largest=100
         )
         await node.start()
         async with Subscriber(transport, "ann") as ann, Publisher(transport, "p") as publisher:
@@ -131,7 +131,7 @@ def test_a_node_keeps_what_it_cannot_use(tmp_path: Path, caplog: pytest.LogCaptu
         await node.stop()
 
     asyncio.run(asyncio.wait_for(run(), 60))
-    assert "1 events are left out and not kept" in caplog.text
+    assert "1 dead letters could not be stored" in caplog.text
 
 
 def test_whose_they_are_is_told_by_where_they_came_in() -> None:
@@ -141,7 +141,7 @@ def test_whose_they_are_is_told_by_where_they_came_in() -> None:
         transport = MemoryTransport()
         kept = DeadLetters(":memory:")
         desk = ControlPlane(transport, SubscriptionIndex(SCHEMA))
-        node = Node(transport, desk, quarantine=kept)
+        node = Node(transport, desk, dead_letters=kept)
         await node.start()
         async with Subscriber(transport, "ann") as ann:
             await ann.subscribe("price >= 0")

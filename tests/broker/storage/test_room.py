@@ -44,7 +44,7 @@ def test_a_full_store_refuses_publishers_and_goes_on_when_it_is_read(
                 sent: list[int] = []
                 refused = True
                 async with asyncio.timeout(PATIENCE):
-                    while not (node.storing and node.storing.trouble):  # else it is only slow
+                    while not (node.stored_egress and node.stored_egress.trouble):  # else it is only slow
                         with pytest.raises(
                             TransportError, match=r"1 events of 'p' .* maximum bytes exceeded"
                         ):
@@ -52,11 +52,11 @@ def test_a_full_store_refuses_publishers_and_goes_on_when_it_is_read(
                         await asyncio.sleep(0.05)
                     taken = len(sent)
                     for _ in range(2):  # it is said once who holds it back
-                        await node.holding._positions.sweep()  # type: ignore[attr-defined]
+                        await node.control._positions.sweep()  # type: ignore[attr-defined]
                     assert caplog.text.count("that are behind, most for 'ann'; once") == 1
                     reading = asyncio.create_task(read(ann, taken))
                     while not reading.done():  # the last of it find room when the first are forgotten
-                        await node.holding._positions.sweep()  # type: ignore[attr-defined]
+                        await node.control._positions.sweep()  # type: ignore[attr-defined]
                         await asyncio.sleep(0.1)
                     got = [event.data["price"] for event in await reading]
                     while refused:  # until what was read is forgotten
@@ -65,7 +65,7 @@ def test_a_full_store_refuses_publishers_and_goes_on_when_it_is_read(
                             await publisher.flush()
                             refused = False
                         except TransportError:
-                            await node.holding._positions.sweep()  # type: ignore[attr-defined]
+                            await node.control._positions.sweep()  # type: ignore[attr-defined]
                             await asyncio.sleep(0.05)
                             await ann.take(0)
                 got += [event.data["price"] for event in await read(ann, 1)]
@@ -114,7 +114,7 @@ def test_who_wants_nothing_of_it_holds_nothing_back(
 def test_who_subscribes_while_the_last_filter_goes_has_a_place(nats_url: str, tmp_path: Path) -> None:
     async def run() -> None:
         async with broker(nats_url, tmp_path, "goes") as node:
-            desk = node.holding
+            desk = node.control
             assert isinstance(desk, ControlPlane)
             for _ in range(20):
                 first = (await desk.ask(wire.AddFilters("ann", ["price > 1"]))).added

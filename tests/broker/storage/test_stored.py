@@ -17,7 +17,7 @@ from narrowcast.broker.nats_transport import NatsTransport
 from narrowcast.broker.server.nats_server import NatsServer
 from narrowcast.errors import PaceError, TransportError
 from narrowcast.web.api import make_api
-from narrowcast.web.server import serving
+from narrowcast.web.server import serve_api
 from support.broker import PATIENCE, plan_of, some_events, some_filters, wanted
 from support.stored import broker, read
 
@@ -56,7 +56,7 @@ def test_a_subscriber_that_was_away_gets_what_it_missed(nats_url: str, tmp_path:
             for name, each in living.items():
                 await each.subscribe(*filters[name])
             async with asyncio.timeout(PATIENCE):
-                while channels and len(node.holding.epoch.joined) < len(filters):
+                while channels and len(node.control.epoch.joined) < len(filters):
                     await asyncio.sleep(0.01)
             await send(nats_url, prefix, events[:200])
             got: dict[str, list[Any]] = {}
@@ -193,7 +193,7 @@ def test_plans_change_and_nobody_misses_anything(nats_url: str, tmp_path: Path) 
 
             reading = [asyncio.create_task(collect(name)) for name in filters]
             sending = asyncio.create_task(send(nats_url, prefix, events, 0.001))
-            desk = node.holding
+            desk = node.control
             assert isinstance(desk, ControlPlane)
             for seed in range(5):
                 await desk.rollout(plan_of(filters, "hash", 3, seed), overlap=5)
@@ -320,7 +320,7 @@ def test_who_reads_anew_over_http_ends_the_stream_before(
             node = await stack.enter_async_context(broker(nats_url, tmp_path, "anew"))
             transport = await NatsTransport.connect(nats_url)
             stack.push_async_callback(transport.aclose)
-            url = await stack.enter_async_context(serving(make_api(node, transport), "127.0.0.1:0"))
+            url = await stack.enter_async_context(serve_api(make_api(node, transport), "127.0.0.1:0"))
             client = await stack.enter_async_context(httpx.AsyncClient(base_url=url))
             wish = {"subscriber": "ann", "filter": "price >= 0"}
             assert (await client.post("/subscriptions", json=wish)).status_code == 201

@@ -51,7 +51,7 @@ class SubscriberReporter:
         got = self.got
         now, arriving = (got.filtered, got.repeated, got.dropped), got.arriving
         more = [after - before for before, after in zip(self._told, now, strict=True)]
-        if not always and not arriving.many and not any(more):
+        if not always and not arriving.count and not any(more):
             return False
         self._told, got.arriving = now, LatencyHistogram()
         said = wire.SubscriberReport(self._name, arriving.classes, arriving.total, *more)
