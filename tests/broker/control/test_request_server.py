@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from narrowcast.broker import MemoryTransport, wire
-from narrowcast.broker.control.request_server import _EACH, RequestServer, _Waiting
+from narrowcast.broker.control.request_server import _EACH, RequestServer, _RequestQueue
 from narrowcast.broker.transport import Message
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ NC = wire.Subjects("nc")
 @given(st.lists(st.lists(st.sampled_from("abc"), max_size=5), max_size=30))
 def test_each_has_its_turn_and_its_order(rounds: list[list[str]]) -> None:
     """Against a plain list: nobody waits for more than one of each other who was there before."""
-    waiting, asked = _Waiting(), 0
+    waiting, asked = _RequestQueue(), 0
     left: list[Message] = []
     for some in rounds:
         fresh = [Message(who, b"%d" % (asked + i)) for i, who in enumerate(some)]

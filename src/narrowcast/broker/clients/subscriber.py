@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from narrowcast.broker import wire
-from narrowcast.broker.background_tasks import ended
+from narrowcast.broker.background_tasks import cancel_tasks
 from narrowcast.broker.clients.deduplication import Deduplicator
 from narrowcast.broker.clients.event import Event
 from narrowcast.broker.clients.frames import frame_of, picked
@@ -151,7 +151,7 @@ class Subscriber:
             self._seen.fresh(publisher, numbers)
         if self._reading is not None:
             self._reading.end()
-            await ended(self._keeping)
+            await cancel_tasks(self._keeping)
             self._flush()  # what came of the old one
         self._reading = StoredReader(
             self._transport,
@@ -465,7 +465,7 @@ class Subscriber:
         """
         if self._closed:
             return
-        await ended(self._keeping, self._telling)
+        await cancel_tasks(self._keeping, self._telling)
         if self._reading is not None:
             if processed:
                 self._reading.processed()
@@ -478,7 +478,7 @@ class Subscriber:
                 await self._asking.send(self._subjects.ask(self.name), bye)
         for inbox in [*self._fixed, *self._channels.values()]:
             await inbox.aclose()
-        await ended(self._watching)
+        await cancel_tasks(self._watching)
         if self._obeying is not None:
             await self._obeying
         self._channels.clear()
