@@ -13,6 +13,7 @@ from narrowcast.broker import ControlPlane, Follower, Node, Publisher, Subscribe
 from narrowcast.broker.nats_transport import NatsTransport
 from narrowcast.errors import InputError
 from support.broker import PATIENCE, SCHEMA, plan_of
+from support.errors import refused
 from support.stored import broker, connected, read
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def test_more_filters_than_a_subscriber_can_be_told_of(nats_url: str) -> None:
             ann = await Subscriber(one, "ann", prefix="large").start()
             for i in range(4):
                 await ann.subscribe(*long_filters(300, 300 * i))
-            with pytest.raises(InputError, match="786,432 are the most that a subscriber may have"):
+            with refused(InputError, "786,432"):
                 await ann.subscribe(*long_filters(300, 1200))
             assert len(ann.filters) == 1200
             bob = await Subscriber(one, "bob", prefix="large").start()
@@ -71,7 +72,7 @@ def test_as_many_and_as_long_attributes_as_there_may_be(nats_url: str) -> None:
             bob = await Subscriber(one, "bob", prefix="named").start()
             await bob.subscribe("price > 0 AND name <> 'x'")
             ann = await Subscriber(one, "ann", prefix="named").start()
-            with pytest.raises(InputError, match="has a name of 3,000 bytes; the most is 256"):
+            with refused(InputError, "3,000", 256):
                 await ann.subscribe(f"{'a' * 3000} > 0")
             names = [f"{i:03d}".rjust(256, "a") for i in range(498)]
             ids = await ann.subscribe(*(f"{name} > TIMESTAMP '2020-01-01 00:00:00'" for name in names))
@@ -79,7 +80,7 @@ def test_as_many_and_as_long_attributes_as_there_may_be(nats_url: str) -> None:
             assert (len(first.interests.schema), len(first.interests.of("ann"))) == (500, 0)
             for i in range(6):
                 await ann.subscribe(*long_filters(200, 200 * i))
-            with pytest.raises(InputError, match="786,432 are the most that a subscriber may have"):
+            with refused(InputError, "786,432"):
                 await ann.subscribe(*long_filters(200, 1200))
             assert len(ann.filters) == 1200
             assert await bob.subscribe("price > 1")
@@ -100,7 +101,7 @@ def test_a_table_with_more_than_a_subscriber_can_be_told_of(
             bob = await Subscriber(one, "bob", prefix="table").start()
             texts = long_filters(3000)
             assert first.interests.load(["ann"] * 3000, texts) == []
-            with pytest.raises(InputError, match="what holds does not fit a message: payload of 1,"):
+            with refused(InputError, "payload of 1,"):
                 await Subscriber(one, "ann", prefix="table").start()
             ids = await bob.subscribe("price > 1")
             await first.rollout(plan_of({"ann": texts[:3], "bob": ["price > 1"]}, "hash", 2, 1), overlap=0.2)
@@ -163,7 +164,8 @@ def test_long_names_of_publishers_and_the_events_of_others(
             assert [e.data["price"] for e in await read(bob, 2)] == [1, 3]
             assert (node.counts.bad, node.counts.unsent) == (250, 0)
             [why] = node.counts.reasons
-            assert why == "publisher has a name of 2,903 bytes; the most is 512: shorten it"
+            assert "2,903" in why
+            assert "512" in why
             await desk.aclose()
             await bob.aclose()
 

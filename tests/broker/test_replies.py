@@ -55,7 +55,7 @@ def test_answers_of_the_server_change_nothing(nats_url: str, tmp_path: Path) -> 
             async with asyncio.timeout(30):
                 while not node.counts.bad:
                     await asyncio.sleep(0.01)
-            assert dict(node.counts.reasons) == {"it is an answer of the NATS server's own": 1}
+            assert list(node.counts.reasons.values()) == [1]
             assert node.counts.events == 5
             await node.control._positions.sweep()  # type: ignore[attr-defined]
         async with broker(nats_url, tmp_path, prefix) as node:

@@ -15,6 +15,7 @@ from narrowcast.broker.memory_transport import MemoryTransport
 from narrowcast.broker.nats_transport import NatsTransport
 from narrowcast.broker.transport import Message, Transport, check_subject
 from narrowcast.errors import ParameterError, TransportError
+from support.errors import refused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -124,9 +125,9 @@ def test_closing_ends_readers(opened: Open) -> None:
             await transport.aclose()
             await transport.aclose()
             assert await waiting == [Message("news", b"x")]
-            with pytest.raises(TransportError, match="the transport is closed; open a new one"):
+            with refused(TransportError):
                 await transport.publish("news", b"y")
-            with pytest.raises(TransportError, match="closed"):
+            with refused(TransportError):
                 await transport.subscribe("news")
 
     asyncio.run(run())
@@ -136,10 +137,10 @@ def test_bad_subjects(opened: Open) -> None:
     async def run() -> None:
         async with opened() as transport:
             for subject in ("", "a..b", ".a", "a b", "a\n", "a.*", ">"):
-                with pytest.raises(ParameterError, match="subject"):
+                with refused(ParameterError, parameter="subject"):
                     await transport.publish(subject, b"")
             for pattern in ("", "a.>.b", "a.", "a\tb"):
-                with pytest.raises(ParameterError, match="subject"):
+                with refused(ParameterError, parameter="subject"):
                     await transport.subscribe(pattern)
 
     asyncio.run(run())
@@ -147,7 +148,7 @@ def test_bad_subjects(opened: Open) -> None:
 
 def test_a_wildcard_is_a_whole_word() -> None:
     check_subject("a*b.c>d")
-    with pytest.raises(ParameterError, match=r"subject 'a\.\*' has a wildcard; publish to one subject"):
+    with refused(ParameterError, "'a.*'", parameter="subject", value="a.*"):
         check_subject("a.*")
 
 
@@ -205,14 +206,14 @@ def test_a_slow_reader_holds_nobody_up(opened: Open) -> None:
 
 
 def test_memory_needs_room() -> None:
-    with pytest.raises(ParameterError, match="limit is 0; let at least 1 message wait"):
+    with refused(ParameterError, 0, 1, parameter="limit", value=0):
         MemoryTransport(limit=0)
 
 
 def test_a_nats_server_that_is_not_there() -> None:
-    with pytest.raises(TransportError, match=r"no NATS server answers at nats://127\.0\.0\.1:1 within 0.3 s"):
+    with refused(TransportError, "nats://127.0.0.1:1", 0.3, parameter="servers"):
         asyncio.run(NatsTransport.connect("nats://127.0.0.1:1", patience=0.3))
-    with pytest.raises(ParameterError, match="servers is ' , '; name one, as nats://host:4222"):
+    with refused(ParameterError, "' , '", "nats://host:4222"):
         asyncio.run(NatsTransport.connect(" , "))
 
 
@@ -221,7 +222,7 @@ def test_what_a_server_does_not_take(nats_url: str) -> None:
     async def run() -> None:
         transport = await NatsTransport.connect(nats_url)
         try:
-            with pytest.raises(ParameterError, match=r"payload of 1,048,577 bytes exceeds .* of 1,048,576"):
+            with refused(ParameterError, "1,048,577", "1,048,576"):
                 await transport.publish("news", bytes((1 << 20) + 1))
         finally:
             await transport.aclose()

@@ -17,6 +17,7 @@ from narrowcast.broker.storage.dead_letters import DeadLetters
 from narrowcast.errors import ParameterError, TransportError
 from narrowcast.web.api import make_api
 from narrowcast.web.server import parse_address, serve_api
+from support.errors import refused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -114,7 +115,7 @@ def test_refusals() -> None:
             bad = await ask(
                 client, "POST", "/subscriptions", 422, json={"subscriber": "ann", "filter": "price >"}
             )
-            assert bad["detail"].startswith("filter 'price >' cannot be used: does not parse")
+            assert "'price >'" in bad["detail"]
             assert len(node.control.interests) == 0
             for body in ({}, {"subscriber": "", "filter": "a > 1"}, {"subscriber": "ann", "filter": 7}, [1]):
                 await ask(client, "POST", "/subscriptions", 422, json=body)
@@ -155,14 +156,14 @@ def test_explain_and_rollout(tmp_path: Path) -> None:
 
 def test_places() -> None:
     for text in ("8080", "host", "host:", ":80", "host:99999", "host:x"):
-        with pytest.raises(ParameterError, match="no place to listen at; give HOST:PORT"):
+        with refused(ParameterError, text, parameter="http", value=text):
             parse_address(text)
 
     async def run() -> None:
         transport = MemoryTransport()
         api = make_api(Node(transport, ControlPlane(transport, SubscriptionIndex())), transport)
         async with serve_api(api, "127.0.0.1:0") as url:
-            with pytest.raises(TransportError, match=r"cannot listen at 127\.0\.0\.1:"):
+            with refused(TransportError, "127.0.0.1:", parameter="http"):
                 async with serve_api(api, url.removeprefix("http://")):
                     pass
 

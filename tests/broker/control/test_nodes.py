@@ -25,9 +25,10 @@ from narrowcast.broker import (
 )
 from narrowcast.broker.nats_transport import NatsTransport
 from narrowcast.broker.storage.streams import EventStreams
-from narrowcast.errors import InputError, PlanError
+from narrowcast.errors import ParameterError, PlanError
 from narrowcast.routing.plan_routes import read_routes
 from support.broker import SCHEMA, some_filters, write_plan_of
+from support.errors import refused
 from support.stored import broker, read
 
 if TYPE_CHECKING:
@@ -125,13 +126,13 @@ def test_a_plan_that_too_few_listen_to_is_given_up(tmp_path: Path) -> None:
         from support.broker import plan_of
 
         routes = plan_of(filters, "broadcast", 1, 0)
-        with pytest.raises(PlanError, match="2 of 2 subscribers do not listen to the new plan"):
+        with refused(PlanError, "2 of 2"):
             await desk.rollout(routes, overlap=0.05, least=0.6)
         assert desk.epoch.number == 0
         said = [wire.decode_answer(message.payload) for message in await control.take(5)]
         assert said == [wire.PreparePlan(1, [0]), desk.state_of("ann")]
         assert (await desk.rollout(routes, overlap=0.05), desk.epoch.number) == (0, 2)
-        with pytest.raises(InputError, match="least is 2"):
+        with refused(ParameterError, parameter="least", value=2):
             await desk.rollout(routes, least=2)
         await desk.stop()
 
@@ -309,7 +310,7 @@ def test_a_node_that_is_gone_holds_no_plan_up(
             begun = time.monotonic()
             await desk.rollout_from(folder, overlap=0.1)
             assert time.monotonic() - begun >= 1.5
-            assert caplog.text.count("nodes that do not answer within 1.5 s count as dead") == 1
+            assert caplog.text.count("within 1.5 s count as dead") == 1
             await desk.rollout_from(folder, overlap=0.1)  # by now it does
             assert caplog.text.count("count as dead") == 1
 

@@ -17,6 +17,7 @@ from narrowcast.broker.control.subscriber_placement import LEAST, RECENT, Recent
 from narrowcast.errors import ParameterError
 from narrowcast.model.matches import Matches
 from support.broker import SCHEMA, Setting, plan_of, some_events, wanted, write_plan_of
+from support.errors import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +78,7 @@ def test_the_last_events_count() -> None:
     add(1, 1)
     recent.clear()
     assert recent.channels(wants, members, spreads=True) == []
-    with pytest.raises(ParameterError, match="events is 0"):
+    with refused(ParameterError, 0, 1, parameter="events", value=0):
         RecentEvents(0)
 
 

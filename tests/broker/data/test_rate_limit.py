@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from narrowcast.broker.data.rate_limit import PublishRateLimit
 from narrowcast.errors import ParameterError
+from support.errors import refused
 
 asked = st.lists(st.tuples(st.sampled_from("pqr"), st.integers(0, 12), st.floats(0, 3)), max_size=25)
 
@@ -75,10 +75,10 @@ def test_a_clock_that_goes_back_gives_nothing() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(ParameterError, match="rate is 0; give events a second, above 0"):
+    with refused(ParameterError, parameter="rate", value=0):
         PublishRateLimit(0)
-    with pytest.raises(ParameterError, match="burst is 0 and most 65536; give at least 1 of each"):
+    with refused(ParameterError, parameter="burst", value=0):
         PublishRateLimit(1, burst=0)
-    assert PublishRateLimit(1000).reason("p") == (
-        "publisher 'p' sends more than 1,000 events a second; slow down, or raise serve --limit rate="
-    )
+    reason = PublishRateLimit(1000).reason("p")
+    assert "'p'" in reason
+    assert "1,000" in reason
