@@ -275,7 +275,7 @@ def test_changes_that_another_node_cannot_take_up(nats_url: str, monkeypatch: py
                 async with asyncio.timeout(PATIENCE):
                     while other.interests.rows(-1, 9) != first.control.interests.rows(-1, 9):
                         await asyncio.sleep(0.01)
-            monkeypatch.setattr(other._asking, "ask", partial(other._asking.ask, patience=0.2))
+            monkeypatch.setattr(other._requests, "ask", partial(other._requests.ask, patience=0.2))
             await forge(wire.SubscriptionRow(99, "eve", "fresh > 1"))
             await asyncio.sleep(0.5)  # nobody answers
             async with forgetful(nats_url, "follow") as first:
