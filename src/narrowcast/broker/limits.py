@@ -191,29 +191,29 @@ class BrokerLimits:
                 limit=f"at most {self.text:,}",
             )
 
-    def check_subscribers(self, subscriber: str, there: int) -> None:
+    def check_subscribers(self, subscriber: str, current: int) -> None:
         """Refuse a new subscriber when the broker already has the maximum number of subscribers."""
-        if self.subscribers is not None and there >= self.subscribers:
+        if self.subscribers is not None and current >= self.subscribers:
             raise InputError(
-                f"subscriber {subscriber!r:.60} is new and there are {there:,} subscribers: must be at most "
+                f"subscriber {subscriber!r:.60} is new and there are {current:,} subscribers: must be at most "
                 f"{self.subscribers:,}; remove the subscriptions of another one, or raise the limit "
                 "`subscribers`",
                 parameter="subscribers",
-                value=there + 1,
+                value=current + 1,
                 limit=f"at most {self.subscribers:,}",
             )
 
-    def check_attributes(self, there: int, fresh: Iterable[str]) -> None:
+    def check_attributes(self, current: int, new: Iterable[str]) -> None:
         """Refuse filters that name too many new attributes, or one with a name above 256 bytes.
 
         Parameters
         ----------
-        there
+        current
             Attributes that filters name already.
-        fresh
+        new
             Names of the new attributes.
         """
-        names = list(fresh)
+        names = list(new)
         for name in names:
             if (size := len(name.encode())) > LONGEST_ATTRIBUTE:
                 raise InputError(
@@ -223,13 +223,13 @@ class BrokerLimits:
                     value=name,
                     limit=f"at most {LONGEST_ATTRIBUTE} bytes",
                 )
-        if there + len(names) > self.attributes:
+        if current + len(names) > self.attributes:
             raise InputError(
-                f"filters name {there:,} attributes and {names[0]!r:.60} is new: must be at most "
+                f"filters name {current:,} attributes and {names[0]!r:.60} is new: must be at most "
                 f"{self.attributes:,}; use known attributes, start the broker with a schema, or raise the "
                 "limit `attributes`",
                 parameter="attributes",
-                value=there + len(names),
+                value=current + len(names),
                 limit=f"at most {self.attributes:,}",
             )
 

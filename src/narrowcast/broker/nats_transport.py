@@ -463,7 +463,7 @@ class NatsSubscription(MessageQueue):
 
 
 def _is_not_eof(record: logging.LogRecord) -> bool:
-    """Filter out a harmless warning that asyncio logs for every TLS stream of nats-py."""
+    """Return False for a harmless warning that asyncio logs for every TLS stream of nats-py."""
     return "eof_received() has no effect" not in record.getMessage()
 
 

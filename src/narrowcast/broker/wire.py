@@ -339,7 +339,7 @@ class ControlChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeJoin(msgspec.Struct, tag="join", frozen=True):
-    """Request of another node for the control state; `after` continues behind a subscription id."""
+    """Request of another node for the control state, with subscriptions of ids above `after`."""
 
     node: str
     after: int = -1
@@ -450,7 +450,7 @@ class Subjects:
 
     @property
     def plain(self) -> str:
-        """Subject for plain events without a publisher's name, from clients other than ours."""
+        """Subject where any NATS client may publish single events, without a publisher's name."""
         return f"{self.prefix}.in"
 
     def ask(self, subscriber: str) -> str:
@@ -483,7 +483,7 @@ class Subjects:
         return f"{self.prefix}.out.all"
 
     def channel(self, epoch: int, number: int) -> str:
-        """Return the subject of a channel; each epoch has its own."""
+        """Return the subject of a channel; plans with different epochs never share a subject."""
         return f"{self.prefix}.out.channel.{epoch}.{number}"
 
     def to(self, subscriber: str) -> str:

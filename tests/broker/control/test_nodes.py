@@ -326,13 +326,13 @@ def test_a_node_that_missed_a_plan_is_not_waited_for_without_end(nats_url: str, 
         async with two_nodes(nats_url, tmp_path, "missed") as (desk, second, _):
             gathering = desk._others
             gathering._patience = 0.3
-            tell = gathering.tell
+            send = gathering.send
 
             async def lost(change: wire.ControlChange) -> None:
                 if change.used is None:
-                    await tell(change)
+                    await send(change)
 
-            gathering.tell = lost  # type: ignore[method-assign]
+            gathering.send = lost  # type: ignore[method-assign]
             begun = time.monotonic()
             await desk.rollout_from(write_plan_of(tmp_path / "a", filters, "hash", 1, 1), overlap=0.1)
             assert time.monotonic() - begun < 30

@@ -368,10 +368,10 @@ class ControlPlane:
         """
         self._number += 1
         try:
-            await self._others.tell(wire.ControlChange(number=self._number, **changed))
+            await self._others.send(wire.ControlChange(number=self._number, **changed))
         except ParameterError:  # it does not fit a message: nodes that miss it request the whole state
             self._number += 1
-            await self._others.tell(wire.ControlChange(number=self._number))
+            await self._others.send(wire.ControlChange(number=self._number))
 
     def _node_state(self, join: wire.NodeJoin) -> wire.NodeState:
         """Return the control state for another node, which receives all changes from now on."""

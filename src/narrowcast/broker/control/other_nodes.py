@@ -101,11 +101,11 @@ class OtherNodes:
         self._changed.set()
 
     def add(self, node: str) -> None:
-        """Wait for a node from now on."""
+        """Add a node whose acknowledgements `send` waits for."""
         self.names.add(node)
         self._known.add(node)
 
-    async def tell(self, change: wire.ControlChange) -> None:
+    async def send(self, change: wire.ControlChange) -> None:
         """Send a change to all nodes; return when each has acknowledged it or failed to in time."""
         if not self._known:
             return

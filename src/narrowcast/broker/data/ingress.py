@@ -184,7 +184,7 @@ class StoredIngress:
             await self._transport.publish(self._subjects.refusals(publisher), answer)
 
     async def _close(self) -> None:
-        """Stop listening."""
+        """Close the inbox of stored messages."""
         inbox, self._inbox = self._inbox, None
         if inbox is not None:
             await inbox.aclose()

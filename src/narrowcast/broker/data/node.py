@@ -232,7 +232,7 @@ class Node:
     def _turns(self, messages: list[Message]) -> Iterator[list[MessageWithEvents]]:
         """Yield messages with their events, in groups of at most `TURN` events.
 
-        A group is what is delivered again after a crash.
+        After a crash the event store delivers the last group again.
         """
         turn: list[MessageWithEvents] = []
         n_events = 0
@@ -310,8 +310,8 @@ class Node:
     def _sender(self, message: Message) -> str:
         """Return the publisher of a message, taken from its subject.
 
-        With permissions only this publisher may publish there. A plain event without a publisher's name
-        counts as published by this node, or by the plain subject where events are stored.
+        With permissions only this publisher may publish there. An event of another NATS client, without a
+        publisher's name, counts as published by this node, or by the plain subject where events are stored.
         """
         if message.subject.startswith(f"{self.subjects.plain}."):
             with suppress(ParameterError, UnicodeError):  # the last word is not an encoded name

@@ -35,7 +35,7 @@ class LatencyHistogram:
 
     @property
     def count(self) -> int:
-        """Number of durations."""
+        """Number of counted durations."""
         return sum(self.classes)
 
     def add(self, seconds: float, times: int = 1) -> None:

@@ -69,7 +69,7 @@ class PublishRateLimit:
         return passing
 
     def _forget(self, now: float) -> None:
-        """Forget up to two publishers silent for longest: those with a full bucket, or above the maximum."""
+        """Forget up to two publishers silent for longest, if their bucket is full or there are too many."""
         for _ in range(2):
             name = next(iter(self._buckets))
             left, since = self._buckets[name]
