@@ -1,4 +1,4 @@
-"""What does not fit a message ends no node, and is told."""
+"""Data that does not fit a message is reported and ends no node."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def long_filters(many: int, start: int = 0) -> list[str]:
 async def desk(
     url: str, prefix: str, *, others: bool = False, learns: bool = False
 ) -> AsyncIterator[ControlPlane]:
-    """Run a node with a connection of its own, and return its desk."""
+    """Run a node with a connection of its own, and yield its control plane."""
     transport = await NatsTransport.connect(url)
     made = ControlPlane(
         transport, SubscriptionIndex(None if learns else SCHEMA), prefix=prefix, has_followers=others
@@ -47,7 +47,7 @@ async def desk(
         await transport.aclose()
 
 
-def test_more_filters_than_a_subscriber_can_be_told_of(nats_url: str) -> None:
+def test_more_filters_than_fit_a_message_to_the_subscriber(nats_url: str) -> None:
     async def run() -> None:
         async with desk(nats_url, "large"), connected(nats_url) as one:
             ann = await Subscriber(one, "ann", prefix="large").start()
@@ -64,8 +64,8 @@ def test_more_filters_than_a_subscriber_can_be_told_of(nats_url: str) -> None:
     asyncio.run(run())
 
 
-def test_as_many_and_as_long_attributes_as_there_may_be(nats_url: str) -> None:
-    """Everybody is told of all of them: also who has as many filters as it may have."""
+def test_maximum_number_and_length_of_attributes(nats_url: str) -> None:
+    """All subscribers receive all attributes, also a subscriber with the maximum of filters."""
 
     async def run() -> None:
         async with desk(nats_url, "named", learns=True) as first, connected(nats_url) as one:
@@ -93,7 +93,7 @@ def test_as_many_and_as_long_attributes_as_there_may_be(nats_url: str) -> None:
     asyncio.run(run())
 
 
-def test_a_table_with_more_than_a_subscriber_can_be_told_of(
+def test_a_table_with_more_filters_than_fit_a_message(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:
@@ -113,7 +113,7 @@ def test_a_table_with_more_than_a_subscriber_can_be_told_of(
     assert "state of subscriber ann not sent" in caplog.text
 
 
-def test_more_than_another_node_can_be_told_of_at_once(nats_url: str) -> None:
+def test_a_state_that_needs_several_messages_to_a_node(nats_url: str) -> None:
     async def run() -> None:
         async with desk(nats_url, "nodes") as first, connected(nats_url) as one:
             for i in range(4):
@@ -135,10 +135,8 @@ def test_more_than_another_node_can_be_told_of_at_once(nats_url: str) -> None:
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_long_names_of_publishers_and_the_events_of_others(
-    nats_url: str, tmp_path: Path, stored: bool
-) -> None:
-    """Together they are more than a message holds."""
+def test_long_publisher_names(nats_url: str, tmp_path: Path, stored: bool) -> None:
+    """Together they exceed what a message holds."""
 
     async def run() -> None:
         prefix = f"named{stored:d}"
@@ -187,10 +185,10 @@ async def run_node(url: str, folder: Path, prefix: str, stored: bool) -> AsyncIt
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_a_frame_that_a_server_does_not_take_goes_in_parts(
+def test_a_frame_above_the_servers_limit_is_split(
     nats_url: str, tmp_path: Path, stored: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A server may take less than others do."""
+    """A server may be configured with a lower payload limit."""
 
     async def run() -> None:
         prefix = f"parts{stored:d}"
@@ -219,8 +217,8 @@ def test_a_frame_that_a_server_does_not_take_goes_in_parts(
     "position",
     [b"9" * 20 + b" %b", b'7 %b {"events": {"p": [9' + b"9" * 30 + b"]}}", b'7 %b {"subjects": {"p": -1}}'],
 )
-def test_a_position_that_no_message_holds(nats_url: str, tmp_path: Path, position: bytes) -> None:
-    """A subscriber writes down its own, and may write anything."""
+def test_an_invalid_position_record(nats_url: str, tmp_path: Path, position: bytes) -> None:
+    """A subscriber writes its own position, and may write anything."""
 
     async def run() -> None:
         prefix = f"place{len(position)}"

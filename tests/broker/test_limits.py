@@ -85,7 +85,7 @@ def assert_refused(
     assert len(str(caught.value)) < 600
 
 
-def test_filters_of_one_together() -> None:
+def test_total_length_of_filters_per_subscriber() -> None:
     interests = SubscriptionIndex(SCHEMA, limits=BrokerLimits(text=100))
     interests.add("ann", ["price > 1", "name = 'é'"])  # 25 and 27 bytes
     assert_refused(
@@ -96,7 +96,7 @@ def test_filters_of_one_together() -> None:
     interests.add("bob", ["price > 2", "price > 3", "price > 4", "price > 5"])
 
 
-def test_subscriptions_of_one() -> None:
+def test_number_of_subscriptions_per_subscriber() -> None:
     interests = SubscriptionIndex(limits=BrokerLimits(subscriptions=3))
     interests.add("ann", ["price > 1", "price > 2"])
     assert_refused(
@@ -115,7 +115,7 @@ def test_subscriptions_of_one() -> None:
     )
 
 
-def test_subscribers_in_all() -> None:
+def test_number_of_subscribers() -> None:
     interests = SubscriptionIndex(limits=BrokerLimits(subscribers=2))
     [first] = interests.add("ann", ["price > 1"])
     interests.add("bob", ["price > 1"])
@@ -125,7 +125,7 @@ def test_subscribers_in_all() -> None:
     interests.add("cid", ["price > 1"])
 
 
-def test_attributes_in_all() -> None:
+def test_number_of_attributes() -> None:
     interests = SubscriptionIndex(limits=BrokerLimits(attributes=3))
     interests.add("ann", ["a > 1 AND b > 1"])
     assert_refused(
@@ -137,7 +137,7 @@ def test_attributes_in_all() -> None:
     SubscriptionIndex(given_types, limits=BrokerLimits(attributes=1)).add("ann", ["a4 > 1"])
 
 
-def test_names_of_attributes() -> None:
+def test_length_of_attribute_names() -> None:
     interests = SubscriptionIndex()
     name = "é" * 128 + "x"
     assert_refused(
@@ -158,7 +158,7 @@ def test_filters() -> None:
     assert len(interests) == 0
 
 
-def test_names() -> None:
+def test_subscriber_names() -> None:
     interests = SubscriptionIndex()
     assert_refused(interests, "x" * 513, "a > 1", shown=(513, 512), parameter="subscriber", value="x" * 513)
     assert_refused(interests, "\ud800", "a > 1", parameter="subscriber", value="\ud800")
@@ -230,7 +230,7 @@ words = st.sampled_from([*KNOWN.split(" "), *ODD.split(" ")])
 
 
 @given(st.one_of(st.lists(words, max_size=25).map(" ".join), st.text(max_size=60)))
-def test_any_text_is_taken_or_refused(text: str) -> None:
+def test_any_text_is_accepted_or_refused(text: str) -> None:
     interests = SubscriptionIndex(limits=BrokerLimits(attributes=50))
     why = reason_against(interests, text)
     assert not re.search(r"[\n\r]", why)
@@ -239,7 +239,7 @@ def test_any_text_is_taken_or_refused(text: str) -> None:
         interests.matcher.match(events)
 
 
-def test_a_node_holds_publishers_to_their_rate(tmp_path: Path) -> None:
+def test_a_node_enforces_the_rate_limit(tmp_path: Path) -> None:
     async def run() -> None:
         transport, kept = MemoryTransport(), DeadLetters(tmp_path / "letters.db")
         node = Node(

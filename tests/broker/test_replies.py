@@ -1,4 +1,4 @@
-"""A server answers at any subject that a client names: nothing of anybody else's is written over by that."""
+"""The server answers at any subject that a client names; that must not overwrite records of others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def records_of(node: Node) -> RecordSubjects:
 
 
 def test_answers_of_the_server_change_nothing(nats_url: str, tmp_path: Path) -> None:
-    """Who may write down its own place can have an answer to that anywhere."""
+    """A client that may write its own position can request the acknowledgement at any subject."""
 
     async def run() -> None:
         prefix = "replies"
@@ -72,8 +72,8 @@ def test_answers_of_the_server_change_nothing(nats_url: str, tmp_path: Path) -> 
     asyncio.run(run())
 
 
-def test_nobody_uses_up_the_key_of_another(nats_url: str, tmp_path: Path) -> None:
-    """A server stores one message of a key: by one that others can guess they keep an event from that."""
+def test_a_deduplication_key_cannot_be_used_by_another_client(nats_url: str, tmp_path: Path) -> None:
+    """The server stores one message per key: a key that others could guess would block an event."""
 
     async def run() -> None:
         prefix = "keys"
@@ -98,8 +98,8 @@ def test_nobody_uses_up_the_key_of_another(nats_url: str, tmp_path: Path) -> Non
     asyncio.run(run())
 
 
-def test_who_subscribes_again_has_its_channels(nats_url: str, tmp_path: Path) -> None:
-    """It gave up all that it had, and still listens to them: what finds no room is replayed."""
+def test_a_subscriber_that_subscribes_again_keeps_its_channels(nats_url: str, tmp_path: Path) -> None:
+    """It removed all its filters and still listens to its channels: what was dropped is replayed."""
 
     async def run() -> None:
         prefix = "again"

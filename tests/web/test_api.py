@@ -154,7 +154,7 @@ def test_explain_and_rollout(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_places() -> None:
+def test_addresses() -> None:
     for text in ("8080", "host", "host:", ":80", "host:99999", "host:x"):
         with refused(ParameterError, text, parameter="http", value=text):
             parse_address(text)
@@ -174,7 +174,7 @@ def test_places() -> None:
     "body", [b"\xf63G\x15", b'{"a": "\xff"}', b'{"a": "\\ud800"}', b'{"a": NaN}', b"[" * 10_000]
 )
 @pytest.mark.parametrize("about", [{"content-type": "application/json"}, {}])
-def test_garbage_is_no_error_of_the_node(body: bytes, about: dict[str, str]) -> None:
+def test_garbage_is_a_client_error(body: bytes, about: dict[str, str]) -> None:
     async def run() -> None:
         async with started() as (_, _, client):
             for path in ("/explain", "/subscriptions", "/events", "/rollout"):
@@ -184,7 +184,7 @@ def test_garbage_is_no_error_of_the_node(body: bytes, about: dict[str, str]) -> 
     asyncio.run(run())
 
 
-def test_who_sends_too_fast_is_told_to_slow_down() -> None:
+def test_events_above_the_rate_are_answered_with_429() -> None:
     async def run() -> None:
         transport = MemoryTransport()
         node = Node(transport, ControlPlane(transport, SubscriptionIndex()), pace=PublishRateLimit(1, 2))

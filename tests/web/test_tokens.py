@@ -1,4 +1,4 @@
-"""Who may do what over HTTP, on a real node over real HTTP."""
+"""Access control over HTTP, on a real node."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def started(people: People) -> AsyncIterator[httpx.AsyncClient]:
     await node.stop()
 
 
-def test_everybody_for_what_is_their_own() -> None:
+def test_users_may_use_only_what_is_their_own() -> None:
     people = People()
     ann = {"subscriber": "ann"}
     calls: list[tuple[str, str, dict[str, Any], dict[str, int]]] = [
@@ -107,7 +107,7 @@ def test_a_stream_ends_with_its_user() -> None:
     asyncio.run(run())
 
 
-def test_a_stream_ends_with_its_user_though_nothing_comes() -> None:
+def test_a_stream_without_events_ends_with_its_user() -> None:
     async def run() -> None:
         people = People()
         async with started(people) as client:

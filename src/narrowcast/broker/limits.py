@@ -195,8 +195,8 @@ class BrokerLimits:
         """Refuse a new subscriber when the broker already has the maximum number of subscribers."""
         if self.subscribers is not None and current >= self.subscribers:
             raise InputError(
-                f"subscriber {subscriber!r:.60} is new and there are {current:,} subscribers: must be at most "
-                f"{self.subscribers:,}; remove the subscriptions of another one, or raise the limit "
+                f"subscriber {subscriber!r:.60} is new and there are {current:,} subscribers: must be at "
+                f"most {self.subscribers:,}; remove the subscriptions of another one, or raise the limit "
                 "`subscribers`",
                 parameter="subscribers",
                 value=current + 1,

@@ -1,4 +1,4 @@
-"""Several nodes hold the same, whenever they come, and whatever they miss."""
+"""All nodes have the same control state, whenever they join and whatever messages they miss."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def held(interests: SubscriptionIndex) -> dict[int, tuple[str, str]]:
 
 
 async def subscribed(transport: MemoryTransport, filters: dict[str, list[str]]) -> ControlPlane:
-    """Start a desk where some subscribe."""
+    """Start a control plane with subscriptions."""
     desk = ControlPlane(transport, SubscriptionIndex(SCHEMA))
     await desk.start()
     for name, texts in filters.items():
@@ -51,7 +51,7 @@ async def subscribed(transport: MemoryTransport, filters: dict[str, list[str]]) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("learned", [False, True])
-def test_a_node_that_comes_later_holds_the_same(tmp_path: Path, learned: bool) -> None:
+def test_a_node_that_joins_later_has_the_same_state(tmp_path: Path, learned: bool) -> None:
     async def run() -> None:
         rng, transport = np.random.default_rng(1), MemoryTransport()
         desk = ControlPlane(transport, SubscriptionIndex(None if learned else SCHEMA))
@@ -86,7 +86,7 @@ def test_a_node_that_comes_later_holds_the_same(tmp_path: Path, learned: bool) -
     asyncio.run(run())
 
 
-def test_a_node_that_missed_something_asks(tmp_path: Path) -> None:
+def test_a_node_that_missed_a_change_loads_the_state(tmp_path: Path) -> None:
     async def run() -> None:
         transport = MemoryTransport()
         desk = ControlPlane(transport, SubscriptionIndex(SCHEMA))
@@ -115,7 +115,7 @@ def test_a_node_that_missed_something_asks(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_plan_that_too_few_listen_to_is_given_up(tmp_path: Path) -> None:
+def test_a_rollout_that_too_few_subscribers_join_fails(tmp_path: Path) -> None:
     async def run() -> None:
         transport = MemoryTransport()
         filters = {"ann": ["price > 1"], "bob": ["price < 9"]}
@@ -160,7 +160,7 @@ def test_channels_are_joined_no_faster_than_allowed() -> None:
 def test_a_node_that_has_another_plan_sends_directly(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two nodes with different plans: the second does not send over channels that nobody listens to."""
+    """Two nodes with different plans: the second sends nothing over channels without listeners."""
 
     async def run() -> None:
         rng, transport = np.random.default_rng(2), MemoryTransport()
@@ -241,10 +241,8 @@ def name_of_second(of: wire.Subjects) -> str:
 
 @pytest.mark.nats
 @pytest.mark.parametrize("subscribes", [False, True])
-def test_a_node_that_stores_late_while_a_plan_is_taken_up(
-    nats_url: str, tmp_path: Path, subscribes: bool
-) -> None:
-    """What it routed by the old plan comes to those who listened, also who subscribes meanwhile."""
+def test_a_node_that_stores_late_during_a_rollout(nats_url: str, tmp_path: Path, subscribes: bool) -> None:
+    """Events routed by the old plan reach its listeners, also one that subscribes in the meantime."""
 
     async def run() -> None:
         prefix = f"late{subscribes:d}"
@@ -296,7 +294,7 @@ def test_a_node_that_stores_late_while_a_plan_is_taken_up(
 
 
 @pytest.mark.nats
-def test_a_node_that_is_gone_holds_no_plan_up(
+def test_a_dead_node_does_not_block_rollouts(
     nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:
@@ -318,8 +316,8 @@ def test_a_node_that_is_gone_holds_no_plan_up(
 
 
 @pytest.mark.nats
-def test_a_node_that_missed_a_plan_is_not_waited_for_without_end(nats_url: str, tmp_path: Path) -> None:
-    """It asks for all that holds, and answers what comes then."""
+def test_a_node_that_missed_a_plan_catches_up(nats_url: str, tmp_path: Path) -> None:
+    """It requests the state, and acknowledges later changes."""
 
     async def run() -> None:
         filters = {"ann": ["price > 0"], "bob": ["price > 0"]}

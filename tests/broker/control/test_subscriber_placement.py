@@ -1,4 +1,4 @@
-"""Who is new joins a channel where that costs less, and gets the same either way."""
+"""A new subscriber joins a channel where that costs less, and receives the same events either way."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     st.booleans(),
     st.sampled_from([0.0, 0.3, 2.0]),
 )
-def test_it_is_worthwhile_when_it_costs_less(
+def test_should_join_when_it_costs_less(
     pairs: list[tuple[bool, bool]], members: int, spreads: bool, send: float
 ) -> None:
     joined = direct = 0.0
@@ -59,7 +59,7 @@ def test_it_is_worthwhile_when_it_costs_less(
     assert found == (joined < direct - 1e-9)
 
 
-def test_the_last_events_count() -> None:
+def test_only_recent_events_count() -> None:
     recent = RecentEvents(events=10)
     wants = nc.Scan().fit(nc.compile_filters(SCHEMA, ["price < 5"]).subscriptions)
 
@@ -100,7 +100,7 @@ def test_batches_of_any_size_are_the_same_events(batches: list[list[tuple[int, i
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_somebody_new_joins_those_who_want_the_same(opened: Open, nodes: int, tmp_path: Path) -> None:
+def test_a_new_subscriber_joins_the_channel_of_similar_ones(opened: Open, nodes: int, tmp_path: Path) -> None:
     async def run() -> None:
         rng = np.random.default_rng(7)
         low, high = "price < 60", "price >= 60"
@@ -140,7 +140,7 @@ def test_somebody_new_joins_those_who_want_the_same(opened: Open, nodes: int, tm
         ("price >= -{}", 1000, True),
     ],
 )
-def test_however_many_filters_are_looked_at_in_bounded_time(
+def test_placement_takes_bounded_time(
     text: str, many: int, placed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recent = RecentEvents()
@@ -164,7 +164,7 @@ def test_however_many_filters_are_looked_at_in_bounded_time(
 
 
 @pytest.mark.parametrize("many", [3, 3000])
-def test_who_has_very_many_filters_is_sent_to_directly(many: int) -> None:
+def test_a_subscriber_with_very_many_filters_is_not_placed(many: int) -> None:
     async def run() -> None:
         transport = MemoryTransport()
         desk = ControlPlane(transport, SubscriptionIndex(SCHEMA))

@@ -1,4 +1,4 @@
-"""Subscriptions that come and go: always what all of them, compiled at once, would give."""
+"""Subscriptions added and removed one by one match as if all were compiled at once."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_types_are_learned_once() -> None:
     assert interests.version("eve") == SubscriptionIndex().version("bob") != interests.version("bob")
 
 
-def test_a_filter_that_is_refused_teaches_nothing() -> None:
+def test_a_refused_filter_adds_no_attributes() -> None:
     interests = SubscriptionIndex()
     interests.add("ann", ["price > 75"])
     with refused(InputError, parameter="filter"):
@@ -78,7 +78,7 @@ def test_a_schema_that_is_given_stays() -> None:
     assert len(interests) == 0
 
 
-def test_only_ones_own_are_removed() -> None:
+def test_only_own_subscriptions_are_removed() -> None:
     interests = SubscriptionIndex()
     [number] = interests.add("ann", ["price > 75"])
     with refused(InputError, number, "'bob'", parameter="subscription_id", value=number):
@@ -87,7 +87,7 @@ def test_only_ones_own_are_removed() -> None:
     assert interests.add("ann", ["price > 75"]) == [number + 1]
 
 
-def test_many_at_once() -> None:
+def test_load() -> None:
     interests = SubscriptionIndex()
     bad = interests.load(["a", "b", "c"], ["price > 1", "price >", "name = 'x'"])
     assert bad == ["b: price >: does not parse: something is missing at column 7"]

@@ -1,4 +1,4 @@
-"""What a node writes down is what happened, in tables that can be planned from."""
+"""A node logs what happened, in tables that can be planned from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever bytes somebody sends, no node ends by them, and none of them comes again."""
+"""Whatever bytes a client sends, no node ends, and no invalid message is delivered again."""
 
 from __future__ import annotations
 
@@ -89,18 +89,18 @@ async def heard(url: str, *messages: bytes) -> list[Message]:
 
 
 @pytest.mark.parametrize("header", HEADERS)
-def test_a_header_that_cannot_be_read_says_nothing(nats_url: str, header: bytes) -> None:
+def test_an_invalid_header_is_ignored(nats_url: str, header: bytes) -> None:
     came = asyncio.run(heard(nats_url, message(b"odd.a", b"hello", b"odd.b", header)))
     assert came == [Message("odd.a", b"hello", "odd.b")]
 
 
-def test_only_a_server_says_that_nobody_listens(nats_url: str) -> None:
+def test_a_no_responders_status_of_a_client_is_a_message(nats_url: str) -> None:
     some = [message(b"odd.a", b"", b"odd.b", header) for header in HEADERS]
     assert asyncio.run(heard(nats_url, *some)) == [Message("odd.a", b"", "odd.b")] * len(HEADERS)
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_subjects_that_are_no_text(nats_url: str, word: bytes) -> None:
+def test_subjects_with_invalid_utf8(nats_url: str, word: bytes) -> None:
     subject = b"odd." + word
     some = message(subject, b"1"), message(b"odd.a", b"2", subject), message(subject, b"3", b"r", b"NATS/1.0")
     came = asyncio.run(heard(nats_url, *some))
@@ -108,8 +108,8 @@ def test_subjects_that_are_no_text(nats_url: str, word: bytes) -> None:
     assert came == [Message(read_as, b"1"), Message("odd.a", b"2", read_as), Message(read_as, b"3", "r")]
 
 
-def test_stored_messages_that_cannot_be_read_come_once(nats_url: str, tmp_path: Path) -> None:
-    """They are there before a node is, which takes them as any others, and is there for all after them."""
+def test_invalid_stored_messages_are_delivered_once(nats_url: str, tmp_path: Path) -> None:
+    """They are stored before a node starts, which processes them and all messages after them."""
 
     async def run() -> None:
         prefix, subject = "poison", b"poison.in.3.p"
@@ -170,7 +170,7 @@ async def forgetful(url: str, prefix: str) -> AsyncIterator[Node]:
             await node.stop()
 
 
-def test_questions_that_no_answer_can_be_sent_to(nats_url: str) -> None:
+def test_requests_with_invalid_reply_subjects(nats_url: str) -> None:
     async def run() -> None:
         hello = wire.encode(wire.Hello("ann"))
         async with forgetful(nats_url, "ask"), connected(nats_url) as one:
@@ -185,7 +185,7 @@ def test_questions_that_no_answer_can_be_sent_to(nats_url: str) -> None:
     asyncio.run(run())
 
 
-def test_publishers_that_no_answer_can_be_sent_to(nats_url: str) -> None:
+def test_events_with_invalid_reply_subjects(nats_url: str) -> None:
     async def run() -> None:
         subjects = wire.Subjects("pub")
         async with forgetful(nats_url, "pub") as node, connected(nats_url) as one:
@@ -208,7 +208,7 @@ def test_publishers_that_no_answer_can_be_sent_to(nats_url: str) -> None:
     asyncio.run(run())
 
 
-def test_publishers_that_cannot_be_told_that_there_is_no_room(nats_url: str) -> None:
+def test_invalid_reply_subjects_while_publishers_are_refused(nats_url: str) -> None:
     async def run() -> None:
         async with connected(nats_url) as one:
             refusing = RefusalResponder(one, wire.Subjects("full"))
@@ -227,8 +227,8 @@ def test_publishers_that_cannot_be_told_that_there_is_no_room(nats_url: str) -> 
     asyncio.run(run())
 
 
-def test_publishers_whose_names_cannot_be_told(nats_url: str, tmp_path: Path) -> None:
-    """One is too long for an answer, and another is no text; what they send is done with all the same."""
+def test_publishers_with_invalid_names(nats_url: str, tmp_path: Path) -> None:
+    """One name is too long for an answer, another is invalid UTF-8; their events are processed anyway."""
 
     async def run() -> None:
         prefix, name = "named", "p" * 2030
@@ -253,8 +253,8 @@ def test_publishers_whose_names_cannot_be_told(nats_url: str, tmp_path: Path) ->
     asyncio.run(run())
 
 
-def test_changes_that_another_node_cannot_take_up(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither one that nobody waits for, nor one that is none, nor that the first node is gone ends it."""
+def test_invalid_control_changes(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes without a waiting node, invalid ones, and the loss of the first node do not end a follower."""
 
     async def run() -> None:
         async with connected(nats_url) as one:
@@ -290,10 +290,10 @@ def test_changes_that_another_node_cannot_take_up(nats_url: str, monkeypatch: py
     asyncio.run(run())
 
 
-def test_records_of_nobody_are_passed_over(
+def test_records_of_unknown_subscribers_are_ignored(
     nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A node sweeps on, and starts again, whatever names others have written down."""
+    """Sweeps and restarts work, whatever subscriber names the records have."""
     monkeypatch.setattr(of_subscribers, "SWEEP", 0.05)
     monkeypatch.setattr(of_subscribers, "_REST", 0.0)
 
@@ -328,7 +328,7 @@ def test_records_of_nobody_are_passed_over(
 
 
 @pytest.mark.parametrize("store", [b"\xff", b"", b"a b", b"x" * 900_000])
-def test_a_store_that_is_called_anything(nats_url: str, tmp_path: Path, store: bytes) -> None:
+def test_a_store_with_any_identity(nats_url: str, tmp_path: Path, store: bytes) -> None:
     async def run() -> None:
         prefix = f"store{len(store)}-{store[:1].hex()}"
         async with broker(nats_url, tmp_path, prefix) as node:
@@ -346,7 +346,7 @@ def test_a_store_that_is_called_anything(nats_url: str, tmp_path: Path, store: b
     asyncio.run(run())
 
 
-def test_a_sweep_that_fails_is_not_the_last(
+def test_sweeps_continue_after_a_failed_one(
     nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(of_subscribers, "SWEEP", 0.01)

@@ -1,4 +1,4 @@
-"""So many events a second of each publisher pass: in batches as one by one, with few names in memory."""
+"""The rate limit admits the same events in batches as one by one, in bounded memory."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def test_a_batch_is_its_events_one_by_one(
     assert pace.refused == sum(n - passed for _, n, passed in expected)
 
 
-def test_the_rate_is_kept_over_time() -> None:
+def test_the_rate_over_time() -> None:
     pace = PublishRateLimit(100, burst=10)
     passed = sum(pace.admit("p", 5, step / 50) for step in range(501))  # 250 a second for ten seconds
     assert passed == 10 + 100 * 10
 
 
-def test_who_pauses_is_forgotten() -> None:
+def test_a_publisher_that_pauses_is_forgotten() -> None:
     pace = PublishRateLimit(10, burst=10)
     for number in range(1000):
         pace.admit(f"p{number}", 5, now=0.001 * number)

@@ -129,7 +129,7 @@ class PlanEpoch:
         return channels
 
     def join(self, subscriber: str, channels: list[int]) -> bool:
-        """Record that a subscriber listens to some channels; return whether these include all that it should."""
+        """Record that a subscriber listens to some channels; return whether these are all that it should."""
         if not set(self.channels(subscriber)) <= set(channels):
             return False
         if subscriber not in self.joined:
