@@ -66,7 +66,7 @@ def test_answers_of_the_server_change_nothing(nats_url: str, tmp_path: Path) -> 
             streams = node._streams
             assert streams is not None
             left = [each.subject async for each in streams.newest(streams.at, of.position("ann"))]
-            assert left == []  # what nobody reads was swept
+            assert left == []  # messages that no subscriber awaits were swept
         await one.aclose()
 
     asyncio.run(run())

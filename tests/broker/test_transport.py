@@ -279,7 +279,7 @@ class Door:
         writer.close()
 
     def shut_now(self) -> None:
-        """Send everybody out, and let nobody in."""
+        """Close all connections, and accept no new ones."""
         self.shut = True
         for end in self._ends:
             end.close()

@@ -23,7 +23,7 @@ class People:
 
     def __init__(self) -> None:
         self.users = Users.of([])
-        self.tokens: dict[str, str] = {"nobody": "not-a-token-of-anybody"}
+        self.tokens: dict[str, str] = {"unknown": "not-a-token-of-any-user"}
         for name, role in (
             ("ann", "subscriber"),
             ("bob", "subscriber"),
@@ -68,7 +68,7 @@ def test_users_may_use_only_what_is_their_own() -> None:
                     assert found.status_code == expected.get(who, 403), (path, who, found.text)
                     if who not in expected:
                         assert f"user '{who}' may not do this" in found.json()["detail"]
-                for wrong in (None, f"Bearer {people.tokens['nobody']}", "Basic YTpi", "Bearer"):
+                for wrong in (None, f"Bearer {people.tokens['unknown']}", "Basic YTpi", "Bearer"):
                     headers = {} if wrong is None else {"Authorization": wrong}
                     found = await client.request(how, path, headers=headers, **more)
                     assert found.status_code == 401, (path, wrong)

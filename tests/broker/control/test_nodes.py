@@ -76,7 +76,7 @@ def test_a_node_that_joins_later_has_the_same_state(tmp_path: Path, learned: boo
             assert other.interests.schema == desk.interests.schema
             assert other.interests.version("s0") == desk.interests.version("s0")
             assert (other.epoch.number, other.epoch.joined) == (1, {"s2"})
-        if learned:  # an attribute that nobody knew
+        if learned:  # a new attribute
             await desk.ask(wire.AddFilters("new", ["colour = 'red'"]))
             assert one.interests.schema.to_dict() == desk.interests.schema.to_dict()
             assert held(one.interests) == held(desk.interests)
@@ -98,13 +98,13 @@ def test_a_node_that_missed_a_change_loads_the_state(tmp_path: Path) -> None:
         gathering._known.clear()  # as if it had not heard
         await desk.ask(wire.AddFilters("ann", ["price > 1"]))
         assert len(other.interests) == 0
-        gathering.add("somebody else, who never answers")
+        gathering.add("a node that never answers")
         gathering._patience = 0.1
         await desk.ask(wire.AddFilters("ann", ["price > 2"]))
         async with asyncio.timeout(20):
             while held(other.interests) != held(desk.interests):
                 await asyncio.sleep(0.01)
-        gathering.names.clear()  # as if nobody had answered in time: who is left out hears of what comes then
+        gathering.names.clear()  # as if no node had acknowledged in time: it still receives later changes
         await desk.ask(wire.AddFilters("ann", ["price > 3"]))
         async with asyncio.timeout(20):
             while held(other.interests) != held(desk.interests):
@@ -304,7 +304,7 @@ def test_a_dead_node_does_not_block_rollouts(
             folder = write_plan_of(tmp_path / "a", filters, "hash", 1, 1)
             await desk.rollout_from(folder, overlap=0.1)
             assert "count as dead" not in caplog.text
-            await second.control.stop()  # and nobody knows yet
+            await second.control.stop()  # without any notice
             begun = time.monotonic()
             await desk.rollout_from(folder, overlap=0.1)
             assert time.monotonic() - begun >= 1.5

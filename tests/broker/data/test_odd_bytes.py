@@ -277,7 +277,7 @@ def test_invalid_control_changes(nats_url: str, monkeypatch: pytest.MonkeyPatch)
                         await asyncio.sleep(0.01)
             monkeypatch.setattr(other._requests, "ask", partial(other._requests.ask, patience=0.2))
             await forge(wire.SubscriptionRow(99, "eve", "fresh > 1"))
-            await asyncio.sleep(0.5)  # nobody answers
+            await asyncio.sleep(0.5)  # no first node answers
             async with forgetful(nats_url, "follow") as first:
                 assert isinstance(first.control, ControlPlane)
                 await first.control.ask(wire.AddFilters("bob", ["price > 2"]))
@@ -359,7 +359,7 @@ def test_sweeps_continue_after_a_failed_one(
             async def sweep() -> None:
                 swept.append(len(swept))
                 if len(swept) == 1:
-                    raise ValueError("what nobody thought of")
+                    raise ValueError("an unexpected error")
                 await right()
 
             monkeypatch.setattr(positions_of(node), "sweep", sweep)
@@ -369,4 +369,4 @@ def test_sweeps_continue_after_a_failed_one(
             assert working(node)
 
     asyncio.run(run())
-    assert "what nobody thought of" in caplog.text
+    assert "an unexpected error" in caplog.text
