@@ -21,7 +21,7 @@ from faults.setting import Run, Setting
 FILL = 12.0
 #: Without garbage, and beside it.
 CALM, BESIDE = "calm", "garbage"
-#: Messages out of 13 with garbage that go to the publishers' subjects.
+#: Messages out of 13 with garbage that go to the publishers' subjects, and to control subjects.
 _INGRESS, _CONTROL = 8, 5
 #: Messages with garbage per second stored among the events, and sent while the backlog is processed.
 _AMONG = RATES["messages"] * _INGRESS / (_INGRESS + _CONTROL)

@@ -219,7 +219,7 @@ class NatsTransport:
             raise TransportError(
                 f"no NATS server answers at {login.where} within {patience:g} s; start one, or name another",
                 parameter="servers",
-                value=servers,
+                value=login.where,  # without passwords, which the URLs may hold
             ) from error
         made._reconnecting = asyncio.create_task(made._reconnect())
         return made

@@ -261,10 +261,10 @@ def test_a_node_that_stores_late_during_a_rollout(nats_url: str, tmp_path: Path,
             assert storing is not None
             store, routed = storing._publish, asyncio.Event()
 
-            async def late(some: dict[str, bytes]) -> None:
+            async def late(payloads: dict[str, bytes]) -> None:
                 routed.set()
                 await asyncio.sleep(3)
-                await store(some)
+                await store(payloads)
 
             storing._publish = late  # type: ignore[method-assign]
             await publisher.publish({"price": 2})
