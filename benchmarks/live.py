@@ -178,7 +178,7 @@ async def node(url: str, kind: str, n: int, stored: int = 0) -> None:
             "frames": counts.frames,
             "entries": counts.entries,
             "events_per_s": round(rate),
-            "match_ms": round(1000 * counts.matching.total / max(1, counts.matching.many), 2),
+            "match_ms": round(1000 * counts.matching.total / max(1, counts.matching.count), 2),
             "memory_mb": fifths(marks),
         }
     )

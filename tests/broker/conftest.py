@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from narrowcast.broker.transport import Transport
 
-    #: Opens a transport, with room for so many messages in each subscription.
+    #: Opens a transport with a limit of waiting messages per subscription.
     Open = Callable[..., AbstractAsyncContextManager[Transport]]
 
 

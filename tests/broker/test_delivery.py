@@ -1,4 +1,4 @@
-"""Everybody gets exactly what they want: each event once, in order of publisher and channel."""
+"""Each subscriber receives exactly the events it wants, once, in order of publisher and channel."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_by_any_plan(opened: Open, method: str | None) -> None:
 
 
 @pytest.mark.parametrize("router", ["exact", "partial", "threshold"])
-def test_each_the_cheapest_way(opened: Open, router: str) -> None:
-    """Whatever decides the way, everybody gets the same; and no way costs more than what the plan says."""
+def test_routers_deliver_the_same_at_no_higher_cost(opened: Open, router: str) -> None:
+    """Every router delivers the same events, and none costs more than the routes of the plan."""
 
     async def run(make: Router) -> tuple[float, set[str]]:
         rng = np.random.default_rng(6)
@@ -122,7 +122,7 @@ def test_plans_change_while_events_flow(opened: Open, nodes: int, tmp_path: Path
             await setting.end({name: len(found) for name, found in expected.items()})
             assert setting.desk.epoch.number == (21 if nodes == 1 else 20)
             for node in setting.all_nodes:
-                assert node.holding.epoch.number == setting.desk.epoch.number
+                assert node.control.epoch.number == setting.desk.epoch.number
                 assert node.counts.methods["channel"] > 100
         for name, numbers in expected.items():
             check(setting.got[name], numbers, ids)
@@ -130,7 +130,7 @@ def test_plans_change_while_events_flow(opened: Open, nodes: int, tmp_path: Path
     asyncio.run(run())
 
 
-def test_one_that_never_reads_and_one_that_wants_everything(opened: Open) -> None:
+def test_a_subscriber_that_never_reads_and_one_that_wants_all_events(opened: Open) -> None:
     async def run() -> None:
         rng = np.random.default_rng(5)
         filters = {"all": ["price IS NULL OR price IS NOT NULL"], **people(rng, 3)}

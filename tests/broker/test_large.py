@@ -1,4 +1,4 @@
-"""What does not fit a message ends no node, and is told."""
+"""Data that does not fit a message is reported and ends no node."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from narrowcast.broker import ControlPlane, Follower, Node, Publisher, Subscribe
 from narrowcast.broker.nats_transport import NatsTransport
 from narrowcast.errors import InputError
 from support.broker import PATIENCE, SCHEMA, plan_of
+from support.errors import refused
 from support.stored import broker, connected, read
 
 if TYPE_CHECKING:
@@ -31,10 +32,10 @@ def long_filters(many: int, start: int = 0) -> list[str]:
 async def desk(
     url: str, prefix: str, *, others: bool = False, learns: bool = False
 ) -> AsyncIterator[ControlPlane]:
-    """Run a node with a connection of its own, and return its desk."""
+    """Run a node with a connection of its own, and yield its control plane."""
     transport = await NatsTransport.connect(url)
     made = ControlPlane(
-        transport, SubscriptionIndex(None if learns else SCHEMA), prefix=prefix, others=others
+        transport, SubscriptionIndex(None if learns else SCHEMA), prefix=prefix, has_followers=others
     )
     node = Node(transport, made)
     await node.start()
@@ -46,13 +47,13 @@ async def desk(
         await transport.aclose()
 
 
-def test_more_filters_than_a_subscriber_can_be_told_of(nats_url: str) -> None:
+def test_more_filters_than_fit_a_message_to_the_subscriber(nats_url: str) -> None:
     async def run() -> None:
         async with desk(nats_url, "large"), connected(nats_url) as one:
             ann = await Subscriber(one, "ann", prefix="large").start()
             for i in range(4):
                 await ann.subscribe(*long_filters(300, 300 * i))
-            with pytest.raises(InputError, match="786,432 are the most that a subscriber may have"):
+            with refused(InputError, "786,432"):
                 await ann.subscribe(*long_filters(300, 1200))
             assert len(ann.filters) == 1200
             bob = await Subscriber(one, "bob", prefix="large").start()
@@ -63,15 +64,15 @@ def test_more_filters_than_a_subscriber_can_be_told_of(nats_url: str) -> None:
     asyncio.run(run())
 
 
-def test_as_many_and_as_long_attributes_as_there_may_be(nats_url: str) -> None:
-    """Everybody is told of all of them: also who has as many filters as it may have."""
+def test_maximum_number_and_length_of_attributes(nats_url: str) -> None:
+    """All subscribers receive all attributes, also a subscriber with the maximum of filters."""
 
     async def run() -> None:
         async with desk(nats_url, "named", learns=True) as first, connected(nats_url) as one:
             bob = await Subscriber(one, "bob", prefix="named").start()
             await bob.subscribe("price > 0 AND name <> 'x'")
             ann = await Subscriber(one, "ann", prefix="named").start()
-            with pytest.raises(InputError, match="has a name of 3,000 bytes; the most is 256"):
+            with refused(InputError, "3,000", 256):
                 await ann.subscribe(f"{'a' * 3000} > 0")
             names = [f"{i:03d}".rjust(256, "a") for i in range(498)]
             ids = await ann.subscribe(*(f"{name} > TIMESTAMP '2020-01-01 00:00:00'" for name in names))
@@ -79,7 +80,7 @@ def test_as_many_and_as_long_attributes_as_there_may_be(nats_url: str) -> None:
             assert (len(first.interests.schema), len(first.interests.of("ann"))) == (500, 0)
             for i in range(6):
                 await ann.subscribe(*long_filters(200, 200 * i))
-            with pytest.raises(InputError, match="786,432 are the most that a subscriber may have"):
+            with refused(InputError, "786,432"):
                 await ann.subscribe(*long_filters(200, 1200))
             assert len(ann.filters) == 1200
             assert await bob.subscribe("price > 1")
@@ -92,7 +93,7 @@ def test_as_many_and_as_long_attributes_as_there_may_be(nats_url: str) -> None:
     asyncio.run(run())
 
 
-def test_a_table_with_more_than_a_subscriber_can_be_told_of(
+def test_a_table_with_more_filters_than_fit_a_message(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:
@@ -100,7 +101,7 @@ def test_a_table_with_more_than_a_subscriber_can_be_told_of(
             bob = await Subscriber(one, "bob", prefix="table").start()
             texts = long_filters(3000)
             assert first.interests.load(["ann"] * 3000, texts) == []
-            with pytest.raises(InputError, match="what holds does not fit a message: payload of 1,"):
+            with refused(InputError, "payload of 1,"):
                 await Subscriber(one, "ann", prefix="table").start()
             ids = await bob.subscribe("price > 1")
             await first.rollout(plan_of({"ann": texts[:3], "bob": ["price > 1"]}, "hash", 2, 1), overlap=0.2)
@@ -109,10 +110,10 @@ def test_a_table_with_more_than_a_subscriber_can_be_told_of(
             await bob.aclose()
 
     asyncio.run(run())
-    assert "ann is not told what holds, which does not fit a message" in caplog.text
+    assert "state of subscriber ann not sent" in caplog.text
 
 
-def test_more_than_another_node_can_be_told_of_at_once(nats_url: str) -> None:
+def test_a_state_that_needs_several_messages_to_a_node(nats_url: str) -> None:
     async def run() -> None:
         async with desk(nats_url, "nodes") as first, connected(nats_url) as one:
             for i in range(4):
@@ -134,10 +135,8 @@ def test_more_than_another_node_can_be_told_of_at_once(nats_url: str) -> None:
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_long_names_of_publishers_and_the_events_of_others(
-    nats_url: str, tmp_path: Path, stored: bool
-) -> None:
-    """Together they are more than a message holds."""
+def test_long_publisher_names(nats_url: str, tmp_path: Path, stored: bool) -> None:
+    """Together they exceed what a message holds."""
 
     async def run() -> None:
         prefix = f"named{stored:d}"
@@ -163,7 +162,8 @@ def test_long_names_of_publishers_and_the_events_of_others(
             assert [e.data["price"] for e in await read(bob, 2)] == [1, 3]
             assert (node.counts.bad, node.counts.unsent) == (250, 0)
             [why] = node.counts.reasons
-            assert why == "publisher has a name of 2,903 bytes; the most is 512: shorten it"
+            assert "2,903" in why
+            assert "512" in why
             await desk.aclose()
             await bob.aclose()
 
@@ -185,10 +185,10 @@ async def run_node(url: str, folder: Path, prefix: str, stored: bool) -> AsyncIt
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_a_frame_that_a_server_does_not_take_goes_in_parts(
+def test_a_frame_above_the_servers_limit_is_split(
     nats_url: str, tmp_path: Path, stored: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A server may take less than others do."""
+    """A server may be configured with a lower payload limit."""
 
     async def run() -> None:
         prefix = f"parts{stored:d}"
@@ -201,7 +201,7 @@ def test_a_frame_that_a_server_does_not_take_goes_in_parts(
             numbers = np.arange(7, dtype="<i8").tobytes()
             frame = wire.Frame(-1, 1.5, [("p", 3), ("q", 4)], numbers, payloads)
             last = wire.Frame(-1, 1.5, [("q", 1)], np.array([7], "<i8").tobytes(), [b'{"price": 9}'])
-            await node._outlet.send([(of.to("bob"), frame), (of.to("bob"), last)], node.counts)
+            await node._egress.send([(of.to("bob"), frame), (of.to("bob"), last)], node.counts)
             got = [(e.publisher, e.number, e.data["price"]) for e in await read(bob, 7)]
             who = ["p"] * 3 + ["q"] * 2
             assert got == [(name, i, 1 + i) for i, name in enumerate(who)] + [("q", 6, 7), ("q", 7, 9)]
@@ -217,13 +217,13 @@ def test_a_frame_that_a_server_does_not_take_goes_in_parts(
     "position",
     [b"9" * 20 + b" %b", b'7 %b {"events": {"p": [9' + b"9" * 30 + b"]}}", b'7 %b {"subjects": {"p": -1}}'],
 )
-def test_a_position_that_no_message_holds(nats_url: str, tmp_path: Path, position: bytes) -> None:
-    """A subscriber writes down its own, and may write anything."""
+def test_an_invalid_position_record(nats_url: str, tmp_path: Path, position: bytes) -> None:
+    """A subscriber writes its own position, and may write anything."""
 
     async def run() -> None:
         prefix = f"place{len(position)}"
         async with broker(nats_url, tmp_path, prefix) as node, connected(nats_url) as one:
-            desk = node.holding
+            desk = node.control
             assert isinstance(desk, ControlPlane)
             assert desk._positions is not None
             ann = await Subscriber(one, "ann", prefix=prefix).start()

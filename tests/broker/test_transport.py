@@ -15,6 +15,7 @@ from narrowcast.broker.memory_transport import MemoryTransport
 from narrowcast.broker.nats_transport import NatsTransport
 from narrowcast.broker.transport import Message, Transport, check_subject
 from narrowcast.errors import ParameterError, TransportError
+from support.errors import refused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -124,9 +125,9 @@ def test_closing_ends_readers(opened: Open) -> None:
             await transport.aclose()
             await transport.aclose()
             assert await waiting == [Message("news", b"x")]
-            with pytest.raises(TransportError, match="the transport is closed; open a new one"):
+            with refused(TransportError):
                 await transport.publish("news", b"y")
-            with pytest.raises(TransportError, match="closed"):
+            with refused(TransportError):
                 await transport.subscribe("news")
 
     asyncio.run(run())
@@ -136,10 +137,10 @@ def test_bad_subjects(opened: Open) -> None:
     async def run() -> None:
         async with opened() as transport:
             for subject in ("", "a..b", ".a", "a b", "a\n", "a.*", ">"):
-                with pytest.raises(ParameterError, match="subject"):
+                with refused(ParameterError, parameter="subject"):
                     await transport.publish(subject, b"")
             for pattern in ("", "a.>.b", "a.", "a\tb"):
-                with pytest.raises(ParameterError, match="subject"):
+                with refused(ParameterError, parameter="subject"):
                     await transport.subscribe(pattern)
 
     asyncio.run(run())
@@ -147,11 +148,11 @@ def test_bad_subjects(opened: Open) -> None:
 
 def test_a_wildcard_is_a_whole_word() -> None:
     check_subject("a*b.c>d")
-    with pytest.raises(ParameterError, match=r"subject 'a\.\*' has a wildcard; publish to one subject"):
+    with refused(ParameterError, "'a.*'", parameter="subject", value="a.*"):
         check_subject("a.*")
 
 
-def test_all_that_waits_is_taken_at_once(opened: Open) -> None:
+def test_take_returns_all_waiting_messages(opened: Open) -> None:
     async def run() -> None:
         async with opened() as transport:
             news = await transport.subscribe("news")
@@ -184,7 +185,7 @@ def test_answers(opened: Open) -> None:
     asyncio.run(run())
 
 
-def test_a_slow_reader_holds_nobody_up(opened: Open) -> None:
+def test_a_slow_reader_delays_no_other(opened: Open) -> None:
     async def run() -> None:
         async with opened(limit=4) as transport:
             slow, other = await transport.subscribe("news"), await transport.subscribe("news")
@@ -204,24 +205,24 @@ def test_a_slow_reader_holds_nobody_up(opened: Open) -> None:
     asyncio.run(run())
 
 
-def test_memory_needs_room() -> None:
-    with pytest.raises(ParameterError, match="limit is 0; let at least 1 message wait"):
+def test_the_queue_limit_must_be_positive() -> None:
+    with refused(ParameterError, 0, 1, parameter="limit", value=0):
         MemoryTransport(limit=0)
 
 
-def test_a_nats_server_that_is_not_there() -> None:
-    with pytest.raises(TransportError, match=r"no NATS server answers at nats://127\.0\.0\.1:1 within 0.3 s"):
+def test_no_nats_server() -> None:
+    with refused(TransportError, "nats://127.0.0.1:1", 0.3, parameter="servers"):
         asyncio.run(NatsTransport.connect("nats://127.0.0.1:1", patience=0.3))
-    with pytest.raises(ParameterError, match="' , '"):
+    with refused(ParameterError, "' , '", "nats://host:4222"):
         asyncio.run(NatsTransport.connect(" , "))
 
 
 @pytest.mark.nats
-def test_what_a_server_does_not_take(nats_url: str) -> None:
+def test_a_payload_above_the_servers_limit(nats_url: str) -> None:
     async def run() -> None:
         transport = await NatsTransport.connect(nats_url)
         try:
-            with pytest.raises(ParameterError, match=r"1,048,577 .*1,048,576"):
+            with refused(ParameterError, "1,048,577", "1,048,576"):
                 await transport.publish("news", bytes((1 << 20) + 1))
         finally:
             await transport.aclose()
@@ -230,8 +231,8 @@ def test_what_a_server_does_not_take(nats_url: str) -> None:
 
 
 @pytest.mark.nats
-def test_who_gives_up_waiting_harms_nobody(nats_url: str) -> None:
-    """A flush that nobody waits for any more: the connection goes on."""
+def test_a_cancelled_flush_does_not_break_the_connection(nats_url: str) -> None:
+    """After a cancelled flush the connection continues to work."""
 
     async def run() -> None:
         transport = await NatsTransport.connect(nats_url)
@@ -278,7 +279,7 @@ class Door:
         writer.close()
 
     def shut_now(self) -> None:
-        """Send everybody out, and let nobody in."""
+        """Close all connections, and accept no new ones."""
         self.shut = True
         for end in self._ends:
             end.close()
@@ -302,7 +303,7 @@ def nothing_left_open(run: Callable[[], Coroutine[None, None, None]]) -> None:
 
 
 @pytest.mark.nats
-def test_a_server_that_goes_while_it_greets_leaves_nothing_open(nats_url: str) -> None:
+def test_a_server_that_stops_during_the_handshake_leaves_nothing_open(nats_url: str) -> None:
     async def run() -> None:
         door = Door(nats_url)
         async with door.opened() as url, asyncio.timeout(PATIENCE):
@@ -323,7 +324,7 @@ def test_a_server_that_goes_while_it_greets_leaves_nothing_open(nats_url: str) -
 
 
 @pytest.mark.nats
-def test_closing_at_any_moment_of_connecting_again_is_the_end(nats_url: str) -> None:
+def test_closing_while_reconnecting(nats_url: str) -> None:
     async def closed_at(moment: int) -> None:
         door = Door(nats_url)
         async with door.opened() as url, asyncio.timeout(PATIENCE):
@@ -346,7 +347,7 @@ def test_closing_at_any_moment_of_connecting_again_is_the_end(nats_url: str) -> 
 
 @pytest.mark.nats
 @pytest.mark.parametrize("shut", [False, True])
-def test_who_gives_up_connecting_leaves_nothing_open(nats_url: str, shut: bool) -> None:
+def test_a_cancelled_connect_leaves_nothing_open(nats_url: str, shut: bool) -> None:
     async def run() -> None:
         door = Door(nats_url)
         async with door.opened() as url, asyncio.timeout(PATIENCE):

@@ -1,4 +1,4 @@
-"""What subscribers should still be handed out, by what was acknowledged and what filters ask for."""
+"""Events that subscribers should still receive, given the acknowledged events and the filters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Wants = Callable[[str, NDArray[np.int64]], NDArray[np.bool_]]
 
 
 class Missing(NamedTuple):
-    """Events of a publisher that a subscriber should have had."""
+    """Events of a publisher that a subscriber has not received."""
 
     who: str
     publisher: str
@@ -24,16 +24,16 @@ class Missing(NamedTuple):
 
 
 class Awaited:
-    """Acknowledged events that somebody wants and was not handed out so far.
+    """Acknowledged events that a subscriber wants and has not received so far.
 
     Parameters
     ----------
     flushed
-        What publishers know to be stored.
+        Events that publishers know to be stored.
     wants
-        Which events a subscriber wants, by their numbers.
+        Returns which events a subscriber wants, by their numbers.
     people
-        All subscribers.
+        Names of all subscribers.
     """
 
     def __init__(self, flushed: Iterable[Flushed], wants: Wants, people: Iterable[str]) -> None:
@@ -47,18 +47,18 @@ class Awaited:
 
     @property
     def some(self) -> bool:
-        """Whether anything is awaited."""
+        """Whether any event is awaited."""
         return any(bool(each.any()) for each in self._open.values())
 
     def take(self, who: str, life: Life) -> None:
-        """Note what a subscriber was handed out in a life, or in a part of one."""
+        """Record what a subscriber received in a life, or in a part of one."""
         for publisher, numbers in self._numbers.items():
             came = life.number[life.came_from(publisher)]
             places = np.minimum(np.searchsorted(numbers, came), len(numbers) - 1)
             self._open[who, publisher][places[numbers[places] == came]] = False
 
     def missing(self) -> list[Missing]:
-        """Return what is still awaited, by subscribers, publishers and numbers."""
+        """Return the awaited events by subscriber, publisher and number."""
         found = (
             Missing(who, publisher, self._numbers[publisher][each])
             for (who, publisher), each in self._open.items()
@@ -67,7 +67,7 @@ class Awaited:
 
 
 def acknowledged(flushed: Iterable[Flushed]) -> dict[str, NDArray[np.int64]]:
-    """Return the numbers of the events that each publisher knows to be stored, all in order."""
+    """Return the numbers of the events that each publisher knows to be stored, in ascending order."""
     parts: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for each in flushed:
         if each.many:

@@ -1,4 +1,7 @@
-"""What is wrong with deliveries, by what publishers and subscribers wrote down and what filters ask for."""
+"""Checks deliveries against the journals of publishers and subscribers, and the filters.
+
+A life of a subscriber or publisher is one run of its process, from a start to a kill or an end.
+"""
 
 from __future__ import annotations
 
@@ -17,28 +20,28 @@ SHOWN = 5
 
 @dataclass
 class Verdict:
-    """What came of a run.
+    """Result of a check.
 
     Parameters
     ----------
     events
-        How many were acknowledged.
+        Number of acknowledged events.
     deliveries
-        How often one of them, or one that was not acknowledged, was handed out.
+        Number of deliveries, also of events that were not acknowledged.
     lost
-        Acknowledged, wanted, and never handed out; one for each who misses it.
+        Acknowledged events that a subscriber wants and never received, counted per subscriber.
     duplicated
-        Handed out twice in one life of a subscriber.
+        Events received twice in one life of a subscriber.
     repeated, most_repeated
-        Handed out in a life and in an earlier one: all of them, and the most in one life.
+        Events received in a life and in an earlier one: in all, and the most in one life.
     outside
-        Of those, how many the window does not explain.
+        Number of repeated events that the window does not explain.
     reordered
-        Behind a later event of the same publisher that came over the same subject.
+        Events received after a later event of the same publisher on the same subject.
     wrong
-        Handed out to somebody who does not want them, or that nobody published.
+        Events received by a subscriber that does not want them, or that no publisher published.
     examples
-        Some of what is wrong, in words.
+        Descriptions of some of the faults.
     """
 
     events: int = 0
@@ -54,11 +57,11 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """Whether all is as it was promised."""
+        """Whether the guarantees were kept."""
         return not (self.lost or self.duplicated or self.outside or self.reordered or self.wrong)
 
     def note(self, what: str) -> None:
-        """Name something that is wrong, unless enough is named."""
+        """Add an example of a fault, unless there are enough."""
         if len([one for one in self.examples if one.split()[0] == what.split()[0]]) < SHOWN:
             self.examples.append(what)
 
@@ -66,7 +69,7 @@ class Verdict:
 def lost(
     flushed: Iterable[Flushed], lives: Mapping[str, Sequence[Life]], wants: Wants, people: Sequence[str]
 ) -> list[Missing]:
-    """Return which acknowledged events somebody wants and was never handed out."""
+    """Return the acknowledged events that a subscriber wants and never received."""
     awaited = Awaited(flushed, wants, people)
     for who in people:
         for life in lives.get(who, ()):
@@ -75,7 +78,7 @@ def lost(
 
 
 def identities(lives: Sequence[Life]) -> list[NDArray[np.intp]]:
-    """Return a small number for each event of each life, the same for the same event and for no other."""
+    """Return a small number for each event of each life, equal for equal events only."""
     found = [np.empty(len(life), np.intp) for life in lives]
     many = 0
     for publisher in sorted({name for life in lives for name in life.publishers}):
@@ -90,12 +93,12 @@ def identities(lives: Sequence[Life]) -> list[NDArray[np.intp]]:
 
 
 def _room(ids: Sequence[NDArray[np.intp]]) -> int:
-    """Return how many different events there are."""
+    """Return the number of different events."""
     return max((int(each.max()) + 1 for each in ids if len(each)), default=0)
 
 
 def first_time(ids: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Return which events of a life were not in it before."""
+    """Return which events of a life occur in it for the first time."""
     order = np.arange(len(ids))
     first = np.empty(_room([ids]), np.intp)
     first[ids[::-1]] = order[::-1]  # of what is written to one place, the last stays
@@ -103,10 +106,9 @@ def first_time(ids: NDArray[np.intp]) -> NDArray[np.bool_]:
 
 
 def repeats(ids: Sequence[NDArray[np.intp]], window: int) -> tuple[int, int, int]:
-    """Return how many events came again in a later life, the most in one, and those that no window allows.
+    """Return the number of events repeated in a later life, the most in one, and those no window allows.
 
-    It allows those that were among the last so many that an earlier life was handed out, and in each life no
-    more than so many.
+    A window of n allows events that were among the last n of an earlier life, and at most n in each life.
     """
     before, allowed = np.zeros((2, _room(ids)), np.bool_)
     total = most = outside = 0
@@ -121,9 +123,9 @@ def repeats(ids: Sequence[NDArray[np.intp]], window: int) -> tuple[int, int, int
 
 
 def reordered(lives: Sequence[Life], ids: Sequence[NDArray[np.intp]]) -> list[NDArray[np.intp]]:
-    """Return the places in each life of events behind a later one of the same publisher and subject.
+    """Return positions in each life of events after a later one of the same publisher and subject.
 
-    Those that come again in a later life do not count; all others do, from life to life.
+    Events repeated from an earlier life do not count; the order of all others is checked across lives.
     """
     last: dict[tuple[str, str], int] = {}
     before = np.zeros(_room(ids), np.bool_)
@@ -150,20 +152,20 @@ def check(
     people: Sequence[str],
     window: int,
 ) -> Verdict:
-    """Compare what came with what should have.
+    """Compare received events with those that should have been received.
 
     Parameters
     ----------
     flushed
-        What publishers know to be stored.
+        Events that publishers know to be stored.
     lives
-        What each subscriber was handed out, one life after another.
+        Events that each subscriber received, life by life.
     wants
-        Which events a subscriber wants, by their numbers.
+        Returns which events a subscriber wants, by their numbers.
     people
-        All subscribers.
+        Names of all subscribers.
     window
-        How many events may come again after a kill.
+        Maximum events that may be repeated after a kill.
     """
     found = Verdict(events=sum(each.many for each in flushed))
     publishers = {each.publisher for each in flushed}
@@ -199,9 +201,9 @@ def check(
 
 
 def recoveries(kills: Sequence[float], lives: Mapping[str, Sequence[Life]]) -> list[float | None]:
-    """Return the seconds from each kill until all subscribers have an event that was published after it.
+    """Return the seconds from each kill until every subscriber has an event published after it.
 
-    None where somebody never has one.
+    None for a kill after which a subscriber never received one.
     """
     found: list[float | None] = []
     for kill in kills:

@@ -1,4 +1,4 @@
-"""Clients as processes of their own, which write down what happens to them until standard input ends.
+"""Clients as separate processes, which write journals until standard input ends.
 
 python -m faults.client receive URL FOLDER LIFE LOAD NAME...
 python -m faults.client publish URL FOLDER LIFE LOAD NAME
@@ -26,22 +26,22 @@ from narrowcast.errors import NarrowcastError, TransportError
 
 log = logging.getLogger("faults")
 
-#: Seconds to try to come in while nobody answers, and from one try to the next.
+#: Seconds to try to connect while no broker answers, and seconds between attempts.
 PATIENCE, PAUSE = 60.0, 0.3
 
 
 def over() -> asyncio.Future[str]:
-    """Return what is done when this process is to end."""
+    """Return a future that is done when this process should end."""
     return asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
 def ready() -> None:
-    """Tell whoever started this process that it is at work."""
+    """Report to the parent process that this one is working."""
     print("ready", flush=True)
 
 
 async def entered(url: str, name: str, load: Load) -> Subscriber:
-    """Return a subscriber that has its filters, as soon as a broker is there."""
+    """Return a subscriber with its filters, once a broker answers."""
     end = time.monotonic() + PATIENCE
     while True:
         transport = await NatsTransport.connect(url, patience=PATIENCE, **load.login(name))
@@ -62,14 +62,14 @@ async def entered(url: str, name: str, load: Load) -> Subscriber:
 
 
 def handed(event: Event, now: float) -> Handed:
-    """Return what is written down of an event of ours; its number is in it a second time."""
+    """Return the journal entry of a received event; the event holds its number a second time."""
     data = event.data
     number = event.number if data["n"] == event.number else -1
     return Handed(event.publisher, number, event.subject, now, data["t"])
 
 
 async def receive(url: str, folder: Path, life: int, load: Load, *names: str) -> None:
-    """Be some subscribers; who else publishes something that they want does not matter here."""
+    """Run subscribers."""
     ours = set(load.names)
 
     async def read(one: Subscriber) -> None:
@@ -92,7 +92,7 @@ async def receive(url: str, folder: Path, life: int, load: Load, *names: str) ->
 
 
 async def publish(url: str, folder: Path, life: int, load: Load, name: str) -> None:
-    """Be a publisher, which flushes now and then; what was refused is not published again."""
+    """Run a publisher that flushes now and then; refused events are not published again."""
     transport = await NatsTransport.connect(url, patience=PATIENCE, **load.login(name))
     publisher = await Publisher(transport, name).start()
     journal = Journal(path_of(folder, "publish", name, life))
@@ -120,7 +120,7 @@ async def publish(url: str, folder: Path, life: int, load: Load, name: str) -> N
 
 
 async def idle(url: str, _folder: Path, _life: int, load: Load, *names: str) -> None:
-    """Be connected, and say in the end how many connections were lost."""
+    """Stay connected, and report the number of lost connections at the end."""
     found = []
     for name in names:
         found.append(await NatsTransport.connect(url, patience=PATIENCE, **load.login(name)))
@@ -133,7 +133,7 @@ async def idle(url: str, _folder: Path, _life: int, load: Load, *names: str) -> 
 
 
 def main() -> None:
-    """Do what the arguments say."""
+    """Run the command given by the arguments."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(message)s", datefmt="%H:%M:%S")
     task, url, folder, life, load, *names = sys.argv[1:]
     tasks: dict[str, Any] = {"receive": receive, "publish": publish, "idle": idle}
@@ -142,7 +142,7 @@ def main() -> None:
 
 
 async def _failing(work: Coroutine[None, None, None]) -> None:
-    """Do something, and end this process at once when it fails: a thread may still wait for its input."""
+    """Await something, and end this process at once when it fails: a thread may still wait for input."""
     try:
         await work
     except Exception:

@@ -1,4 +1,4 @@
-"""The network is cut for a while, silently or with resets, and is there again."""
+"""The network is cut for a while, silently or with resets, and restored."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def cut(
     Parameters
     ----------
     folder, load
-        Where files go, and what is published.
+        Folder of all files, and the load.
     resets
-        Whether connections are broken and new ones refused; else nothing comes through, and nothing is said.
+        Whether connections are reset and new ones refused; otherwise bytes are held back silently.
     clients
-        Whether it is the clients' network.
+        Whether to cut the clients' network.
     seconds
-        How long. Times to recover are from its end on.
+        Duration of a cut. Recovery times count from its end.
     """
     with ExitStack() as stack:
         server = stack.enter_context(NatsServer(folder / "nats"))

@@ -1,4 +1,4 @@
-"""The disk is full for a while: of the server that stores events, or of what a node keeps in SQLite."""
+"""The disk is full for a while: that of the event store, or that of a node's SQLite files."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _CHUNK = 1 << 16
 
 
 class NoDiskError(Exception):
-    """A small disk cannot be made here."""
+    """A small disk cannot be mounted here."""
 
 
 @contextmanager
 def small_disk(folder: Path, size: int = SIZE) -> Iterator[Path]:
-    """Give a file system of a few bytes for the length of a block.
+    """Mount a small file system for the length of a block.
 
     Raises
     ------
     NoDiskError
-        When nobody here may mount one.
+        When this user may not mount one.
     """
     folder.mkdir(parents=True)
     try:
@@ -53,7 +53,7 @@ def small_disk(folder: Path, size: int = SIZE) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Leave no byte free, and return the file to be removed for that."""
+    """Fill a disk, and return the file to remove afterwards."""
     ballast = disk / "ballast"
     with ballast.open("ab", buffering=0) as out:
         with suppress(OSError):
@@ -68,16 +68,16 @@ def fill(disk: Path) -> Path:
 
 @dataclass
 class FullRun:
-    """What came of a run with a full disk, beside deliveries.
+    """Result of a run with a full disk.
 
     Parameters
     ----------
     run
-        What came of deliveries; times to recover are from when there was room again.
+        Result for deliveries; recovery times count from the moment with free space again.
     refusals
-        What publishers, or those who subscribe, were told while the disk was full.
+        Refusals that publishers or subscribers received while the disk was full.
     letters
-        Dead letters that should be kept, and that are.
+        Numbers of expected and of stored dead letters.
     """
 
     run: Run
@@ -86,7 +86,7 @@ class FullRun:
 
 
 def stored(folder: Path, load: Load, *, full: float = FULL) -> FullRun:
-    """Fill the disk of the NATS server that stores events while they are published."""
+    """Fill the disk of the event store while events are published."""
     with ExitStack() as stack:
         disk = stack.enter_context(small_disk(folder / "disk"))
         setting = Setting(stack, folder, load, "--store", STORE, data=disk / "data")
@@ -106,7 +106,7 @@ def stored(folder: Path, load: Load, *, full: float = FULL) -> FullRun:
 
 
 def kept(folder: Path, load: Load, *, bad: int = 50, full: float = FULL) -> FullRun:
-    """Fill the disk on which a node keeps subscriptions and dead letters; events are stored elsewhere."""
+    """Fill the disk with a node's subscriptions and dead letters; the event store is elsewhere."""
     with ExitStack() as stack:
         disk = stack.enter_context(small_disk(folder / "disk", 16 << 20))
         server = stack.enter_context(NatsServer(folder / "nats"))

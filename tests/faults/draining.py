@@ -1,4 +1,4 @@
-"""How fast a node works off what has waited for it, alone and beside garbage: then it is what is short."""
+"""How fast a node processes a backlog, alone and beside garbage, when it is the bottleneck."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from faults.setting import Run, Setting
 FILL = 12.0
 #: Without garbage, and beside it.
 CALM, BESIDE = "calm", "garbage"
-#: Of messages with garbage so many of 13 go where publishers send.
+#: Messages out of 13 with garbage that go to the publishers' subjects, and to control subjects.
 _INGRESS, _CONTROL = 8, 5
-#: Of messages with garbage so many a second are among the events, and so many a second come meanwhile.
+#: Messages with garbage per second stored among the events, and sent while the backlog is processed.
 _AMONG = RATES["messages"] * _INGRESS / (_INGRESS + _CONTROL)
 _MEANWHILE = RATES["messages"] - _AMONG
-#: A node works off in a second what was stored in so many.
+#: Seconds of storing events that a node processes in one second.
 _FASTER = 1.8
 #: More than any run sends, and requests of schemathesis among those over HTTP.
 _MANY, _CASES = 20_000, 2_000
@@ -36,16 +36,16 @@ _FROM, _TO = 0.1, 0.9
 
 @dataclass
 class Drained:
-    """What came of it.
+    """Result of processing backlogs.
 
     Parameters
     ----------
     rates
-        Events a second without garbage and beside it, each time.
+        Events per second without and beside garbage, in each turn.
     left_out
-        How many bad events there were in all.
+        Number of bad events in all.
     runs
-        What came of good events, each time.
+        Result for good events in each turn.
     """
 
     rates: dict[str, list[float]]
@@ -54,7 +54,7 @@ class Drained:
 
 
 def drained(folder: Path, load: Load, *, times: int = 3, fill: float = FILL) -> Drained:
-    """Let a node work off what publishers stored in some seconds, in turns without and with garbage."""
+    """Let a node process what publishers stored in some seconds, in turns without and with garbage."""
     rates: dict[str, list[float]] = {CALM: [], BESIDE: []}
     found = Drained(rates, 0, [])
     with ExitStack() as stack:
@@ -72,7 +72,7 @@ def drained(folder: Path, load: Load, *, times: int = 3, fill: float = FILL) -> 
 
 
 class _Turn:
-    """A broker whose node is stopped while events are stored, and let go then."""
+    """A broker whose node is suspended while events are stored, and resumed then."""
 
     def __init__(self, stack: ExitStack, folder: Path, load: Load, cases: Path) -> None:
         self._stack, self._folder, self._load, self._cases = stack, folder, load, cases
@@ -81,7 +81,7 @@ class _Turn:
         self._epoch = int(metrics(self.setting.broker.api)["epoch"])
 
     def run(self, fill: float, *, garbage: bool) -> None:
-        """Let events be stored for some seconds, and worked off then."""
+        """Store events for some seconds, then process them."""
         node, live = self.setting.broker.pid, []
         os.kill(node, signal.SIGSTOP)
         try:
@@ -110,10 +110,9 @@ class _Turn:
 
 
 def worked_off(folder: Path) -> float:
-    """Return how many events a second a node worked off, by when somebody was handed out what was among them.
+    """Return the events per second that a node processed, by the times of receipt at subscribers.
 
-    That is of the middle part of what each publisher had stored: in the beginning and in the end garbage is
-    not under way yet, or any more.
+    Only the middle part of each publisher's backlog counts: at the beginning and the end there is no garbage.
     """
     lives = [life for own in read_handed(folder).values() for life in own]
     found = 0.0

@@ -1,4 +1,4 @@
-"""Sends garbage as a process of its own, and says in the end what became of it.
+"""Sends garbage from a separate process, and reports the result at the end.
 
 python -m faults.fuzzer messages URL SEED INGRESS CONTROL EPOCH RATE
 python -m faults.fuzzer openapi SEED MANY FILE
@@ -39,20 +39,20 @@ class Case(NamedTuple):
 
 
 def say(what: dict[str, Any]) -> None:
-    """Tell the process that started this one."""
+    """Report to the parent process."""
     print(json.dumps(what), flush=True)
 
 
 @dataclass
 class Answers:
-    """What a web server said: how often which code, how many events it took, and what it failed at."""
+    """Answers of a web server: counts by status code, accepted events, and server errors."""
 
     codes: Counter[int] = field(default_factory=Counter)
     events: int = 0
     failed: dict[str, str] = field(default_factory=dict)
 
     def note(self, what: str, body: object, code: int, text: str) -> None:
-        """Note an answer; of those that are an error of the server's own, an example each."""
+        """Count an answer; keep one example of each server error."""
         self.codes[code] += 1
         if code >= 500:
             self.failed.setdefault(f"{what}: {code} {text:.120}", f"{body!r:.80}")
@@ -60,13 +60,13 @@ class Answers:
             self.events += json.loads(text)["events"]
 
     def say(self) -> None:
-        """Tell of it."""
+        """Report the counts."""
         failed = [f"{what} for {body}" for what, body in self.failed.items()]
         say({"sent": self.codes.total(), "events": self.events, "codes": self.codes, "failed": failed})
 
 
 async def messages(url: str, seed: str, n_ingress: str, n_control: str, epoch: str, rate: str) -> None:
-    """Send events and control messages; what publishers send is known to be stored."""
+    """Send events and control messages; published events are known to be stored."""
     from narrowcast.broker.clients.request_client import RequestClient
     from narrowcast.broker.nats_transport import NatsTransport
     from narrowcast.broker.storage.record_subjects import RecordSubjects
@@ -110,7 +110,7 @@ async def messages(url: str, seed: str, n_ingress: str, n_control: str, epoch: s
 
 
 async def http(api: str, seed: str, n_odd: str, rate: str, file: str, part: str, parts: str) -> None:
-    """Send requests that are mostly wrong, and among them a part of what `openapi` has written to a file."""
+    """Send mostly invalid requests, and a part of those that `openapi` has written to a file."""
     rng = random.Random(f"{seed} http")
     made = msgspec.msgpack.decode(Path(file).read_bytes(), type=list[Case])[int(part) :: int(parts)]
     which = [True] * int(n_odd) + [False] * len(made)
@@ -141,7 +141,7 @@ async def http(api: str, seed: str, n_odd: str, rate: str, file: str, part: str,
 
 
 def openapi(seed: str, many: str, to: str) -> None:
-    """Write down what schemathesis makes of the description of the API: what fits it, and what does not."""
+    """Write requests that schemathesis makes from the API's description, valid and invalid ones."""
     import hypothesis
     import requests
     import schemathesis
@@ -183,7 +183,7 @@ def openapi(seed: str, many: str, to: str) -> None:
 
 
 def main() -> None:
-    """Do what the arguments say."""
+    """Run the command given by the arguments."""
     task, *words = sys.argv[1:]
     if task == "openapi":
         openapi(*words)

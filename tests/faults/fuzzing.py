@@ -1,4 +1,4 @@
-"""Garbage comes in beside good events, at every door of a broker."""
+"""Garbage arrives beside good events, at every interface of a broker."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ SETTLED = 3.0
 
 @dataclass
 class Fuzzed:
-    """What came of garbage.
+    """Result of a run with garbage.
 
     Parameters
     ----------
     run
-        What came of good events.
+        Result for good events.
     rate
-        Events a second that were published.
+        Events published per second.
     sent
-        Inputs by door.
+        Inputs by interface.
     failed
-        Requests that were answered as an error of the node's own, and what its log has of such.
+        Requests answered with a server error, and such errors in the node's log.
     counts
-        Events that came in, how many of them are known to be bad; and by the node's count how many it used,
-        could not use, keeps, and does not keep.
+        Events that arrived and known bad ones among them; and the node's counts of routed, bad, stored and
+        lost ones.
     calm, elsewhere, beside
-        What it was like without garbage, beside the same garbage to another broker on the same machine, and
-        beside garbage.
+        Speed without garbage, beside the same garbage sent to another broker on the same machine, and beside
+        garbage sent to this broker.
     """
 
     run: Run
@@ -65,7 +65,7 @@ class Fuzzed:
 
     @property
     def agree(self) -> bool:
-        """Whether every event is accounted for, and every bad one is kept or counted."""
+        """Whether every event is accounted for, and every bad one is stored or counted."""
         of = self.counts
         whole = of["used"] + of["bad"] == of["good"] + of["garbage"]
         return whole and of["bad"] >= of["known_bad"] and of["kept"] + of["not_kept"] == of["bad"]
@@ -73,19 +73,19 @@ class Fuzzed:
 
 @dataclass(frozen=True)
 class While:
-    """Good events that subscribers were handed out a second for a while, and the node's share of a core."""
+    """Good events received per second for a while, and the node's share of a core."""
 
     deliveries: float
     core: float
 
 
 class Watch:
-    """Tells what it was like while something went on.
+    """Measures speed while something else goes on.
 
     Parameters
     ----------
     node
-        The process that is watched.
+        The process to measure.
     """
 
     def __init__(self, node: int) -> None:
@@ -102,7 +102,7 @@ class Watch:
         self._core += cpu_s(self._node) - core
 
     def over(self, lives: Sequence[Life]) -> While:
-        """Return that, by what subscribers were handed out."""
+        """Return the measurement, using the events that subscribers received."""
         seconds = sum(end - begun for begun, end in self._spans)
         many = sum(
             int(np.count_nonzero((begun <= life.at) & (life.at < end)))
@@ -113,7 +113,7 @@ class Watch:
 
 
 class Fuzzer:
-    """A process that sends garbage: see `faults.fuzzer`."""
+    """A process that sends garbage; see `faults.fuzzer`."""
 
     def __init__(self, stack: ExitStack, folder: Path, task: str, *words: object) -> None:
         self.task = task
@@ -126,13 +126,13 @@ class Fuzzer:
         stack.callback(self.end)
 
     def end(self) -> None:
-        """Let it send no more."""
+        """Stop sending."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
 
     def result(self) -> dict[str, Any]:
-        """Return what it says in the end."""
+        """Return the report of the process."""
         if self._process.wait(PATIENCE):
             raise AssertionError(f"{self.task} failed: {self._err.read_text()[-2000:]}")
         found: dict[str, Any] = json.loads(self._out.read_text())
@@ -140,7 +140,7 @@ class Fuzzer:
 
 
 def metrics(api: str) -> dict[str, float]:
-    """Return the numbers of a node that stand for themselves, and those of dead letters that are not kept."""
+    """Return a node's metrics without labels, and those of lost dead letters."""
     text = httpx.get(f"{api}/metrics", timeout=30).text
     found = {
         name: float(value) for name, value in re.findall(r"^narrowcast_(\w+) (\S+)$", text, re.MULTILINE)
@@ -152,17 +152,17 @@ def metrics(api: str) -> dict[str, float]:
 class Garbage:
     """All garbage of a seed, in parts that are sent to one broker or another.
 
-    Half goes where publishers send, a quarter where subscribers and nodes speak, and a quarter over HTTP, of
-    that two fifths made by schemathesis from the description of the API.
+    Half goes to the publishers' subjects, a quarter to the subjects of subscribers and nodes, and a quarter
+    over HTTP, of which schemathesis makes two fifths from the description of the API.
 
     Parameters
     ----------
     stack
-        What ends it.
+        Ends the processes.
     folder
-        Where files go.
+        Folder of all files.
     seed, inputs, parts
-        Of what, how much in all, and in how many parts.
+        The seed, the number of inputs, and the number of parts.
     """
 
     def __init__(self, stack: ExitStack, folder: Path, seed: int, inputs: int, parts: int) -> None:
@@ -173,7 +173,7 @@ class Garbage:
         Fuzzer(stack, folder, "openapi", seed, inputs // 10, self._cases).result()
 
     def send(self, broker: Broker, part: int) -> list[dict[str, Any]]:
-        """Send a part, and return what each door says."""
+        """Send a part, and return the report of each interface."""
         seed, share = f"{self._seed}.{part}", self._inputs // self._parts
         epoch = int(httpx.get(f"{broker.api}/health", timeout=30).json()["epoch"])
         fuzzers = [
@@ -188,9 +188,9 @@ class Garbage:
 def fuzzed(
     folder: Path, load: Load, *, inputs: int = 100_000, parts: int = 4, calm: float = 20.0, part: float = PART
 ) -> Fuzzed:
-    """Send so many inputs that are no good beside good events, at a part of what is possible.
+    """Send invalid inputs beside good events, at a share of the possible rate.
 
-    They go to the broker and to another one beside it in turns: both compute for the same garbage.
+    They go in turns to the broker and to another one beside it, so that both compute for the same garbage.
     """
     whole = part * capacity(folder / "trial", load) if part else load.rate * load.publishers
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Inputs that nobody should send: made by a seed, and with what is known of each."""
+"""Invalid inputs made from a seed, each with what is known about it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from narrowcast.broker import wire
 from narrowcast.broker.storage.record_subjects import RecordSubjects
 
-#: Names that are nobody's, and texts that are odd in some way.
+#: Names that no client has, and unusual texts.
 ODD = ("", "\x00", "fuzz", "a.b", "*", ">", "é" * 40, "x" * 600, "../..", "'; DROP TABLE", "%00", "💥")
 #: Filters, most of which are none; nothing matches the others, so that nothing is stored for who never reads.
 FILTERS = (
@@ -25,9 +25,9 @@ _MANY, _LONG = 20, 40_000
 
 
 class Sent(NamedTuple):
-    """A message with garbage: its subject, what it holds, how many events that is, and how many are bad.
+    """A message with garbage: its subject, payload, number of events, and number of bad ones.
 
-    None of them may be, or all, where nothing is said.
+    Without a number of bad ones, none or all of them may be bad.
     """
 
     subject: str
@@ -41,7 +41,7 @@ def _bytes(rng: random.Random) -> bytes:
 
 
 def _value(rng: random.Random, depth: int = 3) -> Any:
-    """Return anything that JSON can hold, but for the names of attributes."""
+    """Return any JSON value, but no names of attributes."""
     kind = rng.randrange(9 if depth else 7)
     if kind == 7:
         return [_value(rng, depth - 1) for _ in range(rng.randrange(4))]
@@ -52,7 +52,7 @@ def _value(rng: random.Random, depth: int = 3) -> Any:
 
 
 def payload(rng: random.Random) -> tuple[bytes, bool | None]:
-    """Return something sent as an event, and whether it is bad; None where it may be."""
+    """Return the payload of an event, and whether it is bad; None where it may be."""
     kind = rng.randrange(10)
     if kind == 0:
         return b"\xff" + _bytes(rng), True
@@ -87,7 +87,7 @@ def payload(rng: random.Random) -> tuple[bytes, bool | None]:
 
 
 def ingress(rng: random.Random) -> Sent:
-    """Return something where publishers send events."""
+    """Return a message to a publishers' subject."""
     kind = rng.randrange(6)
     name = f"fuzz{rng.randrange(100)}"
     of = wire.Subjects("nc")
@@ -117,7 +117,7 @@ def ingress(rng: random.Random) -> Sent:
 
 
 def position(rng: random.Random, store: str) -> bytes:
-    """Return how far somebody has read, who may write down anything."""
+    """Return a position record; a subscriber may write anything."""
     huge = 10 ** rng.randrange(40)
     read = rng.choice([b"9" * rng.choice([17, 18, 19, 20, 5000]), b"-1", b"", b"x y", b"1", _bytes(rng)])
     had = rng.choice([
@@ -129,9 +129,9 @@ def position(rng: random.Random, store: str) -> bytes:
 
 
 def control(rng: random.Random, epoch: int, records: RecordSubjects, store: str) -> Sent:
-    """Return something where subscribers, nodes and those who run the broker speak, by all they know.
+    """Return a message to a subject of subscribers, nodes or operators.
 
-    What is well-formed is of nobody who is there, so that who wants what stays as it is.
+    Well-formed messages name no existing subscriber, so that the subscriptions stay as they are.
     """
     of = wire.Subjects("nc")
     name = f"fuzz{rng.randrange(50)}"
@@ -144,7 +144,7 @@ def control(rng: random.Random, epoch: int, records: RecordSubjects, store: str)
         return Sent(place, position(rng, store))
     if kind <= 1:  # garbage, also in the name of who is there
         place = rng.choice([of.ask("s0"), of.ask(name), of.orders, of.control("s1"), of.beats, of.changes,
-                            f"{of.inbox('s2')}.x.1", of.to("s3"), of.everybody])  # fmt: skip
+                            f"{of.inbox('s2')}.x.1", of.to("s3"), of.broadcast])  # fmt: skip
         return Sent(place, _bytes(rng))
     if kind == 2:
         odd = rng.choice([{}, {"type": rng.choice(["hello", "add", "replay", "nothing"])}, [], 5, "x",
@@ -182,7 +182,7 @@ def control(rng: random.Random, epoch: int, records: RecordSubjects, store: str)
 
 
 def request(rng: random.Random) -> tuple[str, str, bytes]:
-    """Return method, path and body of something that a web server should survive."""
+    """Return method, path and body of a request that a web server should survive."""
     method = rng.choice(["GET", "POST", "POST", "POST", "DELETE", "PUT", "PATCH", "OPTIONS"])
     path = rng.choice([
         "/events", "/events", "/subscriptions", "/explain", "/rollout", "/health", "/nothing", "/%00",

@@ -1,8 +1,8 @@
-"""What clients write down as it happens: a file for each of their lives, which a kill does not shorten.
+"""Journals of clients: one file for each life, that is each run of a process, which a kill does not shorten.
 
-A publisher writes a line once a flush has returned; a subscriber writes what it was handed out before it asks
-for more, which acknowledges it. A line goes to the file in one call; what is in a file outlives its process;
-only the last line may be torn, and then nobody has acknowledged what it says.
+A publisher writes a line once a flush has returned. A subscriber writes the events it received before it asks
+for more, which acknowledges them. Each line is written by one call, and survives the process. Only the last
+line may be torn, and then its events are not acknowledged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COLUMNS = pa.schema(
 
 
 class Handed(NamedTuple):
-    """An event that a subscriber was handed out: when, and when it was published."""
+    """An event that a subscriber received: when, and when it was published."""
 
     publisher: str
     number: int
@@ -39,14 +39,14 @@ class Handed(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Life:
-    """What a subscriber was handed out in one of its lives, by columns: there may be millions of events.
+    """Events that a subscriber received in one life, in columns: there may be millions.
 
     Parameters
     ----------
     publishers, subjects
         Their names.
     publisher, subject
-        Of each event, by its place among the names.
+        Position among the names, for each event.
     number, at, sent
         As in `Handed`.
     """
@@ -61,7 +61,7 @@ class Life:
 
     @classmethod
     def of(cls, rows: Sequence[Handed]) -> Life:
-        """Return some events by columns."""
+        """Return events in columns."""
         return cls.of_table(pa.Table.from_pylist([row._asdict() for row in rows], schema=_COLUMNS))
 
     @classmethod
@@ -80,21 +80,21 @@ class Life:
         return Handed(names[0], int(self.number[i]), names[1], float(self.at[i]), float(self.sent[i]))
 
     def came_from(self, publisher: str) -> NDArray[np.bool_]:
-        """Return which events are of a publisher."""
+        """Return which events a publisher published."""
         if publisher not in self.publishers:
             return np.zeros(len(self), np.bool_)
         return np.asarray(self.publisher == self.publishers.index(publisher))
 
 
 def _coded(column: pa.ChunkedArray) -> tuple[tuple[str, ...], NDArray[np.unsignedinteger[Any]]]:
-    """Return the names in a column, and the place among them of each row, in as few bytes as that takes."""
+    """Return the distinct names in a column, and the position of each row's name, in the smallest type."""
     whole = column.unify_dictionaries().combine_chunks()
     names = tuple(whole.dictionary.to_pylist())
     return names, whole.indices.to_numpy().astype(np.min_scalar_type(len(names)))
 
 
 class Flushed(NamedTuple):
-    """Events of a publisher, by the number of the first, whose flush has returned, and when it did."""
+    """Events of a publisher whose flush has returned: number of the first, their count, and the time."""
 
     publisher: str
     first: int
@@ -103,7 +103,7 @@ class Flushed(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Events of a publisher that may not be stored, when that was said, and why."""
+    """Events of a publisher that may not be stored, with time and reason."""
 
     publisher: str
     first: int
@@ -113,58 +113,58 @@ class Refusal(NamedTuple):
 
 
 class Journal:
-    """A file to which lines are added at once.
+    """A file to which lines are appended at once.
 
     Parameters
     ----------
     path
-        Where; it must not be there.
+        Path of the file, which must not exist.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
 
     def add(self, *lines: str) -> None:
-        """Add lines; they are there when this returns."""
+        """Append lines; they are written when this returns."""
         left = "".join(f"{line}\n" for line in lines).encode()
         while left:
             left = left[os.write(self._file, left) :]
 
     def handed(self, some: list[Handed]) -> None:
-        """Note what a subscriber was handed out."""
+        """Record received events."""
         self.add(*(f"{e.publisher} {e.number} {e.subject} {e.at:.6f} {e.sent:.6f}" for e in some))
 
     def flushed(self, first: int, many: int, at: float) -> None:
-        """Note that events are acknowledged."""
+        """Record acknowledged events."""
         self.add(f"ok {first} {many} {at:.6f}")
 
     def refused(self, first: int, many: int, at: float, why: str) -> None:
-        """Note that events are not."""
+        """Record refused events."""
         self.add(f"no {first} {many} {at:.6f} {' '.join(why.split())}")
 
 
 def path_of(folder: Path, kind: str, name: str, life: int) -> Path:
-    """Return where somebody writes in one of its lives."""
+    """Return the journal of a client in one of its lives."""
     return folder / f"{kind}-{name}-{life:04d}.log"
 
 
 def name_of(path: Path) -> str:
-    """Return who wrote a file."""
+    """Return the client that wrote a file."""
     return path.stem.split("-")[1]
 
 
 def whole_lines(path: Path) -> list[str]:
-    """Return the lines of a file, without one that is torn."""
+    """Return the lines of a file without a torn last one."""
     return path.read_bytes().decode().split("\n")[:-1]
 
 
 class Tail:
-    """What subscribers write into a folder, each line once: what is new since the last time.
+    """New lines of all subscribers' journals in a folder, each returned once.
 
     Parameters
     ----------
     folder
-        Where they write.
+        Folder of the journals.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -173,18 +173,18 @@ class Tail:
 
     @property
     def size(self) -> int:
-        """The bytes that are there by now, read or not."""
+        """Bytes written so far, read or not."""
         return sum(path.stat().st_size for path in self._folder.glob("receive-*.log"))
 
     def new(self) -> Iterator[tuple[str, Life]]:
-        """Yield what subscribers were handed out since, a file at a time, each one's lives in their order."""
+        """Yield events received since the last call, file by file, the lives of each subscriber in order."""
         for path in sorted(self._folder.glob("receive-*.log")):
             life, self._read[path] = _read_life(path, self._read.get(path, 0))
             yield name_of(path), life
 
 
 def read_handed(folder: Path) -> dict[str, list[Life]]:
-    """Return what each subscriber was handed out, one life after another."""
+    """Return the events that each subscriber received, life by life."""
     found: dict[str, list[Life]] = defaultdict(list)
     for who, life in Tail(folder).new():
         found[who].append(life)
@@ -192,7 +192,7 @@ def read_handed(folder: Path) -> dict[str, list[Life]]:
 
 
 def _read_life(path: Path, begin: int) -> tuple[Life, int]:
-    """Return what a file has from a byte on, without a line that is torn, and where that would begin."""
+    """Return the events of a file from an offset, without a torn last line, and the next offset."""
     with path.open("rb") as file:
         if file.seek(0, os.SEEK_END) == begin:  # nothing cannot be mapped
             return Life.of([]), begin
@@ -210,7 +210,7 @@ def _read_life(path: Path, begin: int) -> tuple[Life, int]:
 
 
 def read_published(folder: Path) -> tuple[list[Flushed], list[Refusal]]:
-    """Return which events are acknowledged, and which are not."""
+    """Return the acknowledged and the refused events."""
     flushed, refused = list[Flushed](), list[Refusal]()
     for path in sorted(folder.glob("publish-*.log")):
         name = name_of(path)

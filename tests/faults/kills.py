@@ -27,11 +27,11 @@ class Killer:
     Parameters
     ----------
     setting
-        Of which.
+        The broker and its clients.
     rng
-        Of the moments.
+        Draws the moments.
     switching
-        Whether a plan is being taken up at each kill.
+        Whether a rollout is running at each kill.
     """
 
     def __init__(self, setting: Setting, rng: random.Random, *, switching: bool = False) -> None:
@@ -44,7 +44,7 @@ class Killer:
         self.said: list[str] = []
 
     def kill(self, target: str) -> None:
-        """Kill the node, the server, or a client, and wait until there is one again."""
+        """Kill the node, the server or a client, and wait until it has been restarted."""
         setting, rng = self._setting, self._rng
         time.sleep(rng.uniform(*CALM) if self.kills else FIRST)
         if target == "server":
@@ -67,14 +67,14 @@ class Killer:
             switch.join()
 
     def _client(self) -> Client:
-        """Return a subscriber and a publisher in turn, each of them one after another."""
+        """Return a subscriber and a publisher in turn, each time another one."""
         kind = (self._setting.subscribers, self._setting.publishers)[self._clients % 2]
         found = kind[self._clients // 2 % len(kind)]
         self._clients += 1
         return found
 
     def _switch(self) -> threading.Thread:
-        """Let another plan be taken up, and return when that has perhaps begun."""
+        """Start a rollout, and return when it has probably begun."""
         self._switches += 1
         plans = self._setting.plans
         plan = plans[self._switches % len(plans)]
@@ -87,7 +87,7 @@ class Killer:
 def killed(
     folder: Path, targets: Sequence[str], load: Load, *, switching: bool = False, processes: int = 2
 ) -> Run:
-    """Kill what is named, one after another; subscribers are in so many processes."""
+    """Kill the named kinds of processes one after another; subscribers run in several processes."""
     with ExitStack() as stack:
         setting = Setting(stack, folder, load)
         setting.start(processes=processes)

@@ -1,4 +1,4 @@
-"""What is published and who wants it, all by a seed; and plans for it."""
+"""Events, filters and plans of a run, all made from a seed."""
 
 from __future__ import annotations
 
@@ -22,36 +22,37 @@ UNWANTED = -1
 POOL = 1_009
 #: Ways to plan that need nothing but who wants what, the two ends among them.
 METHODS = ("direct", "hash", "broadcast", "ncut", "unicast")
-#: Who rolls plans out, and somebody who subscribes to nothing, where there are users.
+#: The operator, and a user without subscriptions, where there are users.
 OPERATOR, STRANGER = "operator", "eve"
 
 
 @dataclass(frozen=True)
 class Load:
-    """Subscribers with filters that overlap, and events of which each wants a part.
+    """Subscribers with overlapping filters, and events of which each wants a part.
 
-    An event is told by its number alone, so that what somebody should get follows from what was acknowledged.
+    An event follows from its number alone, so that the acknowledged numbers tell what each subscriber should
+    get.
 
     Parameters
     ----------
     seed
-        Of everything.
+        Seed of everything.
     people, publishers
-        How many subscribers and publishers there are.
+        Numbers of subscribers and publishers.
     rate
-        Events a second of each publisher.
+        Events per second of each publisher.
     window
-        Events that a subscriber may be handed out before it acknowledges some.
+        Events that a subscriber may receive before it acknowledges some.
     limit
-        Events that may wait for a subscriber to ask for them; what finds no room is replayed later.
+        Events that may wait at a subscriber; dropped ones are replayed later.
     together
-        Events that are published between two flushes, at most.
+        Maximum events between two flushes.
     rare
-        Of so many events only one is of those that somebody may want.
+        One in this number of events can be wanted by a subscriber.
     channels
-        Of each plan.
+        Channels of each plan.
     guarded
-        Whether everybody is a user with a token, and may do what is their own.
+        Whether all clients are users with tokens and permissions.
     """
 
     seed: int = 1
@@ -67,13 +68,13 @@ class Load:
 
     @cached_property
     def filters(self) -> dict[str, list[str]]:
-        """Who wants what."""
+        """Filters of each subscriber."""
         rng = np.random.default_rng([self.seed, 1])
         return {f"s{i}": some_filters(rng, 1 + i % 3) for i in range(self.people)}
 
     @cached_property
     def events(self) -> list[dict[str, Any]]:
-        """What is published."""
+        """Attributes of the events."""
         some = some_events(np.random.default_rng([self.seed, 2]), POOL)
         return [event if i % self.rare == 0 else {"price": UNWANTED} for i, event in enumerate(some)]
 
@@ -83,16 +84,16 @@ class Load:
         return {who: np.isin(np.arange(POOL), own) for who, own in rows.items()}
 
     def event(self, number: int, now: float) -> dict[str, Any]:
-        """Return the event of a number."""
+        """Return the event with a number."""
         return self.events[number % POOL] | {"n": number, "t": now}
 
     def wants(self, who: str, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which events somebody wants, by their numbers."""
+        """Return which events a subscriber wants, by their numbers."""
         return self._wanted[who][numbers % POOL]
 
     @property
     def names(self) -> list[str]:
-        """All publishers."""
+        """Names of all publishers."""
         return [f"p{i}" for i in range(self.publishers)]
 
     def token(self, name: str) -> str:
@@ -100,18 +101,18 @@ class Load:
         return hashlib.sha256(f"{self.seed} {name}".encode()).hexdigest()
 
     def login(self, name: str) -> dict[str, Any]:
-        """Return by what somebody connects."""
+        """Return the login options of a client."""
         return (
             {"user": name, "password": self.token(name), "inbox": f"nc.answer.{name}"} if self.guarded else {}
         )
 
     @property
     def bearer(self) -> dict[str, str]:
-        """What whoever runs the broker says over HTTP."""
+        """HTTP headers of the operator."""
         return {"Authorization": f"Bearer {self.token(OPERATOR)}"} if self.guarded else {}
 
     def write_users(self, path: Path) -> Path:
-        """Write down who may do what."""
+        """Write the file of users."""
         roles = dict.fromkeys([*self.filters, STRANGER], "subscriber") | dict.fromkeys(
             self.names, "publisher"
         )

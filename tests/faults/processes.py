@@ -1,4 +1,4 @@
-"""Real processes of a run: a broker with its server, and clients; all end with the block they belong to."""
+"""Real processes of a run: a broker with its server, and clients; all end with their block."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ _NAMED = 8
 
 
 def free_port() -> int:
-    """Return a port that nobody listens at."""
+    """Return a port that is not in use."""
     with socket.socket() as at:
         at.bind(("127.0.0.1", 0))
         return int(at.getsockname()[1])
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of processes: they find these modules, and what others have compiled."""
+    """Return environment variables for processes: the import path, and caches of compiled kernels."""
     cache = str(TESTS.parent / ".cache" / "numba" / "shared")
     return {"NUMBA_CACHE_DIR": cache, **os.environ, "PYTHONPATH": str(TESTS)}
 
 
 def memory_mb(process: int) -> float:
-    """Return the memory that a process holds."""
+    """Return the resident memory of a process."""
     pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def cpu_s(process: int) -> float:
-    """Return the seconds that all threads of a process have computed."""
+    """Return the CPU seconds of all threads of a process."""
     words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def alive(process: int) -> bool:
-    """Return whether a process is there and has not ended."""
+    """Return whether a process exists and has not ended."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -62,12 +62,12 @@ def alive(process: int) -> bool:
 
 
 def await_that(what: str, is_so: Any, patience: float = PATIENCE) -> float:
-    """Wait until something is so, and return how long that took.
+    """Wait until a condition is true, and return the seconds that took.
 
     Raises
     ------
     TimeoutError
-        When it is not in time.
+        When it is not true in time.
     """
     begun = time.monotonic()
     while not is_so():
@@ -78,14 +78,14 @@ def await_that(what: str, is_so: Any, patience: float = PATIENCE) -> float:
 
 
 class Process(ABC):
-    """A process whose output goes to files; it can be killed and started again, as another life.
+    """A process with output files; it can be killed and started again, as another life.
 
     Parameters
     ----------
     name
-        What its files are called.
+        Base name of its files.
     folder
-        Where they are.
+        Folder of its files.
     """
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -95,30 +95,30 @@ class Process(ABC):
 
     @abstractmethod
     def command(self) -> list[str]:
-        """Return what is run."""
+        """Return the command line."""
 
     @abstractmethod
     def is_ready(self) -> bool:
-        """Return whether it says that it is at work."""
+        """Return whether the process reports that it is working."""
 
     @property
     def said_in(self) -> Path:
-        """Where what it says goes."""
+        """File with its messages."""
         return self._folder / f"{self.name}-{self.life:04d}.err"
 
     @property
     def out(self) -> Path:
-        """Where its standard output goes."""
+        """File with its standard output."""
         return self._folder / f"{self.name}-{self.life:04d}.out"
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """Its process id."""
         assert self._process is not None
         return self._process.pid
 
     def begin(self) -> None:
-        """Start it."""
+        """Start the process."""
         self.life += 1
         with self.said_in.open("wb") as err, self.out.open("wb") as out:
             self._process = subprocess.Popen(
@@ -126,12 +126,12 @@ class Process(ABC):
             )
 
     def wait_ready(self, patience: float = PATIENCE) -> None:
-        """Wait until it is at work.
+        """Wait until the process is working.
 
         Raises
         ------
         AssertionError
-            When it has ended instead, with what it said.
+            When it has ended instead, with its output.
         """
 
         def is_so() -> bool:
@@ -143,13 +143,13 @@ class Process(ABC):
         await_that(f"{self.name} is at work, see {self.said_in}", is_so, patience)
 
     def start(self) -> Self:
-        """Start it, and wait until it is at work."""
+        """Start the process, and wait until it is working."""
         self.begin()
         self.wait_ready()
         return self
 
     def kill(self) -> float:
-        """Kill it as nothing can be caught, and return when."""
+        """Kill the process with SIGKILL, and return the time."""
         assert self._process is not None
         now = time.time()
         self._process.kill()
@@ -159,20 +159,20 @@ class Process(ABC):
         return now
 
     def check(self) -> None:
-        """Refuse to go on when it has ended by itself."""
+        """Raise an error when the process has ended by itself."""
         if self._process is not None and self._process.poll() is not None:
             said = self.said_in.read_text(errors="replace")[-2000:]
             raise AssertionError(f"{self.name} has ended with {self._process.returncode}: {said}")
 
     def ask_to_end(self) -> None:
-        """Let it end by itself."""
+        """Ask the process to end."""
         assert self._process is not None
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.close()
 
     def end(self) -> int | None:
-        """Let it end by itself, kill it when it does not, and return its code; nothing where it has ended."""
+        """Ask the process to end, kill it if it does not, and return its exit code; None if it had ended."""
         if self._process is None:
             return None
         self.ask_to_end()
@@ -194,40 +194,40 @@ class Process(ABC):
 
 
 class Client(Process):
-    """Subscribers or a publisher in a process: see `faults.client`."""
+    """Subscribers or a publisher in a process; see `faults.client`."""
 
     def __init__(self, kind: str, url: str, folder: Path, load: Load, *names: str) -> None:
         super().__init__(f"{kind}r-{'-'.join(names[:_NAMED])}", folder)
         self.kind, self._url, self._load, self.names = kind, url, load, names
 
     def command(self) -> list[str]:
-        """Return what is run."""
+        """Return the command line."""
         load = json.dumps(asdict(self._load))
         words = [self.kind, self._url, str(self._folder), str(self.life), load, *self.names]
         return [sys.executable, "-m", "faults.client", *words]
 
     def is_ready(self) -> bool:
-        """Return whether it says that it is at work."""
+        """Return whether the process reports that it is working."""
         return self.out.exists() and b"ready" in self.out.read_bytes()
 
 
 class Broker(Process):
-    """`narrowcast serve`, with a NATS server of its own unless told.
+    """`narrowcast serve`, by default with a NATS server of its own.
 
     Parameters
     ----------
     folder
-        Where files go; what it keeps is in `data` there.
+        Folder of all files; the broker's data are in `data` there.
     options
-        More words for the command.
+        Additional arguments of the command.
     nats
-        A server that is there.
+        An existing server to use.
     data
-        Where it keeps things, if elsewhere.
+        Another folder for the broker's data.
     name
-        What its files are called.
+        Base name of its files.
     headers
-        Of requests to its HTTP API.
+        Headers of requests to its HTTP API.
     """
 
     def __init__(
@@ -247,27 +247,27 @@ class Broker(Process):
 
     @property
     def url(self) -> str:
-        """Where its NATS server is."""
+        """URL of its NATS server."""
         return self._nats or f"nats://127.0.0.1:{self._port}"
 
     @property
     def api(self) -> str:
-        """Where its HTTP API is."""
+        """URL of its HTTP API."""
         return f"http://127.0.0.1:{self._http}"
 
     def command(self) -> list[str]:
-        """Return what is run."""
+        """Return the command line."""
         where = ["--nats", self._nats] if self._nats else ["--port", str(self._port)]
         kept = ["--data", str(self.data), "--delivery", "at-least-once"]
         return [*COMMAND, "serve", *where, "--http", f"127.0.0.1:{self._http}", *kept, *self._options]
 
     def is_ready(self) -> bool:
-        """Return whether it serves."""
+        """Return whether the broker serves."""
         return b"serving at" in self.said_in.read_bytes()
 
     @property
     def server(self) -> int | None:
-        """The process of its NATS server, None where there is none."""
+        """Process id of its NATS server; None without one."""
         try:
             found = int((self.data / "nats" / "nats.pid").read_text())
         except (OSError, ValueError):
@@ -275,7 +275,7 @@ class Broker(Process):
         return found if alive(found) else None
 
     def kill_server(self) -> float:
-        """Kill its NATS server, and return when."""
+        """Kill its NATS server, and return the time."""
         found = self.server
         assert found is not None, "there is no NATS server to kill"
         now = time.time()
@@ -284,7 +284,7 @@ class Broker(Process):
         return now
 
     def rollout(self, plan: Path, overlap: float = 2.0) -> str:
-        """Order it to take up a plan, and return what becomes of that."""
+        """Request a rollout of a plan, and return the answer."""
         try:
             wanted = {"plan": str(plan), "overlap": overlap}
             answer = httpx.post(f"{self.api}/rollout", json=wanted, headers=self._headers, timeout=PATIENCE)
@@ -293,13 +293,13 @@ class Broker(Process):
             return repr(error)
 
     def ask_to_end(self) -> None:
-        """Let it end by itself, and its NATS server."""
+        """Ask the broker and its NATS server to end."""
         assert self._process is not None
         with suppress(ProcessLookupError):
             self._process.terminate()
 
     def end(self) -> int | None:
-        """Let it end, and see that its NATS server has."""
+        """End the broker, and check that its NATS server has ended."""
         code = super().end()
         if not self._nats and (left := self.server) is not None:
             os.kill(left, signal.SIGKILL)

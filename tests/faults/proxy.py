@@ -1,4 +1,4 @@
-"""A network that can be cut: connections go through here."""
+"""A TCP proxy that can cut the network."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _CHUNK = 1 << 16
 
 
 class Proxy:
-    """Passes bytes on to a port of this machine and back, in a thread of its own, until it is told otherwise.
+    """Forwards bytes to a port of this machine and back, in a thread of its own, unless cut.
 
     Parameters
     ----------
     port
-        Where connections go on to.
+        Port to forward connections to.
     """
 
     def __init__(self, port: int) -> None:
@@ -36,11 +36,11 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """Its address for clients."""
+        """URL for clients."""
         return f"nats://127.0.0.1:{self.port}"
 
     def _run(self, work: Coroutine[Any, Any, Found]) -> Found:
-        """Do something in its loop, and wait for that."""
+        """Run a coroutine in the loop of the thread, and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 
     def __enter__(self) -> Self:
@@ -91,7 +91,7 @@ class Proxy:
                 _break(end)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass bytes on, in one direction; while the network is cut they stay where they are."""
+        """Forward bytes in one direction; while the network is cut they are held back."""
         with suppress(OSError):
             while some := await reader.read(_CHUNK):
                 await self._open.wait()
@@ -103,16 +103,16 @@ class Proxy:
     # ---- cuts
 
     def cut(self) -> None:
-        """Let nothing through any more, and close nothing; who connects anew hears nothing."""
+        """Forward nothing and close nothing; new connections get no answer."""
         self._loop.call_soon_threadsafe(self._open.clear)
 
     def heal(self) -> None:
-        """Let everything through again, and what has waited."""
+        """Forward everything again, including what was held back."""
         self._refusing = False
         self._loop.call_soon_threadsafe(self._open.set)
 
     def reset(self) -> None:
-        """Break all connections at once, with all that is on its way, and let nobody connect anew."""
+        """Reset all connections, dropping bytes in flight, and refuse new ones."""
         self._refusing = True
         self._run(self._reset())
 
@@ -123,7 +123,7 @@ class Proxy:
 
 
 def _break(writer: asyncio.StreamWriter) -> None:
-    """Close a connection without a word, so that the other side sees a reset."""
+    """Close a connection so that the other side sees a reset."""
     at = writer.get_extra_info("socket")
     if at is not None:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The checker again, slow and obvious: it looks at one event after another."""
+"""A slow, obvious version of the checker, which looks at one event after another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from faults.journal import Flushed, Handed, name_of, whole_lines
 
 
 def read_handed(folder: Path) -> dict[str, list[list[Handed]]]:
-    """Return what each subscriber was handed out, one life after another."""
+    """Return the events that each subscriber received, life by life."""
     found: dict[str, list[list[Handed]]] = defaultdict(list)
     for path in sorted(folder.glob("receive-*.log")):
         rows = (line.split(" ") for line in whole_lines(path))
@@ -27,7 +27,7 @@ def lost(
     wants: Callable[[str, int], bool],
     people: Iterable[str],
 ) -> list[tuple[str, str, int]]:
-    """Return which acknowledged events somebody wants and was never handed out."""
+    """Return the acknowledged events that a subscriber wants and never received."""
     events = {(each.publisher, each.first + i) for each in flushed for i in range(each.many)}
     missing = []
     for who in people:
@@ -37,10 +37,9 @@ def lost(
 
 
 def repeats(lives: Sequence[Sequence[Handed]], window: int) -> tuple[int, int, int]:
-    """Return how many events came again in a later life, the most in one, and those that no window allows.
+    """Return the number of events repeated in a later life, the most in one, and those no window allows.
 
-    It allows those that were among the last so many that an earlier life was handed out, and in each life no
-    more than so many.
+    A window of n allows events that were among the last n of an earlier life, and at most n in each life.
     """
     before: set[tuple[str, int]] = set()
     allowed: set[tuple[str, int]] = set()
@@ -56,9 +55,9 @@ def repeats(lives: Sequence[Sequence[Handed]], window: int) -> tuple[int, int, i
 
 
 def reordered(lives: Sequence[Sequence[Handed]]) -> list[Handed]:
-    """Return events that came behind a later one of the same publisher over the same subject.
+    """Return events received after a later one of the same publisher on the same subject.
 
-    Those that come again in a later life do not count; all others do, from life to life.
+    Events repeated from an earlier life do not count; the order of all others is checked across lives.
     """
     last: dict[tuple[str, str], int] = {}
     before: set[tuple[str, int]] = set()
@@ -82,20 +81,20 @@ def check(
     people: Sequence[str],
     window: int,
 ) -> Verdict:
-    """Compare what came with what should have.
+    """Compare received events with those that should have been received.
 
     Parameters
     ----------
     flushed
-        What publishers know to be stored.
+        Events that publishers know to be stored.
     lives
-        What each subscriber was handed out, one life after another.
+        Events that each subscriber received, life by life.
     wants
         Whether a subscriber wants an event, by its number.
     people
-        All subscribers.
+        Names of all subscribers.
     window
-        How many events may come again after a kill.
+        Maximum events that may be repeated after a kill.
     """
     found = Verdict(events=sum(each.many for each in flushed))
     publishers = {each.publisher for each in flushed}
@@ -129,9 +128,9 @@ def check(
 
 
 def recoveries(kills: Sequence[float], lives: Mapping[str, Sequence[Sequence[Handed]]]) -> list[float | None]:
-    """Return the seconds from each kill until all subscribers have an event that was published after it.
+    """Return the seconds from each kill until every subscriber has an event published after it.
 
-    None where somebody never has one.
+    None for a kill after which a subscriber never received one.
     """
     found: list[float | None] = []
     for kill in kills:

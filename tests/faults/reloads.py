@@ -1,4 +1,4 @@
-"""What many connected users may do changes again and again: how long that takes, and whom it disconnects."""
+"""Permissions of many connected users change repeatedly: how long that takes, and who is disconnected."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _CHANNELS = 16
 
 @dataclass
 class Reloads:
-    """What came of changes.
+    """Result of changing permissions.
 
     Parameters
     ----------
     users
-        How many were connected, and had another channel after each change.
+        Number of connected users; each gets another channel in each change.
     seconds
-        Of each, from the change until the server holds to it.
+        Seconds from each change until the server enforces it.
     disconnects
-        Connections that were lost.
+        Number of lost connections.
     """
 
     users: int
@@ -41,7 +41,7 @@ class Reloads:
 
 
 def reloaded(folder: Path, load: Load, *, times: int = TIMES) -> Reloads:
-    """Let users have other channels again and again, while they are connected from another process."""
+    """Change the channels of users repeatedly, while they are connected from another process."""
     folder.mkdir(parents=True, exist_ok=True)
     guard = PermissionGuard(UsersFile(load.write_users(folder / "users.json")), Subjects("nc"))
     people = list(load.filters)
@@ -57,7 +57,7 @@ def reloaded(folder: Path, load: Load, *, times: int = TIMES) -> Reloads:
 
 
 async def _changed(guard: PermissionGuard, people: list[str], times: int) -> list[float]:
-    """Change the channels of all so often, and return how long each took."""
+    """Change the channels of all users repeatedly; return the seconds each time took."""
     number = {name: i for i, name in enumerate(people)}
     took = []
     for turn in range(times):

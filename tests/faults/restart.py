@@ -1,4 +1,4 @@
-"""A node with many subscriptions is killed, and comes again."""
+"""A node with many subscriptions is killed and restarted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE = 60.0
 
 
 def write_tables(folder: Path, subscriptions: int, people: int) -> list[object]:
-    """Write so many filters of so many people, and the types; return the words that name the types."""
+    """Write a table of filters, and the schema; return the command options for the schema."""
     low = np.random.default_rng(7).integers(0, HIGHEST, (subscriptions, ATTRIBUTES))
     texts = [
         " AND ".join(f"a{j} > {value} AND a{j} <= {value + HIGHEST // 10}" for j, value in enumerate(row))
@@ -39,10 +39,10 @@ def write_tables(folder: Path, subscriptions: int, people: int) -> list[object]:
 def restarted(
     folder: Path, *, subscriptions: int = 100_000, people: int = 1_000, kills: int = 5
 ) -> tuple[list[float], list[float]]:
-    """Kill a node again and again that has so many subscriptions on disk.
+    """Kill and restart a node with many stored subscriptions.
 
-    Return the seconds from each start of its process until it says that it serves, and until somebody has
-    the first event that was published after the kill.
+    Return the seconds from each start of the process until it serves, and until a subscriber has the first
+    event that was published after the kill.
     """
     folder.mkdir(parents=True, exist_ok=True)
     words = write_tables(folder, subscriptions, people)
@@ -54,7 +54,7 @@ def restarted(
 
 
 async def _killed(broker: Broker, kills: int) -> tuple[list[float], list[float]]:
-    """Kill a node so often."""
+    """Kill a node repeatedly."""
     serving, delivered = [], []
     transports = [await NatsTransport.connect(broker.url) for _ in range(2)]
     async with Subscriber(transports[0], "reader") as reader, Publisher(transports[1], "writer") as writer:
@@ -76,6 +76,6 @@ async def _killed(broker: Broker, kills: int) -> tuple[list[float], list[float]]
 
 
 async def _serving(broker: Broker, begun: float) -> float:
-    """Return the seconds until a broker says that it serves."""
+    """Return the seconds until a broker reports that it serves."""
     await asyncio.to_thread(broker.wait_ready)
     return time.monotonic() - begun

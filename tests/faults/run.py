@@ -1,10 +1,10 @@
-"""Run what can go wrong, show what came of it, and write that down.
+"""Run fault scenarios, print their results, and write them to a file.
 
-PYTHONPATH=tests python -m faults.run                       all of it, which takes the better part of an hour
-PYTHONPATH=tests python -m faults.run soak "node killed"    some of it
-PYTHONPATH=tests python -m faults.run --out FILE --keep DIR   and write it down; keep all logs
+PYTHONPATH=tests python -m faults.run                         all scenarios, which takes nearly an hour
+PYTHONPATH=tests python -m faults.run soak "node killed"      some scenarios
+PYTHONPATH=tests python -m faults.run --out FILE --keep DIR   write results to FILE; keep all logs in DIR
 
-What is written down of others stays in FILE, each with the commit that it is of.
+Results of other scenarios in FILE stay, each with the commit that it was measured at.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ COLUMNS = {
 
 
 def git(*words: str) -> str:
-    """Return what git says, or nothing outside a repository."""
+    """Return the output of git, or an empty text outside a repository."""
     done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip()
 
 
 def table(rows: dict[str, Row]) -> Table:
-    """Return all rows for people."""
+    """Return a table of all results."""
     made = Table(title="Faults")
     made.add_column("")
     for title in (*COLUMNS.values(), "seconds", ""):
@@ -57,7 +57,7 @@ def table(rows: dict[str, Row]) -> Table:
 
 
 def ran(name: str, folder: Path, *, quick: bool) -> Row:
-    """Run a scenario; what it raises is what is wrong."""
+    """Run a scenario; an exception becomes a fault of its result."""
     begun = time.monotonic()
     try:
         row = SCENARIOS[name](folder, quick)
@@ -70,7 +70,7 @@ def ran(name: str, folder: Path, *, quick: bool) -> Row:
 
 
 def main() -> int:
-    """Run what was asked for; return whether something is wrong."""
+    """Run the requested scenarios; return whether any has a fault."""
     as_written = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_written)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of: {', '.join(SCENARIOS)}")
@@ -97,12 +97,12 @@ def main() -> int:
 
 
 def version() -> str:
-    """Return the commit of what runs here, and whether it was changed since."""
+    """Return the commit of the running code, marked if files were changed."""
     return git("rev-parse", "--short", "HEAD") + " with changes" * bool(git("status", "--porcelain"))
 
 
 def write(path: Path, name: str, row: Row, commit: str, *, quick: bool) -> None:
-    """Write down what came of a scenario at a commit, in the place of what is there of it."""
+    """Write the result of a scenario, replacing the previous one of the same name."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     try:
         before: list[dict[str, Any]] = json.loads(path.read_text())["rows"]

@@ -1,4 +1,4 @@
-"""All that can go wrong, by name: each is run in full, or quickly to see that it works."""
+"""All fault scenarios by name; each runs in full, or briefly to check that it works."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ INPUTS, FEW_INPUTS = 100_000, 2_000
 
 @dataclass
 class Row:
-    """What came of a scenario.
+    """Result of a scenario.
 
     Parameters
     ----------
     kills
-        How often something was killed, cut or full.
+        Number of kills, cuts or full disks.
     facts
-        What was counted and measured.
+        Counts and measurements.
     wrong
-        What is not as it should be, in words; nothing when all is well.
+        Faults in words; empty when there is none.
     """
 
     kills: int
@@ -44,11 +44,11 @@ class Row:
 
 
 def row(run: Run, kills: int, load: Load, **facts: Any) -> Row:
-    """Return what came of deliveries."""
+    """Return the result of a run as a row."""
     found, recovered = run.verdict, [each for each in run.recovered if each is not None]
     wrong = list(found.examples)
     if len(recovered) < len(run.recovered):
-        wrong.append(f"{len(run.recovered) - len(recovered)} times somebody had nothing more")
+        wrong.append(f"{len(run.recovered) - len(recovered)} times a subscriber received nothing more")
     counted = {
         name: getattr(found, name)
         for name in ("events", "deliveries", "lost", "duplicated", "repeated", "most_repeated", "outside",
@@ -96,9 +96,9 @@ def _disk(of: Callable[..., disks.FullRun]) -> Callable[[Path, bool], Row]:
         if held != kept:
             made.wrong.append(f"{held} of {kept} dead letters are kept")
         if not any("no space left" in said or "disk is full" in said for said in found.refusals):
-            made.wrong.append("nobody is told that the disk is full")
+            made.wrong.append("no refusal says that the disk is full")
         if of is disks.kept and found.refusals[-1] != "201":
-            made.wrong.append(f"nobody can subscribe when there is room again: {found.refusals[-1]}")
+            made.wrong.append(f"subscribing fails although the disk has space again: {found.refusals[-1]}")
         return made
 
     return run
@@ -169,7 +169,7 @@ def _full_killed(folder: Path, quick: bool) -> Row:
 
 
 def _ever_late(made: Row) -> Row:
-    """Leave out how soon events came again: that is how far everybody was behind before."""
+    """Drop the repeats outside the window: in an overloaded run they show how late all subscribers were."""
     for name in ("recover_s", "recover_max_s"):
         made.facts.pop(name, None)
     return made

@@ -1,4 +1,4 @@
-"""A broker with clients under load, and what came of it."""
+"""A broker with clients under load, and the result of a run."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ SILENT, AFTER = 20.0, 1.5
 
 @dataclass
 class Run:
-    """What came of a run with kills.
+    """Result of a run with kills.
 
     Parameters
     ----------
     verdict
-        What is wrong with deliveries.
+        Result of checking the deliveries.
     recovered
-        Seconds from each kill until everybody had something new; None where somebody never had.
+        Seconds from each kill until every subscriber had a newer event; None where one never had.
     refused
-        What publishers were told to be not published.
+        Refusals that publishers received.
     """
 
     verdict: Verdict
@@ -43,17 +43,17 @@ class Setting:
     Parameters
     ----------
     stack
-        What ends them.
+        Ends the processes.
     folder
-        Where all files go.
+        Folder of all files.
     load
-        What is published and wanted.
+        Events and filters.
     options
-        More words for `narrowcast serve`.
+        Additional arguments of `narrowcast serve`.
     nats
-        A NATS server for the broker, if it is to have none of its own.
+        An existing NATS server for the broker.
     data
-        Where the broker keeps things, if elsewhere.
+        Another folder for the broker's data.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class Setting:
         self.publishers: list[Client] = []
 
     def another(self, folder: Path) -> Broker:
-        """Return another broker like this one, which nobody uses."""
+        """Return a second broker of the same kind, without clients."""
         folder.mkdir(parents=True, exist_ok=True)
         return Broker(folder, *self._words, headers=self.load.bearer)
 
     def start(self, url: str = "", processes: int = 2) -> None:
-        """Start all of it, clients at a server if it is another; subscribers are in so many processes."""
+        """Start all processes; subscribers are spread over several processes."""
         self._stack.enter_context(self.broker).start()
         people = list(self.load.filters)
         self.subscribers = [
@@ -99,12 +99,12 @@ class Setting:
         return made
 
     def check_alive(self) -> None:
-        """Refuse to go on when something has ended by itself."""
+        """Raise an error when a process has ended by itself."""
         for each in (self.broker, *self.subscribers, *self.publishers):
             each.check()
 
     def end(self) -> None:
-        """Let publishers end, and wait until subscribers have all, or nothing more comes."""
+        """End the publishers, and wait until subscribers have all events, or receive no more."""
         for each in self.publishers:
             each.end()
         flushed, _ = read_published(self.folder)
@@ -127,12 +127,12 @@ class Setting:
             each.end()
 
     def check_alive_but_publishers(self) -> None:
-        """Refuse to go on when a broker or a subscriber has ended by itself."""
+        """Raise an error when a broker or a subscriber has ended by itself."""
         for each in (self.broker, *self.subscribers):
             each.check()
 
     def judge(self, kills: Sequence[float] = ()) -> Run:
-        """Compare what came with what should have."""
+        """Compare received events with those that should have been received."""
         flushed, refused = read_published(self.folder)
         lives = read_handed(self.folder)
         people = list(self.load.filters)

@@ -1,4 +1,4 @@
-"""Minutes under load: does memory grow, and do events come later and later."""
+"""Minutes under load: whether memory or latency grows."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _FIFTHS = 5
 
 @dataclass
 class Soaked:
-    """What came of minutes under load.
+    """Result of minutes under load.
 
     Parameters
     ----------
     run
-        What came of deliveries.
+        Result for deliveries.
     rate
-        Events a second that were published.
+        Events published per second.
     memory
-        MB that each process held after each fifth of the time.
+        MB of each process after each fifth of the time.
     p99
-        Seconds in which 99 of 100 events were there, in each fifth.
+        99th percentile of the latency in seconds, in each fifth.
     """
 
     run: Run
@@ -49,17 +49,17 @@ class Soaked:
 
     @property
     def flat(self) -> bool:
-        """Whether memory does not grow from the second fifth on: until then what is remembered fills up."""
+        """Whether memory does not grow from the second fifth on; before that, caches fill up."""
         return all(each[-1] <= GROWTH * each[1] + _SLACK_MB for each in self.memory.values())
 
     @property
     def steady(self) -> bool:
-        """Whether events do not come later and later."""
+        """Whether latency does not grow."""
         return self.p99[-1] <= LATER * min(self.p99) + _SLACK
 
 
 def capacity(folder: Path, load: Load, seconds: float = TRIAL) -> float:
-    """Return the events a second of all publishers that everybody keeps up with."""
+    """Return the events per second of all publishers with which all subscribers keep up."""
     with ExitStack() as stack:
         setting = Setting(stack, folder, replace(load, rate=_FLAT_OUT))
         setting.start()
@@ -72,7 +72,7 @@ def capacity(folder: Path, load: Load, seconds: float = TRIAL) -> float:
 
 
 def soaked(folder: Path, load: Load, *, seconds: float = 600.0, rate: float | None = None) -> Soaked:
-    """Publish for so long at a rate, or at 80 % of what is possible here, and watch."""
+    """Publish for a time at a rate, or at 80 % of the capacity, and measure."""
     whole = PART * capacity(folder / "trial", load) if rate is None else rate
     with ExitStack() as stack:
         setting = Setting(stack, folder / "soak", replace(load, rate=whole / load.publishers))
@@ -95,7 +95,7 @@ def soaked(folder: Path, load: Load, *, seconds: float = 600.0, rate: float | No
 
 
 def late(folder: Path, begun: float, seconds: float) -> list[float]:
-    """Return in how many seconds 99 of 100 events were there, in each fifth of the time."""
+    """Return the 99th percentile of the latency in seconds, in each fifth of the time."""
     took: list[list[NDArray[np.float64]]] = [[] for _ in range(_FIFTHS)]
     for _, life in Tail(folder).new():
         fifth = np.floor((life.sent - begun) / (seconds / _FIFTHS))

@@ -1,4 +1,4 @@
-"""Strangers at every door of a broker with users, while events flow and plans change."""
+"""Attacks on every interface of a broker with users, while events flow and plans change."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from support.strangers import CLOSED, MUTE
 
 #: Seconds of it, and from one plan to the next.
 SECONDS, PLANS = 30.0, 4.0
-#: What comes to anybody: answers to their own questions, and that a node is there.
+#: Messages that any user may receive: answers to its own requests, and heartbeats.
 _OWN = ("nc.answer.eve.", "nc.control.eve", "nc.beats")
-#: Who is somebody else there.
+#: Name of another user.
 _VICTIM = "s0"
 
 
 @dataclass
 class Strangers:
-    """What came of strangers.
+    """Result of attacks.
 
     Parameters
     ----------
     run
-        What came of everybody else.
+        Result for all other clients.
     tried, refused
-        What was tried, and how often that was refused, by kind.
+        Attempts and refusals, by kind.
     heard
-        Messages that somebody got and that are not their own.
+        Messages that an attacker received and that were not its own.
     taken
-        What should have been refused, and was not.
+        Attempts that should have been refused and were not.
     """
 
     run: Run
@@ -51,14 +51,14 @@ class Strangers:
 
 
 class Stranger:
-    """Somebody who tries everything, again and again.
+    """A user that repeatedly attempts what it has no permission for.
 
     Parameters
     ----------
     url, api
-        Where the broker is.
+        URLs of the broker.
     load
-        Who there is.
+        The other users.
     """
 
     def __init__(self, url: str, api: str, load: Load) -> None:
@@ -69,7 +69,7 @@ class Stranger:
         self.taken: list[str] = []
 
     async def run(self, seconds: float) -> None:
-        """Try for so long."""
+        """Attack for a time."""
         end = time.monotonic() + seconds
         async with AsyncExitStack() as stack:
             login = self._load.login(STRANGER)
@@ -86,12 +86,12 @@ class Stranger:
                 await asyncio.sleep(0.5)
 
     def _hear(self, message: Message) -> None:
-        """Note what comes that is not her own; she wants no event."""
+        """Record received messages that are not its own; it has no subscriptions."""
         if not message.subject.startswith(_OWN):
             self.heard.append(f"{message.subject}: {message.payload!r:.60}")
 
     async def _come(self) -> None:
-        """Come as somebody else, with a token of one's own or none, and as nobody."""
+        """Connect as another user, with its own token or none, and without a user."""
         mine = self._load.token(STRANGER)
         for name, token in (
             (_VICTIM, mine),
@@ -110,7 +110,7 @@ class Stranger:
                 self.taken.append(f"{name} may come with another's token")
 
     async def _listen(self, eve: NatsTransport) -> None:
-        """Listen to what is another's, in every way that a pattern can be written."""
+        """Listen to subjects of others, by every kind of pattern."""
         closed = [each.replace("ann", STRANGER).replace("bob", _VICTIM) for each in CLOSED]
         channels = [f"nc.out.channel.{int(time.time()) + i}.{n}" for i in range(-40, 3) for n in range(2)]
         for subject in (*closed, "nc.out.channel.*.*", "nc.out.channel.*.0", *channels[::9]):
@@ -123,7 +123,7 @@ class Stranger:
                 self.taken.append(f"she may listen to {subject}")
 
     async def _forge(self, eve: NatsTransport) -> None:
-        """Publish as a node, as another, and to the server's own doors, with answers to herself."""
+        """Publish as a node or another user, and to the server's subjects, with its own reply subject."""
         frame = wire.encode(wire.Frame(-1, time.time(), [("forged", 1)], bytes(8), [b'{"price": 50}']))
         batch = wire.encode(wire.PublishedBatch("p0", 1, [b'{"price": 50}']))
         order = wire.encode(wire.RemoveSubscriptions(_VICTIM, list(range(100))))
@@ -143,10 +143,14 @@ class Stranger:
         await eve.flush()
 
     async def _ask(self, api: httpx.AsyncClient) -> None:
-        """Ask over HTTP without a token, with a wrong one, and with one's own for what is another's."""
+        """Send HTTP requests without a token, with a wrong one, and with its own about another user."""
         hers = {"Authorization": f"Bearer {self._load.token(STRANGER)}"}
-        nobody: list[dict[str, str]] = [{}, {"Authorization": "Bearer x" * 9}, {"Authorization": OPERATOR}]
-        for headers in (*nobody, hers):
+        unauthenticated: list[dict[str, str]] = [
+            {},
+            {"Authorization": "Bearer x" * 9},
+            {"Authorization": OPERATOR},
+        ]
+        for headers in (*unauthenticated, hers):
             for method, path in (
                 ("GET", f"/subscriptions?subscriber={_VICTIM}"),
                 ("DELETE", f"/subscriptions/1?subscriber={_VICTIM}"),
@@ -167,7 +171,7 @@ class Stranger:
 
 
 def strangers(folder: Path, load: Load, *, seconds: float = SECONDS) -> Strangers:
-    """Let strangers try for a while; the load has to be guarded."""
+    """Run attacks for a while; the load must have users."""
     with ExitStack() as stack:
         setting = Setting(stack, folder, load)
         setting.start()
@@ -180,7 +184,7 @@ def strangers(folder: Path, load: Load, *, seconds: float = SECONDS) -> Stranger
 
 
 async def _beside(setting: Setting, stranger: Stranger, seconds: float) -> None:
-    """Let a stranger try while one plan after another is taken up."""
+    """Run attacks during one rollout after another."""
     trying = asyncio.create_task(stranger.run(seconds))
     number = 0
     while not trying.done():

@@ -1,4 +1,4 @@
-"""The checker finds what is wrong with made-up deliveries."""
+"""The checker finds the faults in made-up deliveries."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def by_rows(lives: dict[str, list[Life]]) -> dict[str, list[list[Handed]]]:
 
 
 def verdict(*lives: list[Handed], many: int = 6, window: int = 2) -> Verdict:
-    """Check what one subscriber got, who wants all events but the fourth."""
+    """Check the events received by one subscriber, which wants all events but the fourth."""
     columns = {"s": [Life.of(life) for life in lives]}
     return check([Flushed("p", 0, many, 0.0)], columns, lambda who, n: n != 3, ["s"], window)
 
@@ -125,7 +125,7 @@ def test_a_line_that_says_something_else_is_refused(tmp_path: Path, line: str) -
 
 
 def some_lives() -> st.SearchStrategy[dict[str, list[list[Handed]]]]:
-    """Draw lives that have much of what can be wrong: few numbers, so that they meet again."""
+    """Draw lives with many kinds of faults; numbers are small so that they collide."""
     event = st.builds(
         Handed,
         st.sampled_from(["p", "q", "stranger"]),
@@ -183,7 +183,7 @@ def test_the_slow_checker_has_the_same_recoveries(
 def test_what_is_written_meanwhile_is_read_once(
     flushed: list[Flushed], lives: dict[str, list[list[Handed]]], cuts: list[int]
 ) -> None:
-    """Files grow by pieces that end anywhere; what is read of them in turn is what is read at once."""
+    """A file read repeatedly while it grows by arbitrary pieces gives the same as one read at the end."""
     with tempfile.TemporaryDirectory() as made:
         whole, folder = Path(made) / "whole", Path(made) / "growing"
         whole.mkdir()

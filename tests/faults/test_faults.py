@@ -1,4 +1,4 @@
-"""Real processes are killed, cut off and sent garbage, a little of each; `make test-faults` does more."""
+"""Real processes are killed, cut off and sent garbage for a short time; `make test-faults` runs longer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker with subscribers and publishers, on any transport, and what each should get."""
+"""A broker with subscribers and publishers on any transport, and the events each should receive."""
 
 from __future__ import annotations
 
@@ -96,16 +96,16 @@ class Setting:
     _reading: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def start(self, routes: PlanRoutes | None = None) -> None:
-        """Start all of it."""
+        """Start the nodes, and let all subscribers join."""
         self.desk = ControlPlane(self.transport, SubscriptionIndex(SCHEMA))
         if routes is not None:
             self.desk.use(routes)
         parts = range(16)
         others = [Follower(self.transport) for _ in range(self.nodes - 1)]
         desks: list[ControlState] = [self.desk, *others]
-        for i, holding in enumerate(desks):
+        for i, control in enumerate(desks):
             mine = [part for part in parts if part % self.nodes == i]
-            node = Node(self.transport, holding, mine=mine, router=self.router)
+            node = Node(self.transport, control, own_partitions=mine, router=self.router)
             await node.start()
             self.all_nodes.append(node)
         self.node = self.all_nodes[0]
@@ -113,7 +113,7 @@ class Setting:
             await self.join(name, filters)
 
     async def join(self, name: str, filters: list[str]) -> None:
-        """Let somebody subscribe, and listen to their channels."""
+        """Let a subscriber subscribe and listen to its channels."""
         subscriber = await Subscriber(self.transport, name).start()
         await subscriber.subscribe(*filters)
         self.subscribers[name] = subscriber
@@ -135,7 +135,7 @@ class Setting:
     ) -> list[tuple[str, int]]:
         """Publish events from all publishers in turn; return the id of each.
 
-        They are published again and again until a task has ended, where there is one.
+        With a task, events are published again and again until the task has ended.
         """
         made = [await Publisher(self.transport, f"{name}{i}").start() for i in range(self.publishers)]
         ids: list[tuple[str, int]] = []
@@ -151,7 +151,7 @@ class Setting:
         return ids
 
     async def end(self, expected: dict[str, int]) -> None:
-        """Wait until everybody has what they should, and end all of it."""
+        """Wait until each subscriber has its expected number of events, then stop everything."""
         async with asyncio.timeout(PATIENCE):
             while any(len(self.got[name]) < many for name, many in expected.items()):
                 await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""A real Spark cluster on this machine, commands that run on it, and what is looked at to break them."""
+"""A real Spark cluster on this machine, commands that run on it, and tools to break them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PATIENCE = 240.0
 
 
 def until(look: Callable[[], Found | None], what: str, *, patience: float = PATIENCE) -> Found:
-    """Return what a look gives as soon as it is true of anything."""
+    """Call a function until it returns something true, and return that."""
     end = time.monotonic() + patience
     while not (found := look()):
         assert time.monotonic() < end, f"after {patience} s there is still no {what}"
@@ -44,7 +44,7 @@ def until(look: Callable[[], Found | None], what: str, *, patience: float = PATI
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that a process has started."""
+    """Return the child processes of a process."""
     found: list[int] = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it may have ended in the meantime
@@ -67,21 +67,21 @@ def is_alive(pid: int) -> bool:
 
 
 def busy_ticks(pid: int) -> int:
-    """Return the time that a process has computed, in ticks of the system's clock; 0 when it is gone."""
+    """Return the CPU time of a process, in clock ticks; 0 when it has ended."""
     with suppress(OSError):
         return sum(map(int, _stat(Path(f"/proc/{pid}"))[11:13]))
     return 0
 
 
 def command_of(pid: int) -> str:
-    """Return how a process was called; empty when it is gone."""
+    """Return the command line of a process; empty when it has ended."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return ""
 
 
 def log_of(executor: int) -> str:
-    """Return what an executor has logged, which is in the folder that it works in; empty when it is gone."""
+    """Return the log of an executor, from its working folder; empty when it has ended."""
     with suppress(OSError):
         return Path(f"/proc/{executor}/cwd/stderr").read_text(errors="replace")
     return ""
@@ -94,7 +94,7 @@ def end(pid: int) -> None:
 
 
 def _stat(folder: Path) -> list[str]:
-    """Return what the system says of a process behind its name: its state, its parent, and so on."""
+    """Return the fields of `/proc/PID/stat` after the name: state, parent, and so on."""
     return (folder / "stat").read_text().rpartition(")")[2].split()
 
 
@@ -117,7 +117,7 @@ class Command:
 
     @property
     def said(self) -> str:
-        """What it has said on standard error."""
+        """Standard error so far."""
         return self.err.read_text(errors="replace")
 
     @property
@@ -130,7 +130,7 @@ class Command:
         return self.process.wait(patience)
 
     def until(self, look: Callable[[], Found | None], what: str) -> Found:
-        """Return what a look gives, which has to be before the command ends."""
+        """Call a function until it returns something true before the command ends, and return that."""
 
         def still() -> Found | None:
             found = look()
@@ -144,18 +144,18 @@ class Command:
 def command(
     folder: Path, *words: str | Path, env: dict[str, str] | None = None, shell: str = ""
 ) -> Iterator[Command]:
-    """Give a command that runs, and end it and all that it has started with the block.
+    """Run a command within the block; at its end kill it and all processes that it started.
 
     Parameters
     ----------
     folder
-        Where what it says goes.
+        Folder for its output.
     words
-        Behind `narrowcast`.
+        Arguments of `narrowcast`.
     env
-        Variables to be set for it.
+        Additional environment variables.
     shell
-        What a shell does first, such as setting a limit; the command takes its place.
+        Shell commands to run first, such as setting a limit; the command replaces the shell.
     """
     folder.mkdir(parents=True, exist_ok=True)
     number = len(list(folder.glob("*.err")))
@@ -217,7 +217,7 @@ class Cluster:
 
     @property
     def options(self) -> list[str]:
-        """How a command is told to run here, with one small executor on each worker."""
+        """Options of a command that runs here, with one small executor on each worker."""
         conf = {
             "spark.executor.memory": "1g",
             "spark.executor.cores": "1",

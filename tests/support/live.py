@@ -38,4 +38,4 @@ def line_with(process: subprocess.Popen[str], text: str) -> str:
     for line in process.stderr:
         if text in line:
             return line
-    raise AssertionError(f"{text!r} is not said")
+    raise AssertionError(f"{text!r} is not on standard error")

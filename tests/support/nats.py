@@ -32,14 +32,14 @@ _LISTENS = re.compile(r"Listening for client connections on [^\n]*:(\d+)")
 
 
 class NatsServer:
-    """A server of its own, with JetStream unless told, whose store outlives a stop.
+    """A server with JetStream (by default), whose store outlives a stop.
 
     Parameters
     ----------
     folder
-        Where its store and log are.
+        Folder of its store and log.
     config
-        More lines of its configuration.
+        Additional lines of its configuration.
     """
 
     def __init__(self, folder: Path, config: str = "", *, jetstream: bool = True) -> None:
@@ -73,7 +73,7 @@ class NatsServer:
         self.port = int(found[1])
 
     def stop(self) -> None:
-        """End it at once, as when the machine fails."""
+        """Kill it, as when the machine fails."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -81,7 +81,7 @@ class NatsServer:
 
     @contextmanager
     def stalled(self) -> Iterator[None]:
-        """Let it be there and do nothing for the length of a block."""
+        """Suspend the server for the length of a block."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         threads = Path(f"/proc/{self._process.pid}/task")
@@ -92,7 +92,7 @@ class NatsServer:
             self._process.send_signal(signal.SIGCONT)
 
     def ask(self, do: Callable[[Client, JetStreamContext], Awaitable[Answer]]) -> Answer:
-        """Return what something makes of a connection to it."""
+        """Call a function with a connection to the server, and return its result."""
 
         async def asked() -> Answer:
             client = await nats.connect(self.url, allow_reconnect=False)
@@ -104,7 +104,7 @@ class NatsServer:
         return asyncio.run(asked())
 
     def make_stream(self, name: str, *subjects: str, **config: object) -> None:
-        """Make a stream; it takes the subjects below its name unless told."""
+        """Make a stream; by default for all subjects below its name."""
         chosen = StreamConfig(name=name, subjects=list(subjects) or [f"{name}.>"]).evolve(**config)
         self.ask(lambda _, js: js.add_stream(chosen))
 

@@ -1,4 +1,4 @@
-"""A broker that stores events, on a real server, and who reads them."""
+"""A broker that stores events on a real server, and readers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def broker(
     desk = ControlPlane(transport, SubscriptionIndex(SCHEMA, store=store), prefix=prefix, positions=positions)
     if plan is not None:
         desk.use(plan)
-    node = Node(transport, desk, streams=streams, pace=pace, mine=mine)
+    node = Node(transport, desk, streams=streams, pace=pace, own_partitions=mine)
     await node.start()
     try:
         yield node
@@ -62,7 +62,7 @@ async def connected(url: str) -> AsyncIterator[NatsTransport]:
 
 
 async def read(subscriber: Subscriber, many: int) -> list[Event]:
-    """Read so many events."""
+    """Read this number of events."""
     found: list[Event] = []
     async with asyncio.timeout(PATIENCE):
         while len(found) < many:

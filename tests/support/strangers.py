@@ -1,8 +1,8 @@
-"""What a subscriber called ann may not do where bob is another, and no user may of the nodes' own."""
+"""Subjects closed to a subscriber called ann, where bob is another subscriber."""
 
 from __future__ import annotations
 
-#: What she may not listen to: what is bob's, what is the nodes', and every pattern that takes those in.
+#: Subjects that she may not listen to: bob's, those of nodes, and patterns that match any of these.
 CLOSED = (
     ">", "*", "nc.>", "*.>", "nc.*", "nc.out.>", "nc.out.*", "nc.out.to.*", "nc.out.to.>", "nc.out.to.bob",
     "nc.out.channel.>", "nc.out.channel.1.*", "nc.out.channel.1.2", "nc.out.channel.2.1", "nc.control.bob",
@@ -10,7 +10,7 @@ CLOSED = (
     "nc.replay.>", "nc.ask.ann", "nc.ask.*", "nc.in.>", "nc.in", "nc.orders", "nc.changes", "nc.keep.>",
     "nc.at.>", "$JS.>", "$JS.API.>", "$JS.ACK.>", "$SYS.>", "_INBOX.>", "$JS.ACK.nc_out.ann.>",
 )  # fmt: skip
-#: What she may not publish to.
+#: Subjects that she may not publish to.
 MUTE = (
     "nc.out.to.ann", "nc.out.to.bob", "nc.out.all", "nc.out.channel.1.1", "nc.control.ann", "nc.control.bob",
     "nc.changes", "nc.orders", "nc.ask.bob", "nc.beats", "nc.answer.bob.x", "nc.in", "nc.in.3.ann",

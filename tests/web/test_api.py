@@ -16,7 +16,8 @@ from narrowcast.broker.data.rate_limit import PublishRateLimit
 from narrowcast.broker.storage.dead_letters import DeadLetters
 from narrowcast.errors import ParameterError, TransportError
 from narrowcast.web.api import make_api
-from narrowcast.web.server import place_of, serving
+from narrowcast.web.server import parse_address, serve_api
+from support.errors import refused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -29,7 +30,7 @@ async def started() -> AsyncIterator[tuple[Node, MemoryTransport, httpx.AsyncCli
     node = Node(transport, ControlPlane(transport, SubscriptionIndex()))
     await node.start()
     async with (
-        serving(make_api(node, transport), "127.0.0.1:0") as url,
+        serve_api(make_api(node, transport), "127.0.0.1:0") as url,
         httpx.AsyncClient(base_url=url) as client,
     ):
         yield node, transport, client
@@ -74,11 +75,11 @@ def test_dead_letters_are_counted() -> None:
         node = Node(
             transport,
             ControlPlane(transport, SubscriptionIndex(nc.Schema.of({"price": "double"}))),
-            quarantine=kept,
+            dead_letters=kept,
         )
         await node.start()
         async with (
-            serving(make_api(node, transport), "127.0.0.1:0") as url,
+            serve_api(make_api(node, transport), "127.0.0.1:0") as url,
             httpx.AsyncClient(base_url=url) as client,
         ):
             assert "narrowcast_letters 0.0" in await ask(client, "GET", "/metrics")
@@ -114,8 +115,8 @@ def test_refusals() -> None:
             bad = await ask(
                 client, "POST", "/subscriptions", 422, json={"subscriber": "ann", "filter": "price >"}
             )
-            assert bad["detail"].startswith("filter 'price >' cannot be used: does not parse")
-            assert len(node.holding.interests) == 0
+            assert "'price >'" in bad["detail"]
+            assert len(node.control.interests) == 0
             for body in ({}, {"subscriber": "", "filter": "a > 1"}, {"subscriber": "ann", "filter": 7}, [1]):
                 await ask(client, "POST", "/subscriptions", 422, json=body)
             await ask(client, "POST", "/events", 422, json=[1])
@@ -153,17 +154,17 @@ def test_explain_and_rollout(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_places() -> None:
+def test_addresses() -> None:
     for text in ("8080", "host", "host:", ":80", "host:99999", "host:x"):
-        with pytest.raises(ParameterError, match="no place to listen at; give HOST:PORT"):
-            place_of(text)
+        with refused(ParameterError, text, parameter="http", value=text):
+            parse_address(text)
 
     async def run() -> None:
         transport = MemoryTransport()
         api = make_api(Node(transport, ControlPlane(transport, SubscriptionIndex())), transport)
-        async with serving(api, "127.0.0.1:0") as url:
-            with pytest.raises(TransportError, match=r"cannot listen at 127\.0\.0\.1:"):
-                async with serving(api, url.removeprefix("http://")):
+        async with serve_api(api, "127.0.0.1:0") as url:
+            with refused(TransportError, "127.0.0.1:", parameter="http"):
+                async with serve_api(api, url.removeprefix("http://")):
                     pass
 
     asyncio.run(run())
@@ -173,7 +174,7 @@ def test_places() -> None:
     "body", [b"\xf63G\x15", b'{"a": "\xff"}', b'{"a": "\\ud800"}', b'{"a": NaN}', b"[" * 10_000]
 )
 @pytest.mark.parametrize("about", [{"content-type": "application/json"}, {}])
-def test_garbage_is_no_error_of_the_node(body: bytes, about: dict[str, str]) -> None:
+def test_garbage_is_a_client_error(body: bytes, about: dict[str, str]) -> None:
     async def run() -> None:
         async with started() as (_, _, client):
             for path in ("/explain", "/subscriptions", "/events", "/rollout"):
@@ -183,13 +184,13 @@ def test_garbage_is_no_error_of_the_node(body: bytes, about: dict[str, str]) -> 
     asyncio.run(run())
 
 
-def test_who_sends_too_fast_is_told_to_slow_down() -> None:
+def test_events_above_the_rate_are_answered_with_429() -> None:
     async def run() -> None:
         transport = MemoryTransport()
         node = Node(transport, ControlPlane(transport, SubscriptionIndex()), pace=PublishRateLimit(1, 2))
         await node.start()
         async with (
-            serving(make_api(node, transport), "127.0.0.1:0") as url,
+            serve_api(make_api(node, transport), "127.0.0.1:0") as url,
             httpx.AsyncClient(base_url=url) as client,
         ):
             answer = await client.post("/events", json=[{"price": 1}] * 5, timeout=20)

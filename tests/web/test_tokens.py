@@ -1,4 +1,4 @@
-"""Who may do what over HTTP, on a real node over real HTTP."""
+"""Access control over HTTP, on a real node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import httpx
 from narrowcast.broker import ControlPlane, MemoryTransport, Node, SubscriptionIndex
 from narrowcast.broker.security.users import Users
 from narrowcast.web.api import make_api
-from narrowcast.web.server import serving
+from narrowcast.web.server import serve_api
 from narrowcast.web.tokens import TokenAccess
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class People:
 
     def __init__(self) -> None:
         self.users = Users.of([])
-        self.tokens: dict[str, str] = {"nobody": "not-a-token-of-anybody"}
+        self.tokens: dict[str, str] = {"unknown": "not-a-token-of-any-user"}
         for name, role in (
             ("ann", "subscriber"),
             ("bob", "subscriber"),
@@ -40,12 +40,12 @@ async def started(people: People) -> AsyncIterator[httpx.AsyncClient]:
     node = Node(transport, ControlPlane(transport, SubscriptionIndex()))
     await node.start()
     api = make_api(node, transport, TokenAccess(lambda: people.users))
-    async with serving(api, "127.0.0.1:0") as url, httpx.AsyncClient(base_url=url, timeout=20) as client:
+    async with serve_api(api, "127.0.0.1:0") as url, httpx.AsyncClient(base_url=url, timeout=20) as client:
         yield client
     await node.stop()
 
 
-def test_everybody_for_what_is_their_own() -> None:
+def test_users_may_use_only_what_is_their_own() -> None:
     people = People()
     ann = {"subscriber": "ann"}
     calls: list[tuple[str, str, dict[str, Any], dict[str, int]]] = [
@@ -68,7 +68,7 @@ def test_everybody_for_what_is_their_own() -> None:
                     assert found.status_code == expected.get(who, 403), (path, who, found.text)
                     if who not in expected:
                         assert f"user '{who}' may not do this" in found.json()["detail"]
-                for wrong in (None, f"Bearer {people.tokens['nobody']}", "Basic YTpi", "Bearer"):
+                for wrong in (None, f"Bearer {people.tokens['unknown']}", "Basic YTpi", "Bearer"):
                     headers = {} if wrong is None else {"Authorization": wrong}
                     found = await client.request(how, path, headers=headers, **more)
                     assert found.status_code == 401, (path, wrong)
@@ -107,7 +107,7 @@ def test_a_stream_ends_with_its_user() -> None:
     asyncio.run(run())
 
 
-def test_a_stream_ends_with_its_user_though_nothing_comes() -> None:
+def test_a_stream_without_events_ends_with_its_user() -> None:
     async def run() -> None:
         people = People()
         async with started(people) as client:

@@ -1,4 +1,4 @@
-"""The live side: carrying messages to those who want them."""
+"""The live broker: control plane, data plane, transports, publishers and subscribers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load what needs nats-py when it is asked for."""
+    """Load `NatsTransport` on first use, since it imports nats-py; map old names to new ones."""
     if name == "NatsTransport":
         from narrowcast.broker.nats_transport import NatsTransport
 

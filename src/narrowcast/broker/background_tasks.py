@@ -1,24 +1,24 @@
-"""Tasks that go on for ever, until they are ended."""
+"""Cancellation of asyncio tasks that run until they are stopped."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-#: Seconds after which a task that was told to end, and has not, is told again.
-_AGAIN = 0.5
+#: Seconds after which a task that is still running is cancelled again.
+_CANCEL_INTERVAL = 0.5
 
 
-async def ended(*tasks: asyncio.Task[Any] | None) -> None:
-    """End tasks, and wait until they have; None is none.
+async def cancel_tasks(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancel tasks and wait until each of them has cancel_tasks; None is skipped.
 
-    A task may miss that it should end: until Python 3.12 `asyncio.wait_for`, which libraries use, forgets it
-    where what it waits for comes at the same moment.
+    A task can lose a cancellation: until Python 3.12 `asyncio.wait_for`, which libraries use, swallows it
+    when the awaited result arrives at the same moment. So a task that is still running is cancelled again.
     """
-    there = [task for task in tasks if task is not None]
-    left = {task for task in there if not task.done()}
-    while left:
-        for task in left:
+    given = [task for task in tasks if task is not None]
+    running = {task for task in given if not task.done()}
+    while running:
+        for task in running:
             task.cancel()
-        _, left = await asyncio.wait(left, timeout=_AGAIN)
-    await asyncio.gather(*there, return_exceptions=True)  # so that nobody is told of what they ended with
+        _, running = await asyncio.wait(running, timeout=_CANCEL_INTERVAL)
+    await asyncio.gather(*given, return_exceptions=True)  # else asyncio logs exceptions as never retrieved

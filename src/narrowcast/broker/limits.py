@@ -1,4 +1,4 @@
-"""How much publishers and subscribers may ask of a broker."""
+"""Limits on events, filters, subscriptions and rates of one broker."""
 
 from __future__ import annotations
 
@@ -12,40 +12,42 @@ from narrowcast.filters.limits import LENIENT, FilterLimits
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Bytes of the longest name of a subscriber: it becomes a word of subjects, where a byte may take three.
+#: Maximum bytes of a subscriber's name: it becomes one word of a subject, where a byte may take three.
 LONGEST_NAME = 512
-#: Bytes of all filters of a subscriber, at most: it is told of them in one message, of 1 MB. Each takes some
-#: more for its number.
+#: Maximum bytes of all filters of one subscriber, which the broker sends it in one message of 1 MB; and the
+#: bytes counted for the id of each filter.
 LONGEST_TEXT, _EACH = 768 << 10, 16
-#: Bytes of the longest name of an attribute that is learnt from a filter: everybody is told of all of them in
-#: one message, beside its own filters.
+#: Maximum bytes of an attribute name learned from a filter: each subscriber receives all names in the same
+#: message as its filters.
 LONGEST_ATTRIBUTE = 256
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerLimits:
-    """Bounds on what anybody may ask of a broker; each can be raised.
+    """Limits on what publishers and subscribers may ask of a broker; each can be raised.
 
-    Those on subscriptions hold for who subscribes while the broker runs, not for tables that it starts with.
+    The limits on subscriptions hold for requests of subscribers while the broker runs. They do not hold for
+    subscriptions of a table or store that the broker starts with.
 
     Parameters
     ----------
     filters
-        Bounds on one filter: `bytes`, `depth`, `expand` and `boxes`.
+        Limits on one filter: `bytes`, `depth`, `expand` and `boxes`.
     payload
-        Bytes of the largest event.
+        Largest event in bytes, from 2 to 1,032,192 (the default).
     subscriptions
-        How many a subscriber may have.
+        Subscriptions of one subscriber (default 10,000).
     text
-        Bytes of all of its filters together.
+        Bytes of all filters of one subscriber, plus 16 for each; 786,432 is the default and the maximum.
     subscribers
-        How many there may be in all; any number where left out.
+        Subscribers in all (default: no limit).
     attributes
-        How many filters may name in all, where no schema says which there are: each event is looked at for
-        every one of them.
-    rate, burst
-        Events a second of one publisher, any number where left out; and how many may come at once, those of a
-        second unless told.
+        Attributes that all filters together may name (default 500). Holds only where no schema is given: each
+        event is searched for every one of them.
+    rate
+        Events per second of one publisher (default: no limit).
+    burst
+        Events of one publisher that may arrive at once (default: those of one second). Needs `rate`.
 
     Examples
     --------
@@ -54,10 +56,10 @@ class BrokerLimits:
     (65536, 1000.0, None, 20)
     >>> BrokerLimits.parse(["rate=0"])
     Traceback (most recent call last):
-    narrowcast.errors.ParameterError: --limit rate=0 is not above 0; raise it, or leave it out for any rate
+    narrowcast.errors.ParameterError: rate=0.0: must be a finite number above 0; leave it out for any rate
     >>> BrokerLimits.parse(["size=7"])
     Traceback (most recent call last):
-    narrowcast.errors.ParameterError: --limit is 'size=7'; give NAME=VALUE, with one of these names: ...
+    narrowcast.errors.ParameterError: limit='size=7': must be NAME=VALUE with a NAME of ...
     """
 
     filters: FilterLimits = field(default_factory=FilterLimits)
@@ -71,122 +73,173 @@ class BrokerLimits:
 
     def __post_init__(self) -> None:
         if not 2 <= self.payload <= LARGEST:
-            raise ParameterError(
-                f"--limit payload={self.payload} is outside 2 to {LARGEST}: a message of NATS has 1 MB"
-            )
+            limit = f"from 2 to {LARGEST}, since a NATS message has 1 MB"
+            raise ParameterError(parameter="payload", value=self.payload, limit=limit)
         if self.filters.boxes > LENIENT.boxes:
-            raise ParameterError(
-                f"--limit boxes={self.filters.boxes} is over {LENIENT.boxes}, the most that subscribers take"
-            )
+            limit = f"at most {LENIENT.boxes}, the most that subscribers accept"
+            raise ParameterError(parameter="boxes", value=self.filters.boxes, limit=limit)
         if self.text > LONGEST_TEXT:
-            raise ParameterError(
-                f"--limit text={self.text} is over {LONGEST_TEXT}: a message of NATS has 1 MB"
-            )
+            limit = f"at most {LONGEST_TEXT}, since a NATS message has 1 MB"
+            raise ParameterError(parameter="text", value=self.text, limit=limit)
         for name in ("subscriptions", "text", "subscribers", "attributes", "burst"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ParameterError(f"--limit {name}={value} is below 1; raise it")
+                raise ParameterError(parameter=name, value=value, limit="at least 1")
         if self.rate is not None and not 0 < self.rate < float("inf"):
             raise ParameterError(
-                f"--limit rate={self.rate:g} is not above 0; raise it, or leave it out for any rate"
+                parameter="rate",
+                value=self.rate,
+                limit="a finite number above 0",
+                fix="leave it out for any rate",
             )
         if self.burst is not None and self.rate is None:
-            raise ParameterError(f"--limit burst={self.burst} is given without rate; give both")
+            raise ParameterError(
+                f"burst={self.burst}: needs rate; give both", parameter="burst", value=self.burst
+            )
 
     @classmethod
     def parse(cls, words: Iterable[str]) -> Self:
-        """Return limits given as `name=value`; the others are as they are unless told.
+        """Return limits given as texts of the form ``name=value``; the others have their defaults.
+
+        Parameters
+        ----------
+        words
+            Texts such as ``payload=65536``. Whole numbers may contain `_` and `,` between digits.
 
         Raises
         ------
         ParameterError
-            When there is no limit of a name, or it cannot have a value.
+            When a name is unknown or given twice, or a value is outside its range.
         """
-        ours = [each.name for each in fields(cls) if each.name != "filters"]
-        theirs = [each.name for each in fields(FilterLimits)]
+        broker_names = [each.name for each in fields(cls) if each.name != "filters"]
+        filter_names = [each.name for each in fields(FilterLimits)]
         given: dict[str, Any] = {}
         for word in words:
             name, _, value = word.partition("=")
-            if name not in theirs and name not in ours:
+            if name not in filter_names and name not in broker_names:
+                known = ", ".join([*filter_names, *broker_names])
                 raise ParameterError(
-                    f"--limit is {word!r}; give NAME=VALUE, with one of these names: "
-                    f"{', '.join([*theirs, *ours])}"
+                    parameter="limit", value=word, limit=f"NAME=VALUE with a NAME of {known}"
                 )
             if name in given:
-                raise ParameterError(f"--limit {name} is given twice; leave one out")
+                raise ParameterError(f"{name}: given twice; leave one out", parameter=name, value=value)
             given[name] = _number(name, value)
-        try:
-            filters = FilterLimits(**{name: given.pop(name) for name in theirs if name in given})
-        except ParameterError as error:
-            raise ParameterError(f"--{error}; give another") from error
+        filters = FilterLimits(**{name: given.pop(name) for name in filter_names if name in given})
         return cls(filters=filters, **given)
 
     def check_name(self, subscriber: str) -> None:
-        """Refuse a name that subjects cannot hold."""
+        """Refuse a subscriber name that is not valid UTF-8 or is longer than 512 bytes."""
         try:
             size = len(subscriber.encode())
         except UnicodeEncodeError:
-            raise InputError(f"subscriber {subscriber!r:.60} is no valid text; mend the name") from None
+            raise InputError(
+                f"subscriber={subscriber!r:.60}: must be valid UTF-8; remove unpaired surrogates",
+                parameter="subscriber",
+                value=subscriber,
+            ) from None
         if size > LONGEST_NAME:
             raise InputError(
-                f"subscriber {subscriber!r:.60} has a name of {size:,} bytes; the most is {LONGEST_NAME}: "
-                "shorten it"
+                f"subscriber={subscriber!r:.60}: the name has {size:,} bytes and must have at most "
+                f"{LONGEST_NAME}; shorten it",
+                parameter="subscriber",
+                value=subscriber,
             )
 
     def check_subscriptions(self, subscriber: str, held: int, more: int) -> None:
-        """Refuse so many more subscriptions of somebody who has some."""
+        """Refuse additional subscriptions of a subscriber above the limit.
+
+        Parameters
+        ----------
+        subscriber
+            Its name.
+        held
+            Subscriptions that it has.
+        more
+            Additional subscriptions that it requests.
+        """
         if held + more <= self.subscriptions:
             return
-        asks = "" if held >= self.subscriptions else f" and asks for {more:,} more"
-        fix = "ask for fewer" if asks else "give some up"
+        asks = "" if held >= self.subscriptions else f" and requests {more:,} more"
+        fix = "request fewer" if asks else "remove some"
         raise InputError(
-            f"{subscriber!r:.60} has {held:,} subscriptions{asks}; {self.subscriptions:,} are the most that "
-            f"a subscriber may have: {fix}, or raise serve --limit subscriptions="
+            f"subscriber {subscriber!r:.60} has {held:,} subscriptions{asks}: must be at most "
+            f"{self.subscriptions:,}; {fix}, or raise the limit `subscriptions`",
+            parameter="subscriptions",
+            value=held + more,
+            limit=f"at most {self.subscriptions:,}",
         )
 
     def check_text(self, subscriber: str, held: Iterable[str], more: Iterable[str]) -> None:
-        """Refuse more filters of somebody who has some, where all together are too long."""
-        there, asked = (sum(len(text.encode()) + _EACH for text in texts) for texts in (held, more))
-        if there + asked > self.text:
-            fix = "" if self.text == LONGEST_TEXT else ", or raise serve --limit text="
+        """Refuse additional filters of a subscriber when all of its filters together are too long.
+
+        Parameters
+        ----------
+        subscriber
+            Its name.
+        held, more
+            Its current filters, and those that it requests.
+        """
+        current, added = (sum(len(text.encode()) + _EACH for text in texts) for texts in (held, more))
+        if current + added > self.text:
+            fix = "" if self.text == LONGEST_TEXT else ", or raise the limit `text`"
             raise InputError(
-                f"{subscriber!r:.60} has filters of {there:,} bytes and asks for {asked:,} more, with "
-                f"{_EACH} for the number of each; {self.text:,} are the most that a subscriber may have: use "
-                f"fewer or shorter ones, or another name beside this one{fix}"
+                f"subscriber {subscriber!r:.60} has filters of {current:,} bytes and requests {added:,} "
+                f"more, counting {_EACH} for the id of each: must be at most {self.text:,} in all; use fewer "
+                f"or shorter filters, or a second subscriber name{fix}",
+                parameter="text",
+                value=current + added,
+                limit=f"at most {self.text:,}",
             )
 
-    def check_subscribers(self, subscriber: str, there: int) -> None:
-        """Refuse a subscriber who is new, beside so many that are there."""
-        if self.subscribers is not None and there >= self.subscribers:
+    def check_subscribers(self, subscriber: str, current: int) -> None:
+        """Refuse a new subscriber when the broker already has the maximum number of subscribers."""
+        if self.subscribers is not None and current >= self.subscribers:
             raise InputError(
-                f"{subscriber!r:.60} is one too many: there are {there:,} subscribers, and "
-                f"{self.subscribers:,} may be there; others have to give theirs up, or raise serve --limit "
-                "subscribers="
+                f"subscriber {subscriber!r:.60} is new and there are {current:,} subscribers: must be at "
+                f"most {self.subscribers:,}; remove the subscriptions of another one, or raise the limit "
+                "`subscribers`",
+                parameter="subscribers",
+                value=current + 1,
+                limit=f"at most {self.subscribers:,}",
             )
 
-    def check_attributes(self, there: int, fresh: Iterable[str]) -> None:
-        """Refuse attributes that are new, beside so many that filters name already."""
-        names = list(fresh)
+    def check_attributes(self, current: int, new: Iterable[str]) -> None:
+        """Refuse filters that name too many new attributes, or one with a name above 256 bytes.
+
+        Parameters
+        ----------
+        current
+            Attributes that filters name already.
+        new
+            Names of the new attributes.
+        """
+        names = list(new)
         for name in names:
             if (size := len(name.encode())) > LONGEST_ATTRIBUTE:
                 raise InputError(
-                    f"attribute {name!r:.60} has a name of {size:,} bytes; the most is {LONGEST_ATTRIBUTE} "
-                    "where filters say which there are: shorten it, or say so by serve --schema"
+                    f"attribute {name!r:.60} has a name of {size:,} bytes: must be at most "
+                    f"{LONGEST_ATTRIBUTE} without a schema; shorten it, or start the broker with a schema",
+                    parameter="attribute",
+                    value=name,
+                    limit=f"at most {LONGEST_ATTRIBUTE} bytes",
                 )
-        if there + len(names) > self.attributes:
+        if current + len(names) > self.attributes:
             raise InputError(
-                f"filters name {there:,} attributes, and {names[0]!r:.60} is new; {self.attributes:,} may be "
-                "named: use those that there are, say by serve --schema which there are, or raise serve "
-                "--limit attributes="
+                f"filters name {current:,} attributes and {names[0]!r:.60} is new: must be at most "
+                f"{self.attributes:,}; use known attributes, start the broker with a schema, or raise the "
+                "limit `attributes`",
+                parameter="attributes",
+                value=current + len(names),
+                limit=f"at most {self.attributes:,}",
             )
 
 
 def _number(name: str, value: str) -> float:
-    """Return the value of a limit."""
+    """Return the value of a limit as a number."""
     try:
         if name == "rate":
             return float(value)
         return int(value.replace("_", "").replace(",", ""))
     except ValueError:
-        what = "a number" if name == "rate" else "a whole number"
-        raise ParameterError(f"--limit {name} is {value!r}; give {what}, such as {name}=1000") from None
+        kind = "a number" if name == "rate" else "an integer"
+        raise ParameterError(parameter=name, value=value, limit=f"{kind}, such as 1000") from None

@@ -1,4 +1,4 @@
-"""A transport within one event loop: for tests, and for a broker without a network."""
+"""An in-process transport, for tests and for brokers without a network."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class MemoryTransport:
-    """Messages go straight into a bounded queue per subscription.
+    """Transport that puts messages straight into a bounded queue per subscription, within one event loop.
 
-    A full queue holds nobody up: what comes then is dropped, and counted.
+    A full queue delays no other subscription: further messages for it are dropped and counted.
 
     Parameters
     ----------
     limit
-        How many messages may wait in each subscription.
+        Messages that may wait in each subscription: at least 1, by default 65,536.
 
     Examples
     --------
@@ -37,24 +37,24 @@ class MemoryTransport:
     """
 
     def __init__(self, *, limit: int = 65_536) -> None:
-        MessageQueue(limit)  # one that is too small is told at once
+        MessageQueue(limit)  # refuses a limit that is too small now, not with the first subscription
         self._limit = limit
         self._closed = False
         self._subscriptions: list[MemorySubscription] = []
 
     @property
     def connected(self) -> bool:
-        """Whether it is open."""
+        """Whether the transport is open."""
         return not self._closed
 
     @property
     def refusal(self) -> str:
-        """Always nothing: it takes everybody."""
+        """Always empty: there are no users to refuse."""
         return ""
 
     @property
     def connections(self) -> int:
-        """Always 1: it cannot be lost."""
+        """Always 1: there is no connection that can be lost."""
         return 1
 
     async def publish(
@@ -65,30 +65,38 @@ class MemoryTransport:
         reply: str = "",
         key: str = "",  # noqa: ARG002 - nothing is stored
     ) -> None:
-        """Put a message into every queue that fits."""
+        """Put a message into the queue of every matching subscription."""
         check_subject(subject)
         self._check_open()
         message = Message(subject, bytes(payload), reply)
         for subscription in list(self._subscriptions):
-            if subscription.fits(subject):
+            if subscription.matches(subject):
                 subscription.put(message)
 
     async def subscribe(
-        self, subject: str, hear: Callable[[Message], None] | None = None
+        self, subject: str, callback: Callable[[Message], None] | None = None
     ) -> MemorySubscription:
-        """Receive what is published under a subject, or under all that fit a pattern."""
+        """Receive messages published to a subject, or to all subjects that match a pattern.
+
+        Parameters
+        ----------
+        subject
+            A subject, or a pattern with `*` and `>`.
+        callback
+            Called with each message instead of queueing it.
+        """
         check_subject(subject, pattern=True)
         self._check_open()
-        subscription = MemorySubscription(subject, self._limit, self._subscriptions.remove, hear)
+        subscription = MemorySubscription(subject, self._limit, self._subscriptions.remove, callback)
         self._subscriptions.append(subscription)
         return subscription
 
     async def flush(self) -> None:
-        """Return at once: what was published is in the queues."""
+        """Return at once: published messages are in the queues already."""
         self._check_open()
 
     async def aclose(self) -> None:
-        """End all subscriptions; what waits in them is still handed out."""
+        """End all subscriptions; messages in their queues can still be read."""
         self._closed = True
         for subscription in list(self._subscriptions):
             await subscription.aclose()
@@ -99,22 +107,24 @@ class MemoryTransport:
 
 
 class MemorySubscription(MessageQueue):
-    """The receiving end of a `MemoryTransport`."""
+    """A subscription of a `MemoryTransport`, and the queue of its messages."""
 
     def __init__(
         self,
         pattern: str,
         limit: int,
-        forget: Callable[[MemorySubscription], None],
-        hear: Callable[[Message], None] | None,
+        on_close: Callable[[MemorySubscription], None],
+        callback: Callable[[Message], None] | None,
     ) -> None:
-        super().__init__(limit, hear)
+        super().__init__(limit, callback)
         words = {"*": r"[^.]+", ">": r".+"}
-        self.fits = re.compile(r"\.".join(words.get(w, re.escape(w)) for w in pattern.split("."))).fullmatch
-        self._forget = forget
+        self.matches = re.compile(
+            r"\.".join(words.get(w, re.escape(w)) for w in pattern.split("."))
+        ).fullmatch
+        self._on_close = on_close
 
     async def aclose(self) -> None:
-        """Stop receiving; what waits is still handed out."""
+        """Stop receiving; messages in the queue can still be read."""
         if not self.closed:
-            self._forget(self)
+            self._on_close(self)
             self.close()

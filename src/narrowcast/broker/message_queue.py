@@ -1,4 +1,4 @@
-"""Messages that wait for their reader."""
+"""A bounded queue of received messages."""
 
 from __future__ import annotations
 
@@ -15,34 +15,36 @@ if TYPE_CHECKING:
 
 
 class MessageQueue:
-    """A queue of bounded length: what comes while it is full is dropped, and counted.
+    """A bounded queue of messages: a message that arrives while it is full is dropped and counted.
 
     Parameters
     ----------
     limit
-        How many messages may wait.
-    hear
-        Called with each message as it comes, instead of letting it wait.
+        Messages that may wait: at least 1.
+    callback
+        Called with each message as it arrives; messages are then not queued.
     """
 
-    def __init__(self, limit: int, hear: Callable[[Message], None] | None = None) -> None:
+    def __init__(self, limit: int, callback: Callable[[Message], None] | None = None) -> None:
         if limit < 1:
-            raise ParameterError(f"limit is {limit}; let at least 1 message wait in each subscription")
-        self._limit, self._hear = limit, hear
+            raise ParameterError(
+                parameter="limit", value=limit, limit="at least 1", fix="it counts messages that may wait"
+            )
+        self._limit, self._callback = limit, callback
         self._messages: deque[Message] = deque()
         self._changed = asyncio.Event()
-        #: Whether no more will come.
+        #: Whether no more messages are accepted.
         self.closed = False
-        #: How many messages found no room.
+        #: Messages dropped because the queue was full.
         self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._messages)
 
     def put(self, message: Message) -> None:
-        """Take up a message, or drop it where there is no room."""
-        if self._hear is not None:
-            self._hear(message)
+        """Queue a message or hand it to the callback; drop and count it when the queue is full."""
+        if self._callback is not None:
+            self._callback(message)
             return
         if len(self._messages) >= self._limit:
             self.dropped += 1
@@ -51,7 +53,7 @@ class MessageQueue:
         self._changed.set()
 
     def close(self) -> None:
-        """End it: readers get what waits, and no more."""
+        """Accept no further messages; readers still receive those that wait, and then the end."""
         self.closed = True
         self._changed.set()
 
@@ -60,13 +62,13 @@ class MessageQueue:
 
     async def __anext__(self) -> Message:
         """Wait for the next message."""
-        if not await self._some():
+        if not await self._wait():
             raise StopAsyncIteration
         return self._messages.popleft()
 
     async def take(self, most: int) -> list[Message]:
-        """Wait for a message, and return all that are there, so many at most; none when it has ended."""
-        if not await self._some():
+        """Wait for a message, and return all that wait, up to `most`; an empty list once the queue ended."""
+        if not await self._wait():
             return []
         if len(self._messages) <= most:
             found = list(self._messages)
@@ -74,8 +76,8 @@ class MessageQueue:
             return found
         return [self._messages.popleft() for _ in range(most)]
 
-    async def _some(self) -> bool:
-        """Wait until there is a message; return whether there is, or nothing more will come."""
+    async def _wait(self) -> bool:
+        """Wait for a message; return False when the queue is closed and empty."""
         while not self._messages:
             if self.closed:
                 return False

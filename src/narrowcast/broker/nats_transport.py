@@ -1,4 +1,4 @@
-"""NATS as a transport of the broker."""
+"""A transport over NATS servers, which reconnects by itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
-from narrowcast.broker.background_tasks import ended
+from narrowcast.broker.background_tasks import cancel_tasks
 from narrowcast.broker.message_queue import MessageQueue
 from narrowcast.broker.security.login import Login
 from narrowcast.broker.transport import Message, check_subject
@@ -30,47 +30,52 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Default number of messages that wait for a reader.
+_NO_ANSWER = "the NATS server does not answer"
+#: Default number of messages that may wait in a subscription.
 LIMIT = 65_536
 #: Seconds to wait for a server when connecting, and for its answers later.
 PATIENCE = 10.0
 #: Seconds between two attempts to connect, and between two checks whether the connection is lost.
-_AGAIN, _CHECK = 0.2, 0.05
-#: Bytes that may be published while there is no connection.
-_KEPT = 2 << 20
-#: Headers of a stored message: its sequence number, and that of the one before it under its subject.
+_RETRY, _CHECK = 0.2, 0.05
+#: Bytes buffered for publishing while there is no connection.
+_BUFFER = 2 << 20
+#: Headers of a stored message: its sequence number, and that of the previous one with the same subject.
 _NUMBER, _BEFORE = "Nats-Sequence", "Nats-Last-Sequence"
-#: Digits of such a number, at most: publishers can write these headers too.
+#: Maximum digits of such a number: publishers can set these headers to anything.
 _DIGITS = 18
-#: How a server begins to report a missing permission, and seconds for which a report about publishing counts:
-#: the user may be given the permission later.
-_DENIED, _COUNTS = "permissions violation for ", 5.0
+#: Start of a server's report of a missing permission, and seconds after which such a report about publishing
+#: expires: the user may have been granted the permission.
+_DENIED, _DENIED_S = "permissions violation for ", 5.0
 
 
 class _Faults:
-    """What servers refuse: it is reported once, and to the calls that wait for it.
+    """Errors of the servers: each reason is reported once, and kept for the calls that it concerns.
 
     Parameters
     ----------
     login
-        The user.
+        Servers and user.
     report
-        Called with what no new attempt helps against: the server refuses this user, or what it publishes.
+        Called with a reason that reconnecting cannot cure: the server refuses this user, or refuses what it
+        publishes (default: the reason is logged).
     """
 
     def __init__(self, login: Login, report: Callable[[str], None] | None) -> None:
         self._login, self._report = login, report
-        #: Why this user may connect no longer.
+        #: Why this user may no longer connect; empty while it may.
         self.refused = ""
-        #: Why it may not publish what it just did, and when that was reported.
+        #: Why the last message could not be published, and the monotonic time of that report.
         self._unpublished, self._since = "", 0.0
-        #: Messages that found no room before any subscription had them.
+        #: Messages that nats-py dropped before they reached the queue of a subscription.
         self.dropped = 0
         self._denied: set[str] = set()
         self._reported: set[str] = set()
 
-    def hear(self, error: BaseException) -> None:
-        """Take up an error: the connection is made again, and drops are counted, so most are not reported."""
+    def add(self, error: BaseException) -> None:
+        """Record an error of a connection.
+
+        Most errors are not reported: the transport reconnects by itself, and dropped messages are counted.
+        """
         text = first_line(error).lower()
         if isinstance(error, DroppedError):
             self.dropped += 1
@@ -80,19 +85,19 @@ class _Faults:
             if what.startswith("publish"):
                 self._since = time.monotonic()
                 self._unpublished = f"the NATS server does not let {self._login.who} {what}"
-                self._fail(self._unpublished)
+                self._report_once(self._unpublished)
         elif (why := self._login.refusal(error)) is not None:
             self.refused = why
-            self._fail(why)
+            self._report_once(why)
 
     @property
     def refusal(self) -> str:
-        """Why this user may connect no longer, or not publish what it just did; nothing where it may."""
-        lately = time.monotonic() - self._since < _COUNTS
-        return self.refused or (self._unpublished if lately else "")
+        """Why the server refuses this user or what it published last; empty while it does not."""
+        recent = time.monotonic() - self._since < _DENIED_S
+        return self.refused or (self._unpublished if recent else "")
 
-    def _fail(self, why: str) -> None:
-        """Report a reason once."""
+    def _report_once(self, why: str) -> None:
+        """Report a reason unless it was reported before."""
         if why not in self._reported:
             self._reported.add(why)
             if self._report is None:
@@ -101,34 +106,38 @@ class _Faults:
                 self._report(why)
 
     def denied(self, subject: str) -> bool:
-        """Return whether a subscription was refused, and forget it: another time it may not be."""
-        mine = {what for what in self._denied if what.startswith(f'subscription to "{subject.lower()}"')}
-        self._denied -= mine
-        return bool(mine)
+        """Return whether the server refused a subscription, and clear that: another attempt may succeed."""
+        found = {what for what in self._denied if what.startswith(f'subscription to "{subject.lower()}"')}
+        self._denied -= found
+        return bool(found)
 
     def check(self, subject: str) -> None:
-        """Refuse a subscription that the server has refused."""
+        """Raise an error when the server has refused a subscription."""
         if self.denied(subject):
-            raise TransportError(f"the NATS server does not let {self._login.who} listen to {subject}")
+            raise TransportError(
+                f"the NATS server does not let {self._login.who} listen to {subject}",
+                parameter="subject",
+                value=subject,
+            )
 
 
 class NatsTransport:
-    """Messages go through NATS servers, at most once.
+    """Transport through NATS servers that delivers each message at most once.
 
-    A subscription whose reader is slow delays no other: what does not fit its queue is dropped and counted.
-    When the connection is lost another is made, to any server of the cluster, and what was published
-    meanwhile is sent then.
+    A slow subscription delays no other: messages that do not fit its queue are dropped and counted. When the
+    connection is lost, the transport connects to any server of the cluster again, and then sends what was
+    published in the meantime (up to 2 MB).
 
     Parameters
     ----------
     login
         Servers and user; `connect` makes a transport from one.
     faults
-        What becomes of errors.
-    limit
-        How many messages may wait in each subscription.
+        Records the servers' errors.
     opening
-        `NatsConnection.open` with all but the server.
+        `NatsConnection.open` with all arguments but the server.
+    limit
+        Messages that may wait in each subscription: at least 1, by default 65,536.
     """
 
     def __init__(
@@ -139,19 +148,19 @@ class NatsTransport:
         *,
         limit: int = LIMIT,
     ) -> None:
-        MessageQueue(limit)  # one that is too small is refused at once
+        MessageQueue(limit)  # refuses a limit that is too small now, not with the first subscription
         self._login, self._faults, self._limit, self._opening = login, faults, limit, opening
-        #: URLs of servers, with the name in the certificate where the URL has another.
+        #: URLs of servers, each with the certificate's host name where the URL has a different one.
         self._servers: dict[str, str | None] = dict.fromkeys(login.servers)
         self._connection: NatsConnection
         self._reported: NatsConnection | None = None
         self._reconnects = 0
         self._closed = False
         self._subscriptions: list[NatsSubscription] = []
-        #: Messages that are published while there is no connection.
+        #: Messages published while there is no connection.
         self._waiting: deque[tuple[str, bytes, str, str]] = deque()
         self._waiting_bytes = 0
-        self._keeping: asyncio.Task[None] | None = None
+        self._reconnecting: asyncio.Task[None] | None = None
 
     @classmethod
     async def connect(
@@ -172,54 +181,53 @@ class NatsTransport:
         Parameters
         ----------
         servers
-            URLs of servers of one cluster, joined by commas where it is one text.
+            URLs of servers of one cluster: a sequence, or one text with commas between them.
         limit
-            How many messages may wait in each subscription.
+            Messages that may wait in each subscription (default 65,536).
         name
             Name of the connection in the logs of servers.
         patience
-            Seconds to wait for one of them.
+            Seconds to wait for a server (default 10).
         user, password
-            Login (default: what the URLs say, as ``nats://ann:secret@host``).
+            Login (default: the one in the URLs, as in ``nats://ann:secret@host``).
         tls
             Encrypts the connection; a server without TLS is refused.
         inbox
-            Prefix of subjects for answers to requests: with permissions each user has its own.
+            Prefix of reply subjects (default ``_INBOX``): with permissions each user has its own.
         refused
-            Called with the reason when servers no longer accept this user, or what it publishes (default: it
-            is logged).
+            Called with the reason when servers no longer accept this user, or what it publishes (default: the
+            reason is logged).
 
         Raises
         ------
         TransportError
-            When none of them answers, or one refuses the user.
+            When no server answers in time, or one refuses the user.
         """
         login = Login.of(servers, user, password, tls)
         faults = _Faults(login, refused)
         opening = partial(
-            NatsConnection.open, on_error=faults.hear, timeout=PATIENCE, user=login.user or None,
+            NatsConnection.open, on_error=faults.add, timeout=PATIENCE, user=login.user or None,
             password=login.password or None, tls=login.tls, name=name, inbox=inbox or "_INBOX",
         )  # fmt: skip
         made = cls(login, faults, opening, limit=limit)
         if login.tls is not None:
-            logging.getLogger("asyncio").addFilter(_but_eof)
+            logging.getLogger("asyncio").addFilter(_is_not_eof)
         try:
             async with asyncio.timeout(patience):
                 made._connection = await made._open(first=True)
         except TimeoutError as error:
             raise TransportError(
-                f"no NATS server answers at {login.where} within {patience:g} s; start one, or name another"
+                f"no NATS server answers at {login.where} within {patience:g} s; start one, or name another",
+                parameter="servers",
+                value=login.where,  # without passwords, which the URLs may hold
             ) from error
-        made._keeping = asyncio.create_task(made._keep())
+        made._reconnecting = asyncio.create_task(made._reconnect())
         return made
 
     # ---- the connection
 
     async def _open(self, *, first: bool = False) -> NatsConnection:
-        """Return a connection to one of the servers, after as many attempts as it takes.
-
-        The first one is not waited for where the user is refused.
-        """
+        """Connect to any of the servers, retrying until one accepts; a user refused at first is an error."""
         while True:
             for server, host in random.sample(list(self._servers.items()), len(self._servers)):
                 try:
@@ -228,51 +236,55 @@ class NatsTransport:
                     why = self._login.refusal(error)
                     if first and why is not None:
                         raise TransportError(why) from error
-                    self._faults.hear(error)
+                    self._faults.add(error)
                 else:
                     self._discover(server, found)
                     return found
-            await asyncio.sleep(_AGAIN)
+            await asyncio.sleep(_RETRY)
 
     def _discover(self, server: str, connection: NatsConnection) -> None:
-        """Note the other servers of the cluster; certificates are seldom for an address."""
+        """Add the servers of the cluster that a server announces.
+
+        A server announced by IP address is checked against the certificate name of the announcing server,
+        since certificates are seldom issued for addresses.
+        """
         own = urlsplit(server if "://" in server else f"nats://{server}").hostname
         for url, host in connection.discovered:
             self._servers.setdefault(url, own if _is_address(host) else None)
 
-    async def _keep(self) -> None:
-        """Make another connection whenever one is lost."""
+    async def _reconnect(self) -> None:
+        """Reconnect whenever the connection is lost; runs until cancelled."""
         while True:
             while not self._connection.lost:
                 await asyncio.sleep(_CHECK)
             self._report_loss()
             await self._connection.close()
-            while not await self._begin(await self._open()):
+            while not await self._switch(await self._open()):
                 pass
             self._faults.refused = ""
-            log.warning("the connection to NATS is there again")
+            log.warning("the connection to NATS is restored")
 
     def _report_loss(self) -> None:
-        """Report once that the connection is lost."""
+        """Log once per connection that it is lost."""
         if self._reported is not self._connection:
             self._reported = self._connection
             log.warning("the connection to NATS is lost")
             if (why := self._connection.last_error) is not None:
-                self._faults.hear(why)
+                self._faults.add(why)
 
-    async def _begin(self, connection: NatsConnection) -> bool:
-        """Use a new connection for all subscriptions and what waits; return whether that went well."""
-        self._reconnects += 1  # before any message comes
+    async def _switch(self, connection: NatsConnection) -> bool:
+        """Move subscriptions and buffered messages to a new connection; return False when it is lost too."""
+        self._reconnects += 1  # before any message arrives over it
         try:
             while late := [each for each in self._subscriptions if each.connection is not connection]:
                 for each in late:
-                    with suppress(TransportError):  # its caller has not heard of it: it was made meanwhile
+                    with suppress(TransportError):  # made meanwhile: `subscribe` reports it to its caller
                         await each.begin(connection)
             while self._waiting:
                 try:
                     await connection.publish(*self._waiting[0])
-                except NarrowcastError as error:  # such as one that is too large for this server
-                    log.warning("a message that waited for a connection is not sent: %s", error)
+                except NarrowcastError as error:  # such as one that exceeds this server's payload limit
+                    log.warning("message published during the disconnection is lost: %s", error)
                 self._waiting_bytes -= len(self._waiting.popleft()[1])
         except LostError:
             await connection.close()
@@ -286,7 +298,18 @@ class NatsTransport:
     # ---- messages
 
     async def publish(self, subject: str, payload: bytes, *, reply: str = "", key: str = "") -> None:
-        """Send bytes; waits only while more is on its way than the connection takes."""
+        """Send a message; waits only while the send buffer of the connection is full.
+
+        Without a connection up to 2 MB are buffered and sent after reconnecting. The parameters are those of
+        `Transport.publish`.
+
+        Raises
+        ------
+        TransportError
+            When the transport is closed, or the buffer is full.
+        ParameterError
+            When NATS would not accept the subject, or the payload exceeds the server's limit.
+        """
         check_subject(subject)
         self._check_open()
         while True:
@@ -295,28 +318,44 @@ class NatsTransport:
                 await connection.publish(subject, payload, reply, key)
             except LostError as error:
                 if connection is not self._connection:
-                    continue  # there is another already
-                if self._waiting_bytes + len(payload) > _KEPT:
+                    continue  # reconnected meanwhile
+                if self._waiting_bytes + len(payload) > _BUFFER:
                     raise TransportError(
-                        f"cannot publish to {subject}: {_KEPT:,} bytes wait for a connection already"
+                        f"subject={subject!r:.200}: cannot publish, the connection is lost and {_BUFFER:,} "
+                        "bytes are buffered already; publish again after reconnecting",
+                        parameter="subject",
+                        value=subject,
                     ) from error
                 self._waiting.append((subject, payload, reply, key))
                 self._waiting_bytes += len(payload)
             return
 
     async def subscribe(
-        self, subject: str, hear: Callable[[Message], None] | None = None
+        self, subject: str, callback: Callable[[Message], None] | None = None
     ) -> NatsSubscription:
-        """Receive what is published under a subject, or under all that fit a pattern."""
+        """Receive messages published to a subject, or to all subjects that match a pattern.
+
+        Parameters
+        ----------
+        subject
+            A subject, or a pattern with `*` and `>`.
+        callback
+            Called with each message instead of queueing it.
+
+        Raises
+        ------
+        TransportError
+            When the transport is closed, or the server does not permit the subscription.
+        """
         check_subject(subject, pattern=True)
         self._check_open()
-        made = NatsSubscription(subject, self._limit, self._subscriptions.remove, hear)
-        self._faults.denied(subject)  # long ago
+        made = NatsSubscription(subject, self._limit, self._subscriptions.remove, callback)
+        self._faults.denied(subject)  # on_close a refusal of an earlier attempt
         self._subscriptions.append(made)
         try:
-            with suppress(LostError):  # the next connection begins with it
+            with suppress(LostError):  # the next connection takes it over
                 await made.begin(self._connection)
-                await self._flushed(f"cannot subscribe to {subject}")
+                await self._ping(f"cannot subscribe to {subject}")
             self._faults.check(subject)
         except BaseException:
             await made.aclose()
@@ -324,15 +363,15 @@ class NatsTransport:
         return made
 
     async def flush(self) -> None:
-        """Wait until the server has all that was published."""
+        """Wait until the server has received all published messages."""
         self._check_open()
         try:
-            await self._flushed("the NATS server does not answer")
+            await self._ping(_NO_ANSWER)
         except LostError as error:
-            raise TransportError(f"the NATS server does not answer: {first_line(error)}") from error
+            raise TransportError(f"{_NO_ANSWER}: {first_line(error)}") from error
 
-    async def _flushed(self, fault: str) -> None:
-        """Wait until the server has answered."""
+    async def _ping(self, fault: str) -> None:
+        """Wait until the server has answered a ping; `fault` begins the message when it does not."""
         connection = self._connection
         try:
             await connection.flush()
@@ -343,32 +382,32 @@ class NatsTransport:
 
     @property
     def connections(self) -> int:
-        """How often it was connected, and how often messages were dropped: both mean that some were missed.
+        """Number of connections made plus messages that nats-py dropped: an increase means missed messages.
 
-        It goes up before any message comes over another connection.
+        It increases before any message arrives over a new connection.
         """
         return 1 + self._reconnects + self._faults.dropped
 
     @property
     def connected(self) -> bool:
-        """Whether there is a server at the moment."""
+        """Whether a server is connected now."""
         return not self._connection.lost
 
     @property
     def refusal(self) -> str:
-        """Why servers take this user no longer; nothing where they do."""
+        """Why the servers no longer accept this user; empty while they do."""
         return self._faults.refusal
 
     async def aclose(self) -> None:
-        """End all subscriptions; what waits in them is still handed out."""
+        """End all subscriptions; messages in their queues can still be read."""
         if self._closed:
             return
         self._closed = True
-        await ended(self._keeping)
+        await cancel_tasks(self._reconnecting)
         for subscription in list(self._subscriptions):
             await subscription.aclose()
         with suppress(LostError, TransportError):
-            await self._flushed("the NATS server does not answer")
+            await self._ping(_NO_ANSWER)
         if self._connection.lost:
             self._report_loss()
         await self._connection.close()
@@ -379,62 +418,61 @@ class NatsTransport:
 
 
 class NatsSubscription(MessageQueue):
-    """The receiving end of a `NatsTransport`."""
+    """A subscription of a `NatsTransport`, and the queue of its messages."""
 
     def __init__(
         self,
         subject: str,
         limit: int,
-        forget: Callable[[NatsSubscription], None],
-        hear: Callable[[Message], None] | None,
+        on_close: Callable[[NatsSubscription], None],
+        callback: Callable[[Message], None] | None,
     ) -> None:
-        super().__init__(limit, hear)
-        self._subject, self._forget = subject, forget
+        super().__init__(limit, callback)
+        self._subject, self._on_close = subject, on_close
         self._closing = False
-        #: The connection that messages come over, and what nats-py has of the subscription.
+        #: The connection that delivers messages, and its subscription.
         self.connection: NatsConnection | None = None
         self._feed: Subscription | None = None
 
     async def begin(self, connection: NatsConnection) -> None:
-        """Receive over a connection."""
+        """Receive over a connection, instead of any earlier one."""
         self.connection, self._feed = connection, None
-        self._feed = await connection.subscribe(self._subject, self._arrive)
+        self._feed = await connection.subscribe(self._subject, self._receive)
 
-    async def _arrive(self, message: Msg) -> None:
-        """Take up a message as NATS brings it."""
-        about = message.headers
-        if about is None:
+    async def _receive(self, message: Msg) -> None:
+        """Queue a message of nats-py."""
+        headers = message.headers
+        if headers is None:
             self.put(Message(message.subject, message.data, message.reply))
             return
-        if not message.data and "Status" in about and not message.reply:
-            return  # from the server: no subscriber has the subject. An answer from a client has a reply
-        number, before = (_whole(about.get(name)) for name in (_NUMBER, _BEFORE))
+        if not message.data and "Status" in headers and not message.reply:
+            return  # the server's "no responders" status; a client's answer has a reply subject
+        number, before = (_sequence(headers.get(name)) for name in (_NUMBER, _BEFORE))
         self.put(Message(message.subject, message.data, message.reply, number, before))
 
     async def aclose(self) -> None:
-        """Stop receiving; what has arrived is still handed out."""
+        """Stop receiving; messages that have arrived can still be read."""
         if self._closing:
             return
         self._closing = True
-        self._forget(self)
+        self._on_close(self)
         if self.connection is not None and self._feed is not None:
             with suppress(LostError):
                 await self.connection.drain(self._feed)
         self.close()
 
 
-def _but_eof(record: logging.LogRecord) -> bool:
-    """Leave out what asyncio logs of every stream over TLS that nats-py makes, and that means nothing."""
+def _is_not_eof(record: logging.LogRecord) -> bool:
+    """Return False for a harmless warning that asyncio logs for every TLS stream of nats-py."""
     return "eof_received() has no effect" not in record.getMessage()
 
 
-def _whole(text: str | None) -> int:
-    """Return a number of a server's, 0 where there is none."""
+def _sequence(text: str | None) -> int:
+    """Return a sequence number from a header; 0 when it is missing or malformed."""
     return int(text) if text is not None and text.isdecimal() and len(text) <= _DIGITS else 0
 
 
 def _is_address(host: str | None) -> bool:
-    """Return whether a host is an IP address."""
     try:
         ipaddress.ip_address(host or "")
     except ValueError:

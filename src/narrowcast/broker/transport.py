@@ -1,4 +1,4 @@
-"""The seam between the broker and what moves its bytes."""
+"""The protocol between the broker and a message transport such as NATS."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """Some bytes, the subject that they were published under, and the one for an answer, if any.
+    """A message: subject, payload and optional reply subject.
 
-    Of a message that was stored before it came, `number` is its place in what is stored, and `before` that of
-    the one before it under the same subject, if that is still there.
+    A message that was stored before delivery also has `number`, its sequence number in the store, and
+    `before`, the sequence number of the previous stored message with the same subject. Each is 0 when
+    unknown.
     """
 
     subject: str
@@ -28,20 +29,20 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class Inbox(Protocol):
-    """Messages in the order they came; iteration ends when the subscription or its transport closes.
+    """The messages of a subscription in order of arrival; iteration ends when the subscription closes.
 
-    What had arrived before the close is still handed out. A reader that is slow holds nobody up: what comes
-    while its queue is full is dropped, and counted in `dropped`.
+    Messages that arrived before closing can still be read. A slow reader delays no other: messages that
+    arrive while its queue is full are dropped and counted in `dropped`.
     """
 
     dropped: int
 
     def __len__(self) -> int:
-        """Return how many messages wait."""
+        """Return the number of waiting messages."""
         ...
 
     def __aiter__(self) -> Self:
-        """Return itself."""
+        """Return the inbox itself."""
         ...
 
     async def __anext__(self) -> Message:
@@ -49,7 +50,7 @@ class Inbox(Protocol):
         ...
 
     async def take(self, most: int) -> list[Message]:
-        """Wait for a message, and return all that are there, so many at most; none when it has ended."""
+        """Wait for a message, and return all that wait, up to `most`; an empty list once the inbox ended."""
         ...
 
     async def aclose(self) -> None:
@@ -58,69 +59,95 @@ class Inbox(Protocol):
 
 
 class Transport(Protocol):
-    """A way for messages from publishers to subscriptions.
+    """Moves messages from publishers to subscriptions.
 
-    Messages that one task publishes reach each subscription in that order. Once `subscribe` has returned,
-    no message published later is missed.
+    Messages published by one task reach each subscription in the order of publishing. Once `subscribe` has
+    returned, no message published later is missed.
     """
 
     @property
     def connected(self) -> bool:
-        """Whether messages can be moved at the moment."""
+        """Whether messages can be sent and received now."""
         ...
 
     @property
     def connections(self) -> int:
-        """How often it was connected: when it goes up, messages may have been missed."""
+        """Number of connections made so far: when it increases, messages may have been missed."""
         ...
 
     @property
     def refusal(self) -> str:
-        """Why servers take this user no longer; nothing where they do."""
+        """Why the servers no longer accept this user; empty while they do."""
         ...
 
     async def publish(self, subject: str, payload: bytes, *, reply: str = "", key: str = "") -> None:
-        """Send bytes to every subscription whose pattern fits the subject.
+        """Send a message to every subscription whose pattern matches the subject.
 
-        `reply` is a subject that an answer may be published to. Of messages with the same `key` the first is
-        stored, where messages are stored at all.
+        Parameters
+        ----------
+        subject
+            Where to publish; without wildcards.
+        payload
+            The bytes to send.
+        reply
+            Subject to which a receiver may publish an answer.
+        key
+            Deduplication key where messages are stored: of messages with the same key only the first is
+            stored.
         """
         ...
 
-    async def subscribe(self, subject: str, hear: Callable[[Message], None] | None = None) -> Inbox:
-        """Receive what is published under a subject, or under all that fit a pattern.
+    async def subscribe(self, subject: str, callback: Callable[[Message], None] | None = None) -> Inbox:
+        """Receive messages published to a subject, or to all subjects that match a pattern.
 
-        As in NATS, a subject is words joined by dots; in a pattern `*` stands for any one word and `>`,
-        in the last place, for one word or more. With `hear` messages do not wait for a reader: it is called
-        with each as it comes, and has to be quick.
+        As in NATS, a subject is words joined by dots; in a pattern `*` matches any one word and `>`, in the
+        last place, one or more words.
+
+        Parameters
+        ----------
+        subject
+            A subject or a pattern.
+        callback
+            Called with each message as it arrives, instead of queueing it; it must return quickly.
         """
         ...
 
     async def flush(self) -> None:
-        """Wait until all that was published is on its way to those who have subscribed."""
+        """Wait until the server has received all published messages."""
         ...
 
     async def aclose(self) -> None:
-        """End all subscriptions; closing twice does nothing, publishing afterwards is an error."""
+        """End all subscriptions. Closing twice does nothing; publishing after it is an error."""
         ...
 
 
 def check_subject(subject: str, *, pattern: bool = False) -> None:
-    """Refuse a subject that NATS would not take; only a pattern may hold wildcards.
+    """Refuse a subject that NATS would not accept; only a pattern may hold wildcards.
+
+    Parameters
+    ----------
+    subject
+        Words joined by dots.
+    pattern
+        Whether `*` and `>` are allowed.
 
     Examples
     --------
     >>> check_subject("ticks.*.>", pattern=True)
     >>> check_subject("ticks..us")
     Traceback (most recent call last):
-    narrowcast.errors.ParameterError: subject 'ticks..us' has an empty word; join words with single dots
+    narrowcast.errors.ParameterError: subject='ticks..us': has an empty word; join words with single dots
     """
     if fault := fault_of(subject, pattern=pattern):
         why = fault.removeprefix("subject ")
-        raise ParameterError(f"subject {subject!r} {why}; {_ADVICE.get(why, 'join words with single dots')}")
+        raise ParameterError(
+            f"subject={subject!r:.200}: {why}; {_ADVICE.get(why, 'join words with single dots')}",
+            parameter="subject",
+            value=subject,
+        )
 
 
-#: What to do about a subject, by what is wrong with it.
+#: How to correct a subject, by its fault.
 _ADVICE = {
     "has white space": "use letters, digits, - and _",
     "has a wildcard": "publish to one subject",

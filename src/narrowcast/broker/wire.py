@@ -1,4 +1,4 @@
-"""What goes over the wire: subjects, and messages in MessagePack."""
+"""The wire protocol: subjects, and MessagePack messages between clients and nodes."""
 
 from __future__ import annotations
 
@@ -13,23 +13,34 @@ import msgspec
 from narrowcast.errors import InputError, ParameterError
 from narrowcast.model.subjects import fault_of, subject_of
 
-#: The highest number of an event, so that those behind it have one too.
+#: The highest number of an event: leaves room in 64 bits for the numbers of the rest of its batch.
 _LAST = 1 << 62
-#: A number that a message can hold, and sums of many: who says something of itself may say anything.
+#: A number from a client, which may send anything: bounded so that arithmetic stays within 64 bits.
 _Number = Annotated[int, msgspec.Meta(ge=0, le=_LAST)]
-#: How often something was, in a report: sums of very many have to be numbers too.
+#: A count in a report: bounded so that sums over many reports stay within 64 bits.
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
-#: Events of one message of a publisher, at most: a node looks at them in one go.
+#: Maximum events of one message of a publisher: a node processes a message as a whole.
 MOST = 1 << 15
-#: A publisher, and how many of its events come one after another.
+#: A publisher, and its number of consecutive events.
 Run: TypeAlias = tuple[str, int]
 
 
 class PublishedBatch(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Events of one publisher, numbered from `first` on: what publishers send to nodes.
+    """Events of one publisher, as publishers send them to nodes.
 
-    `sent` is when, in seconds since 1970 by the publisher's clock; 0 where it does not say. With `settle` the
-    publisher is told when a node is done with them, which it is not otherwise where they are stored.
+    Parameters
+    ----------
+    publisher
+        Name of the publisher.
+    first
+        Number of the first event; the others follow without gaps.
+    payloads
+        The events, at most 32,768.
+    sent
+        Time of publishing in seconds since 1970 by the publisher's clock; 0 when unknown.
+    settle
+        Whether the node should answer when it has processed the events. Where events are stored, the
+        publisher otherwise receives only the server's acknowledgement that they are.
     """
 
     publisher: str
@@ -40,23 +51,24 @@ class PublishedBatch(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Frame(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Events for all who listen to a subject: what nodes send.
+    """A batch of events for all subscribers of a subject, as nodes send it.
 
-    Events are in columns, which take a tenth of the time to read that a list of events does.
+    Events are stored in columns, which decode ten times as fast as a list of events.
 
     Parameters
     ----------
     exact
-        Says that the receiver wants all of them, if its subscriptions are those of this fingerprint. It is -1
-        on a channel, where everybody has to look for what is theirs.
+        Fingerprint of the receiver's subscriptions for which all events of the frame match; -1 on a channel,
+        where each receiver has to filter the events itself.
     since
-        When the oldest of them was sent by its publisher; where none says so, when the node took it.
+        Time in seconds since 1970 when the oldest event was published, or when the node received it if no
+        publisher says.
     runs
-        Who published them.
+        Publishers in order of the events, each with its number of consecutive events.
     numbers
-        The how many-th of its publisher each is: 8 bytes each, the lowest first.
+        Number of each event at its publisher: 8 bytes each, little-endian.
     payloads
-        As they were published.
+        The events as published.
     """
 
     exact: int
@@ -73,51 +85,51 @@ class Frame(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return numbers.tolist()
 
     def check(self) -> None:
-        """Refuse columns that do not go together."""
-        many, runs = len(self.payloads), self.runs
-        right = len(runs) == 1 and runs[0][1] == many  # mostly
-        if not right:
-            right = sum(n for _, n in runs) == many and all(n > 0 for _, n in runs)
-        if not right or len(self.numbers) != 8 * many:
-            raise InputError("frame has columns of different lengths")
+        """Raise an InputError when the columns have different lengths."""
+        n_events, runs = len(self.payloads), self.runs
+        valid = len(runs) == 1 and runs[0][1] == n_events  # the usual case
+        if not valid:
+            valid = sum(n for _, n in runs) == n_events and all(n > 0 for _, n in runs)
+        if not valid or len(self.numbers) != 8 * n_events:
+            raise InputError("frame has columns of different lengths", parameter="frame")
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True):
-    """A subscriber is there, and listens to what is for it alone; `life` tells it from others of its name."""
+    """Request of a subscriber that has connected; `life` distinguishes instances with the same name."""
 
     subscriber: str
     life: str = ""
 
 
 class Bye(msgspec.Struct, tag="bye", frozen=True):
-    """A subscriber is going; its subscriptions stay."""
+    """Request of a subscriber that disconnects; its subscriptions stay."""
 
     subscriber: str
 
 
 class AddFilters(msgspec.Struct, tag="add", frozen=True):
-    """A subscriber wants what a filter lets through."""
+    """Request to add filters to the subscriptions of a subscriber."""
 
     subscriber: str
     filters: list[str]
 
 
 class RemoveSubscriptions(msgspec.Struct, tag="remove", frozen=True):
-    """A subscriber no longer wants what some of its subscriptions ask for."""
+    """Request to remove subscriptions of a subscriber by id."""
 
     subscriber: str
     subscription_ids: list[int]
 
 
 class PreparePlan(msgspec.Struct, tag="prepare", frozen=True):
-    """A plan will be used soon: a subscriber should listen to these channels of it, beside all others."""
+    """Order to a subscriber to join its channels of the next plan, in addition to those it has."""
 
     epoch: int
     channels: list[int]
 
 
 class ChannelsJoined(msgspec.Struct, tag="listening", frozen=True):
-    """A subscriber listens to these channels of a plan."""
+    """Report of a subscriber that it has joined these channels of a plan."""
 
     subscriber: str
     epoch: int
@@ -125,17 +137,22 @@ class ChannelsJoined(msgspec.Struct, tag="listening", frozen=True):
 
 
 class SubscriberReport(msgspec.Struct, tag="report", frozen=True):
-    """What a subscriber has got since it reported last.
+    """Counts of a subscriber since its previous report.
 
     Parameters
     ----------
     subscriber
-        Who.
-    classes, total
-        How often events took how long from their publisher, in the classes of `counts.SECONDS`, and all these
-        seconds together.
-    filtered, repeated, dropped
-        Events that came and were none of its own, that had come before, and that found no room.
+        Its name.
+    classes
+        Events per latency class from publisher to subscriber; upper bounds are in `node_counts.SECONDS`.
+    total
+        Sum of all these latencies in seconds.
+    filtered
+        Events received over a channel that matched no own filter.
+    repeated
+        Events received more than once.
+    dropped
+        Events dropped because the receive queue was full.
     """
 
     subscriber: str
@@ -147,9 +164,18 @@ class SubscriberReport(msgspec.Struct, tag="report", frozen=True):
 
 
 class ReplayRequest(msgspec.Struct, tag="replay", frozen=True):
-    """A subscriber wants what was stored for it behind a place, below its subject for that with a token.
+    """Request of a subscriber for its stored messages after a position.
 
-    A place is one of a `store`: where that is another by now, it means nothing.
+    Parameters
+    ----------
+    subscriber
+        Its name.
+    after
+        Sequence number of the last stored message that it has.
+    token
+        Last word of the subject to replay to, below the subscriber's replay subject.
+    store
+        Identity of the event store that `after` refers to; in any other store the position is void.
     """
 
     subscriber: str
@@ -159,19 +185,19 @@ class ReplayRequest(msgspec.Struct, tag="replay", frozen=True):
 
 
 class ReplayStarted(msgspec.Struct, tag="replaying", frozen=True):
-    """So many messages are on their way."""
+    """Answer to `ReplayRequest`: the number of messages that are being replayed."""
 
     messages: int
 
 
 class ReaderReplaced(msgspec.Struct, tag="taken", frozen=True):
-    """What is stored for a subscriber is read by the one that has come last."""
+    """Order to older instances of a subscriber to stop: the instance `life` reads its stored events now."""
 
     life: str
 
 
 class RolloutRequest(msgspec.Struct, tag="rollout", frozen=True):
-    """A plan is to be used: its folder, as nodes see it, and how; see `Desk.rollout`."""
+    """Request of an operator to switch to a plan, with the parameters of `ControlPlane.rollout_from`."""
 
     plan: str
     flow: str | None = None
@@ -181,7 +207,7 @@ class RolloutRequest(msgspec.Struct, tag="rollout", frozen=True):
 
 
 class RolloutDone(msgspec.Struct, tag="rolled-out", frozen=True):
-    """A plan is in use, and so many listen to its channels."""
+    """Answer to `RolloutRequest`: the plan in use and the number of subscribers that joined its channels."""
 
     epoch: int
     plan: str
@@ -189,14 +215,14 @@ class RolloutDone(msgspec.Struct, tag="rolled-out", frozen=True):
 
 
 class ReadEvents(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a subscriber has had behind its place in what is stored.
+    """What a subscriber has read beyond its position in the event store.
 
     Parameters
     ----------
     events
-        Numbers of events, by publisher: of a frame of which it has not had all.
+        By publisher, numbers of events read from frames that were read in part.
     subjects
-        The place up to which it has had all that is stored under a subject.
+        By subject, the sequence number up to which everything stored was read.
     """
 
     events: dict[str, list[_Number]] = {}
@@ -207,36 +233,38 @@ class ReadEvents(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SubscriberState(msgspec.Struct, tag="standing", frozen=True):
-    """What holds for a subscriber: an answer to `Hello`, `AddFilters` and `RemoveSubscriptions`, and on the control subject.
+    """Current state of a subscriber: answer to its requests, and order on its control subject.
+
+    Answers `Hello`, `AddFilters`, `RemoveSubscriptions` and the other requests of subscribers.
 
     Parameters
     ----------
     change
-        Which change of anything this is: one with a lower number was overtaken.
+        Number of the last control change; a state with a lower number is outdated.
     version
-        The fingerprint of its subscriptions.
+        Fingerprint of its subscriptions.
     filters
-        Its subscriptions by id.
+        Its filters by subscription id.
     schema
-        The types of attributes.
+        Types of the attributes.
     epoch, channels
-        The plan that is in use, and the channels that it should listen to.
+        The plan in use, and the channels of it that the subscriber should join.
     added
-        Of `AddFilters`, the ids of the filters, in their order.
+        In answers to `AddFilters`: ids of the new subscriptions, in the order of the filters.
     prepared
-        The plan that will be used soon, if any: channels of all others are given up.
+        Epoch of the next plan, if any; channels of all plans but these two are to be left.
     kept
-        Whether subscriptions are on disk, and so there after a restart.
+        Whether subscriptions are stored on disk and so survive a restart.
     since
-        When the first node started: after a restart it is another.
+        When the first node started, in nanoseconds since 1970; it changes with every restart.
     after
-        Of `Hello`, how far the subscriber has read what is stored for it; None where nothing is stored.
+        In answers to `Hello`: the subscriber's position in the event store; None when nothing is stored.
     store
-        What tells the store of events from others: one that was restored, or made anew, is another.
+        Identity of the event store; a restored or new store has a different one.
     had
-        Of `Hello`, what it has had behind `after`.
+        In answers to `Hello`: what the subscriber has read beyond `after`.
     key
-        What the subject of its position has in it that nobody else knows.
+        Secret word in the subject of the subscriber's position, which only the broker and it know.
     """
 
     change: int
@@ -256,14 +284,14 @@ class SubscriberState(msgspec.Struct, tag="standing", frozen=True):
 
 
 class Heartbeat(msgspec.Struct, tag="beat", frozen=True):
-    """The first node is there: since when, and which change was the last. Others and subscribers hear it."""
+    """Sign of life of the first node, for other nodes and subscribers: its start and its last change."""
 
     since: int
     number: int
 
 
 class SubscriptionRow(msgspec.Struct, array_like=True, frozen=True):
-    """A subscription."""
+    """One subscription."""
 
     subscription_id: int
     subscriber: str
@@ -271,7 +299,7 @@ class SubscriptionRow(msgspec.Struct, array_like=True, frozen=True):
 
 
 class PlanReference(msgspec.Struct, array_like=True, frozen=True):
-    """A plan in a folder, its number, and what tells it from others that may be there."""
+    """A plan in a folder: its epoch, folder, flow attribute, and a name that identifies its content."""
 
     epoch: int
     folder: str
@@ -280,22 +308,24 @@ class PlanReference(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ControlChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What has changed: the first node says it to the others, one change after another.
+    """A change of the control state, as the first node sends it to other nodes, in order.
 
     Parameters
     ----------
     number
-        The change before has the number before it.
+        Sequence number: one more than that of the previous change.
     added, removed
-        Subscriptions that came, and ids of those that went.
+        New subscriptions, and ids of removed ones.
     placed
-        Plan, name and channels of those whom the plan does not know, and who have a place in it now.
-    joined, left
-        Plan and name of those who listen to their channels of it; names of those who listen to nothing.
+        Epoch, subscriber and channels for subscribers that the plan lacks and that were placed in it.
+    joined
+        Epoch and name of subscribers that have joined all their channels of the plan.
+    left
+        Names of subscribers that have left all channels.
     prepared
-        A plan to read, which will be used soon.
+        The next plan, to be loaded now.
     used
-        The number of the plan that is used from now on.
+        Epoch of the plan to use from now on.
     """
 
     number: int
@@ -309,17 +339,31 @@ class ControlChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeJoin(msgspec.Struct, tag="join", frozen=True):
-    """Another node is there, and wants to know all that holds; `after` goes on behind an id."""
+    """Request of another node for the control state, with subscriptions of ids above `after`."""
 
     node: str
     after: int = -1
 
 
 class NodeState(msgspec.Struct, tag="state", frozen=True):
-    """All that holds, for another node: the change it is of, and some of the subscriptions.
+    """Control state for another node, or one page of its subscriptions.
 
-    There are more where `more` says so. A plan that is read from no folder is none. `stored` says whether
-    events are stored.
+    Parameters
+    ----------
+    number
+        Number of the last change that the state includes.
+    schema
+        Types of the attributes.
+    rows
+        Subscriptions in order of their ids.
+    more
+        Whether further pages follow.
+    plan, prepared
+        The plan in use and the next one; None for a plan that was not loaded from a folder.
+    placed, joined
+        As in `ControlChange`.
+    stored
+        Whether the broker stores events (at-least-once delivery).
     """
 
     number: int
@@ -334,7 +378,11 @@ class NodeState(msgspec.Struct, tag="state", frozen=True):
 
 
 class Refusal(msgspec.Struct, tag="refused", frozen=True):
-    """What was asked for is not done, and why; of a batch, so many events from a number on came too fast."""
+    """Answer to a request that was refused, with the reason.
+
+    For a batch above the rate limit, `first` is the number of the first refused event, and `many` their
+    count.
+    """
 
     reason: str
     first: int = 0
@@ -361,12 +409,12 @@ decode_answer = msgspec.msgpack.Decoder(Answer).decode
 
 @dataclass(frozen=True, slots=True)
 class Subjects:
-    """The subjects of one broker, all below a prefix.
+    """The NATS subjects of one broker, all below a prefix.
 
     Parameters
     ----------
     prefix
-        How they begin: two brokers on one server have different ones.
+        First words of all subjects (default ``nc``): brokers on the same server need different ones.
 
     Examples
     --------
@@ -382,89 +430,91 @@ class Subjects:
     def __post_init__(self) -> None:
         if fault := fault_of(self.prefix):
             raise ParameterError(
-                f"prefix {self.prefix!r} cannot be used: {fault}; join words with single dots"
+                f"prefix={self.prefix!r}: {fault}; join words with single dots",
+                parameter="prefix",
+                value=self.prefix,
             )
 
     def ingress(self, publisher: str, partitions: int) -> str:
-        """Return where a publisher's events go: always to the same of so many partitions."""
+        """Return the subject for a publisher's events: its partition is a hash of its name."""
         part = zlib.crc32(publisher.encode()) % partitions
         return subject_of(f"{self.prefix}.in.{part}", publisher)
 
     def partition(self, number: int | None = None) -> str:
-        """Return the pattern of all ingress of a partition, or of all of them."""
+        """Return the pattern of all publishers of one partition, or of all partitions."""
         return f"{self.prefix}.in.>" if number is None else f"{self.prefix}.in.{number}.>"
 
     def comes_from(self, subject: str, publisher: str) -> bool:
-        """Return whether events at a subject are a publisher's own: others may not publish there."""
+        """Return whether a subject belongs to a publisher; permissions let no other user publish to it."""
         return subject.startswith(f"{self.plain}.") and subject.endswith(subject_of("in", publisher)[2:])
 
     @property
     def plain(self) -> str:
-        """Where anybody publishes events as they are, without a client of ours."""
+        """Subject where any NATS client may publish single events, without a publisher's name."""
         return f"{self.prefix}.in"
 
     def ask(self, subscriber: str) -> str:
-        """Return where a subscriber asks nodes: nobody else may."""
+        """Return the subject for requests of one subscriber; permissions let no other user publish to it."""
         return subject_of(f"{self.prefix}.ask", subscriber)
 
     @property
     def asks(self) -> str:
-        """The pattern of all that subscribers ask."""
+        """Pattern of the requests of all subscribers."""
         return f"{self.prefix}.ask.*"
 
     @property
     def orders(self) -> str:
-        """Where those who run the broker tell nodes what to do."""
+        """Subject for requests of operators, and of nodes that join."""
         return f"{self.prefix}.orders"
 
     @property
     def changes(self) -> str:
-        """Where the first node tells the others what has changed."""
+        """Subject for control changes from the first node to other nodes."""
         return f"{self.prefix}.changes"
 
     @property
     def beats(self) -> str:
-        """Where the first node says that it is there."""
+        """Subject for heartbeats of the first node."""
         return f"{self.prefix}.beats"
 
     @property
-    def everybody(self) -> str:
-        """What all subscribers listen to."""
+    def broadcast(self) -> str:
+        """Subject that all subscribers listen to."""
         return f"{self.prefix}.out.all"
 
     def channel(self, epoch: int, number: int) -> str:
-        """Return a channel of a plan; another plan has others."""
+        """Return the subject of a channel; plans with different epochs never share a subject."""
         return f"{self.prefix}.out.channel.{epoch}.{number}"
 
     def to(self, subscriber: str) -> str:
-        """Return what one subscriber alone listens to."""
+        """Return the subject for direct messages to one subscriber."""
         return subject_of(f"{self.prefix}.out.to", subscriber)
 
     def stored(self, subject: str) -> str:
-        """Return where a message is stored before the server sends it on under a subject."""
+        """Return the subject where a message is stored before the server forwards it to `subject`."""
         return f"{self.prefix}.keep.{subject.removeprefix(f'{self.prefix}.out.')}"
 
     def position(self, subscriber: str, key: str = "*") -> str:
-        """Return where a subscriber writes down how far it has read what is stored, by a key of its own."""
+        """Return the subject where a subscriber stores its position; `key` is a secret of that subscriber."""
         return f"{self.prefix}.at.position.{key}.{subject_of('x', subscriber)[2:]}"
 
     def replay(self, subscriber: str) -> str:
-        """Return what a subscriber gets below that was stored and that it missed."""
+        """Return the subject below which a subscriber receives replayed messages."""
         return subject_of(f"{self.prefix}.replay", subscriber)
 
     def control(self, subscriber: str) -> str:
-        """Return where nodes tell a subscriber what holds."""
+        """Return the subject for orders from nodes to one subscriber."""
         return subject_of(f"{self.prefix}.control", subscriber)
 
     @property
     def answers(self) -> str:
-        """How all subjects begin that answers go to."""
+        """Prefix of all reply subjects, with the dot."""
         return f"{self.prefix}.answer."
 
     def inbox(self, name: str) -> str:
-        """Return where answers to somebody go."""
+        """Return the subject below which a client or node receives answers."""
         return subject_of(f"{self.prefix}.answer", name)
 
     def refusals(self, publisher: str) -> str:
-        """Return where a publisher hears of events that were stored, and that no node takes after all."""
+        """Return the subject where a publisher learns that stored events were refused by a node."""
         return f"{self.inbox(publisher)}.refused"

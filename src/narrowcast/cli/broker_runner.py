@@ -111,14 +111,14 @@ class BrokerRunner:
             places = [] if self.who is None else [self.who.where]
             if self.http is not None:
                 from narrowcast.web.api import make_api
-                from narrowcast.web.server import serving
+                from narrowcast.web.server import serve_api
                 from narrowcast.web.tokens import TokenAccess
 
                 guard = self.guard
                 tokens = None if guard is None else TokenAccess(lambda: guard.users)
                 api = make_api(node, transport, tokens)
-                places.append(await stack.enter_async_context(serving(api, self.http, self.https)))
-            held = len(node.holding.interests)
+                places.append(await stack.enter_async_context(serve_api(api, self.http, self.https)))
+            held = len(node.control.interests)
             log.info(
                 "serving at %s, %s subscriptions; interrupt to stop", " and ".join(places), f"{held:,}",
                 extra=facts(places=places, subscriptions=held, partitions=self.mine),
@@ -138,8 +138,8 @@ class BrokerRunner:
             interests,
             prefix=self.prefix,
             joins=self.plans.joins,
-            others=len(self.mine) < PARTITIONS,
-            plans=int(time.time()),
+            has_followers=len(self.mine) < PARTITIONS,
+            last_epoch=int(time.time()),
             positions=None if streams is None else Positions(streams, Subjects(self.prefix)),
         )
 
@@ -152,11 +152,11 @@ class BrokerRunner:
         return Node(
             transport,
             holding,
-            mine=self.mine,
+            own_partitions=self.mine,
             partitions=PARTITIONS,
             record=self.record,
             router=self.router,
-            quarantine=self.letters,
+            dead_letters=self.letters,
             largest=bounds.payload,
             pace=None if bounds.rate is None else PublishRateLimit(bounds.rate, bounds.burst),
             streams=streams,
@@ -198,7 +198,7 @@ class BrokerRunner:
             if self.server is not None:
                 await asyncio.to_thread(self.server.ensure_running)
                 if self.kept.stores:
-                    await refusing.say(await asyncio.to_thread(self.server.restart_if_unhealthy))
+                    await refusing.set_reason(await asyncio.to_thread(self.server.restart_if_unhealthy))
         await working
 
     async def _end(self, node: Node) -> None:
@@ -210,7 +210,7 @@ class BrokerRunner:
         if self.interests is not None:
             self.interests.write_index(share=0.0)
         if self.record is not None:
-            self.record.write(node.holding.interests)
+            self.record.write(node.control.interests)
         counts = node.counts
         done = {name: getattr(counts, name) for name in ("events", "pairs", "entries", "frames", "bad")}
         log.info(

@@ -70,7 +70,7 @@ class PlanSources:
         """
         given, last = self.given, self.lasting
         if last is not None:
-            desk.used = lambda epoch: last.use(epoch, None if given is None else given.name)
+            desk.on_plan_used = lambda epoch: last.use(epoch, None if given is None else given.name)
             if last.facts.plan is not None and (given is None or given.name == last.facts.given):
                 before = WatchedPlan(last.plan, last.facts.flow)
                 try:
@@ -80,4 +80,4 @@ class PlanSources:
                     log.warning("the plan that was in use last is not used on: %s", error)
         if given is not None:
             desk.use(given.read(desk.interests), str(given.folder), given.flow)
-            desk.used(desk.epoch)
+            desk.on_plan_used(desk.epoch)

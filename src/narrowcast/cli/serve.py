@@ -227,9 +227,9 @@ def serve(
     if (http_cert is None) != (http_key is None) or (http_cert is not None and http is None):
         raise ParameterError("--http-cert and --http-key go together, and with --http; give all three")
     if http is not None:
-        from narrowcast.web.server import place_of
+        from narrowcast.web.server import parse_address
 
-        place_of(http)  # told before anything is started
+        parse_address(http)  # told before anything is started
     if joins is not None and not joins > 0:
         raise ParameterError(f"--joins is {joins}; give a number above 0")
     way = _router(router, set_option.parameters(given_settings or []))

@@ -1,1 +1,1 @@
-"""The broker over HTTP: an API, and metrics for Prometheus."""
+"""HTTP access to the broker: an API, and metrics for Prometheus."""

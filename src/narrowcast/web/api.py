@@ -1,4 +1,4 @@
-"""The HTTP API of a node."""
+"""The HTTP API of a broker node."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from narrowcast.broker import Node, Transport
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-#: What `POST /events` takes, for the description of the API.
+#: Body of `POST /events` in the OpenAPI description.
 _EVENTS = {
     "requestBody": {
         "required": True,
@@ -45,76 +45,78 @@ _EVENTS = {
 }
 log = logging.getLogger(__name__)
 
-#: Subscriptions that are listed at once, at most.
-_LISTED = 1000
-#: Seconds from one look at whether who reads is still a user to the next.
-_LOOK = 1.0
+#: Maximum subscriptions in one answer, and maximum events per chunk of a stream.
+_PAGE = 1000
+#: Seconds between checks whether the user of a stream still exists unchanged.
+_CHECK = 1.0
 
 
 class SubscriptionRequest(BaseModel):
-    """A filter that somebody asks for."""
+    """A filter to subscribe to."""
 
     subscriber: str = Field(min_length=1, examples=["ann"])
     filter: str = Field(min_length=1, examples=["price > 75 AND name = 'IBM'"])
 
 
 class SubscriptionReply(SubscriptionRequest):
-    """A filter that holds."""
+    """A subscription."""
 
     subscription_id: int
 
 
 class PublishReply(BaseModel):
-    """What became of events."""
+    """Result of publishing."""
 
-    events: int = Field(description="How many were taken.")
+    events: int = Field(description="Number of events received.")
 
 
 class Health(BaseModel):
-    """How a node is."""
+    """State of a node."""
 
     status: str
     version: str
-    seconds: float = Field(description="Since it began.")
-    epoch: int = Field(description="The number of the plan in use.")
-    plan: str = Field(description="What tells the plan from others.")
-    subscriptions: int
-    events: int
-    delivery: str = Field(description="What is promised.")
-    trouble: str = Field("", description="Why events cannot be stored at the moment.")
+    seconds: float = Field(description="Seconds since the node started.")
+    epoch: int = Field(description="Number of the plan in use.")
+    plan: str = Field(description="Name that identifies the plan in use.")
+    subscriptions: int = Field(description="Number of subscriptions.")
+    events: int = Field(description="Number of events routed since the node started.")
+    delivery: str = Field(description="Delivery guarantee: at-most-once or at-least-once.")
+    trouble: str = Field("", description="Why events cannot be stored now; empty while they can.")
 
 
 class RolloutBody(BaseModel):
-    """A plan to take up."""
+    """A plan to roll out."""
 
-    plan: str = Field(description="Its folder, where the node runs.", examples=["/plans/today"])
-    flow: str | None = Field(None, description="For a plan of topics: the attribute that names an event's.")
+    plan: str = Field(description="Folder of the plan on the machine of the node.", examples=["/plans/today"])
+    flow: str | None = Field(None, description="For a plan of topics: attribute with an event's topic.")
     overlap: float = Field(
-        5.0, ge=0, le=600, description="Seconds that subscribers have to join its channels."
+        5.0, ge=0, le=600, description="Seconds for subscribers to join the channels of the plan."
     )
-    least: float = Field(0.0, ge=0, le=1, description="The share who have to, or the old plan stays.")
-    joins: float | None = Field(None, gt=0, description="Channels joined a second, at most.")
+    least: float = Field(
+        0.0, ge=0, le=1, description="Share of subscribers that must join in time; else the old plan stays."
+    )
+    joins: float | None = Field(None, gt=0, description="Maximum channel joins per second.")
 
 
 class RolloutReply(BaseModel):
-    """What became of a plan."""
+    """Result of a rollout."""
 
     epoch: int
     plan: str
-    listening: int = Field(description="How many listen to its channels.")
+    listening: int = Field(description="Number of subscribers that joined its channels.")
 
 
 def make_api(node: Node, transport: Transport, tokens: TokenAccess | None = None) -> FastAPI:
-    """Return the API of a node.
+    """Return the HTTP API of a node.
 
     Parameters
     ----------
     node
-        Which; it has been started.
+        The node, already started.
     transport
-        What moves its bytes.
+        The node's transport.
     tokens
-        Who may do what; without, everybody may do everything.
+        Access control by users and their tokens (default: every request is allowed).
     """
     access = OpenAccess() if tokens is None else tokens
     begun = time.monotonic()
@@ -123,7 +125,7 @@ def make_api(node: Node, transport: Transport, tokens: TokenAccess | None = None
     starting = asyncio.Lock()
 
     async def publisher_of(name: str | None) -> Publisher:
-        """Return what publishes for a user: each in its own name."""
+        """Return the publisher that publishes under a user's name."""
         async with starting:
             if name not in publishers:
                 made = Publisher(transport, name, prefix=prefix, partitions=node.partitions)
@@ -139,7 +141,7 @@ def make_api(node: Node, transport: Transport, tokens: TokenAccess | None = None
 
     api = FastAPI(
         title="Narrowcast", version=__version__, lifespan=life,
-        description="Subscribe, publish, and see how a live broker fares.",
+        description="Subscribe, publish, and monitor a live broker.",
     )  # fmt: skip
     registry = NodeMetrics(node).registry()
     closing: set[asyncio.Future[None]] = set()
@@ -153,132 +155,136 @@ def make_api(node: Node, transport: Transport, tokens: TokenAccess | None = None
 
     @api.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        # Without what was sent: that need not be text.
-        told = [{key: each[key] for key in ("loc", "msg", "type")} for each in error.errors()]
-        return JSONResponse({"detail": told}, 422)
+        # Without the input, which need not be valid UTF-8.
+        detail = [{key: each[key] for key in ("loc", "msg", "type")} for each in error.errors()]
+        return JSONResponse({"detail": detail}, 422)
 
-    @api.get("/health", responses={503: {"model": Health, "description": "It cannot do its work."}})
+    @api.get("/health", responses={503: {"model": Health, "description": "The node cannot work."}})
     async def health(response: Response) -> Health:
-        """Tell how the node is.
+        """Report the state of the node.
 
-        That is `ok`; or with 503 `disconnected` while its NATS server does not answer, and `stuck` while
-        events cannot be stored.
+        The status is `ok`; or with 503 `disconnected` while its NATS server does not answer, and `stuck`
+        while events cannot be stored.
         """
-        trouble = "" if node.storing is None else node.storing.trouble
+        trouble = "" if node.stored_egress is None else node.stored_egress.trouble
         status = "disconnected" if not transport.connected else "stuck" if trouble else "ok"
         if status != "ok":
             response.status_code = 503
         return Health(
             status=status,
-            delivery="at-most-once" if node.storing is None else "at-least-once",
+            delivery="at-most-once" if node.stored_egress is None else "at-least-once",
             trouble=trouble,
             version=__version__,
             seconds=time.monotonic() - begun,
-            epoch=node.holding.epoch.number,
-            plan=node.holding.epoch.routes.name,
-            subscriptions=len(node.holding.interests),
+            epoch=node.control.epoch.number,
+            plan=node.control.epoch.routes.name,
+            subscriptions=len(node.control.interests),
             events=node.counts.events,
         )
 
-    @api.get("/metrics", response_class=Response, dependencies=access.needs())
+    @api.get("/metrics", response_class=Response, dependencies=access.requires())
     async def metrics() -> Response:
-        """Give all metrics to Prometheus."""
+        """Return all metrics in the format of Prometheus."""
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
-    @api.post("/subscriptions", status_code=201, dependencies=access.needs("subscriber"))
+    @api.post("/subscriptions", status_code=201, dependencies=access.requires("subscriber"))
     async def subscribe(wanted: SubscriptionRequest, request: Request) -> SubscriptionReply:
-        """Subscribe somebody to what a filter lets through: it holds for all events published from now on."""
-        access.own(request, wanted.subscriber)
-        answer = await _desk(node).change(wire.AddFilters(wanted.subscriber, [wanted.filter]))
+        """Add a subscription; it applies to all events published from now on."""
+        access.check_owner(request, wanted.subscriber)
+        answer = await _control_plane(node).change(wire.AddFilters(wanted.subscriber, [wanted.filter]))
         return SubscriptionReply(
             subscription_id=answer.added[0], subscriber=wanted.subscriber, filter=wanted.filter
         )
 
-    @api.get("/subscriptions", dependencies=access.needs("subscriber"))
+    @api.get("/subscriptions", dependencies=access.requires("subscriber"))
     async def subscriptions(
         request: Request,
         subscriber: Annotated[str, Query(min_length=1)],
         after: int = -1,
-        limit: Annotated[int, Query(ge=1, le=_LISTED)] = _LISTED,
+        limit: Annotated[int, Query(ge=1, le=_PAGE)] = _PAGE,
     ) -> list[SubscriptionReply]:
-        """List the subscriptions of somebody, by id; `after` goes on behind the last one seen."""
-        access.own(request, subscriber)
-        held = sorted((n, text) for n, text in node.holding.interests.of(subscriber).items() if n > after)
+        """List the subscriptions of a subscriber in order of their ids, from the first id above `after`."""
+        access.check_owner(request, subscriber)
+        held = sorted((n, text) for n, text in node.control.interests.of(subscriber).items() if n > after)
         return [
             SubscriptionReply(subscription_id=n, subscriber=subscriber, filter=text)
             for n, text in held[:limit]
         ]
 
-    @api.delete("/subscriptions/{subscription_id}", status_code=204, dependencies=access.needs("subscriber"))
+    @api.delete(
+        "/subscriptions/{subscription_id}", status_code=204, dependencies=access.requires("subscriber")
+    )
     async def unsubscribe(
         subscription_id: int, request: Request, subscriber: Annotated[str, Query(min_length=1)]
     ) -> None:
-        """Give up a subscription of somebody."""
-        access.own(request, subscriber)
-        if subscription_id not in node.holding.interests.of(subscriber):
-            raise HTTPException(404, f"subscription_id {subscription_id} is none of {subscriber!r}")
-        await _desk(node).change(wire.RemoveSubscriptions(subscriber, [subscription_id]))
+        """Remove a subscription."""
+        access.check_owner(request, subscriber)
+        if subscription_id not in node.control.interests.of(subscriber):
+            raise HTTPException(
+                404, f"subscription_id={subscription_id}: not a subscription of {subscriber!r}"
+            )
+        await _control_plane(node).change(wire.RemoveSubscriptions(subscriber, [subscription_id]))
 
-    @api.post("/events", status_code=202, openapi_extra=_EVENTS, dependencies=access.needs("publisher"))
+    @api.post("/events", status_code=202, openapi_extra=_EVENTS, dependencies=access.requires("publisher"))
     async def publish(request: Request) -> PublishReply:
-        """Publish an event, or a list of events in their order, as they are written.
+        """Publish an event, or a list of events in order.
 
-        It is done when a node has taken them. Those that do not fit what filters take an attribute for are
-        left out there, counted and kept as dead letters.
+        Returns when a node has received them. Events whose values do not fit the types of their attributes
+        are not delivered; the node counts them and stores them as dead letters.
         """
-        some = _events_of(await request.body())
-        publisher = await publisher_of(access.name(request))
-        for number, event in enumerate(some):
+        events = _events_of(await request.body())
+        publisher = await publisher_of(access.user_name(request))
+        for number, event in enumerate(events):
             try:
                 await publisher.publish(event)
-            except PaceError as error:  # it is told of those before, perhaps of another request
-                taken = f"{number} of {len(some)} events" if number else "nothing"
-                raise PaceError(f"{error}; of this request {taken} was taken: send the rest again") from error
+            except PaceError as error:  # about earlier events, perhaps of another request
+                message = f"{error}; {number} of {len(events)} events of this request were received: "
+                raise PaceError(message + "send the rest again later") from error
         await publisher.flush()
-        return PublishReply(events=len(some))
+        return PublishReply(events=len(events))
 
     @api.get(
         "/subscribers/{subscriber}/events",
         response_class=StreamingResponse,
-        dependencies=access.needs("subscriber"),
+        dependencies=access.requires("subscriber"),
     )
     async def receive(subscriber: str, request: Request) -> StreamingResponse:
-        """Receive what a subscriber wants, a JSON line each, for as long as the connection lasts."""
-        access.own(request, subscriber)
+        """Receive the events of a subscriber, one JSON line each, while the connection lasts."""
+        access.check_owner(request, subscriber)
         reader = await Subscriber(transport, subscriber, prefix=prefix).start()
 
         async def lines() -> AsyncIterator[bytes]:
-            shown = True
+            delivered = True
             try:
-                while access.still(request):
+                while access.is_current(request):
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(_LOOK):
-                            some = await reader.take(_LISTED)
-                        shown = access.still(request)
-                        if not some or not shown:
+                        async with asyncio.timeout(_CHECK):
+                            events = await reader.take(_PAGE)
+                        delivered = access.is_current(request)
+                        if not events or not delivered:
                             break
-                        yield b"".join(event.payload + b"\n" for event in some)
-            except TransportError as error:  # another of this name reads: the answer has begun, and ends
-                log.warning("a stream of events over HTTP ends: %s", error)
-            finally:  # by itself: this is cancelled when who reads has gone
-                task = asyncio.ensure_future(reader.aclose(processed=shown))
+                        yield b"".join(event.payload + b"\n" for event in events)
+            except TransportError as error:  # such as a second reader with this name; the answer has begun
+                log.warning("event stream of %s over HTTP ends: %s", subscriber, error)
+            finally:  # in a task of its own: this generator is cancelled when the client has gone
+                task = asyncio.ensure_future(reader.aclose(processed=delivered))
                 closing.add(task)
                 task.add_done_callback(closing.discard)
 
         return StreamingResponse(lines(), media_type="application/x-ndjson")
 
-    @api.post("/explain", dependencies=access.needs())
+    @api.post("/explain", dependencies=access.requires())
     async def explain(event: dict[str, Any]) -> dict[str, Any]:
-        """Tell who would get an event right now, and which way; it is not sent."""
+        """Explain how an event would be delivered now, without sending it."""
         try:
             return node.explain(msgspec.json.encode(event))
         except UnicodeEncodeError as error:
-            raise HTTPException(422, f"the event has text that is none: {error.reason}") from error
+            raise HTTPException(422, f"event: must be valid UTF-8: {error.reason}") from error
 
-    @api.post("/rollout", dependencies=access.needs())
+    @api.post("/rollout", dependencies=access.requires())
     async def rollout(wanted: RolloutBody) -> RolloutReply:
-        """Take up a plan while events flow: nobody misses any."""
-        done = await _desk(node).rollout_from(
+        """Switch to another plan while events flow; no subscriber misses an event."""
+        done = await _control_plane(node).rollout_from(
             wanted.plan, wanted.flow, overlap=wanted.overlap, least=wanted.least, joins=wanted.joins
         )
         return RolloutReply(epoch=done.epoch, plan=done.plan, listening=done.listening)
@@ -287,21 +293,21 @@ def make_api(node: Node, transport: Transport, tokens: TokenAccess | None = None
 
 
 def _events_of(body: bytes) -> list[bytes]:
-    """Return the events of a request as they are written, but each on one line."""
+    """Return the events in a request body as they are written, each on one line."""
     try:
         if body.lstrip()[:1] == b"[":
-            some = [bytes(each) for each in msgspec.json.decode(body, type=list[msgspec.Raw])]
+            events = [bytes(each) for each in msgspec.json.decode(body, type=list[msgspec.Raw])]
         else:
-            some = [body.strip()]
-        for each in some:
+            events = [body.strip()]
+        for each in events:
             _object(each)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise HTTPException(422, f"the body is no JSON object, nor a list of them: {error}") from error
-    return [msgspec.json.format(each, indent=-1) if b"\n" in each else each for each in some]
+        raise HTTPException(422, f"body: must be a JSON object or a list of JSON objects: {error}") from error
+    return [msgspec.json.format(each, indent=-1) if b"\n" in each else each for each in events]
 
 
-def _desk(node: Node) -> ControlPlane:
-    """Return the desk of the first node; another has none."""
-    if not isinstance(node.holding, ControlPlane):
-        raise HTTPException(409, "this node follows the first one; ask that one for changes")
-    return node.holding
+def _control_plane(node: Node) -> ControlPlane:
+    """Return the control plane, which only the first node has."""
+    if not isinstance(node.control, ControlPlane):
+        raise HTTPException(409, "this node follows the first node; send changes to the first node")
+    return node.control

@@ -1,4 +1,4 @@
-"""The counts of a node as Prometheus reads them."""
+"""Counters of a node as Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ if TYPE_CHECKING:
     from narrowcast.broker.data.node_counts import LatencyHistogram, SubscriberCounts
     from narrowcast.broker.storage.dead_letters import DeadLetters
 
-#: Numbers that only grow, by the name of the count.
+#: Help texts of the counters of `NodeCounts`, by name.
 _COUNTERS = {
-    "events": "Events that the node took and could use",
-    "bad": "Events that it could not use",
-    "matched": "Events that somebody wants",
-    "pairs": "Pairs of an event and somebody who wants it",
-    "wasted": "Deliveries over channels that nobody wanted there, or that came again",
-    "entries": "Events as they were sent, one for each channel and direct receiver",
-    "frames": "Messages that they were sent in",
-    "unsent": "Events, one for each channel and direct receiver, that the server did not take",
+    "events": "Events received and routed",
+    "bad": "Events received that could not be used",
+    "matched": "Events that at least one subscriber wants",
+    "pairs": "Pairs of an event and a subscriber that wants it",
+    "wasted": "Deliveries over channels that the subscriber did not want or received again",
+    "entries": "Copies of events sent, one per channel and direct receiver",
+    "frames": "Frames that carried the copies of events",
+    "unsent": "Copies of events, one per channel and direct receiver, that could not be sent or stored",
 }
 
-#: The same of what subscribers say that they got.
-_GOT = {
-    "filtered": "Events that subscribers got over a channel and did not want",
-    "repeated": "Events that subscribers got again, and passed over",
-    "dropped": "Events that subscribers dropped, because nobody read them",
+#: Help texts of the counters of `SubscriberCounts`, by name.
+_REPORTED = {
+    "filtered": "Events that subscribers received over a channel and did not want",
+    "repeated": "Events that subscribers received again and ignored",
+    "dropped": "Events that subscribers dropped because their queue was full",
 }
 
 
 class NodeMetrics(Collector):
-    """Reads the counts of a node whenever somebody asks.
+    """A Prometheus collector that reads the counters of a node at each scrape.
 
     Parameters
     ----------
     node
-        Which.
+        The node.
 
     Examples
     --------
-    >>> from narrowcast.broker import ControlPlane, Interests, MemoryTransport, Node
+    >>> from narrowcast.broker import ControlPlane, MemoryTransport, Node, SubscriptionIndex
     >>> from prometheus_client import generate_latest
     >>> transport = MemoryTransport()
-    >>> node = Node(transport, ControlPlane(transport, Interests()))
+    >>> node = Node(transport, ControlPlane(transport, SubscriptionIndex()))
     >>> text = generate_latest(NodeMetrics(node).registry()).decode()
     >>> "narrowcast_events_total 0.0" in text
     True
@@ -68,81 +68,79 @@ class NodeMetrics(Collector):
         self._node = node
 
     def registry(self) -> CollectorRegistry:
-        """Return a registry with these metrics and no others."""
+        """Return a new registry with these metrics only."""
         made = CollectorRegistry()
         made.register(self)
         return made
 
     def collect(self) -> Iterable[Metric]:
-        """Yield all metrics as they are now."""
+        """Yield the current value of every metric."""
         node, counts = self._node, self._node.counts
         for name, text in _COUNTERS.items():
             yield CounterMetricFamily(f"narrowcast_{name}", text, value=getattr(counts, name))
-        ways = CounterMetricFamily("narrowcast_routed", "Events by the way they went", labels=["method"])
-        for method, many in sorted(counts.methods.items()):
-            ways.add_metric([method], many)
-        yield ways
-        reached = CounterMetricFamily(
-            "narrowcast_deliveries", "Messages that reach a subscriber", labels=["way"]
+        routed = CounterMetricFamily("narrowcast_routed", "Events by route method", labels=["method"])
+        for method, n in sorted(counts.methods.items()):
+            routed.add_metric([method], n)
+        yield routed
+        deliveries = CounterMetricFamily(
+            "narrowcast_deliveries", "Deliveries of events to subscribers", labels=["way"]
         )
-        reached.add_metric(["direct"], counts.direct)
-        reached.add_metric(["shared"], counts.shared)
-        yield reached
+        deliveries.add_metric(["direct"], counts.direct)
+        deliveries.add_metric(["shared"], counts.shared)
+        yield deliveries
         load = CounterMetricFamily(
-            "narrowcast_channel_events", "Events over each channel of the plan in use", labels=["channel"]
+            "narrowcast_channel_events", "Events per channel of the plan in use", labels=["channel"]
         )
-        for channel, many in sorted(counts.channels.items()):
-            load.add_metric([str(channel)], many)
+        for channel, n in sorted(counts.channels.items()):
+            load.add_metric([str(channel)], n)
         yield load
         yield GaugeMetricFamily(
-            "narrowcast_coalescing",
-            "Events in a message, on average",
-            value=counts.entries / (counts.frames or 1),
-        )
-        yield GaugeMetricFamily("narrowcast_waiting", "Messages of publishers that wait", value=node.waiting)
-        yield GaugeMetricFamily(
-            "narrowcast_subscriptions", "Subscriptions", value=len(node.holding.interests)
+            "narrowcast_coalescing", "Average events per frame", value=counts.entries / (counts.frames or 1)
         )
         yield GaugeMetricFamily(
-            "narrowcast_epoch", "The number of the plan in use", value=node.holding.epoch.number
+            "narrowcast_waiting", "Messages from publishers that wait at the node", value=node.waiting
+        )
+        yield GaugeMetricFamily(
+            "narrowcast_subscriptions", "Subscriptions", value=len(node.control.interests)
+        )
+        yield GaugeMetricFamily(
+            "narrowcast_epoch", "The number of the plan in use", value=node.control.epoch.number
         )
         yield _histogram("narrowcast_match_seconds", "Seconds to match and route a batch", counts.matching)
         yield _histogram(
             "narrowcast_taking_seconds", "Seconds from the publisher until an event is sent", counts.taking
         )
-        if node.quarantine is not None:
-            yield from self._letters(node.quarantine)
-        if isinstance(node.holding, ControlPlane):  # subscribers tell the first node
-            yield from self._got(node.holding.got)
+        if node.dead_letters is not None:
+            yield from self._dead_letter_metrics(node.dead_letters)
+        if isinstance(node.control, ControlPlane):  # subscribers report to the first node only
+            yield from self._subscriber_metrics(node.control.reported)
 
-    def _letters(self, kept: DeadLetters) -> Iterable[Metric]:
-        """Yield how many events that could not be used are kept, and how many are not."""
-        with suppress(TransportError):  # a disk that is gone says so in the log
-            yield GaugeMetricFamily(
-                "narrowcast_letters", "Events that could not be used, and are kept", value=len(kept)
-            )
+    def _dead_letter_metrics(self, store: DeadLetters) -> Iterable[Metric]:
+        """Yield metrics of dead letters: stored ones, and lost ones by reason."""
+        with suppress(TransportError):  # an unreadable store is logged elsewhere
+            yield GaugeMetricFamily("narrowcast_letters", "Stored dead letters", value=len(store))
         lost = CounterMetricFamily(
-            "narrowcast_letters_lost", "Those of them that are not kept, and why", labels=["why"]
+            "narrowcast_letters_lost", "Dead letters that are not stored, by reason", labels=["why"]
         )
-        lost.add_metric(["room"], kept.dropped)
-        lost.add_metric(["rate"], kept.n_skipped)
+        lost.add_metric(["room"], store.dropped)
+        lost.add_metric(["rate"], store.n_skipped)
         yield lost
 
-    def _got(self, got: SubscriberCounts) -> Iterable[Metric]:
-        """Yield what subscribers say that they got."""
-        for name, text in _GOT.items():
-            yield CounterMetricFamily(f"narrowcast_{name}", text, value=getattr(got, name))
+    def _subscriber_metrics(self, counts: SubscriberCounts) -> Iterable[Metric]:
+        """Yield metrics that subscribers report."""
+        for name, text in _REPORTED.items():
+            yield CounterMetricFamily(f"narrowcast_{name}", text, value=getattr(counts, name))
         yield _histogram(
             "narrowcast_arriving_seconds",
-            "Seconds from the publisher until a subscriber has an event, as subscribers say",
-            got.arriving,
+            "Seconds from the publisher until a subscriber has an event, as subscribers report",
+            counts.arriving,
         )
 
 
 def _histogram(name: str, text: str, times: LatencyHistogram) -> HistogramMetricFamily:
-    """Return times as Prometheus has them: classes that hold all below."""
-    below, buckets = 0, []
-    for end, many in zip([*map(str, SECONDS), "+Inf"], times.classes, strict=True):
-        below += many
-        buckets.append((end, float(below)))
+    """Return a histogram as Prometheus expects it, with cumulative buckets."""
+    cumulative, buckets = 0, []
+    for end, n in zip([*map(str, SECONDS), "+Inf"], times.classes, strict=True):
+        cumulative += n
+        buckets.append((end, float(cumulative)))
     return HistogramMetricFamily(name, text, buckets=buckets, sum_value=times.total)

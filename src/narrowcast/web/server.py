@@ -1,4 +1,4 @@
-"""An HTTP server beside a node, in its event loop."""
+"""An HTTP server in the event loop of a node."""
 
 from __future__ import annotations
 
@@ -21,55 +21,71 @@ if TYPE_CHECKING:
 
     from narrowcast.broker.security.tls import Tls
 
-_STEP = 0.01
+#: Seconds between checks whether the server has started.
+_POLL = 0.01
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to the command."""
+    """A server that installs no signal handlers; the command handles signals."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave them alone."""
         yield
 
 
-def place_of(text: str) -> tuple[str, int]:
-    """Return host and port of a place to listen at.
+def parse_address(text: str) -> tuple[str, int]:
+    """Return host and port of an address to listen at.
+
+    Parameters
+    ----------
+    text
+        ``HOST:PORT``; an IPv6 host is in square brackets.
 
     Examples
     --------
-    >>> place_of("localhost:8080"), place_of("[::1]:0")
+    >>> parse_address("localhost:8080"), parse_address("[::1]:0")
     (('localhost', 8080), ('::1', 0))
     """
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdigit() or int(port) > 65_535:
-        raise ParameterError(f"{text!r} is no place to listen at; give HOST:PORT, as 127.0.0.1:8080")
+        raise ParameterError(parameter="http", value=text, limit="HOST:PORT, such as 127.0.0.1:8080")
     return host.strip("[]"), int(port)
 
 
 @asynccontextmanager
-async def serving(api: FastAPI, place: str, tls: Tls | None = None) -> AsyncIterator[str]:
-    """Serve an API for the length of a block, and give its URL.
+async def serve_api(api: FastAPI, place: str, tls: Tls | None = None) -> AsyncIterator[str]:
+    """Serve an API within the block, and yield its URL.
 
     Parameters
     ----------
     api
-        What to serve.
+        The API to serve.
     place
-        Host and port, 0 for any free one.
+        ``HOST:PORT``; port 0 means any free port.
     tls
-        Its certificate and key, if it is to be encrypted.
+        Certificate and key for HTTPS (default: plain HTTP).
+
+    Raises
+    ------
+    ParameterError
+        When `place` is malformed.
+    TransportError
+        When the address cannot be listened at.
     """
-    host, port = place_of(place)
+    host, port = parse_address(place)
     if tls is not None:
-        tls.context()  # files that cannot be used are told before anybody comes
+        tls.context()  # raises an error for unusable files now, not at the first request
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as at:
         at.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             at.bind((host, port))
         except OSError as error:
-            raise TransportError(f"cannot listen at {place}: {error.strerror}; name another") from error
+            raise TransportError(
+                f"http={place!r}: cannot listen there: {error.strerror}; choose another address",
+                parameter="http",
+                value=place,
+            ) from error
         config = uvicorn.Config(
             api,
             log_config=None,
@@ -82,7 +98,7 @@ async def serving(api: FastAPI, place: str, tls: Tls | None = None) -> AsyncIter
         server = _Server(config)
         running = asyncio.create_task(server.serve([at]))
         while not server.started and not running.done():
-            await asyncio.sleep(_STEP)
+            await asyncio.sleep(_POLL)
         found = at.getsockname()
         try:
             scheme = "http" if tls is None else "https"

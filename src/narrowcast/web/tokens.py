@@ -1,4 +1,4 @@
-"""Who may do what over HTTP."""
+"""Access control of the HTTP API by users and tokens."""
 
 from __future__ import annotations
 
@@ -17,74 +17,76 @@ if TYPE_CHECKING:
 
     from narrowcast.broker.security.users import User, Users
 
-#: How the description of the API has it.
+#: The security scheme in the OpenAPI description.
 _SCHEME = HTTPBearer(
     scheme_name="token", auto_error=False, description="The token that `narrowcast users add` has printed."
 )
 
 
 class TokenAccess:
-    """Lets those use an API who have the token of a user, each for what it may do.
+    """Allows a request by the role of the user whose bearer token it carries.
 
     Parameters
     ----------
     users
-        Gives all users as they are now.
+        Returns the current users.
     """
 
     def __init__(self, users: Callable[[], Users]) -> None:
         self._users = users
 
-    def needs(self, *roles: str) -> list[Any]:
-        """Return what a route depends on that is for some roles, and for operators always."""
+    def requires(self, *roles: str) -> list[Any]:
+        """Return the dependencies of a route that users with one of these roles, and operators, may call."""
 
         async def check(
             request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_SCHEME)]
         ) -> None:
             user = None if given is None else self._users().find(given.credentials)
             if user is None:
-                why = "there is no token" if given is None else "the token is nobody's"
+                why = "token is missing" if given is None else "token belongs to no user"
                 raise HTTPException(
                     401, f"{why}; send Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"}
                 )
             if not user.may("operator", *roles):
                 allowed = " or ".join((*roles, "operator"))
-                raise HTTPException(403, f"user {user.name!r} may not do this; it is for the role {allowed}")
+                raise HTTPException(
+                    403, f"user {user.name!r} may not do this; it requires the role {allowed}"
+                )
             request.state.user = user
 
         return [Depends(check)]
 
-    def own(self, request: Request, subscriber: str) -> None:
-        """Refuse what is about somebody else than who asks, unless an operator asks."""
+    def check_owner(self, request: Request, subscriber: str) -> None:
+        """Refuse a request about another subscriber than the user itself, unless the user is an operator."""
         user: User = request.state.user
         if not user.may("operator") and user.name != subscriber:
             raise HTTPException(403, f"user {user.name!r} may not do this for {subscriber!r}")
 
-    def name(self, request: Request) -> str | None:
-        """Return who asks."""
+    def user_name(self, request: Request) -> str | None:
+        """Return the name of the request's user."""
         user: User = request.state.user
         return user.name
 
-    def still(self, request: Request) -> bool:
-        """Return whether who asked is still a user as it was then."""
+    def is_current(self, request: Request) -> bool:
+        """Return whether the request's user still exists with the same roles and token."""
         user: User = request.state.user
         return self._users().by_name.get(user.name) == user
 
 
 class OpenAccess:
-    """Lets everybody use an API for everything."""
+    """Allows every request, without users."""
 
-    def needs(self, *_roles: str) -> list[Any]:
-        """Return that a route depends on nothing."""
+    def requires(self, *_roles: str) -> list[Any]:
+        """Return no dependencies."""
         return []
 
-    def own(self, _request: Request, _subscriber: str) -> None:
-        """Refuse nothing."""
+    def check_owner(self, _request: Request, _subscriber: str) -> None:
+        """Accept every request."""
 
-    def name(self, _request: Request) -> str | None:
-        """Return that nobody knows who asks."""
+    def user_name(self, _request: Request) -> str | None:
+        """Return None: the user is unknown."""
         return None
 
-    def still(self, _request: Request) -> bool:
-        """Return that nothing has changed."""
+    def is_current(self, _request: Request) -> bool:
+        """Return True: there is no user that could change."""
         return True

@@ -272,7 +272,7 @@ def test_a_message_of_very_many_events_is_set_aside(opened: Open) -> None:
             assert (node.counts.events, node.counts.bad) == (2, wire.MOST)
             assert (
                 node.counts.reasons[
-                    "message is no batch of events: Expected `array` of length <= 32768 - at `$[2]`"
+                    "invalid batch of events: Expected `array` of length <= 32768 - at `$[2]`"
                 ]
                 == 1
             )

@@ -57,13 +57,13 @@ def test_reports_add_up(opened: Open) -> None:
             for _ in range(2):  # counts are reported once
                 for subscriber in setting.subscribers.values():
                     await subscriber._reporter.report()
-            counts, got = setting.node.counts, setting.desk.got
+            counts, got = setting.node.counts, setting.desk.reported
             async with asyncio.timeout(30):
-                while got.arriving.many < counts.direct + counts.shared:
+                while got.arriving.count < counts.direct + counts.shared:
                     await asyncio.sleep(0.01)
             await setting.end({})
-        assert got.arriving.many == counts.direct + counts.shared
-        assert 0 < got.arriving.total < 30 * got.arriving.many
+        assert got.arriving.count == counts.direct + counts.shared
+        assert 0 < got.arriving.total < 30 * got.arriving.count
         assert got.filtered + got.repeated == counts.wasted
         assert got.dropped == 0
 
@@ -83,9 +83,9 @@ def test_a_closing_subscriber_reports_dropped_events() -> None:
                 await publisher.publish({"price": i})
         await lazy.aclose()
         async with asyncio.timeout(30):
-            while not desk.got.dropped:
+            while not desk.reported.dropped:
                 await asyncio.sleep(0.01)
-        assert (desk.got.dropped, desk.got.arriving.many) == (90, 100)
+        assert (desk.reported.dropped, desk.reported.arriving.count) == (90, 100)
         await node.stop()
 
     asyncio.run(run())
@@ -121,7 +121,7 @@ def test_a_report_of_another_shape_is_refused() -> None:
         desk = ControlPlane(MemoryTransport(), SubscriptionIndex())
         with refused(InputError, 2, len(SECONDS) + 1):
             await desk.ask(wire.SubscriberReport("ann", [1, 2], 0.5, 0, 0, 0))
-        assert desk.got.arriving.many == 0
+        assert desk.reported.arriving.count == 0
 
     asyncio.run(run())
 
@@ -156,7 +156,7 @@ def test_invalid_send_times_are_ignored() -> None:
                 await transport.publish(desk.subjects.ingress("p", node.partitions), wire.encode(batch))
             async with asyncio.timeout(30):
                 assert [(await anext(ann)).number for _ in range(6)] == list(range(6))
-            assert node.counts.taking.many == 0
+            assert node.counts.taking.count == 0
             assert 0 <= ann.counts.arriving.total < 30
         await node.stop()
 

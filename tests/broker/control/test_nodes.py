@@ -1,4 +1,4 @@
-"""Several nodes hold the same, whenever they come, and whatever they miss."""
+"""All nodes have the same control state, whenever they join and whatever messages they miss."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from narrowcast.broker import (
 )
 from narrowcast.broker.nats_transport import NatsTransport
 from narrowcast.broker.storage.streams import EventStreams
-from narrowcast.errors import InputError, PlanError
+from narrowcast.errors import ParameterError, PlanError
 from narrowcast.routing.plan_routes import read_routes
 from support.broker import SCHEMA, some_filters, write_plan_of
+from support.errors import refused
 from support.stored import broker, read
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def held(interests: SubscriptionIndex) -> dict[int, tuple[str, str]]:
 
 
 async def subscribed(transport: MemoryTransport, filters: dict[str, list[str]]) -> ControlPlane:
-    """Start a desk where some subscribe."""
+    """Start a control plane with subscriptions."""
     desk = ControlPlane(transport, SubscriptionIndex(SCHEMA))
     await desk.start()
     for name, texts in filters.items():
@@ -50,7 +51,7 @@ async def subscribed(transport: MemoryTransport, filters: dict[str, list[str]]) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("learned", [False, True])
-def test_a_node_that_comes_later_holds_the_same(tmp_path: Path, learned: bool) -> None:
+def test_a_node_that_joins_later_has_the_same_state(tmp_path: Path, learned: bool) -> None:
     async def run() -> None:
         rng, transport = np.random.default_rng(1), MemoryTransport()
         desk = ControlPlane(transport, SubscriptionIndex(None if learned else SCHEMA))
@@ -75,7 +76,7 @@ def test_a_node_that_comes_later_holds_the_same(tmp_path: Path, learned: bool) -
             assert other.interests.schema == desk.interests.schema
             assert other.interests.version("s0") == desk.interests.version("s0")
             assert (other.epoch.number, other.epoch.joined) == (1, {"s2"})
-        if learned:  # an attribute that nobody knew
+        if learned:  # a new attribute
             await desk.ask(wire.AddFilters("new", ["colour = 'red'"]))
             assert one.interests.schema.to_dict() == desk.interests.schema.to_dict()
             assert held(one.interests) == held(desk.interests)
@@ -85,7 +86,7 @@ def test_a_node_that_comes_later_holds_the_same(tmp_path: Path, learned: bool) -
     asyncio.run(run())
 
 
-def test_a_node_that_missed_something_asks(tmp_path: Path) -> None:
+def test_a_node_that_missed_a_change_loads_the_state(tmp_path: Path) -> None:
     async def run() -> None:
         transport = MemoryTransport()
         desk = ControlPlane(transport, SubscriptionIndex(SCHEMA))
@@ -97,13 +98,13 @@ def test_a_node_that_missed_something_asks(tmp_path: Path) -> None:
         gathering._known.clear()  # as if it had not heard
         await desk.ask(wire.AddFilters("ann", ["price > 1"]))
         assert len(other.interests) == 0
-        gathering.add("somebody else, who never answers")
+        gathering.add("a node that never answers")
         gathering._patience = 0.1
         await desk.ask(wire.AddFilters("ann", ["price > 2"]))
         async with asyncio.timeout(20):
             while held(other.interests) != held(desk.interests):
                 await asyncio.sleep(0.01)
-        gathering.names.clear()  # as if nobody had answered in time: who is left out hears of what comes then
+        gathering.names.clear()  # as if no node had acknowledged in time: it still receives later changes
         await desk.ask(wire.AddFilters("ann", ["price > 3"]))
         async with asyncio.timeout(20):
             while held(other.interests) != held(desk.interests):
@@ -114,7 +115,7 @@ def test_a_node_that_missed_something_asks(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_plan_that_too_few_listen_to_is_given_up(tmp_path: Path) -> None:
+def test_a_rollout_that_too_few_subscribers_join_fails(tmp_path: Path) -> None:
     async def run() -> None:
         transport = MemoryTransport()
         filters = {"ann": ["price > 1"], "bob": ["price < 9"]}
@@ -125,13 +126,13 @@ def test_a_plan_that_too_few_listen_to_is_given_up(tmp_path: Path) -> None:
         from support.broker import plan_of
 
         routes = plan_of(filters, "broadcast", 1, 0)
-        with pytest.raises(PlanError, match="2 of 2 subscribers do not listen to the new plan"):
+        with refused(PlanError, "2 of 2"):
             await desk.rollout(routes, overlap=0.05, least=0.6)
         assert desk.epoch.number == 0
         said = [wire.decode_answer(message.payload) for message in await control.take(5)]
-        assert said == [wire.PreparePlan(1, [0]), desk.standing("ann")]
+        assert said == [wire.PreparePlan(1, [0]), desk.state_of("ann")]
         assert (await desk.rollout(routes, overlap=0.05), desk.epoch.number) == (0, 2)
-        with pytest.raises(InputError, match="least is 2"):
+        with refused(ParameterError, parameter="least", value=2):
             await desk.rollout(routes, least=2)
         await desk.stop()
 
@@ -159,7 +160,7 @@ def test_channels_are_joined_no_faster_than_allowed() -> None:
 def test_a_node_that_has_another_plan_sends_directly(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two nodes with different plans: the second does not send over channels that nobody listens to."""
+    """Two nodes with different plans: the second sends nothing over channels without listeners."""
 
     async def run() -> None:
         rng, transport = np.random.default_rng(2), MemoryTransport()
@@ -218,11 +219,11 @@ async def two_nodes(
     of = wire.Subjects(prefix)
     one, two = [await NatsTransport.connect(url) for _ in range(2)]
     async with broker(url, folder, prefix, mine=list(range(8))) as first:
-        desk = first.holding
+        desk = first.control
         assert isinstance(desk, ControlPlane)
         streams = EventStreams(two, of, max_bytes=64 << 20)
         second = Node(
-            two, Follower(two, prefix=prefix, stored=True), streams=streams, mine=list(range(8, 16))
+            two, Follower(two, prefix=prefix, stored=True), streams=streams, own_partitions=list(range(8, 16))
         )
         await second.start()
         try:
@@ -240,10 +241,8 @@ def name_of_second(of: wire.Subjects) -> str:
 
 @pytest.mark.nats
 @pytest.mark.parametrize("subscribes", [False, True])
-def test_a_node_that_stores_late_while_a_plan_is_taken_up(
-    nats_url: str, tmp_path: Path, subscribes: bool
-) -> None:
-    """What it routed by the old plan comes to those who listened, also who subscribes meanwhile."""
+def test_a_node_that_stores_late_during_a_rollout(nats_url: str, tmp_path: Path, subscribes: bool) -> None:
+    """Events routed by the old plan reach its listeners, also one that subscribes in the meantime."""
 
     async def run() -> None:
         prefix = f"late{subscribes:d}"
@@ -258,14 +257,14 @@ def test_a_node_that_stores_late_while_a_plan_is_taken_up(
             await publisher.publish({"price": 1})
             assert [e.data["price"] for e in await read(ann, 1)] == [1]
             desk._others._patience = 0.3
-            storing = second.storing
+            storing = second.stored_egress
             assert storing is not None
             store, routed = storing._publish, asyncio.Event()
 
-            async def late(some: dict[str, bytes]) -> None:
+            async def late(payloads: dict[str, bytes]) -> None:
                 routed.set()
                 await asyncio.sleep(3)
-                await store(some)
+                await store(payloads)
 
             storing._publish = late  # type: ignore[method-assign]
             await publisher.publish({"price": 2})
@@ -295,7 +294,7 @@ def test_a_node_that_stores_late_while_a_plan_is_taken_up(
 
 
 @pytest.mark.nats
-def test_a_node_that_is_gone_holds_no_plan_up(
+def test_a_dead_node_does_not_block_rollouts(
     nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:
@@ -305,11 +304,11 @@ def test_a_node_that_is_gone_holds_no_plan_up(
             folder = write_plan_of(tmp_path / "a", filters, "hash", 1, 1)
             await desk.rollout_from(folder, overlap=0.1)
             assert "count as dead" not in caplog.text
-            await second.holding.stop()  # and nobody knows yet
+            await second.control.stop()  # without any notice
             begun = time.monotonic()
             await desk.rollout_from(folder, overlap=0.1)
             assert time.monotonic() - begun >= 1.5
-            assert caplog.text.count("nodes that do not answer within 1.5 s count as dead") == 1
+            assert caplog.text.count("within 1.5 s count as dead") == 1
             await desk.rollout_from(folder, overlap=0.1)  # by now it does
             assert caplog.text.count("count as dead") == 1
 
@@ -317,24 +316,24 @@ def test_a_node_that_is_gone_holds_no_plan_up(
 
 
 @pytest.mark.nats
-def test_a_node_that_missed_a_plan_is_not_waited_for_without_end(nats_url: str, tmp_path: Path) -> None:
-    """It asks for all that holds, and answers what comes then."""
+def test_a_node_that_missed_a_plan_catches_up(nats_url: str, tmp_path: Path) -> None:
+    """It requests the state, and acknowledges later changes."""
 
     async def run() -> None:
         filters = {"ann": ["price > 0"], "bob": ["price > 0"]}
         async with two_nodes(nats_url, tmp_path, "missed") as (desk, second, _):
             gathering = desk._others
             gathering._patience = 0.3
-            tell = gathering.tell
+            send = gathering.send
 
             async def lost(change: wire.ControlChange) -> None:
                 if change.used is None:
-                    await tell(change)
+                    await send(change)
 
-            gathering.tell = lost  # type: ignore[method-assign]
+            gathering.send = lost  # type: ignore[method-assign]
             begun = time.monotonic()
             await desk.rollout_from(write_plan_of(tmp_path / "a", filters, "hash", 1, 1), overlap=0.1)
             assert time.monotonic() - begun < 30
-            assert second.holding.epoch.number == 1
+            assert second.control.epoch.number == 1
 
     asyncio.run(run())

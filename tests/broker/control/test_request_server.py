@@ -1,4 +1,4 @@
-"""Questions are answered in turns: who asks much keeps nobody else from an answer."""
+"""Requests are answered round-robin, so that a client with many requests delays no other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from narrowcast.broker import MemoryTransport, wire
-from narrowcast.broker.control.request_server import _EACH, RequestServer, _Waiting
+from narrowcast.broker.control.request_server import _EACH, RequestServer, _RequestQueue
 from narrowcast.broker.transport import Message
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ NC = wire.Subjects("nc")
 
 
 @given(st.lists(st.lists(st.sampled_from("abc"), max_size=5), max_size=30))
-def test_each_has_its_turn_and_its_order(rounds: list[list[str]]) -> None:
-    """Against a plain list: nobody waits for more than one of each other who was there before."""
-    waiting, asked = _Waiting(), 0
+def test_round_robin_over_subjects_in_order(rounds: list[list[str]]) -> None:
+    """Compared with a plain list: a request waits for at most one of each client that was waiting before."""
+    waiting, asked = _RequestQueue(), 0
     left: list[Message] = []
     for some in rounds:
         fresh = [Message(who, b"%d" % (asked + i)) for i, who in enumerate(some)]
@@ -39,7 +39,7 @@ def test_each_has_its_turn_and_its_order(rounds: list[list[str]]) -> None:
     assert sorted(each.payload for each in rest) == sorted(each.payload for each in left)
 
 
-def test_a_flood_of_one_holds_up_nobody() -> None:
+def test_a_flood_from_one_client_delays_no_other() -> None:
     async def run() -> list[str]:
         transport, answered = MemoryTransport(), list[str]()
 

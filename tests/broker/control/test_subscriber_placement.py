@@ -1,4 +1,4 @@
-"""Who is new joins a channel where that costs less, and gets the same either way."""
+"""A new subscriber joins a channel where that costs less, and receives the same events either way."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 import narrowcast as nc
 from narrowcast.broker import ControlPlane, MemoryTransport, SubscriptionIndex, wire
-from narrowcast.broker.control.subscriber_placement import LEAST, RECENT, RecentEvents, worthwhile
+from narrowcast.broker.control.subscriber_placement import LEAST, RECENT, RecentEvents, should_join
 from narrowcast.errors import ParameterError
 from narrowcast.model.matches import Matches
 from support.broker import SCHEMA, Setting, plan_of, some_events, wanted, write_plan_of
+from support.errors import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     st.booleans(),
     st.sampled_from([0.0, 0.3, 2.0]),
 )
-def test_it_is_worthwhile_when_it_costs_less(
+def test_should_join_when_it_costs_less(
     pairs: list[tuple[bool, bool]], members: int, spreads: bool, send: float
 ) -> None:
     joined = direct = 0.0
@@ -48,7 +49,7 @@ def test_it_is_worthwhile_when_it_costs_less(
             joined += send + 1 + members
         elif wants:
             joined += send + 1  # directly all the same
-    found = worthwhile(
+    found = should_join(
         np.array([c for c, _ in pairs], bool),
         np.array([w for _, w in pairs], bool),
         members,
@@ -58,7 +59,7 @@ def test_it_is_worthwhile_when_it_costs_less(
     assert found == (joined < direct - 1e-9)
 
 
-def test_the_last_events_count() -> None:
+def test_only_recent_events_count() -> None:
     recent = RecentEvents(events=10)
     wants = nc.Scan().fit(nc.compile_filters(SCHEMA, ["price < 5"]).subscriptions)
 
@@ -77,7 +78,7 @@ def test_the_last_events_count() -> None:
     add(1, 1)
     recent.clear()
     assert recent.channels(wants, members, spreads=True) == []
-    with pytest.raises(ParameterError, match="events is 0"):
+    with refused(ParameterError, 0, 1, parameter="events", value=0):
         RecentEvents(0)
 
 
@@ -93,13 +94,13 @@ def test_batches_of_any_size_are_the_same_events(batches: list[list[tuple[int, i
         last = all_of_them[-16:]
         wanted = np.array([price < 5 for price, _ in last], bool)
         carried = [np.array([each == channel for _, each in last], bool) for channel in (0, 1)]
-        some = [c for c in (0, 1) if carried[c].any() and worthwhile(carried[c], wanted, 1, spreads=True)]
+        some = [c for c in (0, 1) if carried[c].any() and should_join(carried[c], wanted, 1, spreads=True)]
         expected = some if np.count_nonzero(wanted) >= LEAST else []
         assert recent.channels(wants, np.array([1, 1]), spreads=True) == expected
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_somebody_new_joins_those_who_want_the_same(opened: Open, nodes: int, tmp_path: Path) -> None:
+def test_a_new_subscriber_joins_the_channel_of_similar_ones(opened: Open, nodes: int, tmp_path: Path) -> None:
     async def run() -> None:
         rng = np.random.default_rng(7)
         low, high = "price < 60", "price >= 60"
@@ -120,7 +121,7 @@ def test_somebody_new_joins_those_who_want_the_same(opened: Open, nodes: int, tm
             placed = setting.desk.epoch.placed
             assert (len(placed["like"]), placed.get("unlike", [])) == (1, [])
             for node in setting.all_nodes:
-                assert node.holding.epoch.placed == placed
+                assert node.control.epoch.placed == placed
         assert {event.subject.split(".")[2] for event in setting.got["like"]} == {"channel"}
         assert {event.subject.split(".")[2] for event in setting.got["unlike"]} == {"to"}
         for name, numbers in second.items():
@@ -139,7 +140,7 @@ def test_somebody_new_joins_those_who_want_the_same(opened: Open, nodes: int, tm
         ("price >= -{}", 1000, True),
     ],
 )
-def test_however_many_filters_are_looked_at_in_bounded_time(
+def test_placement_takes_bounded_time(
     text: str, many: int, placed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recent = RecentEvents()
@@ -163,14 +164,14 @@ def test_however_many_filters_are_looked_at_in_bounded_time(
 
 
 @pytest.mark.parametrize("many", [3, 3000])
-def test_who_has_very_many_filters_is_sent_to_directly(many: int) -> None:
+def test_a_subscriber_with_very_many_filters_is_not_placed(many: int) -> None:
     async def run() -> None:
         transport = MemoryTransport()
         desk = ControlPlane(transport, SubscriptionIndex(SCHEMA))
         desk.use(plan_of({"ann": ["price > 0"], "bob": ["price > 0"]}, "hash", 1, 1))
         await desk.start()
         events = nc.EventBatch.from_rows([{"price": 5}] * 50, SCHEMA)
-        desk.recent.add(events, Matches.from_pairs(np.arange(50), np.zeros(50, np.int64), 50))
+        desk.recent_events.add(events, Matches.from_pairs(np.arange(50), np.zeros(50, np.int64), 50))
         await desk.ask(wire.AddFilters("cid", [f"price > 0 AND price < {10 + i}" for i in range(many)]))
         assert desk.epoch.channels("cid") == ([0] if many == 3 else [])
         await desk.stop()

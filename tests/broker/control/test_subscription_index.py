@@ -1,15 +1,15 @@
-"""Subscriptions that come and go: always what all of them, compiled at once, would give."""
+"""Subscriptions added and removed one by one match as if all were compiled at once."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import narrowcast as nc
 from narrowcast.broker import SubscriptionIndex
 from narrowcast.errors import InputError
+from support.errors import refused
 
 FILTERS = ["price > 10", "price BETWEEN 3 AND 12", "name = 'IBM'", "name LIKE 'S%' OR price < 2", "size = 4"]
 EVENTS = [
@@ -56,16 +56,16 @@ def test_types_are_learned_once() -> None:
     interests.add("ann", ["price > 75"])
     interests.add("bob", ["day >= DATE '2024-01-01' AND price IS NOT NULL"])
     assert interests.schema.to_dict() == {"price": "double", "day": "date"}
-    with pytest.raises(InputError, match=r"filter \"price = 'dear'\" cannot be used: .*price"):
+    with refused(InputError, "price = 'dear'", parameter="filter", value="price = 'dear'"):
         interests.add("bob", ["price < 3", "price = 'dear'"])
     assert interests.of("bob") == {1: "day >= DATE '2024-01-01' AND price IS NOT NULL"}
     assert interests.version("eve") == SubscriptionIndex().version("bob") != interests.version("bob")
 
 
-def test_a_filter_that_is_refused_teaches_nothing() -> None:
+def test_a_refused_filter_adds_no_attributes() -> None:
     interests = SubscriptionIndex()
     interests.add("ann", ["price > 75"])
-    with pytest.raises(InputError, match="cannot be used"):
+    with refused(InputError, parameter="filter"):
         interests.add("ann", ["colour = 'red' AND price = 'dear'"])
     assert interests.schema.to_dict() == {"price": "double"}
     assert interests.add("ann", ["colour > 5"]) == [1]
@@ -73,21 +73,21 @@ def test_a_filter_that_is_refused_teaches_nothing() -> None:
 
 def test_a_schema_that_is_given_stays() -> None:
     interests = SubscriptionIndex(nc.Schema.of({"price": "bigint"}))
-    with pytest.raises(InputError, match="name"):
+    with refused(InputError, "name"):
         interests.add("ann", ["name = 'IBM'"])
     assert len(interests) == 0
 
 
-def test_only_ones_own_are_removed() -> None:
+def test_only_own_subscriptions_are_removed() -> None:
     interests = SubscriptionIndex()
     [number] = interests.add("ann", ["price > 75"])
-    with pytest.raises(InputError, match=f"subscription_id {number} is none of 'bob'; nothing was removed"):
+    with refused(InputError, number, "'bob'", parameter="subscription_id", value=number):
         interests.remove("bob", [number])
     interests.remove("ann", [number, number])
     assert interests.add("ann", ["price > 75"]) == [number + 1]
 
 
-def test_many_at_once() -> None:
+def test_load() -> None:
     interests = SubscriptionIndex()
     bad = interests.load(["a", "b", "c"], ["price > 1", "price >", "name = 'x'"])
     assert bad == ["b: price >: does not parse: something is missing at column 7"]

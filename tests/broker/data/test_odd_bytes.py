@@ -1,4 +1,4 @@
-"""Whatever bytes somebody sends, no node ends by them, and none of them comes again."""
+"""Whatever bytes a client sends, no node ends, and no invalid message is delivered again."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def working(node: Node) -> bool:
 
 def positions_of(node: Node) -> Positions:
     """Return what a node knows of subscribers."""
-    assert isinstance(node.holding, ControlPlane)
-    assert node.holding._positions is not None
-    return node.holding._positions
+    assert isinstance(node.control, ControlPlane)
+    assert node.control._positions is not None
+    return node.control._positions
 
 
 async def heard(url: str, *messages: bytes) -> list[Message]:
@@ -89,18 +89,18 @@ async def heard(url: str, *messages: bytes) -> list[Message]:
 
 
 @pytest.mark.parametrize("header", HEADERS)
-def test_a_header_that_cannot_be_read_says_nothing(nats_url: str, header: bytes) -> None:
+def test_an_invalid_header_is_ignored(nats_url: str, header: bytes) -> None:
     came = asyncio.run(heard(nats_url, message(b"odd.a", b"hello", b"odd.b", header)))
     assert came == [Message("odd.a", b"hello", "odd.b")]
 
 
-def test_only_a_server_says_that_nobody_listens(nats_url: str) -> None:
+def test_a_no_responders_status_of_a_client_is_a_message(nats_url: str) -> None:
     some = [message(b"odd.a", b"", b"odd.b", header) for header in HEADERS]
     assert asyncio.run(heard(nats_url, *some)) == [Message("odd.a", b"", "odd.b")] * len(HEADERS)
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_subjects_that_are_no_text(nats_url: str, word: bytes) -> None:
+def test_subjects_with_invalid_utf8(nats_url: str, word: bytes) -> None:
     subject = b"odd." + word
     some = message(subject, b"1"), message(b"odd.a", b"2", subject), message(subject, b"3", b"r", b"NATS/1.0")
     came = asyncio.run(heard(nats_url, *some))
@@ -108,8 +108,8 @@ def test_subjects_that_are_no_text(nats_url: str, word: bytes) -> None:
     assert came == [Message(read_as, b"1"), Message("odd.a", b"2", read_as), Message(read_as, b"3", "r")]
 
 
-def test_stored_messages_that_cannot_be_read_come_once(nats_url: str, tmp_path: Path) -> None:
-    """They are there before a node is, which takes them as any others, and is there for all after them."""
+def test_invalid_stored_messages_are_delivered_once(nats_url: str, tmp_path: Path) -> None:
+    """They are stored before a node starts, which processes them and all messages after them."""
 
     async def run() -> None:
         prefix, subject = "poison", b"poison.in.3.p"
@@ -161,7 +161,7 @@ NOWHERE = b"..x", b".*", b".>", b".\x0bx", b".", b"." + b"x" * 2100
 async def forgetful(url: str, prefix: str) -> AsyncIterator[Node]:
     """Run a node that stores nothing, with a connection of its own."""
     async with connected(url) as one:
-        node = Node(one, ControlPlane(one, SubscriptionIndex(SCHEMA), prefix=prefix, others=True))
+        node = Node(one, ControlPlane(one, SubscriptionIndex(SCHEMA), prefix=prefix, has_followers=True))
         await node.start()
         try:
             yield node
@@ -170,7 +170,7 @@ async def forgetful(url: str, prefix: str) -> AsyncIterator[Node]:
             await node.stop()
 
 
-def test_questions_that_no_answer_can_be_sent_to(nats_url: str) -> None:
+def test_requests_with_invalid_reply_subjects(nats_url: str) -> None:
     async def run() -> None:
         hello = wire.encode(wire.Hello("ann"))
         async with forgetful(nats_url, "ask"), connected(nats_url) as one:
@@ -185,7 +185,7 @@ def test_questions_that_no_answer_can_be_sent_to(nats_url: str) -> None:
     asyncio.run(run())
 
 
-def test_publishers_that_no_answer_can_be_sent_to(nats_url: str) -> None:
+def test_events_with_invalid_reply_subjects(nats_url: str) -> None:
     async def run() -> None:
         subjects = wire.Subjects("pub")
         async with forgetful(nats_url, "pub") as node, connected(nats_url) as one:
@@ -208,11 +208,11 @@ def test_publishers_that_no_answer_can_be_sent_to(nats_url: str) -> None:
     asyncio.run(run())
 
 
-def test_publishers_that_cannot_be_told_that_there_is_no_room(nats_url: str) -> None:
+def test_invalid_reply_subjects_while_publishers_are_refused(nats_url: str) -> None:
     async def run() -> None:
         async with connected(nats_url) as one:
             refusing = RefusalResponder(one, wire.Subjects("full"))
-            await refusing.say("no space left on device")
+            await refusing.set_reason("no space left on device")
             await write(
                 nats_url, *(message(b"full.in", b"{}", b"full.answer.eve" + each) for each in NOWHERE)
             )
@@ -222,13 +222,13 @@ def test_publishers_that_cannot_be_told_that_there_is_no_room(nats_url: str) -> 
                 said = wire.decode_answer((await anext(answers)).payload)
             assert isinstance(said, wire.Refusal)
             assert "no space left on device" in said.reason
-            await refusing.say("")
+            await refusing.set_reason("")
 
     asyncio.run(run())
 
 
-def test_publishers_whose_names_cannot_be_told(nats_url: str, tmp_path: Path) -> None:
-    """One is too long for an answer, and another is no text; what they send is done with all the same."""
+def test_publishers_with_invalid_names(nats_url: str, tmp_path: Path) -> None:
+    """One name is too long for an answer, another is invalid UTF-8; their events are processed anyway."""
 
     async def run() -> None:
         prefix, name = "named", "p" * 2030
@@ -253,15 +253,15 @@ def test_publishers_whose_names_cannot_be_told(nats_url: str, tmp_path: Path) ->
     asyncio.run(run())
 
 
-def test_changes_that_another_node_cannot_take_up(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither one that nobody waits for, nor one that is none, nor that the first node is gone ends it."""
+def test_invalid_control_changes(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes without a waiting node, invalid ones, and the loss of the first node do not end a follower."""
 
     async def run() -> None:
         async with connected(nats_url) as one:
             async with forgetful(nats_url, "follow") as first:
                 other = Follower(one, prefix="follow")
                 tasks = await other.start()
-                assert isinstance(first.holding, ControlPlane)
+                assert isinstance(first.control, ControlPlane)
 
                 async def forge(row: wire.SubscriptionRow) -> None:
                     change = wire.ControlChange(number=other._number + 1, added=[row])
@@ -271,18 +271,18 @@ def test_changes_that_another_node_cannot_take_up(nats_url: str, monkeypatch: py
                 for reply in (b"", b"follow..x"):
                     await write(nats_url, message(b"follow.changes", known, reply))
                 await forge(wire.SubscriptionRow(2**63, "eve", "price > 1"))
-                await first.holding.ask(wire.AddFilters("ann", ["price > 1"]))
+                await first.control.ask(wire.AddFilters("ann", ["price > 1"]))
                 async with asyncio.timeout(PATIENCE):
-                    while other.interests.rows(-1, 9) != first.holding.interests.rows(-1, 9):
+                    while other.interests.rows(-1, 9) != first.control.interests.rows(-1, 9):
                         await asyncio.sleep(0.01)
-            monkeypatch.setattr(other._asking, "ask", partial(other._asking.ask, patience=0.2))
+            monkeypatch.setattr(other._requests, "ask", partial(other._requests.ask, patience=0.2))
             await forge(wire.SubscriptionRow(99, "eve", "fresh > 1"))
-            await asyncio.sleep(0.5)  # nobody answers
+            await asyncio.sleep(0.5)  # no first node answers
             async with forgetful(nats_url, "follow") as first:
-                assert isinstance(first.holding, ControlPlane)
-                await first.holding.ask(wire.AddFilters("bob", ["price > 2"]))
+                assert isinstance(first.control, ControlPlane)
+                await first.control.ask(wire.AddFilters("bob", ["price > 2"]))
                 async with asyncio.timeout(PATIENCE):
-                    while other.interests.rows(-1, 9) != first.holding.interests.rows(-1, 9):
+                    while other.interests.rows(-1, 9) != first.control.interests.rows(-1, 9):
                         await asyncio.sleep(0.01)
                 assert not any(task.done() for task in tasks)
             await other.stop()
@@ -290,10 +290,10 @@ def test_changes_that_another_node_cannot_take_up(nats_url: str, monkeypatch: py
     asyncio.run(run())
 
 
-def test_records_of_nobody_are_passed_over(
+def test_records_of_unknown_subscribers_are_ignored(
     nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A node sweeps on, and starts again, whatever names others have written down."""
+    """Sweeps and restarts work, whatever subscriber names the records have."""
     monkeypatch.setattr(of_subscribers, "SWEEP", 0.05)
     monkeypatch.setattr(of_subscribers, "_REST", 0.0)
 
@@ -328,7 +328,7 @@ def test_records_of_nobody_are_passed_over(
 
 
 @pytest.mark.parametrize("store", [b"\xff", b"", b"a b", b"x" * 900_000])
-def test_a_store_that_is_called_anything(nats_url: str, tmp_path: Path, store: bytes) -> None:
+def test_a_store_with_any_identity(nats_url: str, tmp_path: Path, store: bytes) -> None:
     async def run() -> None:
         prefix = f"store{len(store)}-{store[:1].hex()}"
         async with broker(nats_url, tmp_path, prefix) as node:
@@ -346,7 +346,7 @@ def test_a_store_that_is_called_anything(nats_url: str, tmp_path: Path, store: b
     asyncio.run(run())
 
 
-def test_a_sweep_that_fails_is_not_the_last(
+def test_sweeps_continue_after_a_failed_one(
     nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(of_subscribers, "SWEEP", 0.01)
@@ -359,7 +359,7 @@ def test_a_sweep_that_fails_is_not_the_last(
             async def sweep() -> None:
                 swept.append(len(swept))
                 if len(swept) == 1:
-                    raise ValueError("what nobody thought of")
+                    raise ValueError("an unexpected error")
                 await right()
 
             monkeypatch.setattr(positions_of(node), "sweep", sweep)
@@ -369,4 +369,4 @@ def test_a_sweep_that_fails_is_not_the_last(
             assert working(node)
 
     asyncio.run(run())
-    assert "what nobody thought of" in caplog.text
+    assert "an unexpected error" in caplog.text

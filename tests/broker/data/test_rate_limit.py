@@ -1,13 +1,13 @@
-"""So many events a second of each publisher pass: in batches as one by one, with few names in memory."""
+"""The rate limit admits the same events in batches as one by one, in bounded memory."""
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from narrowcast.broker.data.rate_limit import PublishRateLimit
 from narrowcast.errors import ParameterError
+from support.errors import refused
 
 asked = st.lists(st.tuples(st.sampled_from("pqr"), st.integers(0, 12), st.floats(0, 3)), max_size=25)
 
@@ -45,13 +45,13 @@ def test_a_batch_is_its_events_one_by_one(
     assert pace.refused == sum(n - passed for _, n, passed in expected)
 
 
-def test_the_rate_is_kept_over_time() -> None:
+def test_the_rate_over_time() -> None:
     pace = PublishRateLimit(100, burst=10)
     passed = sum(pace.admit("p", 5, step / 50) for step in range(501))  # 250 a second for ten seconds
     assert passed == 10 + 100 * 10
 
 
-def test_who_pauses_is_forgotten() -> None:
+def test_a_publisher_that_pauses_is_forgotten() -> None:
     pace = PublishRateLimit(10, burst=10)
     for number in range(1000):
         pace.admit(f"p{number}", 5, now=0.001 * number)
@@ -75,10 +75,10 @@ def test_a_clock_that_goes_back_gives_nothing() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(ParameterError, match="rate is 0; give events a second, above 0"):
+    with refused(ParameterError, parameter="rate", value=0):
         PublishRateLimit(0)
-    with pytest.raises(ParameterError, match="burst is 0 and most 65536; give at least 1 of each"):
+    with refused(ParameterError, parameter="burst", value=0):
         PublishRateLimit(1, burst=0)
-    assert PublishRateLimit(1000).reason("p") == (
-        "publisher 'p' sends more than 1,000 events a second; slow down, or raise serve --limit rate="
-    )
+    reason = PublishRateLimit(1000).reason("p")
+    assert "'p'" in reason
+    assert "1,000" in reason

@@ -395,7 +395,7 @@ def test_streams_are_restored(nats_url: str, tmp_path: Path) -> None:
                 assert await target.streams.following(target.streams.out, subject, n) == n + 1
             assert await target.streams.get(target.streams.at, of.position("a.b", "k")) == b"296"
             # What is stored next comes behind all that was there.
-            await target.streams.put(of.stored(of.everybody), b"next")
+            await target.streams.put(of.stored(of.broadcast), b"next")
             assert await target.streams.last() == 301
             # Of bytes that are cut nothing is left.
             each, held = taken[source.streams.out]

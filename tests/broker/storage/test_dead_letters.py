@@ -103,7 +103,7 @@ def test_a_node_stores_invalid_events(tmp_path: Path, caplog: pytest.LogCaptureF
     async def run() -> None:
         transport, kept = MemoryTransport(), DeadLetters(tmp_path / "letters.db")
         node = Node(
-            transport, ControlPlane(transport, SubscriptionIndex(SCHEMA)), quarantine=kept, largest=100
+            transport, ControlPlane(transport, SubscriptionIndex(SCHEMA)), dead_letters=kept, largest=100
         )
         await node.start()
         async with Subscriber(transport, "ann") as ann, Publisher(transport, "p") as publisher:
@@ -142,7 +142,7 @@ def test_the_subject_identifies_the_publisher_of_a_letter() -> None:
         transport = MemoryTransport()
         kept = DeadLetters(":memory:")
         desk = ControlPlane(transport, SubscriptionIndex(SCHEMA))
-        node = Node(transport, desk, quarantine=kept)
+        node = Node(transport, desk, dead_letters=kept)
         await node.start()
         async with Subscriber(transport, "ann") as ann:
             await ann.subscribe("price >= 0")

@@ -203,7 +203,7 @@ def test_messages_stored_during_a_check_are_not_skipped(nats_url: str) -> None:
             async def store() -> None:
                 await asyncio.sleep(0.2)
                 await streams.put(subjects.stored(own), b"")
-                await streams.put(subjects.stored(subjects.everybody), b"")
+                await streams.put(subjects.stored(subjects.broadcast), b"")
 
             own, storing = subjects.to("ann"), asyncio.create_task(store())
             streams.following = late  # type: ignore[method-assign]

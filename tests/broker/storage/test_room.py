@@ -46,18 +46,18 @@ def test_a_full_store_refuses_publishers_until_it_is_read(
                 sent: list[int] = []
                 was_refused = True
                 async with asyncio.timeout(PATIENCE):
-                    while not (node.storing and node.storing.trouble):  # else it is only slow
+                    while not (node.stored_egress and node.stored_egress.trouble):  # else it is only slow
                         with refused(TransportError, "1 events", "'p'", "maximum bytes exceeded"):
                             await too_much(publisher, sent)
                         await asyncio.sleep(0.05)
                     taken = len(sent)
                     for _ in range(2):  # it is said once who holds it back
-                        await node.holding._positions.sweep()  # type: ignore[attr-defined]
+                        await node.control._positions.sweep()  # type: ignore[attr-defined]
                     named = [each for each in caplog.records if each.name == positions.__name__]
                     assert [("'ann'" in each.getMessage()) for each in named] == [True]
                     reading = asyncio.create_task(read(ann, taken))
                     while not reading.done():  # the last of it find room when the first are forgotten
-                        await node.holding._positions.sweep()  # type: ignore[attr-defined]
+                        await node.control._positions.sweep()  # type: ignore[attr-defined]
                         await asyncio.sleep(0.1)
                     got = [event.data["price"] for event in await reading]
                     while was_refused:  # until what was read is forgotten
@@ -66,7 +66,7 @@ def test_a_full_store_refuses_publishers_until_it_is_read(
                             await publisher.flush()
                             was_refused = False
                         except TransportError:
-                            await node.holding._positions.sweep()  # type: ignore[attr-defined]
+                            await node.control._positions.sweep()  # type: ignore[attr-defined]
                             await asyncio.sleep(0.05)
                             await ann.take(0)
                 got += [event.data["price"] for event in await read(ann, 1)]
@@ -115,7 +115,7 @@ def test_subscribers_without_matches_hold_back_nothing(
 def test_a_subscriber_that_returns_during_removal_has_a_position(nats_url: str, tmp_path: Path) -> None:
     async def run() -> None:
         async with broker(nats_url, tmp_path, "goes") as node:
-            desk = node.holding
+            desk = node.control
             assert isinstance(desk, ControlPlane)
             for _ in range(20):
                 first = (await desk.ask(wire.AddFilters("ann", ["price > 1"]))).added

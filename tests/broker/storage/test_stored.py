@@ -17,7 +17,7 @@ from narrowcast.broker.nats_transport import NatsTransport
 from narrowcast.broker.server.nats_server import NatsServer
 from narrowcast.errors import PaceError, TransportError
 from narrowcast.web.api import make_api
-from narrowcast.web.server import serving
+from narrowcast.web.server import serve_api
 from support.broker import PATIENCE, plan_of, some_events, some_filters, wanted
 from support.errors import refused
 from support.stored import broker, read
@@ -57,7 +57,7 @@ def test_an_absent_subscriber_gets_missed_events(nats_url: str, tmp_path: Path, 
             for name, each in living.items():
                 await each.subscribe(*filters[name])
             async with asyncio.timeout(PATIENCE):
-                while channels and len(node.holding.epoch.joined) < len(filters):
+                while channels and len(node.control.epoch.joined) < len(filters):
                     await asyncio.sleep(0.01)
             await send(nats_url, prefix, events[:200])
             got: dict[str, list[Any]] = {}
@@ -194,7 +194,7 @@ def test_no_event_is_missed_when_plans_change(nats_url: str, tmp_path: Path) -> 
 
             reading = [asyncio.create_task(collect(name)) for name in filters]
             sending = asyncio.create_task(send(nats_url, prefix, events, 0.001))
-            desk = node.holding
+            desk = node.control
             assert isinstance(desk, ControlPlane)
             for seed in range(5):
                 await desk.rollout(plan_of(filters, "hash", 3, seed), overlap=5)
@@ -321,7 +321,7 @@ def test_a_new_http_stream_ends_the_earlier_one(
             node = await stack.enter_async_context(broker(nats_url, tmp_path, "anew"))
             transport = await NatsTransport.connect(nats_url)
             stack.push_async_callback(transport.aclose)
-            url = await stack.enter_async_context(serving(make_api(node, transport), "127.0.0.1:0"))
+            url = await stack.enter_async_context(serve_api(make_api(node, transport), "127.0.0.1:0"))
             client = await stack.enter_async_context(httpx.AsyncClient(base_url=url))
             wish = {"subscriber": "ann", "filter": "price >= 0"}
             assert (await client.post("/subscriptions", json=wish)).status_code == 201

@@ -42,7 +42,7 @@ def test_a_table_is_loaded_once(tmp_path: Path) -> None:
         assert bad == ["b: price >: does not parse: something is missing at column 7"]
         assert interests.of("a") == {7: "price > 1"}
     assert interests.load(["a"], ["price > 2"], [7]) == [
-        "a: subscription_id 7 is there already with another filter"
+        "a: subscription_id=7: exists already with another filter"
     ]
     assert interests.add("c", ["price = 1"]) == [10]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from narrowcast.broker import wire
-from narrowcast.broker.background_tasks import ended
+from narrowcast.broker.background_tasks import cancel_tasks
 from narrowcast.broker.clients.deduplication import Deduplicator
 from narrowcast.broker.clients.event import Event
 from narrowcast.broker.clients.frames import parse_frame, select
@@ -135,7 +135,7 @@ class Subscriber:
         """
         await self._requests.start()
         of = self._subjects
-        for subject in (of.to(self.name), of.everybody):
+        for subject in (of.to(self.name), of.broadcast):
             self._inboxes.append(await self._transport.subscribe(subject, self._receive))
         control = await self._transport.subscribe(of.control(self.name))
         self._inboxes.append(control)
@@ -158,7 +158,7 @@ class Subscriber:
             self._deduplicator.register(publisher, numbers)
         if self._stored_reader is not None:
             self._stored_reader.stop_writing()
-            await ended(self._reader_task)
+            await cancel_tasks(self._reader_task)
             self._flush()  # frames from the earlier store
         self._stored_reader = StoredReader(
             self._transport,
@@ -489,7 +489,7 @@ class Subscriber:
         """
         if self._closed:
             return
-        await ended(self._reader_task, self._report_task)
+        await cancel_tasks(self._reader_task, self._report_task)
         if self._stored_reader is not None:
             if processed:
                 self._stored_reader.mark_processed()
@@ -502,7 +502,7 @@ class Subscriber:
                 await self._requests.send(self._subjects.ask(self.name), bye)
         for inbox in [*self._inboxes, *self._channels.values()]:
             await inbox.aclose()
-        await ended(self._heartbeat_task)
+        await cancel_tasks(self._heartbeat_task)
         if self._control_task is not None:
             await self._control_task
         self._channels.clear()

@@ -62,7 +62,7 @@ class SubscriberReporter:
         counts = self.counts
         now, arriving = (counts.filtered, counts.repeated, counts.dropped), counts.arriving
         more = [after - before for before, after in zip(self._reported, now, strict=True)]
-        if not always and not arriving.many and not any(more):
+        if not always and not arriving.count and not any(more):
             return False
         self._reported, counts.arriving = now, LatencyHistogram()
         report = wire.SubscriberReport(self._name, arriving.classes, arriving.total, *more)

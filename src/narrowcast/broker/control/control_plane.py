@@ -1,4 +1,4 @@
-"""The desk of the first node: who subscribes, who listens, and which plan is used."""
+"""The control plane on the first node: subscribers, subscriptions, and plan rollouts."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ import msgspec
 import numpy as np
 
 from narrowcast.broker import wire
-from narrowcast.broker.background_tasks import ended
-from narrowcast.broker.control.other_nodes import OtherNodes, fitting
-from narrowcast.broker.control.plan_loader import read_offered
+from narrowcast.broker.background_tasks import cancel_tasks
+from narrowcast.broker.control.other_nodes import OtherNodes, fit_message
+from narrowcast.broker.control.plan_loader import load_plan
 from narrowcast.broker.control.request_server import RequestServer
 from narrowcast.broker.control.subscriber_placement import LONGEST, RecentEvents
 from narrowcast.broker.data.node_counts import SECONDS, SubscriberCounts
-from narrowcast.broker.data.routing_state import PlanEpoch, no_routes, nothing_on_its_way
+from narrowcast.broker.data.routing_state import PlanEpoch, do_nothing, no_routes
 from narrowcast.errors import InputError, NarrowcastError, ParameterError, PlanError, TransportError
 from narrowcast.filters.limits import LENIENT
 from narrowcast.filters.subscriptions import compile_filters
 from narrowcast.matching import Scan
+from narrowcast.validation import check_number
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from narrowcast.broker.transport import Message, Transport
     from narrowcast.routing.plan_routes import PlanRoutes
 
-    Asked = (
+    SubscriberRequest = (
         wire.Hello
         | wire.Bye
         | wire.AddFilters
@@ -43,37 +44,37 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds that subscribers have to listen to the channels of a new plan.
+#: Default seconds for subscribers to join the channels of a new plan.
 OVERLAP = 5.0
-#: Seconds from one sign of life to the next, those after which a subscriber without one counts as gone, and
-#: those in which other nodes ask for all that holds when the first one starts.
+#: Seconds between heartbeats; seconds without a sign of life after which a subscriber counts as gone; and
+#: seconds at the start for other nodes to request the control state.
 BEAT, SILENT, _GATHER = 2.0, 90.0, 0.5
-#: Seconds in which somebody who was told to gives up channels.
-_GIVEN_UP = 2.0
-#: Subscriptions that another node is told of in one message.
+#: Seconds for a subscriber to leave channels after it was ordered to.
+_LEAVE_S = 2.0
+#: Maximum subscriptions in one message to another node.
 _ROWS = 2000
 
 
 class ControlPlane:
-    """Answers subscribers, and takes up plans; other nodes follow what it says.
+    """Answers requests of subscribers, rolls out plans, and replicates its state to other nodes.
 
     Parameters
     ----------
     transport
-        What moves bytes.
+        Moves the messages.
     interests
-        Who subscribes to what.
+        The subscriptions.
     prefix
-        How subjects begin.
+        First word of all subjects.
     joins
-        How many channels may be joined a second for a new plan, at most; any number where left out.
-    others
-        Whether there are other nodes, which are waited for in the beginning.
-    plans
-        The number behind which plans are numbered: one that no plan of an earlier start has, since some may
-        still listen to its channels.
+        Maximum channel joins per second during a rollout (default: no limit).
+    has_followers
+        Whether there are other nodes: at the start they have half a second to request the control state.
+    last_epoch
+        Epochs of plans are numbered from the next one. It must be at least every epoch used before a restart,
+        since subscribers may still listen to channels of such a plan.
     positions
-        How far subscribers are in what is stored for them; None where nothing is stored.
+        Positions of subscribers in the event store; None for at-most-once delivery.
     """
 
     def __init__(
@@ -83,235 +84,267 @@ class ControlPlane:
         *,
         prefix: str = "nc",
         joins: float | None = None,
-        others: bool = False,
-        plans: int = 0,
+        has_followers: bool = False,
+        last_epoch: int = 0,
         positions: Positions | None = None,
     ) -> None:
         self._positions = positions
-        self._waits = others
+        self._has_followers = has_followers
         self._joins = joins
         self._transport, self.interests, self.subjects = transport, interests, wire.Subjects(prefix)
-        #: What events went over lately: a node says.
-        self.recent = RecentEvents()
-        #: Waits until no event is on its way that was routed before: a node says how.
-        self.settle: Callable[[], Awaitable[None]] = nothing_on_its_way
-        #: Lets subscribers listen to their channels of the plan in use and of the one to come, and to no
-        #: others: returns when servers hold to that. Whoever runs the broker says how.
-        self.permit: Callable[[], Awaitable[None]] = nothing_on_its_way
-        #: Channels that somebody may still listen to while it is told of others.
+        #: Recent events and their channels; filled by the node.
+        self.recent_events = RecentEvents()
+        #: Waits until all events routed before the call are sent; set by the node.
+        self.wait_for_deliveries: Callable[[], Awaitable[None]] = do_nothing
+        #: Restricts subscribers to their channels of the current and the next plan, and returns once the NATS
+        #: servers enforce that; set where the broker manages permissions.
+        self.permit: Callable[[], Awaitable[None]] = do_nothing
+        #: Channels that a subscriber may still listen to while it is being placed on others.
         self._leaving: dict[str, list[tuple[int, int]]] = {}
         self._permitting: asyncio.Future[None] | None = None
-        #: Hears of a plan when it is in use. Whoever runs the broker says what it does.
-        self.used: Callable[[PlanEpoch], None] = lambda _: None
-        #: What subscribers say that they got.
-        self.got = SubscriberCounts()
+        #: Called with each plan once it is in use.
+        self.on_plan_used: Callable[[PlanEpoch], None] = lambda _: None
+        #: Counts that subscribers have reported.
+        self.reported = SubscriberCounts()
         #: The plan in use.
         self.epoch = PlanEpoch(0, no_routes())
         self._next: PlanEpoch | None = None
-        #: The plan that was in use, while some node may still go by it: nobody leaves its channels.
+        #: The previous plan, while some node may still route by it: no subscriber leaves its channels yet.
         self._old: PlanEpoch | None = None
-        self._plans = plans
-        #: Whether a plan is being taken up, or what was before is being given up.
+        self._last_epoch = last_epoch
+        #: Whether a rollout is running, which includes leaving the old channels.
         self.busy = False
-        #: Held while somebody becomes known or is forgotten: who subscribes meanwhile has a position.
-        self._knowing = asyncio.Lock()
-        #: Those who are there, and when they were heard last.
+        #: Serialises creating and deleting positions, so that every subscriber with filters has one.
+        self._positions_lock = asyncio.Lock()
+        #: Connected subscribers, and the monotonic time of their last sign of life.
         self._present: dict[str, float] = {}
-        self._arrived = asyncio.Event()
-        # From the clock, so that changes of a node that is started again are later than those before.
+        #: Set when a subscriber has joined its channels or gone.
+        self._joined_or_left = asyncio.Event()
+        # From the clock, so that changes after a restart have higher numbers than those before it.
         self._since = self._number = time.time_ns()
         self._others = OtherNodes(transport, self.subjects)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> list[asyncio.Task[None]]:
-        """Begin to answer; once this returns no question is missed. Return the tasks that do it."""
+        """Start to answer requests; none is missed once this returns. Return the running tasks."""
         if self._positions is not None:
             await self._positions.start()
             await self._positions.begin(self.interests.subscribers)
-            if not self._waits:  # else they may still go by the plan of an earlier start
+            if not self._has_followers:  # which may still route by a plan from before the restart
                 await self._positions.switch(self.epoch.number)
-        asked = await self._transport.subscribe(self.subjects.asks)
+        requests = await self._transport.subscribe(self.subjects.asks)
         orders = await self._transport.subscribe(self.subjects.orders)
         await self._others.start()
-        ordered = RequestServer(self._transport, self.subjects, self._ordered)
-        self._tasks = [asyncio.create_task(ordered.run(orders, together=True))]
-        await self._beat()
-        if self._waits:  # they ask for all that holds, and are told from then on
+        order_server = RequestServer(self._transport, self.subjects, self._answer_order)
+        self._tasks = [asyncio.create_task(order_server.run(orders, together=True))]
+        await self._send_heartbeat()
+        if self._has_followers:  # they request the state now, and receive all changes after that
             await asyncio.sleep(_GATHER)
+        request_server = RequestServer(self._transport, self.subjects, self._answer_request)
         self._tasks += [
-            asyncio.create_task(RequestServer(self._transport, self.subjects, self._asked).run(asked)),
-            asyncio.create_task(self._beats()),
+            asyncio.create_task(request_server.run(requests)),
+            asyncio.create_task(self._run_heartbeats()),
         ]
         if self._positions is not None:
             self._tasks.append(asyncio.create_task(self._positions.run_sweeps()))
         return self._tasks
 
-    async def _beats(self) -> None:
-        """Say again and again that this node is there, and forget those who are silent."""
+    async def _run_heartbeats(self) -> None:
+        """Send heartbeats, and mark subscribers that have been silent too long as gone."""
         while True:
             await asyncio.sleep(BEAT)
-            silent = [name for name, heard in self._present.items() if time.monotonic() - heard > SILENT]
-            with suppress(TransportError):  # while the server is gone: again later
-                await self._beat()
+            silent = [name for name, last in self._present.items() if time.monotonic() - last > SILENT]
+            with suppress(TransportError):  # while the server is unreachable; tried again with the next
+                await self._send_heartbeat()
                 for name in silent:
-                    log.info("%s is silent, and counts as gone", name)
-                    await self._left(name)
+                    log.info("subscriber %s counts as gone: no sign of life for %g s", name, SILENT)
+                    await self._leave(name)
 
-    async def _beat(self) -> None:
-        """Say that this node is there."""
-        said = wire.Heartbeat(self._since, self._number)
-        await self._transport.publish(self.subjects.beats, wire.encode(said))
+    async def _send_heartbeat(self) -> None:
+        beat = wire.Heartbeat(self._since, self._number)
+        await self._transport.publish(self.subjects.beats, wire.encode(beat))
 
-    async def _left(self, who: str) -> None:
-        """Note that somebody listens to nothing any more."""
-        self._present.pop(who, None)
-        self._arrived.set()
+    async def _leave(self, subscriber: str) -> None:
+        """Record that a subscriber listens to no channel."""
+        self._present.pop(subscriber, None)
+        self._joined_or_left.set()
         for each in self._epochs():
-            each.leave(who)
-        await self._tell(left=[who])
+            each.leave(subscriber)
+        await self._replicate(left=[subscriber])
 
     async def stop(self) -> None:
-        """End its work."""
-        await ended(*self._tasks)
+        """Stop all tasks."""
+        await cancel_tasks(*self._tasks)
         await self._others.aclose()
 
-    async def _asked(self, message: Message) -> wire.Answer:
-        """Answer a subscriber, who asks for itself."""
+    async def _answer_request(self, message: Message) -> wire.Answer:
+        """Answer a request of a subscriber, sent to the subject that only this subscriber may publish to."""
         request = wire.decode_request(message.payload)
         own = self.subjects.ask(request.subscriber)
         if message.subject != own:
-            raise InputError(f"{request.subscriber!r} asks at {own}, not at {message.subject}")
+            raise InputError(
+                f"subject={message.subject!r}: requests of {request.subscriber!r} must be sent to {own}",
+                parameter="subject",
+                value=message.subject,
+            )
         if not isinstance(request, wire.ReplayRequest):
             return await self.ask(request)
         if self._positions is None:
-            raise InputError("nothing is stored here: this broker delivers at most once")
-        many = await self._positions.replay(request.subscriber, request.after, request.token, request.store)
-        return wire.ReplayStarted(many)
+            raise InputError("replay is not available: this broker stores no events (at-most-once delivery)")
+        n = await self._positions.replay(request.subscriber, request.after, request.token, request.store)
+        return wire.ReplayStarted(n)
 
-    async def _ordered(self, message: Message) -> wire.Answer:
-        """Do what those want who run the broker, or tell another node what holds."""
+    async def _answer_order(self, message: Message) -> wire.Answer:
+        """Answer an operator's rollout request, or another node's request for the control state."""
         order = wire.decode_order(message.payload)
         if isinstance(order, wire.NodeJoin):
-            return self._state(order)
+            return self._node_state(order)
         return await self.rollout_from(
             order.plan, order.flow, overlap=order.overlap, least=order.least, joins=order.joins
         )
 
     # ---- subscribers
 
-    async def ask(self, request: Asked) -> wire.SubscriberState:
-        """Do what somebody asks for; when this returns it holds on every node.
+    async def ask(self, request: SubscriberRequest) -> wire.SubscriberState:
+        """Carry out a request of a subscriber; when this returns, the change holds on every node.
+
+        Parameters
+        ----------
+        request
+            The request; it names its subscriber.
+
+        Returns
+        -------
+        wire.SubscriberState
+            The subscriber's state after the request.
 
         Raises
         ------
         InputError
-            When it cannot be done: then nothing is.
+            When the request is refused; then nothing has changed.
         """
-        who = request.subscriber
-        if who in self._present:
-            self._present[who] = time.monotonic()
+        subscriber = request.subscriber
+        if subscriber in self._present:
+            self._present[subscriber] = time.monotonic()
         added: list[int] = []
         after: int | None = None
         had = wire.ReadEvents()
         if isinstance(request, wire.SubscriberReport):
-            self._note(request)
-            if who not in self._present:  # it was silent for long, and is there after all
-                self._present[who] = time.monotonic()
-                await self._order(who, wire.PreparePlan(self.epoch.number, self.epoch.channels(who)))
+            self._count_report(request)
+            if subscriber not in self._present:  # it counted as gone, but is connected after all
+                self._present[subscriber] = time.monotonic()
+                channels = self.epoch.channels(subscriber)
+                await self._send_order(subscriber, wire.PreparePlan(self.epoch.number, channels))
         elif isinstance(request, wire.ChannelsJoined):
             epochs = [each for each in self._epochs() if each.number == request.epoch]
             if self._positions is not None:
                 for each in epochs:
-                    await self._positions.join(who, each.number, each.channels(who))
-            if any(each.join(who, request.channels) for each in epochs):
-                await self._tell(joined=[(request.epoch, who)])
-                self._arrived.set()
+                    await self._positions.join(subscriber, each.number, each.channels(subscriber))
+            if any(each.join(subscriber, request.channels) for each in epochs):
+                await self._replicate(joined=[(request.epoch, subscriber)])
+                self._joined_or_left.set()
         elif isinstance(request, wire.Hello | wire.Bye):
-            # It listens to nothing, yet or any more, whatever it did before.
-            await self._left(who)
+            # A new instance has joined no channel yet, and a leaving one has left all.
+            await self._leave(subscriber)
             if isinstance(request, wire.Hello):
-                self._present[who] = time.monotonic()
+                self._present[subscriber] = time.monotonic()
                 if self._positions is not None:
-                    async with self._knowing:
-                        after, had = await self._positions.of(who)
-                    await self._order(who, wire.ReaderReplaced(request.life))
+                    async with self._positions_lock:
+                        after, had = await self._positions.of(subscriber)
+                    await self._send_order(subscriber, wire.ReaderReplaced(request.life))
         elif isinstance(request, wire.RemoveSubscriptions):
-            self.interests.remove(who, request.subscription_ids)
+            self.interests.remove(subscriber, request.subscription_ids)
             if request.subscription_ids:
-                await self._tell(removed=request.subscription_ids)
-                await self._place(who)
+                await self._replicate(removed=request.subscription_ids)
+                await self._place(subscriber)
             if self._positions is not None:
-                async with self._knowing:
-                    if not self.interests.of(who):
-                        await self._positions.forget(who)
+                async with self._positions_lock:
+                    if not self.interests.of(subscriber):
+                        await self._positions.forget(subscriber)
         else:
-            async with self._knowing:
-                if self._positions is not None:  # from now on what it wants is stored for it
-                    after, had = await self._positions.of(who)
-                    for each in self._epochs():  # it may have given up all before, and still listen
-                        if who in each.joined:
-                            await self._positions.join(who, each.number, each.channels(who))
-                added = self.interests.add(who, request.filters)
+            async with self._positions_lock:
+                if self._positions is not None:  # from now on its events are stored for it
+                    after, had = await self._positions.of(subscriber)
+                    for each in self._epochs():  # it may have removed its last filter, and still listen
+                        if subscriber in each.joined:
+                            await self._positions.join(subscriber, each.number, each.channels(subscriber))
+                added = self.interests.add(subscriber, request.filters)
             rows = [
-                wire.SubscriptionRow(n, who, text) for n, text in zip(added, request.filters, strict=True)
+                wire.SubscriptionRow(n, subscriber, text)
+                for n, text in zip(added, request.filters, strict=True)
             ]
             if rows:
-                await self._tell(added=rows)
-                await self._place(who)
-        return msgspec.structs.replace(self.standing(who), added=added, after=after, had=had)
+                await self._replicate(added=rows)
+                await self._place(subscriber)
+        return msgspec.structs.replace(self.state_of(subscriber), added=added, after=after, had=had)
 
-    def _note(self, said: wire.SubscriberReport) -> None:
-        """Count what a subscriber says that it got."""
-        if len(said.classes) != len(SECONDS) + 1:
-            raise InputError(f"a report has {len(said.classes)} classes of seconds, not {len(SECONDS) + 1}")
-        self.got.arriving.merge(said.classes, said.total)
-        self.got.filtered += said.filtered
-        self.got.repeated += said.repeated
-        self.got.dropped += said.dropped
+    def _count_report(self, report: wire.SubscriberReport) -> None:
+        """Add the counts of a subscriber to `reported`."""
+        if len(report.classes) != len(SECONDS) + 1:
+            raise InputError(
+                f"classes: a report must have {len(SECONDS) + 1} latency classes, not {len(report.classes)}",
+                parameter="classes",
+                value=len(report.classes),
+                limit=f"{len(SECONDS) + 1} classes",
+            )
+        self.reported.arriving.merge(report.classes, report.total)
+        self.reported.filtered += report.filtered
+        self.reported.repeated += report.repeated
+        self.reported.dropped += report.dropped
 
-    async def _place(self, who: str) -> None:
-        """Give somebody whom the plan does not know channels of it, where that costs less than without."""
-        if self.epoch.knows(who) or not self.epoch.routes.plan.n_channels:
+    async def _place(self, subscriber: str) -> None:
+        """Place a subscriber that the plan lacks on channels where that costs less than direct messages."""
+        if self.epoch.knows(subscriber) or not self.epoch.routes.plan.n_channels:
             return
-        texts = list(self.interests.of(who).values())
-        if sum(map(len, texts)) > LONGEST:  # who has that many is sent to directly until the next plan
+        texts = list(self.interests.of(subscriber).values())
+        if sum(map(len, texts)) > LONGEST:  # reading them takes long: sent to directly until the next plan
             texts = []
-        wants = Scan().fit(compile_filters(self.interests.schema, texts, limits=LENIENT).subscriptions)
+        matcher = Scan().fit(compile_filters(self.interests.schema, texts, limits=LENIENT).subscriptions)
         plan = self.epoch.routes.plan
         members = np.bincount(plan.listens.indices, minlength=plan.n_channels)
         spreads = self.epoch.routes.flows is None
-        channels = self.recent.channels(wants, members, spreads=spreads) if texts else []
-        before = [(self.epoch.number, channel) for channel in self.epoch.channels(who)]
-        if self.epoch.place(who, channels):
-            self._leaving[who] = before
-            await self._tell(placed=[(self.epoch.number, who, channels)])
+        channels = self.recent_events.channels(matcher, members, spreads=spreads) if texts else []
+        before = [(self.epoch.number, channel) for channel in self.epoch.channels(subscriber)]
+        if self.epoch.place(subscriber, channels):
+            self._leaving[subscriber] = before
+            await self._replicate(placed=[(self.epoch.number, subscriber, channels)])
             await self.permit()
-            await self.settle()  # nothing is on its way over channels that it may give up now
-            del self._leaving[who]
+            await self.wait_for_deliveries()  # no event is in flight over channels that it may leave now
+            del self._leaving[subscriber]
             if set(before) - {(self.epoch.number, channel) for channel in channels}:
-                asyncio.get_running_loop().call_later(_GIVEN_UP, self._permit_soon)
+                asyncio.get_running_loop().call_later(_LEAVE_S, self._permit_soon)
 
     def _permit_soon(self) -> None:
-        """Take from subscribers what they were told to give up."""
+        """Withdraw permissions for channels that subscribers were ordered to leave."""
         self._permitting = asyncio.ensure_future(self.permit())
 
     async def change(self, request: wire.AddFilters | wire.RemoveSubscriptions) -> wire.SubscriberState:
-        """Change the subscriptions of somebody who may be elsewhere, and tell them."""
+        """Change the subscriptions of a subscriber on its behalf, and send it its new state.
+
+        Parameters
+        ----------
+        request
+            The change.
+
+        Raises
+        ------
+        InputError
+            When the request is refused; then nothing has changed.
+        """
         answer = await self.ask(request)
-        await self._order(request.subscriber, answer)
+        await self._send_order(request.subscriber, answer)
         return answer
 
-    async def _order(
-        self, who: str, order: wire.SubscriberState | wire.PreparePlan | wire.ReaderReplaced
+    async def _send_order(
+        self, subscriber: str, order: wire.SubscriberState | wire.PreparePlan | wire.ReaderReplaced
     ) -> None:
-        """Tell a subscriber what to do."""
         try:
-            await self._transport.publish(self.subjects.control(who), wire.encode(order))
-        except ParameterError as error:  # filters of a table
-            log.warning("%s is not told what holds, which does not fit a message: %s", who, error)
+            await self._transport.publish(self.subjects.control(subscriber), wire.encode(order))
+        except ParameterError as error:  # filters of a table, which no limit bounds
+            log.warning("state of subscriber %s not sent, it does not fit a message: %s", subscriber, error)
 
-    def standing(self, subscriber: str) -> wire.SubscriberState:
-        """Return what holds for a subscriber."""
+    def state_of(self, subscriber: str) -> wire.SubscriberState:
+        """Return the current state of a subscriber, as it is sent to it."""
         return wire.SubscriberState(
             change=self._number,
             version=self.interests.version(subscriber),
@@ -320,7 +353,7 @@ class ControlPlane:
             epoch=self.epoch.number,
             channels=self.epoch.channels(subscriber),
             prepared=next((each.number for each in (self._next, self._old) if each is not None), None),
-            kept=self.interests.kept,
+            kept=self.interests.is_durable,
             since=self._since,
             store="" if self._positions is None else self._positions.store,
             key="" if self._positions is None else self._positions.records.key(subscriber),
@@ -328,27 +361,30 @@ class ControlPlane:
 
     # ---- other nodes
 
-    async def _tell(self, **changed: Any) -> None:
-        """Count a change, which is what `wire.Change` takes, and wait until all nodes have taken it up."""
+    async def _replicate(self, **changed: Any) -> None:
+        """Send a change to all nodes under the next number; return when they have applied it.
+
+        The keyword arguments are fields of `wire.ControlChange`.
+        """
         self._number += 1
         try:
-            await self._others.tell(wire.ControlChange(number=self._number, **changed))
-        except ParameterError:  # it does not fit a message: who misses one asks for all that holds
+            await self._others.send(wire.ControlChange(number=self._number, **changed))
+        except ParameterError:  # it does not fit a message: nodes that miss it request the whole state
             self._number += 1
-            await self._others.tell(wire.ControlChange(number=self._number))
+            await self._others.send(wire.ControlChange(number=self._number))
 
-    def _state(self, join: wire.NodeJoin) -> wire.NodeState:
-        """Return what holds, for another node, which hears of all changes from now on."""
+    def _node_state(self, join: wire.NodeJoin) -> wire.NodeState:
+        """Return the control state for another node, which receives all changes from now on."""
         self._others.add(join.node)
-        some = self.interests.rows(join.after, _ROWS)
-        rows = fitting([wire.SubscriptionRow(number, *row) for number, row in some.items()])
+        page = self.interests.rows(join.after, _ROWS)
+        rows = fit_message([wire.SubscriptionRow(number, *row) for number, row in page.items()])
         epochs = self._epochs()
-        plans = [each.said() if each.folder else None for each in epochs]
+        plans = [each.reference() if each.folder else None for each in epochs]
         return wire.NodeState(
             number=self._number,
             schema=self.interests.schema.to_dict(),
             rows=rows,
-            more=len(rows) < len(some) or len(some) == _ROWS,
+            more=len(rows) < len(page) or len(page) == _ROWS,
             plan=plans[0],
             prepared=plans[1] if len(plans) > 1 else None,
             placed=[(each.number, *one) for each in epochs for one in each.placed.items()],
@@ -359,17 +395,25 @@ class ControlPlane:
     # ---- plans
 
     def _epochs(self) -> list[PlanEpoch]:
-        """Return the plan in use, and the one to come, if there is one."""
+        """Return the plan in use, and the next one if a rollout is running."""
         return [self.epoch] if self._next is None else [self.epoch, self._next]
 
     def use(self, routes: PlanRoutes, folder: str = "", flow: str | None = None) -> None:
-        """Take up a plan at once, before anybody is there."""
-        self.epoch = self._numbered(routes, folder, flow)
+        """Use a plan at once, before any subscriber has connected.
 
-    def _numbered(self, routes: PlanRoutes, folder: str, flow: str | None) -> PlanEpoch:
-        """Return a plan with a number of its own: channels of one that was given up are never another's."""
-        self._plans += 1
-        return PlanEpoch(self._plans, routes, folder, flow)
+        Parameters
+        ----------
+        routes
+            The plan.
+        folder, flow
+            Folder that it was read from, and for a plan of topics the attribute with an event's topic.
+        """
+        self.epoch = self._new_epoch(routes, folder, flow)
+
+    def _new_epoch(self, routes: PlanRoutes, folder: str, flow: str | None) -> PlanEpoch:
+        """Return a plan with the next epoch; none is reused, so channels of different plans never mix."""
+        self._last_epoch += 1
+        return PlanEpoch(self._last_epoch, routes, folder, flow)
 
     async def rollout_from(
         self,
@@ -380,17 +424,17 @@ class ControlPlane:
         least: float = 0.0,
         joins: float | None = None,
     ) -> wire.RolloutDone:
-        """Take up a plan from its folder: see `rollout`.
+        """Roll out a plan from its folder; see `rollout` for the parameters.
 
         Raises
         ------
         PlanError
-            When there is no plan that can be used: then the old one stays.
+            When the folder holds no plan for these subscriptions, or the rollout fails: the old plan stays.
         """
         try:
-            routes = await read_offered(folder, flow, self.interests)
+            routes = await load_plan(folder, flow, self.interests)
         except NarrowcastError as error:
-            log.warning("the plan stays as it was: %s", error)
+            log.warning("rollout failed, the old plan stays: %s", error)
             raise
         listening = await self.rollout(
             routes, overlap=overlap, folder=folder, flow=flow, least=least, joins=joins
@@ -407,104 +451,111 @@ class ControlPlane:
         least: float = 0.0,
         joins: float | None = None,
     ) -> int:
-        """Take up a plan while events come, and return how many listen to its channels.
+        """Switch to a plan while events flow; return the number of subscribers that joined its channels.
 
-        All who are there are asked to listen to their channels of it, beside those that they have. When they
-        do, or when time is up, events go by the new plan; whoever does not listen by then is sent to
-        directly until it does. Then the old channels are given up. Nobody misses an event.
+        All connected subscribers are asked to join their channels of the plan, in addition to those they
+        have. When all have joined or `overlap` is over, events follow the new plan, and subscribers that have
+        not joined receive theirs directly until they do. Then the old channels are left. No subscriber misses
+        an event.
 
         Parameters
         ----------
         routes
             The plan.
         overlap
-            Seconds to wait for subscribers.
+            Seconds to wait for subscribers to join (default 5).
         folder, flow
-            Where it was read from, for other nodes.
+            Folder that the plan was read from, which other nodes read too; and for a plan of topics the
+            attribute with an event's topic.
         least
-            The share of those asked who have to listen in time; else the old plan stays.
+            Share of the subscribers asked that must join in time, from 0 to 1 (default 0); else the old plan
+            stays.
         joins
-            How many channels may be joined a second, at most; the desk's own limit where left out.
+            Maximum channel joins per second, above 0 (default: that of the control plane).
 
         Raises
         ------
         PlanError
-            When too few listen: then the old plan is still in use.
+            When too few subscribers join, or another rollout is running: the old plan stays.
+        ParameterError
+            When `least` or `joins` is outside its range.
         """
         if self.busy:
-            raise PlanError("another plan is being taken up; wait until it is in use")
-        if not 0 <= least <= 1 or (joins is not None and joins <= 0):
-            raise ParameterError(f"least is {least} and joins {joins}; give a share, and a number above 0")
+            raise PlanError("another rollout is running; wait until its plan is in use")
+        check_number("least", least, least=0, most=1, limit="from 0 to 1")
+        if joins is not None and joins <= 0:
+            raise ParameterError(parameter="joins", value=joins, limit="above 0")
         if self._others.names and not folder:
-            raise PlanError("the other nodes need the plan too; give it in a folder that they see")
-        self.busy, then = True, self._numbered(routes, folder, flow)
-        self._next, there = then, set(self._others.names)
+            raise PlanError("the other nodes need the plan too; give it in a folder that they can read")
+        self.busy, new = True, self._new_epoch(routes, folder, flow)
+        self._next, nodes = new, set(self._others.names)
         try:
-            await self._tell(prepared=then.said())
+            await self._replicate(prepared=new.reference())
             await self.permit()
-            waited = await self._prepare(then, self._joins if joins is None else joins)
+            asked = await self._prepare(new, self._joins if joins is None else joins)
             with suppress(TimeoutError):
                 async with asyncio.timeout(overlap):
-                    while waited & self._present.keys() - then.joined:
-                        self._arrived.clear()
-                        await self._arrived.wait()
-            late = len(waited & self._present.keys() - then.joined)
-            if late > (1 - least) * len(waited):
+                    while asked & self._present.keys() - new.joined:
+                        self._joined_or_left.clear()
+                        await self._joined_or_left.wait()
+            late = len(asked & self._present.keys() - new.joined)
+            if late > (1 - least) * len(asked):
                 raise PlanError(
-                    f"{late:,} of {len(waited):,} subscribers do not listen to the new plan within "
-                    f"{overlap:g} s; the old one stays: see what keeps them, or ask for less"
+                    f"{late:,} of {len(asked):,} subscribers did not join the new plan within {overlap:g} s, "
+                    f"and a share of {least:g} has to; the old plan stays: allow more time or a smaller share"
                 )
             if late:
-                log.warning("%d subscribers do not listen to the new plan yet", late)
-            self._old, self.epoch = self.epoch, then
-            self.recent.clear()
-            self.used(then)
+                log.warning("%d subscribers did not join the new plan in time; they receive directly", late)
+            self._old, self.epoch = self.epoch, new
+            self.recent_events.clear()
+            self.on_plan_used(new)
             log.info(
-                "plan %s is in use, %d listen to its channels", routes.name, len(then.joined),
-                extra={"facts": {"plan": routes.name, "epoch": then.number, "listening": len(then.joined)}},
+                "plan %s is in use, %d listen to its channels", routes.name, len(new.joined),
+                extra={"facts": {"plan": routes.name, "epoch": new.number, "listening": len(new.joined)}},
             )  # fmt: skip
         except NarrowcastError as error:
-            log.warning("the plan stays as it was: %s", error)
+            log.warning("rollout failed, the old plan stays: %s", error)
             raise
         finally:
             self._next = None
             try:
-                await self._give_up(there)
+                await self._retire_old_plan(nodes)
             finally:
                 self.busy, self._old = False, None
-        return len(then.joined)
+        return len(new.joined)
 
-    async def _give_up(self, there: set[str]) -> None:
-        """Let everybody go by the plan in use, and give up the channels of others.
+    async def _retire_old_plan(self, nodes: set[str]) -> None:
+        """Make all nodes use the current plan, then order subscribers to leave all other channels.
 
-        Where events are stored, the nodes that were there are waited for: what one still stores for the old
-        channels, when it has to wait for the server, comes only to who listens to them.
+        Where events are stored, this waits for the nodes that were connected at the start of the rollout:
+        what one of them still stores for old channels, because it had to wait for the server, reaches only
+        subscribers that listen to these.
         """
         number = self._number + 1
-        await self._tell(used=self.epoch.number)
+        await self._replicate(used=self.epoch.number)
         if self._positions is not None and self._old is not None:
-            await self._others.taken(number, there, self._tell)
-        await self.settle()
+            await self._others.wait_applied(number, nodes, self._replicate)
+        await self.wait_for_deliveries()
         self._old = None
         if self._positions is not None:
-            with suppress(TransportError):  # those that are known for longer do no harm
+            with suppress(TransportError):  # positions for old channels do no harm
                 await self._positions.switch(self.epoch.number)
         for name in sorted(self._present):
-            await self._order(name, self.standing(name))
+            await self._send_order(name, self.state_of(name))
         await self.permit()
 
     def channels(self, subscriber: str) -> list[tuple[int, int]]:
-        """Return plan and number of the channels that a subscriber may listen to now."""
+        """Return epoch and number of the channels that a subscriber may listen to now."""
         epochs = self._epochs() if self._old is None else [*self._epochs(), self._old]
         now = [(each.number, channel) for each in epochs for channel in each.channels(subscriber)]
         return now + self._leaving.get(subscriber, [])
 
-    async def _prepare(self, then: PlanEpoch, joins: float | None) -> set[str]:
-        """Ask all who are there to listen to their channels of a plan; return whom."""
-        waited = {name for name in self._present if then.channels(name)}
-        for name in sorted(waited):
-            channels = then.channels(name)
-            await self._order(name, wire.PreparePlan(then.number, channels))
+    async def _prepare(self, new: PlanEpoch, joins: float | None) -> set[str]:
+        """Ask connected subscribers to join their channels of a plan; return the names of those asked."""
+        asked = {name for name in self._present if new.channels(name)}
+        for name in sorted(asked):
+            channels = new.channels(name)
+            await self._send_order(name, wire.PreparePlan(new.number, channels))
             if joins is not None:
                 await asyncio.sleep(len(channels) / joins)
-        return waited
+        return asked

@@ -1,4 +1,4 @@
-"""The index of a broker's subscriptions in a file, so that one that starts again has it at once."""
+"""A file with the index of a broker's subscriptions, so that a restart need not build it again."""
 
 from __future__ import annotations
 
@@ -18,38 +18,44 @@ log = logging.getLogger(__name__)
 
 
 class IndexFile:
-    """Where the index of the subscriptions of a store is kept.
+    """File that holds the index of the subscriptions of a store.
 
-    It may be older than the store: a subscription never changes, and its id is never another's, so that what
-    is in both is right, and the rest is indexed anew.
+    The file may be older than the store. A subscription never changes and its id is never reused, so what is
+    in both is right, and the rest is indexed again.
 
     Parameters
     ----------
     folder
-        Where.
+        Folder of the file.
     store
-        The subscriptions.
+        Store of the subscriptions; its name is part of the file name.
     """
 
     def __init__(self, folder: str | Path, store: SubscriptionStore) -> None:
         self._path = Path(folder) / f"index-{store.name}.bin"
 
     def read(self, schema: Schema | None) -> AutoMatcher | None:
-        """Return the index, if it is there and of a schema; of any where there is none."""
+        """Return the index; None when the file is missing, unreadable or of another schema.
+
+        Parameters
+        ----------
+        schema
+            The expected schema; None accepts any.
+        """
         if not self._path.exists():
             return None
         try:
-            found = AutoMatcher.load(self._path)
+            matcher = AutoMatcher.load(self._path)
         except (NarrowcastError, OSError) as error:
-            log.warning("subscriptions are indexed anew: %s", first_line(error))
+            log.warning("subscriptions are indexed again, the index file is unusable: %s", first_line(error))
             return None
-        return found if schema is None or found.subscriptions_.schema == schema else None
+        return matcher if schema is None or matcher.subscriptions_.schema == schema else None
 
     def write(self, matcher: AutoMatcher) -> None:
-        """Write the index aside, and then put it in place; where that fails the one before stays."""
+        """Replace the file atomically; when writing fails, log a warning and leave the previous file."""
         try:
-            aside = self._path.with_name(f".{self._path.name}")
-            matcher.save(aside)
-            aside.replace(self._path)
+            temporary = self._path.with_name(f".{self._path.name}")
+            matcher.save(temporary)
+            temporary.replace(self._path)
         except (NarrowcastError, OSError) as error:
-            log.warning("the index of subscriptions is not kept: %s", first_line(error))
+            log.warning("the index of subscriptions is not saved: %s", first_line(error))

@@ -1,4 +1,4 @@
-"""The other nodes: what they are told, and that they have taken it up."""
+"""The other nodes, and replication of control changes to them."""
 
 from __future__ import annotations
 
@@ -20,39 +20,49 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds that a node has to take up a change, before it counts as gone; and those before it counts as dead,
-#: where what it is about to store would be lost.
+#: Seconds for a node to acknowledge a change before it is no longer waited for; and seconds before it counts
+#: as dead, after which events that it still stores may be lost.
 PATIENCE, DEAD = 5.0, 60.0
-#: Bytes of the subscriptions that a node is told of in one message, which has 1 MB.
+#: Maximum bytes of subscriptions in one message, which may have 1 MB.
 _BYTES = 512 << 10
 
 
-def fitting(rows: list[wire.SubscriptionRow], most: int = _BYTES) -> list[wire.SubscriptionRow]:
-    """Return as many of the first subscriptions as fit a message, one at least.
+def fit_message(rows: list[wire.SubscriptionRow], most: int = _BYTES) -> list[wire.SubscriptionRow]:
+    """Return as many leading rows as fit one message, at least one.
+
+    Parameters
+    ----------
+    rows
+        Subscriptions.
+    most
+        Maximum bytes of their names and filters.
 
     Examples
     --------
-    >>> [row.filter for row in fitting([wire.Row(i, "ann", "x" * 40) for i in range(9)], most=90)]
-    ['xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx', 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx']
+    >>> rows = [wire.SubscriptionRow(i, "ann", "x" * 40) for i in range(9)]
+    >>> len(fit_message(rows, most=90))
+    2
     """
     ends = accumulate(len(row.subscriber.encode()) + len(row.filter.encode()) for row in rows)
     return rows[: max(1, sum(end <= most for end in ends))]
 
 
 class OtherNodes:
-    """Tells other nodes of changes, one after another, and waits for all of them.
+    """Sends control changes to the other nodes, one after another, and waits until all have applied each.
 
-    A node that does not answer in time is left out until it does. One that was gone hears of later changes,
-    sees that it has missed some, and asks for all that holds.
+    A node that does not acknowledge in time is no longer waited for until it does again. It then notices from
+    the numbers of later changes that it missed some, and requests the whole state.
 
     Parameters
     ----------
     transport
-        What moves bytes.
+        Moves the messages.
     subjects
-        Where they listen.
-    patience, dead
-        Seconds to wait for them, and before they count as dead.
+        Subjects of the broker.
+    patience
+        Seconds to wait for acknowledgements of a change (default 5).
+    dead
+        Seconds after which `wait_applied` counts a silent node as dead (default 60).
     """
 
     def __init__(
@@ -64,69 +74,80 @@ class OtherNodes:
         dead: float = DEAD,
     ) -> None:
         self._transport, self._subjects, self._patience, self._dead = transport, subjects, patience, dead
-        self._answers = ReplyInbox(transport, subjects.inbox("desk"), self._hear)
-        #: The nodes that are there.
+        self._inbox = ReplyInbox(transport, subjects.inbox("desk"), self._record_ack)
+        #: Names of the nodes that acknowledge changes.
         self.names: set[str] = set()
         self._known: set[str] = set()
-        self._heard: dict[int, set[str]] = {}
-        #: The last change that each has taken up.
+        #: Nodes that have acknowledged a change, for each change in flight.
+        self._acks: dict[int, set[str]] = {}
+        #: Number of the last change that each node has acknowledged.
         self._last: dict[str, int] = {}
         self._changed = asyncio.Event()
-        self._telling = asyncio.Lock()
+        self._sending = asyncio.Lock()
 
     async def start(self) -> None:
-        """Begin to listen for answers."""
-        await self._answers.start()
+        """Start to listen for acknowledgements."""
+        await self._inbox.start()
 
-    def _hear(self, message: Message) -> None:
-        """Note who has taken up which change."""
+    def _record_ack(self, message: Message) -> None:
+        """Record which node has acknowledged which change."""
         number, name = message.subject.rpartition(".")[2], message.payload.decode(errors="replace")
         if name not in self._known or not number.isdecimal():
-            return  # somebody else's
-        self.names.add(name)  # one that was slow is there again
+            return  # not an acknowledgement of a known node
+        self.names.add(name)  # also a node that was too slow before
         self._last[name] = max(int(number), self._last.get(name, 0))
-        if int(number) in self._heard:
-            self._heard[int(number)].add(name)
+        if int(number) in self._acks:
+            self._acks[int(number)].add(name)
         self._changed.set()
 
     def add(self, node: str) -> None:
-        """Count on a node from now on."""
+        """Add a node whose acknowledgements `send` waits for."""
         self.names.add(node)
         self._known.add(node)
 
-    async def tell(self, change: wire.ControlChange) -> None:
-        """Tell all nodes of a change, and return when they have taken it up, or are gone."""
+    async def send(self, change: wire.ControlChange) -> None:
+        """Send a change to all nodes; return when each has acknowledged it or failed to in time."""
         if not self._known:
             return
-        async with self._telling:
-            heard = self._heard[change.number] = set()
-            reply = self._answers.subject(change.number)
+        async with self._sending:
+            acks = self._acks[change.number] = set()
+            reply = self._inbox.subject(change.number)
             try:
                 await self._transport.publish(self._subjects.changes, wire.encode(change), reply=reply)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._patience):
-                        while not self.names <= heard:
+                        while not self.names <= acks:
                             self._changed.clear()
                             await self._changed.wait()
-                if gone := self.names - heard:
-                    log.warning("nodes that do not answer are left out: %s", ", ".join(sorted(gone)))
-                    self.names &= heard
+                if gone := self.names - acks:
+                    log.warning(
+                        "nodes do not acknowledge changes within %g s and are not waited for: %s",
+                        self._patience, ", ".join(sorted(gone)),
+                    )  # fmt: skip
+                    self.names &= acks
             finally:
-                del self._heard[change.number]
+                del self._acks[change.number]
 
-    async def taken(self, number: int, nodes: set[str], again: Callable[[], Awaitable[None]]) -> None:
-        """Wait until nodes have taken up a change, or one behind it, or count as dead.
+    async def wait_applied(self, number: int, nodes: set[str], again: Callable[[], Awaitable[None]]) -> None:
+        """Wait until nodes have applied a change or a later one, or count as dead.
 
-        Others are told of what comes meanwhile. `again` tells all nodes of one change more: who has missed
-        some asks for all that holds, and answers that one.
+        Parameters
+        ----------
+        number
+            Number of the change.
+        nodes
+            Names of the nodes to wait for.
+        again
+            Sends a further change to all nodes: one that has missed changes then requests the whole state,
+            and acknowledges that change.
         """
         end = time.monotonic() + self._dead
         while late := {name for name in nodes if self._last.get(name, 0) < number}:
             left = end - time.monotonic()
             if left <= 0:
                 log.error(
-                    "nodes that do not answer within %g s count as dead, and what they store from now on may "
-                    "be lost; see that they have ended: %s", self._dead, ", ".join(sorted(late)),
+                    "nodes that do not answer within %g s count as dead, and events that they still store "
+                    "may be lost; make sure that they have stopped: %s", self._dead, ", ".join(sorted(late)),
                 )  # fmt: skip
                 return
             self._changed.clear()
@@ -134,9 +155,9 @@ class OtherNodes:
                 async with asyncio.timeout(min(left, self._patience)):
                     await self._changed.wait()
             except TimeoutError:
-                with suppress(TransportError):  # again later
+                with suppress(TransportError):  # tried again in the next round
                     await again()
 
     async def aclose(self) -> None:
         """Stop listening."""
-        await self._answers.aclose()
+        await self._inbox.aclose()

@@ -1,4 +1,4 @@
-"""Plans that a broker is offered in a folder."""
+"""Loading of plans from folders for a rollout."""
 
 from __future__ import annotations
 
@@ -16,36 +16,41 @@ if TYPE_CHECKING:
     from narrowcast.routing.plan_routes import PlanRoutes
 
 
-async def read_offered(folder: str, flow: str | None, interests: SubscriptionIndex) -> PlanRoutes:
-    """Return the plan of a folder, if it is one for those who subscribe.
+async def load_plan(folder: str, flow: str | None, interests: SubscriptionIndex) -> PlanRoutes:
+    """Read a plan from a folder, and check that it is for subscribers of this broker.
 
     Parameters
     ----------
     folder
-        Where it is.
+        Folder of the plan.
     flow
-        For a plan of topics, the attribute that names an event's topic.
+        For a plan of topics, the attribute with an event's topic.
     interests
-        Who subscribes to what.
+        The current subscriptions.
 
     Raises
     ------
     PlanError
-        When there is no plan that can be used.
+        When the folder holds no plan, or one for other subscribers.
     """
     try:
         return await asyncio.to_thread(_read, folder, flow, interests)
     except (OSError, ValueError) as error:
-        raise PlanError(f"{folder!r:.200} is no folder of a plan: {first_line(error)}") from error
+        raise PlanError(
+            f"plan={folder!r:.200}: the folder holds no readable plan: {first_line(error)}",
+            parameter="plan",
+            value=folder,
+        ) from error
 
 
 def _read(folder: str, flow: str | None, interests: SubscriptionIndex) -> PlanRoutes:
-    """Read a plan, and see whom it is for."""
     routes = read_routes(folder, interests.schema, flow)
     known, planned = interests.subscribers, routes.plan.subscribers.cast(pa.string()).to_pylist()
     if known and planned and not known & set(planned):
         raise PlanError(
-            f"{folder} is a plan for others: none of its {len(planned):,} subscribers subscribes here; "
-            "make one from the subscriptions of this broker"
+            f"plan={folder!r:.200}: none of its {len(planned):,} subscribers subscribes here; make a plan "
+            "from the subscriptions of this broker",
+            parameter="plan",
+            value=folder,
         )
     return routes

@@ -1,4 +1,4 @@
-"""Questions that come in: each is answered, and none ends a node."""
+"""A server loop that answers requests from an inbox."""
 
 from __future__ import annotations
 
@@ -21,48 +21,48 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Questions that wait of each who asks, and of all together, at most: others are not answered.
+#: Maximum waiting requests per subject, and in all; further ones are not answered.
 _EACH, _MOST = 256, 65_536
 
 
-class _Waiting:
-    """Questions by the subject that they came at: each has its turn, however many others ask."""
+class _RequestQueue:
+    """Waiting requests in one queue per subject, served round-robin so that no client delays the others."""
 
     def __init__(self) -> None:
-        self._by: dict[str, deque[Message]] = {}
-        self._many = 0
+        self._queues: dict[str, deque[Message]] = {}
+        self._count = 0
 
     def __len__(self) -> int:
-        return self._many
+        return self._count
 
-    def add(self, some: list[Message]) -> None:
-        """Let questions wait, as far as there is room."""
-        for message in some:
-            if len(self._by.get(message.subject, ())) < _EACH and self._many < _MOST:
-                self._by.setdefault(message.subject, deque()).append(message)
-                self._many += 1
+    def add(self, messages: list[Message]) -> None:
+        """Queue requests as far as there is room; others are dropped and not answered."""
+        for message in messages:
+            if len(self._queues.get(message.subject, ())) < _EACH and self._count < _MOST:
+                self._queues.setdefault(message.subject, deque()).append(message)
+                self._count += 1
 
     def next(self) -> Message:
-        """Return the first question of whose turn it is; whoever has more comes after all others."""
-        subject = next(iter(self._by))
-        own = self._by.pop(subject)
+        """Remove and return the next request; the subject it came from moves to the end of the order."""
+        subject = next(iter(self._queues))
+        own = self._queues.pop(subject)
         if len(own) > 1:
-            self._by[subject] = own
-        self._many -= 1
+            self._queues[subject] = own
+        self._count -= 1
         return own.popleft()
 
 
 class RequestServer:
-    """Answers what comes into an inbox.
+    """Answers requests that arrive in an inbox; a request that fails is answered with a refusal.
 
     Parameters
     ----------
     transport
-        What moves bytes.
+        Moves the messages.
     subjects
-        Of the broker: answers go where they may, and nowhere else.
+        Subjects of the broker: answers are sent only to its reply subjects.
     do
-        What is done with a message, and returns the answer.
+        Carries out a request and returns the answer.
     """
 
     def __init__(
@@ -70,44 +70,53 @@ class RequestServer:
     ) -> None:
         self._transport, self._answers, self._do = transport, subjects.answers, do
 
-    async def run(self, asked: Inbox, *, together: bool = False) -> None:
-        """Answer questions, one after another, or all that come together."""
+    async def run(self, requests: Inbox, *, together: bool = False) -> None:
+        """Answer requests until the inbox ends.
+
+        Parameters
+        ----------
+        asked
+            The inbox.
+        together
+            Whether requests are answered concurrently; otherwise one after another, round-robin over
+            subjects.
+        """
         running: set[asyncio.Task[None]] = set()
-        waiting = _Waiting()
-        while some := await asked.take(_MOST):
+        waiting = _RequestQueue()
+        while messages := await requests.take(_MOST):
             if together:
-                for message in some:
-                    task = asyncio.create_task(self._take(message))
+                for message in messages:
+                    task = asyncio.create_task(self._serve(message))
                     running.add(task)
                     task.add_done_callback(running.discard)
                 continue
-            waiting.add(some)
+            waiting.add(messages)
             while waiting:
-                await self._take(waiting.next())
-                if len(asked):
-                    waiting.add(await asked.take(_MOST))
+                await self._serve(waiting.next())
+                if len(requests):
+                    waiting.add(await requests.take(_MOST))
 
-    async def _take(self, message: Message) -> None:
-        """Answer a question."""
+    async def _serve(self, message: Message) -> None:
+        """Answer a request, and send the answer."""
         answer = await self._answer(message)
         if not message.reply.startswith(self._answers):
-            return  # nobody lets a node publish elsewhere
-        # Who asked asks again; and where it wants no answer that can be sent, it gets none.
+            return  # else a client could make a node publish to any subject
+        # A lost answer is requested again; an invalid reply subject gets none.
         with suppress(TransportError, ParameterError):
             try:
                 await self._transport.publish(message.reply, wire.encode(answer))
-            except ParameterError as error:  # filters of a table are held to no limit
-                refusal = wire.Refusal(f"what holds does not fit a message: {error}")
+            except ParameterError as error:  # filters of a table, which no limit bounds
+                refusal = wire.Refusal(f"the answer does not fit a message: {error}")
                 await self._transport.publish(message.reply, wire.encode(refusal))
 
     async def _answer(self, message: Message) -> wire.Answer:
-        """Return what a question is answered with."""
+        """Return the answer to a request; a refusal when it fails."""
         try:
             return await self._do(message)
         except (msgspec.MsgspecError, UnicodeError) as error:
-            return wire.Refusal(f"request cannot be read: {first_line(error)}")
+            return wire.Refusal(f"invalid request: {first_line(error)}")
         except NarrowcastError as error:
             return wire.Refusal(str(error))
-        except Exception:  # one question ends no node
-            log.exception("a question could not be answered")
+        except Exception:  # one request must not end the node
+            log.exception("a request could not be answered")
             return wire.Refusal("the node failed to answer; its log says why")

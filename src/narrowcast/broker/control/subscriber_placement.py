@@ -1,4 +1,4 @@
-"""Where somebody new goes in a plan that is in use: over which channels, or directly."""
+"""Placement of new subscribers in a plan that is in use: on channels, or by direct messages."""
 
 from __future__ import annotations
 
@@ -21,47 +21,47 @@ if TYPE_CHECKING:
     from narrowcast.matching.base import Matcher
 
     Flags = NDArray[np.bool_]
-    _Sent = tuple[EventBatch, Matches]
+    _SentBatch = tuple[EventBatch, Matches]
 
-#: Events that are remembered, and of which at least so many have to be wanted before anybody is placed.
+#: Recent events to remember, and the minimum that a subscriber must want before it is placed.
 RECENT, LEAST = 4096, 8
-#: Seconds that somebody's filters may be looked at for, about, since a node does nothing else meanwhile; and
-#: those for a batch, for a filter in it that has to be checked event by event, for that and an event, and for
-#: a box and an event. 3,000 patterns of LIKE against all events took 4.5 s; now it takes up to 30 ms, however
-#: many there are, and where not even a few events can be looked at nobody is placed.
-_MOST, _BATCH, _CHECKED, _CHECK, _BOX = 0.025, 3e-4, 4e-5, 1e-6, 6e-8
-#: Characters of the filters of somebody who is placed, at most: to read them again takes up to 20 ms.
+#: Time budget in seconds for matching a subscriber's filters, since the node does nothing else meanwhile; and
+#: estimated seconds per batch, per batch and filter that is checked event by event, per such filter and
+#: event, and per box and event. Without the budget 3,000 LIKE patterns against all events took 4.5 s; with it
+#: at most 30 ms. Where not even a few events fit the budget, the subscriber is not placed.
+_BUDGET, _BATCH, _CHECKED, _CHECK, _BOX = 0.025, 3e-4, 4e-5, 1e-6, 6e-8
+#: Maximum characters of all filters of a subscriber to be placed: parsing them takes up to 20 ms.
 LONGEST = 32 << 10
-#: What it costs to send a message, in what it costs to deliver one: with NATS, 1.8 and 5 microseconds.
+#: Cost of sending a message divided by that of delivering one: with NATS, 1.8 and 5 microseconds.
 SEND = 0.35
 
 
-def worthwhile(carried: Flags, wanted: Flags, members: int, *, spreads: bool, send: float = SEND) -> bool:
-    """Return whether somebody should join a channel instead of being sent to directly.
+def should_join(carried: Flags, wanted: Flags, members: int, *, spreads: bool, send: float = SEND) -> bool:
+    """Return whether a new subscriber should join a channel instead of receiving its events directly.
 
-    Directly, what it wants is sent once more, and nothing is wasted. Over the channel all that it does not
-    want comes too; and where the channel carries what anybody there wants, all members get what only the
-    new one does.
+    Directly, each event it wants is sent once more and nothing is wasted. Over the channel it also receives
+    events that it does not want; and where the channel carries what any member wants, all members also
+    receive the events that only the new one wants.
 
     Parameters
     ----------
     carried, wanted
-        For each of the last events, whether the channel carried it, and whether the new one wants it.
+        For each recent event, whether the channel carried it, and whether the new subscriber wants it.
     members
-        How many listen to the channel.
+        Number of subscribers that listen to the channel.
     spreads
-        Whether the channel would then carry what the new one wants.
+        Whether the channel would then carry all events that the new subscriber wants.
     send
-        What it costs to send a message, in what it costs to deliver one.
+        Cost of sending a message, as a multiple of the cost of delivering one (default 0.35).
 
     Examples
     --------
     >>> some = np.array([True, True, True, False])
-    >>> worthwhile(some, some, 10, spreads=True), worthwhile(some, ~some, 10, spreads=True)
+    >>> should_join(some, some, 10, spreads=True), should_join(some, ~some, 10, spreads=True)
     (True, False)
-    >>> worthwhile(some, np.array([True, True, True, True]), 10, spreads=True)
+    >>> should_join(some, np.array([True, True, True, True]), 10, spreads=True)
     False
-    >>> worthwhile(some, np.array([True, True, True, True]), 10, spreads=False)
+    >>> should_join(some, np.array([True, True, True, True]), 10, spreads=False)
     True
     """
     more = np.count_nonzero(carried & ~wanted)
@@ -71,48 +71,58 @@ def worthwhile(carried: Flags, wanted: Flags, members: int, *, spreads: bool, se
 
 
 class RecentEvents:
-    """The last events, and the channels that they went over.
+    """The most recent events, and the channels that carried them.
 
     Parameters
     ----------
     events
-        How many are remembered, at least.
+        Minimum number of events to remember, if there were as many: at least 1 (default 4,096).
     """
 
     def __init__(self, events: int = RECENT) -> None:
         if events < 1:
-            raise ParameterError(f"events is {events}; remember at least 1")
-        self._most = events
-        self._batches: deque[_Sent] = deque()
-        self._held = 0
+            raise ParameterError(parameter="events", value=events, limit="at least 1")
+        self._capacity = events
+        self._batches: deque[_SentBatch] = deque()
+        self._n_events = 0
 
     def add(self, events: EventBatch, channels: Matches) -> None:
-        """Remember a batch, and forget the oldest that is not needed."""
+        """Add a batch, and forget the oldest batches that are no longer needed.
+
+        Parameters
+        ----------
+        events
+            The events.
+        channels
+            Channels that carried each event.
+        """
         self._batches.append((events, channels))
-        self._held += len(events)
-        while self._held - len(self._batches[0][0]) >= self._most:
-            self._held -= len(self._batches.popleft()[0])
+        self._n_events += len(events)
+        while self._n_events - len(self._batches[0][0]) >= self._capacity:
+            self._n_events -= len(self._batches.popleft()[0])
 
     def clear(self) -> None:
-        """Forget all: channels of another plan are others."""
+        """Forget all events: channel numbers of another plan mean other channels."""
         self._batches.clear()
-        self._held = 0
+        self._n_events = 0
 
     def channels(
         self, wants: Matcher, members: NDArray[np.int64], *, spreads: bool, send: float = SEND
     ) -> list[int]:
-        """Return the channels that somebody should join, by what they would have wanted lately.
+        """Return the channels that a new subscriber should join, judged by the recent events.
+
+        Returns none while it matched fewer than 8 of them.
 
         Parameters
         ----------
         wants
-            Their filters.
+            Matcher fitted to its filters.
         members
-            How many listen to each channel.
+            Number of listeners of each channel.
         spreads
-            Whether a channel carries what anybody there wants.
+            Whether a channel carries whatever any listener wants.
         send
-            As of `worthwhile`.
+            As for `should_join`.
         """
         self._fold()
         schema = wants.subscriptions_.schema
@@ -129,17 +139,17 @@ class RecentEvents:
             start += len(events)
         some = np.flatnonzero(carried.any(axis=1)).tolist()
         return [
-            c for c in some if worthwhile(carried[c], wanted, int(members[c]), spreads=spreads, send=send)
+            c for c in some if should_join(carried[c], wanted, int(members[c]), spreads=spreads, send=send)
         ]
 
     @staticmethod
-    def _newest(wants: Matcher, known: list[_Sent]) -> list[_Sent]:
-        """Return as many of the last events as can be looked at in bounded time."""
-        mine = wants.subscriptions_
-        checked = len(mine.check) - mine.check.null_count
-        batch, event = _BATCH + checked * _CHECKED, checked * _CHECK + len(mine.boxes) * _BOX
-        left = _MOST
-        found: list[_Sent] = []
+    def _newest(wants: Matcher, known: list[_SentBatch]) -> list[_SentBatch]:
+        """Return the most recent batches, cut so that matching them takes bounded time."""
+        subscriptions = wants.subscriptions_
+        checked = len(subscriptions.check) - subscriptions.check.null_count
+        batch, event = _BATCH + checked * _CHECKED, checked * _CHECK + len(subscriptions.boxes) * _BOX
+        left = _BUDGET
+        found: list[_SentBatch] = []
         for events, channels in reversed(known):
             left -= batch
             start = max(0, len(events) - int(left / max(event, _BOX)))
@@ -153,18 +163,18 @@ class RecentEvents:
         return found[::-1]
 
     def _fold(self) -> None:
-        """Make one batch of those that are alike: to look at thousands of single events takes far longer."""
+        """Join batches with the same columns: matching thousands of single events takes far longer."""
         alike = groupby(self._batches, lambda each: (each[0].schema, [c.type for c in each[0].columns]))
-        self._batches = deque(_joined(list(some)) for _, some in alike)
-        if (more := self._held - self._most) > 0:
+        self._batches = deque(_join(list(some)) for _, some in alike)
+        if (more := self._n_events - self._capacity) > 0:
             events, channels = self._batches.popleft()
             kept = np.arange(more, len(events))
             self._batches.appendleft((events.slice(more, len(events)), channels.take(kept)))
-            self._held = self._most
+            self._n_events = self._capacity
 
 
-def _joined(some: Sequence[_Sent]) -> _Sent:
-    """Return batches with columns of the same types as one."""
+def _join(some: Sequence[_SentBatch]) -> _SentBatch:
+    """Return batches with columns of the same types as one batch."""
     if len(some) == 1:
         return some[0]
     columns = zip(*(events.columns for events, _ in some), strict=True)

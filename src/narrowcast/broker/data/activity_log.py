@@ -1,4 +1,4 @@
-"""What happened, as tables that the pipeline reads: events, their routes, and changes of subscriptions."""
+"""A log of events, their routes and subscription changes, as Parquet tables."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Events of a file, and seconds until it is written, at most.
+#: Default maximum events of a file, and default maximum seconds until it is written.
 ROWS, SECONDS = 100_000, 60.0
 _METHODS = pa.array([method.label for method in RouteMethod])
 _TIME = pa.timestamp("us", tz="UTC")
 
 
 class ActivityLog:
-    """Writes tables below a folder, a file at a time, each of which appears whole.
+    """Writes tables below a folder, one file at a time; each file appears complete or not at all.
 
-    `events` has `event_id`, `time` and a column for each attribute that filters name; `routes` has
-    `event_id`, `method`, `channels` and `unicast`, who was sent to directly; `changes` has `time`,
-    `subscription_id`, `subscriber`, `filter` and `action`; `subscriptions.parquet` has all subscriptions as
-    they were when the last file was written.
+    - `events`: `event_id`, `time` and a column for each attribute that filters name.
+    - `routes`: `event_id`, `method`, `channels`, and `unicast`, the subscribers reached by direct messages.
+    - `changes`: `time`, `subscription_id`, `subscriber`, `filter` and `action`.
+    - `subscriptions.parquet`: all subscriptions at the time of the last write.
 
     Parameters
     ----------
     folder
-        Where; what is there stays.
+        The folder; existing files stay.
     share
-        The share of the events that are written, drawn at random.
+        Share of the events to write, drawn at random: from 0 to 1 (default 1).
     rows, seconds
-        When a file is full.
+        A file is written after so much: events (default 100,000) or seconds (default 60).
     seed
-        Of what is drawn.
+        Seed of the random draw.
 
     Examples
     --------
     >>> ActivityLog("somewhere", share=2)
     Traceback (most recent call last):
-    narrowcast.errors.ParameterError: share is 2; give the share of events to write, from 0 to 1
+    narrowcast.errors.ParameterError: share=2: must be from 0 to 1
     """
 
     def __init__(
@@ -68,24 +68,36 @@ class ActivityLog:
         seed: int = 0,
     ) -> None:
         if not 0 <= share <= 1:
-            raise ParameterError(f"share is {share}; give the share of events to write, from 0 to 1")
-        if rows < 1 or not seconds > 0:
-            raise ParameterError(f"rows is {rows} and seconds {seconds}; give at least 1 row and some time")
+            raise ParameterError(parameter="share", value=share, limit="from 0 to 1")
+        if rows < 1:
+            raise ParameterError(parameter="rows", value=rows, limit="at least 1")
+        if not seconds > 0:
+            raise ParameterError(parameter="seconds", value=seconds, limit="above 0")
         self.folder = Path(folder)
         self._share, self._rows, self._seconds = share, rows, seconds
         self._draw = np.random.default_rng(seed)
-        # From the clock, so that no event of an earlier start has the same.
+        # From the clock, so that ids are not reused after a restart.
         self._next = time.time_ns()
         self._events: list[pa.Table] = []
         self._routes: list[pa.Table] = []
         self._changes: list[dict[str, Any]] = []
         self._held = 0
-        #: Events that could not be written.
+        #: Events dropped because writing failed.
         self.lost = 0
         self._since = time.monotonic()
 
     def add(self, events: EventBatch, sent: Deliveries, names: list[str]) -> None:
-        """Take up a batch of events and where they went."""
+        """Add a batch of events and their routes.
+
+        Parameters
+        ----------
+        events
+            The events.
+        sent
+            The route of each.
+        names
+            Names of the subscribers, by the positions used in `sent.unicast`.
+        """
         n = len(events)
         rows = np.arange(n) if self._share == 1 else np.flatnonzero(self._draw.random(n) < self._share)
         if not len(rows):
@@ -100,37 +112,51 @@ class ActivityLog:
         else:
             table = table.take(pa.array(rows))
         self._events.append(table.add_column(0, "event_id", ids))
-        people = pa.array(names, pa.string())
+        subscribers = pa.array(names, pa.string())
         self._routes.append(
             pa.table(
                 {
                     "event_id": ids,
                     "method": _METHODS.take(pa.array(sent.method[rows])),
                     "channels": _lists(sent.channels, rows, None),
-                    "unicast": _lists(sent.unicast, rows, people),
+                    "unicast": _lists(sent.unicast, rows, subscribers),
                 }
             )
         )
         self._held += len(rows)
 
     def change(self, action: str, rows: dict[int, tuple[str, str]]) -> None:
-        """Take up subscriptions that came or went."""
+        """Add changes of subscriptions.
+
+        Parameters
+        ----------
+        action
+            `subscribe` or `unsubscribe`.
+        rows
+            Subscriber and filter by subscription id.
+        """
         now = datetime.now(UTC)
         self._changes += [
-            {"time": now, "subscription_id": number, "subscriber": who, "filter": text, "action": action}
-            for number, (who, text) in rows.items()
+            {"time": now, "subscription_id": number, "subscriber": name, "filter": text, "action": action}
+            for number, (name, text) in rows.items()
         ]
 
     @property
     def full(self) -> bool:
-        """Whether it is time to write."""
+        """Whether a file is due: enough events are buffered, or enough time has passed."""
         waited = time.monotonic() - self._since > self._seconds
         return self._held >= self._rows or (waited and bool(self._held or self._changes))
 
     def write(self, interests: SubscriptionIndex) -> None:
-        """Write what there is, and all subscriptions as they are now.
+        """Write the buffered rows, and a table of all current subscriptions.
 
-        What cannot be written is given up and counted in `lost`: a disk that is full holds up no event.
+        When writing fails, for example on a full disk, the rows are dropped and their events counted in
+        `lost`, so that events are not delayed.
+
+        Parameters
+        ----------
+        interests
+            The current subscriptions.
         """
         self._since, held = time.monotonic(), self._held
         try:
@@ -141,10 +167,9 @@ class ActivityLog:
         self._events, self._routes, self._changes, self._held = [], [], [], 0
 
     def _write(self, interests: SubscriptionIndex) -> None:
-        """Write what there is, and all subscriptions as they are now."""
         name = f"{time.time_ns():020d}.parquet"
         if self._events:
-            # Attributes that came to be known meanwhile are null before.
+            # An attribute that was learned meanwhile is null in earlier batches.
             events = pa.concat_tables(self._events, promote_options="permissive")
             self._put(events, f"events/{name}")
             self._put(pa.concat_tables(self._routes), f"routes/{name}")
@@ -155,7 +180,7 @@ class ActivityLog:
             pa.table(
                 {
                     "subscription_id": pa.array(list(held), pa.int64()),
-                    "subscriber": pa.array([who for who, _ in held.values()], pa.string()),
+                    "subscriber": pa.array([name for name, _ in held.values()], pa.string()),
                     "filter": pa.array([text for _, text in held.values()], pa.string()),
                 }
             ),
@@ -163,16 +188,16 @@ class ActivityLog:
         )
 
     def _put(self, table: pa.Table, name: str) -> None:
-        """Write a file aside, and then put it in place."""
+        """Write a file under a temporary name, then rename it."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.part")
-        pq.write_table(table, aside)
-        aside.replace(path)
+        temporary = path.with_name(f".{path.name}.part")
+        pq.write_table(table, temporary)
+        temporary.replace(path)
 
 
 def _lists(found: Matches, rows: NDArray[np.int64], names: pa.Array | None) -> pa.ListArray:
-    """Return the places of some events, by number or by name."""
-    some = found.take(rows)
-    values = pa.array(some.index) if names is None else names.take(pa.array(some.index))
-    return pa.ListArray.from_arrays(pa.array(some.indptr.astype(np.int32)), values)
+    """Return the channels or subscribers of some events as lists: numbers, or names if given."""
+    taken = found.take(rows)
+    values = pa.array(taken.index) if names is None else names.take(pa.array(taken.index))
+    return pa.ListArray.from_arrays(pa.array(taken.indptr.astype(np.int32)), values)

@@ -1,4 +1,4 @@
-"""Where a node sends frames of events to: on their way at once, or stored first."""
+"""Sending of frames by a node: directly to subscribers, or through the event store."""
 
 from __future__ import annotations
 
@@ -20,166 +20,170 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Frames after which others have their turn.
-_TOGETHER = 64
-#: Seconds without an answer after which frames are sent again, and from one such try to the next.
+#: Frames after which other tasks of the event loop run.
+_YIELD_EVERY = 64
+#: Seconds without an acknowledgement after which frames are sent again, and seconds between attempts.
 _SILENT, _PAUSE = 5.0, 0.3
 
 
 class Egress(Protocol):
-    """Takes frames for subjects."""
+    """Sends frames to subjects."""
 
     async def send(self, frames: Iterable[tuple[str, wire.Frame]], counts: NodeCounts) -> None:
-        """Send frames, those for one subject in their order; return when that is done."""
+        """Send frames, those for one subject in order; return when all are sent or stored."""
         ...
 
 
 class LiveEgress:
-    """Sends frames at once: who does not listen misses them.
+    """Sends frames at once; a subscriber that does not listen misses them (at-most-once delivery).
 
     Parameters
     ----------
     transport
-        What moves bytes.
+        Moves the messages.
     """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     async def send(self, frames: Iterable[tuple[str, wire.Frame]], counts: NodeCounts) -> None:
-        """Send frames."""
+        """Send frames, each with its subject, in order; count them in `counts`."""
         for subject, frame in frames:
             counts.frames += 1
             counts.entries += len(frame.payloads)
-            if counts.frames % _TOGETHER == 0:
-                await asyncio.sleep(0)  # those before leave meanwhile
+            if counts.frames % _YIELD_EVERY == 0:
+                await asyncio.sleep(0)  # lets the connection write the frames before
             await self._publish(subject, frame, counts)
 
     async def _publish(self, subject: str, frame: wire.Frame, counts: NodeCounts) -> None:
-        """Send a frame, in halves where it is too large: whoever else is in it misses nothing."""
+        """Send a frame; split it when it exceeds the server's payload limit, to deliver its other events."""
         try:
             await self._transport.publish(subject, wire.encode(frame))
-        except ParameterError as error:  # a server that takes less than others
+        except ParameterError as error:  # a server with a lower payload limit than the default
             if len(frame.payloads) > 1:
                 for half in split_frame(frame):
                     await self._publish(subject, half, counts)
                 return
-            log.warning("an event cannot be sent to %s: %s", subject, error)
+            log.warning("event for subject %s could not be sent and is lost: %s", subject, error)
             counts.unsent += 1
 
 
 class StoredEgress:
-    """Has frames stored by the server, which sends them on; waits until all are, however long that takes.
+    """Has the server store frames and forward them, and retries until all are stored, however long it takes.
 
     Parameters
     ----------
     transport
-        To servers with JetStream.
+        Transport to servers with JetStream.
     subjects
-        Of the broker.
+        Subjects of the broker.
     """
 
     def __init__(self, transport: Transport, subjects: wire.Subjects) -> None:
         self._transport, self._subjects = transport, subjects
-        self._answers = ReplyInbox(transport, subjects.inbox("outlet"), self._hear)
+        self._acks = ReplyInbox(transport, subjects.inbox("outlet"), self._record_ack)
         self._number = 0
-        #: Frames that the server has not answered for, by where it answers.
+        #: Subject and encoded frame by reply subject, for frames that the server has not acknowledged.
         self._waiting: dict[str, tuple[str, bytes]] = {}
+        #: Encoded frames by subject that the server refused to store.
         self._refused: dict[str, bytes] = {}
-        #: Subjects whose frames do not fit a message, and why.
+        #: Subjects whose frames do not fit a message, and the error.
         self._large: dict[str, str] = {}
-        self._answered = asyncio.Event()
-        #: Why frames are not stored at the moment.
+        self._progress = asyncio.Event()
+        #: Why frames cannot be stored now; empty while they can.
         self.trouble = ""
 
     async def start(self) -> None:
-        """Begin to listen for answers."""
-        await self._answers.start()
+        """Start to listen for acknowledgements of the server."""
+        await self._acks.start()
 
     async def aclose(self) -> None:
-        """End."""
-        await self._answers.aclose()
+        """Stop listening for acknowledgements."""
+        await self._acks.aclose()
 
-    def _hear(self, message: Message) -> None:
-        """Note that a frame is stored, or why not."""
-        found = self._waiting.pop(message.subject, None)
-        if found is None:
-            return  # it was sent again
+    def _record_ack(self, message: Message) -> None:
+        """Record that a frame is stored, or why it is not."""
+        frame = self._waiting.pop(message.subject, None)
+        if frame is None:
+            return  # acknowledgement of an earlier attempt
         why = error_of(message.payload)
         if why is not None:
             self.trouble = why
-            self._refused[found[0]] = found[1]
+            self._refused[frame[0]] = frame[1]
         if not self._waiting or why is not None:
-            self._answered.set()
+            self._progress.set()
 
     async def send(self, frames: Iterable[tuple[str, wire.Frame]], counts: NodeCounts) -> None:
-        """Store frames. A second one for a subject waits until the first is stored: none overtakes it."""
-        some: dict[str, wire.Frame] = {}
+        """Store frames, each with its subject; count them in `counts`.
+
+        A second frame for a subject waits until the first is stored, so that neither overtakes the other.
+        """
+        pending: dict[str, wire.Frame] = {}
         for subject, frame in frames:
             counts.frames += 1
             counts.entries += len(frame.payloads)
-            if subject in some:
-                await self._whole(some, counts)
-                some = {}
-            some[subject] = frame
-        await self._whole(some, counts)
+            if subject in pending:
+                await self._store_or_split(pending, counts)
+                pending = {}
+            pending[subject] = frame
+        await self._store_or_split(pending, counts)
 
-    async def _whole(self, some: dict[str, wire.Frame], counts: NodeCounts) -> None:
-        """Store frames of different subjects, those in halves that are too large: others are in them too."""
+    async def _store_or_split(self, frames: dict[str, wire.Frame], counts: NodeCounts) -> None:
+        """Store frames of different subjects; split frames that exceed the server's payload limit."""
         self._large = {}
-        await self._store({subject: wire.encode(frame) for subject, frame in some.items()})
+        await self._store({subject: wire.encode(frame) for subject, frame in frames.items()})
         for subject, why in self._large.items():
-            if len(some[subject].payloads) > 1:
-                for half in split_frame(some[subject]):  # one behind the other: none overtakes the first
-                    await self._whole({subject: half}, counts)
+            if len(frames[subject].payloads) > 1:
+                for half in split_frame(frames[subject]):  # one after the other, which keeps their order
+                    await self._store_or_split({subject: half}, counts)
             else:
-                log.error("an event for %s cannot be stored, and is lost: %s", subject, why)
+                log.error("event for subject %s could not be stored and is lost: %s", subject, why)
                 counts.unsent += 1
 
-    async def _store(self, some: dict[str, bytes]) -> None:
-        """Have frames of different subjects stored, again and again until they are."""
-        while some:
+    async def _store(self, payloads: dict[str, bytes]) -> None:
+        """Store frames of different subjects, retrying until each is stored or found to be too large."""
+        while payloads:
             self._waiting.clear()
             self._refused.clear()
             connections = self._transport.connections
             try:
-                await self._publish(some)
+                await self._publish(payloads)
                 await self._wait(connections)
             except TransportError as error:
                 self.trouble = str(error)
             left = dict(self._waiting.values()) | self._refused
             if left:
-                log.warning("%d frames of events are not stored, and sent again: %s", len(left), self.trouble)
+                log.warning("%d frames of events are not stored; sending again: %s", len(left), self.trouble)
                 await asyncio.sleep(_PAUSE)
             else:
                 self.trouble = ""
-            some = {subject: some[subject] for subject in some if subject in left}
+            payloads = {subject: payloads[subject] for subject in payloads if subject in left}
 
-    async def _publish(self, some: dict[str, bytes]) -> None:
-        """Send frames to where they are stored."""
+    async def _publish(self, payloads: dict[str, bytes]) -> None:
+        """Send each frame once to the subject where it is stored."""
         replies: dict[str, tuple[str, bytes]] = {}
-        for subject, payload in some.items():
+        for subject, payload in payloads.items():
             self._number += 1
-            replies[self._answers.subject(self._number)] = (subject, payload)
+            replies[self._acks.subject(self._number)] = (subject, payload)
         self._waiting.update(replies)
         for i, (reply, (subject, payload)) in enumerate(replies.items()):
-            if i % _TOGETHER == 0:
+            if i % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
             try:
                 await self._transport.publish(self._subjects.stored(subject), payload, reply=reply)
-            except ParameterError as error:  # a server that takes less than any event may have
+            except ParameterError as error:  # a server with a lower payload limit than that of events
                 self._large[subject] = str(error)
                 del self._waiting[reply]
 
     async def _wait(self, connections: int) -> None:
-        """Wait until all frames are answered for, the connection is another, or the server is silent."""
+        """Wait until all frames are acknowledged, the connection has changed, or the server is silent."""
         silent = 0.0
         while self._waiting and self._transport.connections == connections and silent < _SILENT:
             before = len(self._waiting)
-            self._answered.clear()
+            self._progress.clear()
             try:
                 async with asyncio.timeout(_PAUSE):
-                    await self._answered.wait()
+                    await self._progress.wait()
             except TimeoutError:
                 silent = silent + _PAUSE if len(self._waiting) == before else 0.0
         if self._waiting and not self.trouble:

@@ -1,4 +1,4 @@
-"""Where a node gets events from that publishers send: as they come, or out of what is stored."""
+"""Receiving of published events by a node: directly from publishers, or from the event store."""
 
 from __future__ import annotations
 
@@ -19,39 +19,42 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Messages that the server sends ahead of what a node is done with.
+#: Maximum unacknowledged messages that the server delivers to a node.
 AHEAD = 1024
-#: Seconds from one look at the connection to the next, and from one try to go on to the next.
-_LOOK, _PAUSE = 0.25, 0.5
+#: Seconds between checks whether the connection has changed, and between attempts to resume delivery.
+_CHECK, _PAUSE = 0.25, 0.5
 
 
 class Ingress(Protocol):
-    """Messages of publishers, in their order."""
+    """Messages of publishers, in order."""
 
     def __len__(self) -> int:
-        """Return how many messages wait here."""
+        """Return the number of waiting messages."""
         ...
 
     async def take(self, most: int) -> list[Message]:
-        """Wait for a message, and return all that are there, so many at most; none when it has ended."""
+        """Wait for a message, and return all that wait, up to `most`; an empty list once it has ended."""
         ...
 
     async def done(self, messages: list[Message], refused: dict[int, bytes]) -> None:
-        """Note that a node is done with messages; some, by position, were refused, with what to answer."""
+        """Acknowledge processed messages.
+
+        `refused` holds, by position in `messages`, the answers for publishers whose events were refused.
+        """
         ...
 
 
 class LiveIngress:
-    """Messages as they come: publishers are answered when a node has sent what they hold.
+    """Messages directly from publishers, who are answered once a node has sent the events on.
 
     Parameters
     ----------
     transport
-        What moves bytes.
+        Moves the messages.
     subjects
-        Of the broker.
+        Subjects of the broker.
     inbox
-        Where they come in.
+        Inbox of the publishers' messages.
     """
 
     def __init__(self, transport: Transport, subjects: Subjects, inbox: Inbox) -> None:
@@ -61,40 +64,47 @@ class LiveIngress:
         return len(self._inbox)
 
     async def take(self, most: int) -> list[Message]:
-        """Wait for messages."""
+        """Wait for a message, and return all that wait, up to `most`."""
         return await self._inbox.take(most)
 
     async def done(self, messages: list[Message], refused: dict[int, bytes]) -> None:
-        """Answer publishers."""
+        """Answer the publishers of processed messages: with a refusal, or with an empty message."""
         with suppress(TransportError):
             for position, message in enumerate(messages):
                 if self._may_answer(message):
-                    with suppress(ParameterError):  # what a publisher calls its place may be none
+                    with suppress(ParameterError):  # a client may send an invalid reply subject
                         await self._transport.publish(message.reply, refused.get(position, b""))
 
     def _may_answer(self, message: Message) -> bool:
-        """Return whether a reply is where its publisher hears: elsewhere it would be as of a node."""
+        """Return whether the reply subject belongs to the message's publisher.
+
+        Otherwise a client could make the node publish anywhere, with the node's permissions.
+        """
         own = self._subjects.answers
-        if message.subject != self._subjects.plain:  # else nobody is named, and nothing is said of numbers
+        if (
+            message.subject != self._subjects.plain
+        ):  # a plain event has no publisher, and its answer no content
             own += f"{message.subject.rpartition('.')[2]}."
         return message.reply.startswith((own, "_INBOX."))
 
 
 class StoredIngress:
-    """Messages that the server has stored, and answered for: each comes until a node is done with it.
+    """Messages from the event store; the server redelivers each until a node has acknowledged it.
+
+    Publishers are answered by the server, when it has stored a message.
 
     Parameters
     ----------
     transport
-        What moves bytes.
+        Moves the messages.
     subjects
-        Of the broker.
+        Subjects of the broker.
     streams
-        Where they are stored.
+        The event store.
     name
-        What the node is called: when it starts again it goes on where it was.
+        Name of the node's consumer: with the same name a restarted node continues where it stopped.
     filters
-        Which of them; all where there is none.
+        Subject patterns to receive; an empty list means all.
     """
 
     def __init__(
@@ -111,33 +121,34 @@ class StoredIngress:
         return 0 if self._inbox is None else len(self._inbox)
 
     async def take(self, most: int) -> list[Message]:
-        """Wait for messages; after a connection was lost, all that no node is done with come again."""
+        """Wait for messages; after a lost connection, all unacknowledged messages arrive again."""
         while True:
             if self._inbox is None or self._connections != self._transport.connections:
-                await self._renew()
+                await self._resume()
                 continue
             try:
-                async with asyncio.timeout(_LOOK):
-                    found = await self._inbox.take(most)
+                async with asyncio.timeout(_CHECK):
+                    messages = await self._inbox.take(most)
             except TimeoutError:
                 continue
-            if not found or self._follow(found):
-                return found
-            log.warning("messages of publishers are missing; asking for them again")
+            if not messages or self._is_contiguous(messages):
+                return messages
+            log.warning("messages of publishers were dropped on the way; requesting them again")
             await self._close()
 
-    def _follow(self, found: list[Message]) -> bool:
-        """Return whether messages follow the last one without a gap."""
+    def _is_contiguous(self, messages: list[Message]) -> bool:
+        """Return whether messages follow the previous ones without a gap."""
         try:
-            first, last = delivery_of(found[0].reply).consumer, delivery_of(found[-1].reply).consumer
-        except TransportError:  # somebody else's
+            first = delivery_of(messages[0].reply).consumer
+            last = delivery_of(messages[-1].reply).consumer
+        except TransportError:  # not from the event store
             return False
-        right = first == self._last + 1 and last == first + len(found) - 1
+        follows = first == self._last + 1 and last == first + len(messages) - 1
         self._last = last
-        return right
+        return follows
 
-    async def _renew(self) -> None:
-        """Ask for all that no node is done with, until the server sends it."""
+    async def _resume(self) -> None:
+        """Request delivery of all unacknowledged messages, and retry until the server accepts."""
         while True:
             await self._close()
             self._connections, self._last = self._transport.connections, 0
@@ -153,30 +164,27 @@ class StoredIngress:
                     max_unacknowledged=AHEAD,
                 )
             except TransportError as error:
-                log.warning("no events can be taken yet: %s", error)
+                log.warning("no events can be received yet: %s", error)
                 await asyncio.sleep(_PAUSE)
             else:
                 return
 
     async def done(self, messages: list[Message], refused: dict[int, bytes]) -> None:
-        """Let the server forget messages.
-
-        Publishers were answered when it stored them; of what is refused they are told besides.
-        """
-        with suppress(TransportError):  # what it does not forget comes again
+        """Acknowledge messages to the server, and send refusals to publishers."""
+        with suppress(TransportError):  # messages without acknowledgement are delivered again
             for position, message in enumerate(messages):
                 await self._transport.publish(message.reply, b"+ACK")
                 if position in refused:
-                    await self._tell(message, refused[position])
+                    await self._send_refusal(message, refused[position])
 
-    async def _tell(self, message: Message, answer: bytes) -> None:
-        """Tell a publisher what became of a message, where its name is one that it can be told by."""
+    async def _send_refusal(self, message: Message, answer: bytes) -> None:
+        """Send a publisher the refusal of a stored message, if the message's subject holds a valid name."""
         with suppress(ParameterError, UnicodeError):
             publisher = name_of(message.subject.rpartition(".")[0], message.subject)
             await self._transport.publish(self._subjects.refusals(publisher), answer)
 
     async def _close(self) -> None:
-        """Listen no longer."""
+        """Close the inbox of stored messages."""
         inbox, self._inbox = self._inbox, None
         if inbox is not None:
             await inbox.aclose()

@@ -1,4 +1,4 @@
-"""What a node has done, in numbers."""
+"""Counters and latency histograms of a node."""
 
 from __future__ import annotations
 
@@ -6,20 +6,27 @@ from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
 
-#: Upper ends of the classes that seconds are counted in.
+#: Upper bounds in seconds of the classes of `LatencyHistogram`; the last class is unbounded.
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 @dataclass(slots=True)
 class LatencyHistogram:
-    """How often something took how long, in classes.
+    """Number of durations by class; the upper bounds are in `SECONDS`.
+
+    Parameters
+    ----------
+    classes
+        Count of each class; the last one has no upper bound.
+    total
+        Sum of all durations in seconds.
 
     Examples
     --------
     >>> times = LatencyHistogram()
     >>> times.add(0.002, 3)
     >>> times.add(60.0)
-    >>> times.many, round(times.total, 3), times.classes[2], times.classes[-1]
+    >>> times.count, round(times.total, 3), times.classes[2], times.classes[-1]
     (4, 60.006, 3, 1)
     """
 
@@ -27,32 +34,36 @@ class LatencyHistogram:
     total: float = 0.0
 
     @property
-    def many(self) -> int:
-        """How often."""
+    def count(self) -> int:
+        """Number of counted durations."""
         return sum(self.classes)
 
     def add(self, seconds: float, times: int = 1) -> None:
-        """Count something, once or several times."""
+        """Add a duration in seconds, `times` times."""
         self.classes[bisect_left(SECONDS, seconds)] += times
         self.total += seconds * times
 
     def merge(self, classes: list[int], total: float) -> None:
-        """Add what somebody else has counted."""
+        """Add the counts and the total of another histogram."""
         self.classes = [a + b for a, b in zip(self.classes, classes, strict=True)]
         self.total += total
 
 
 @dataclass(slots=True)
 class SubscriberCounts:
-    """What subscribers got, by their own account.
+    """Counts of received events, as reported by subscribers.
 
     Parameters
     ----------
     arriving
-        Seconds of events from their publisher until a subscriber has them; of those in one frame, the
-        oldest's.
-    filtered, repeated, dropped
-        Events that came and were none of its own, that had come before, and that found no room.
+        Latency in seconds from the publisher to the subscriber; for all events of a frame, that of the
+        oldest.
+    filtered
+        Events received over a channel that matched no own filter.
+    repeated
+        Events received more than once.
+    dropped
+        Events dropped because the receive queue was full.
     """
 
     arriving: LatencyHistogram = field(default_factory=LatencyHistogram)
@@ -63,30 +74,34 @@ class SubscriberCounts:
 
 @dataclass(slots=True)
 class NodeCounts:
-    """What a node has done since it began.
+    """Counts of a node since it started.
 
     Parameters
     ----------
     events, bad
-        Events that it took, and those that it could not use.
+        Events received and routed, and events that could not be used.
     matched, pairs
-        Events that somebody wants, and pairs of an event and somebody who wants it.
+        Events that at least one subscriber wants, and pairs of an event and a subscriber that wants it.
     methods
-        Events by the way they went.
-    direct, shared, wasted
-        Messages that reach a subscriber directly, and over a channel or everybody's subject, as far as
-        subscribers have said that they listen; and those of the latter that are not wanted, or come again.
+        Events by route method.
+    direct
+        Deliveries by direct messages.
+    shared
+        Deliveries over channels and broadcast, as far as subscribers have reported that they listen.
+    wasted
+        Shared deliveries that the subscriber does not want or receives a second time.
     unsent
-        Events, one for each channel and direct receiver, that the server did not take.
+        Copies of events, one per channel or direct receiver, that could not be sent or stored.
     entries, frames
-        Events as they are sent, one for each channel and direct receiver; and messages of the transport,
-        which have several.
+        Copies of events, one per channel or direct receiver, and the frames that carried them.
     channels
-        Events sent over each channel of the plan in use.
+        Events per channel of the plan in use.
     reasons
-        Why events could not be used.
-    matching, taking
-        Seconds of a batch to be matched and routed; and of events from their publisher until they are sent.
+        Unusable events by reason.
+    matching
+        Seconds to match and route a batch.
+    taking
+        Seconds from the publisher until an event is sent.
     """
 
     events: int = 0

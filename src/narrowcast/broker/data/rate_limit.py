@@ -1,89 +1,91 @@
-"""How many events a second each publisher may send."""
+"""A limit on the event rate of each publisher."""
 
 from __future__ import annotations
 
 from narrowcast.errors import ParameterError
 
-#: Publishers that are remembered, at most.
+#: Default maximum of remembered publishers.
 MOST = 1 << 16
 
 
 class PublishRateLimit:
-    """Lets through so many events a second of each publisher, and some at once: a bucket of tokens for each.
+    """Token bucket for each publisher: `rate` tokens per second, at most `burst`; each event takes one.
 
-    A bucket that is full again is the same as none, so that those who have paused are forgotten.
+    Publishers with a full bucket are forgotten, since a new bucket is full too.
 
     Parameters
     ----------
     rate
-        Events a second of one publisher.
+        Events per second of one publisher, above 0.
     burst
-        How many may come at once; those of a second unless told.
+        Maximum events at once (default: those of one second), at least 1.
     most
-        Publishers that are remembered; past that the one who is silent the longest is forgotten, and has a
-        full bucket when it comes again.
+        Maximum publishers to remember (default 65,536). Beyond that, the one silent for longest is forgotten
+        and starts with a full bucket again.
 
     Examples
     --------
-    >>> pace = PublishRateLimit(10, burst=4)
-    >>> pace.admit("p", 3, now=0.0), pace.admit("p", 3, now=0.0), pace.admit("q", 3, now=0.0)
+    >>> limit = PublishRateLimit(10, burst=4)
+    >>> limit.admit("p", 3, now=0.0), limit.admit("p", 3, now=0.0), limit.admit("q", 3, now=0.0)
     (3, 1, 3)
-    >>> pace.admit("p", 9, now=0.25), pace.admit("p", 9, now=99.0)
+    >>> limit.admit("p", 9, now=0.25), limit.admit("p", 9, now=99.0)
     (2, 4)
-    >>> pace.reason("p")
-    "publisher 'p' sends more than 10 events a second; slow down, or raise serve --limit rate="
+    >>> limit.reason("p")
+    "publisher='p': sends more than 10 events per second; slow down, or raise the limit `rate`"
     """
 
     def __init__(self, rate: float, burst: int | None = None, *, most: int = MOST) -> None:
         if not 0 < rate < float("inf"):
-            raise ParameterError(f"rate is {rate}; give events a second, above 0")
-        if (burst is not None and burst < 1) or most < 1:
-            raise ParameterError(f"burst is {burst} and most {most}; give at least 1 of each")
+            raise ParameterError(parameter="rate", value=rate, limit="a finite number above 0")
+        if burst is not None and burst < 1:
+            raise ParameterError(parameter="burst", value=burst, limit="at least 1")
+        if most < 1:
+            raise ParameterError(parameter="most", value=most, limit="at least 1")
         self._rate, self._most = rate, most
         self._burst = max(1.0, rate if burst is None else float(burst))
-        #: What each had left, and when; who was heard last comes last.
-        self._left: dict[str, tuple[float, float]] = {}
-        #: Events that were not let through.
+        #: Tokens and time of the last event by publisher, the most recent last.
+        self._buckets: dict[str, tuple[float, float]] = {}
+        #: Events that were not admitted.
         self.refused = 0
 
     def admit(self, publisher: str, n: int, now: float) -> int:
-        """Return how many of a publisher's next n events may pass.
+        """Return how many of a publisher's next n events are admitted: the first ones.
 
         Parameters
         ----------
         publisher
-            Who.
+            Its name.
         n
-            How many come at once; the first of them may pass.
+            Number of events that arrive together.
         now
-            Seconds, of a clock that does not go back: `time.monotonic`.
+            Time in seconds of a clock that never goes back, such as `time.monotonic`.
         """
-        left, since = self._left.pop(publisher, (self._burst, now))
+        left, since = self._buckets.pop(publisher, (self._burst, now))
         left = min(self._burst, left + max(0.0, now - since) * self._rate)
         passing = min(n, int(left))
-        self._left[publisher] = left - passing, max(now, since)
+        self._buckets[publisher] = left - passing, max(now, since)
         self.refused += n - passing
         self._forget(now)
         return passing
 
     def _forget(self, now: float) -> None:
-        """Forget two of those silent for longest, if their buckets are full, or there are too many."""
+        """Forget up to two publishers silent for longest, if their bucket is full or there are too many."""
         for _ in range(2):
-            name = next(iter(self._left))
-            left, since = self._left[name]
+            name = next(iter(self._buckets))
+            left, since = self._buckets[name]
             full = left + (now - since) * self._rate >= self._burst
-            if not (full or len(self._left) > self._most):
+            if not (full or len(self._buckets) > self._most):
                 break
-            if len(self._left) == 1:  # of whom this was asked just now
+            if len(self._buckets) == 1:  # the publisher of the current call
                 break
-            del self._left[name]
+            del self._buckets[name]
 
     def reason(self, publisher: str) -> str:
-        """Return why events of a publisher do not pass."""
+        """Return why events of a publisher are refused."""
         return (
-            f"publisher {publisher!r:.100} sends more than {self._rate:,.6g} events a second; slow down, or "
-            "raise serve --limit rate="
+            f"publisher={publisher!r:.100}: sends more than {self._rate:,.6g} events per second; slow down, "
+            "or raise the limit `rate`"
         )
 
     def __len__(self) -> int:
-        return len(self._left)
+        return len(self._buckets)

@@ -1,4 +1,4 @@
-"""Telling publishers that nothing can be stored."""
+"""Refusals to publishers while the event store cannot store events."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ log = logging.getLogger(__name__)
 
 
 class RefusalResponder:
-    """Answers publishers for a server that no longer does, because it cannot store what they send.
+    """Answers publishers in place of the server while it cannot store events and so sends no answers.
 
     Parameters
     ----------
     transport
-        What moves bytes.
+        Moves the messages.
     subjects
-        Of the broker.
+        Subjects of the broker.
 
     Examples
     --------
     >>> from narrowcast.broker import MemoryTransport, Publisher
     >>> async def demo():
     ...     transport = MemoryTransport()
-    ...     refusing = RefusalResponder(transport, wire.Subjects())
-    ...     await refusing.say("no space left on device")
+    ...     responder = RefusalResponder(transport, wire.Subjects())
+    ...     await responder.set_reason("no space left on device")
     ...     publisher = await Publisher(transport, "p").start()
     ...     await publisher.publish({"price": 80})
     ...     try:
     ...         await publisher.flush()
     ...     except TransportError as error:
     ...         print(str(error).partition(": ")[2])
-    ...     await refusing.say("")
+    ...     await responder.set_reason("")
     >>> asyncio.run(demo())
     events cannot be stored: no space left on device; publish again when there is room
     """
@@ -50,12 +50,12 @@ class RefusalResponder:
         self._inboxes: list[Inbox] = []
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def say(self, why: str) -> None:
-        """Answer publishers with a reason from now on; with none, let the server answer again."""
+    async def set_reason(self, why: str) -> None:
+        """Refuse events with a reason from now on; an empty reason ends the refusals."""
         if why and not self._why:
             log.error("publishers are refused: %s", why)
         if self._why and not why:
-            log.warning("publishers are taken from again")
+            log.warning("publishers are no longer refused")
         self._why = why
         if why and not self._inboxes:
             plain = self._subjects.plain
@@ -68,10 +68,10 @@ class RefusalResponder:
             self._inboxes, self._tasks = [], []
 
     async def _answer(self, inbox: Inbox) -> None:
-        """Answer publishers, as long as there is a reason."""
+        """Send a refusal for each published message while there is a reason."""
         async for message in inbox:
-            why = self._why.rpartition(": ")[2]  # without the server's own files
-            said = wire.Refusal(f"events cannot be stored: {why}; publish again when there is room")
+            why = self._why.rpartition(": ")[2]  # without paths of the server's files
+            refusal = wire.Refusal(f"events cannot be stored: {why}; publish again when there is room")
             if self._why and message.reply.startswith((self._subjects.answers, "_INBOX.")):
-                with suppress(TransportError, ParameterError):  # what it calls its place may be none
-                    await self._transport.publish(message.reply, wire.encode(said))
+                with suppress(TransportError, ParameterError):  # a client may send an invalid reply subject
+                    await self._transport.publish(message.reply, wire.encode(refusal))

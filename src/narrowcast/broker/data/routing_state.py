@@ -1,4 +1,4 @@
-"""Which plan is in use, who listens to its channels, and so which way each event goes."""
+"""The plan in use, its listeners, and snapshots that route events."""
 
 from __future__ import annotations
 
@@ -31,34 +31,34 @@ if TYPE_CHECKING:
 
 
 def no_routes() -> PlanRoutes:
-    """Return routes without a channel: everybody is sent to directly."""
+    """Return routes without channels: every event is sent directly."""
     return PlanRoutes("none", ChannelPlan(np.zeros((1, 0), bool), np.zeros((0, 0), bool)), None)
 
 
-async def nothing_on_its_way() -> None:
-    """Return at once: no event is sent."""
+async def do_nothing() -> None:
+    """Return at once: the default of hooks that a node or the broker sets."""
 
 
 class ControlState(Protocol):
-    """What holds: who subscribes to what, and which plan is used. A node goes by it."""
+    """Subscriptions and plan that a node routes by: a `ControlPlane` or a `Follower`."""
 
     interests: SubscriptionIndex
     epoch: PlanEpoch
     subjects: Subjects
-    recent: RecentEvents
-    settle: Callable[[], Awaitable[None]]
+    recent_events: RecentEvents
+    wait_for_deliveries: Callable[[], Awaitable[None]]
 
     async def start(self) -> list[asyncio.Task[None]]:
-        """Begin to keep it; return the tasks that do."""
+        """Start to maintain the state; return the running tasks."""
         ...
 
     async def stop(self) -> None:
-        """End."""
+        """Stop all tasks."""
         ...
 
 
 class RoutedEvents(NamedTuple):
-    """Which way each event of a batch goes, and how many pairs of event and subscriber there are."""
+    """Routes of a batch of events, and its number of matching pairs of event and subscriber."""
 
     deliveries: Deliveries
     pairs: int
@@ -66,20 +66,20 @@ class RoutedEvents(NamedTuple):
 
 @dataclass(slots=True)
 class PlanEpoch:
-    """A plan, and who has said that they listen to their channels.
+    """A plan in use, and the subscribers that have joined its channels.
 
-    Whoever has not is sent to directly: so it does not matter when they come, go, or change.
+    All other subscribers receive their events directly. So subscribers may come, go and change at any time.
 
     Parameters
     ----------
     number
-        Counts plans.
+        The epoch: plans are numbered in order of use.
     routes
         The plan.
     folder, flow
-        Where the plan is, and for one of topics the attribute that names them.
+        Folder of the plan; and for a plan of topics, the attribute with an event's topic.
     joined
-        Those who listen.
+        Subscribers that listen to all their channels.
     """
 
     number: int
@@ -87,49 +87,49 @@ class PlanEpoch:
     folder: str = ""
     flow: str | None = None
     joined: set[str] = field(default_factory=set)
-    #: Channels of those whom the plan does not know, and who were placed since.
+    #: Channels of subscribers that the plan lacks and that were placed later.
     placed: dict[str, list[int]] = field(default_factory=dict)
-    #: Counts changes of who listens.
+    #: Number of changes of the listeners.
     change: int = 0
     _rows: dict[str, int] | None = None
 
-    def said(self) -> PlanReference:
-        """Return it as other nodes hear of it."""
+    def reference(self) -> PlanReference:
+        """Return the reference by which other nodes load the plan."""
         return PlanReference(self.number, self.folder, self.flow, self.routes.name)
 
     def knows(self, subscriber: str) -> bool:
-        """Return whether the plan says what somebody should listen to."""
+        """Return whether the plan contains a subscriber."""
         return self._row(subscriber) is not None
 
     def _row(self, subscriber: str) -> int | None:
-        """Return which row of the plan is somebody's; None for who is not in it."""
+        """Return a subscriber's row in the plan; None when the plan lacks it."""
         if self._rows is None:
             names = self.routes.plan.subscribers.cast(pa.string()).to_pylist()
             self._rows = {name: row for row, name in enumerate(names)}
         return self._rows.get(subscriber)
 
     def place(self, subscriber: str, channels: list[int]) -> bool:
-        """Let somebody whom the plan does not know listen to channels; return whether that is new."""
+        """Assign channels to a subscriber that the plan lacks; return whether they have changed."""
         if self.placed.get(subscriber, []) == channels:
             return False
         self.placed[subscriber] = channels
-        self.leave(subscriber)  # until it says that it listens to these
+        self.leave(subscriber)  # until it reports that it listens to these
         self.change += 1
         return True
 
     def channels(self, subscriber: str) -> list[int]:
-        """Return the channels that somebody should listen to."""
+        """Return the channels that a subscriber should listen to."""
         if subscriber in self.placed:
             return self.placed[subscriber]
         row = self._row(subscriber)
         if row is None:
             return []
         listens = self.routes.plan.listens
-        found: list[int] = listens.indices[listens.indptr[row] : listens.indptr[row + 1]].tolist()
-        return found
+        channels: list[int] = listens.indices[listens.indptr[row] : listens.indptr[row + 1]].tolist()
+        return channels
 
     def join(self, subscriber: str, channels: list[int]) -> bool:
-        """Note that somebody listens to some channels; return whether those are all that they should."""
+        """Record that a subscriber listens to some channels; return whether these are all that it should."""
         if not set(self.channels(subscriber)) <= set(channels):
             return False
         if subscriber not in self.joined:
@@ -138,7 +138,7 @@ class PlanEpoch:
         return True
 
     def leave(self, subscriber: str) -> None:
-        """Note that somebody no longer listens."""
+        """Record that a subscriber no longer listens to its channels."""
         if subscriber in self.joined:
             self.joined.remove(subscriber)
             self.change += 1
@@ -146,24 +146,24 @@ class PlanEpoch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoutingSnapshot:
-    """Subscriptions and routes at one moment: what a batch of events is sent by.
+    """An immutable view of subscriptions, plan and listeners, by which batches of events are routed.
 
     Parameters
     ----------
     epoch
-        The number of the plan.
+        Number of the plan.
     reader
-        The index.
+        The matching index.
     subscriptions
-        What it holds.
+        The subscriptions in the index.
     names
-        The subscribers, by position.
+        Names of the subscribers, by position.
     versions
-        The version of the subscriptions of each.
+        Fingerprint of each subscriber's subscriptions.
     routes
-        The plan for these subscribers.
+        The plan, with the subscribers in the same order.
     members
-        How many listen to each channel.
+        Number of listeners of each channel.
     """
 
     epoch: int
@@ -176,26 +176,40 @@ class RoutingSnapshot:
 
     @classmethod
     def of(cls, interests: SubscriptionIndex, epoch: PlanEpoch, router: Router) -> RoutingSnapshot:
-        """Return what holds now, with what decides which way an event goes."""
+        """Return a snapshot of the current state.
+
+        Parameters
+        ----------
+        interests
+            The subscriptions.
+        epoch
+            The plan.
+        router
+            Decides the route of each event.
+        """
         reader = interests.matcher.snapshot()
-        mine = reader.subscriptions_
-        names: list[str] = mine.subscribers.cast(pa.string()).to_pylist()
-        fitted = epoch.routes.over(mine.subscribers, mine.subscription_id, mine.subscriber)
-        there = np.fromiter((name in epoch.joined for name in names), bool, len(names))
+        subscriptions = reader.subscriptions_
+        names: list[str] = subscriptions.subscribers.cast(pa.string()).to_pylist()
+        fitted = epoch.routes.over(
+            subscriptions.subscribers, subscriptions.subscription_id, subscriptions.subscriber
+        )
+        joined = np.fromiter((name in epoch.joined for name in names), bool, len(names))
         plan = fitted.plan
-        listens = sp.csr_array(plan.listens.multiply(there[:, None]))
-        if placed := [(i, c) for i in np.flatnonzero(there).tolist() for c in epoch.placed.get(names[i], ())]:
+        listens = sp.csr_array(plan.listens.multiply(joined[:, None]))
+        if placed := [
+            (i, c) for i in np.flatnonzero(joined).tolist() for c in epoch.placed.get(names[i], ())
+        ]:
             rows, channels = zip(*placed, strict=True)
             listens = sp.csr_array(listens + relation_of(rows, channels, listens.shape))
         listens.eliminate_zeros()
-        heard = ChannelPlan(plan.carries, listens.astype(bool), plan.parent)
-        routes = replace(fitted, plan=heard, router=router)
+        current = ChannelPlan(plan.carries, listens.astype(bool), plan.parent)
+        routes = replace(fitted, plan=current, router=router)
         versions = [interests.version(name) for name in names]
         members = np.bincount(listens.indices, minlength=plan.n_channels)
-        return cls(epoch.number, reader, mine, names, versions, routes, members)
+        return cls(epoch.number, reader, subscriptions, names, versions, routes, members)
 
     def route(self, events: EventBatch) -> RoutedEvents:
-        """Return which way each event goes."""
+        """Match and route events."""
         found = self.reader.match(events)
         interested = subscribers_of(found, self.subscriptions)
         return RoutedEvents(self.routes.route(events, interested, found), interested.n_pairs)

@@ -83,7 +83,7 @@ class Permission:
             stream = f"{subjects.prefix.replace('.', '_')}_out"
             publish += [subjects.ask(name), subjects.position(name)]
             publish.append(f"{subject_of(f'$JS.ACK.{stream}', name)}.>")  # acknowledgements of replays
-            subscribe += [subjects.to(name), subjects.everybody, subjects.control(name), subjects.beats]
+            subscribe += [subjects.to(name), subjects.broadcast, subjects.control(name), subjects.beats]
             subscribe += [f"{subjects.replay(name)}.>", *channels(name)]
         if user.may("publisher"):
             publish.append(subjects.ingress(name, partitions))

@@ -386,7 +386,7 @@ class Positions:
         """Return the subjects under which events may be stored for a subscriber."""
         of = self._subjects
         channels = [of.channel(*key) for key in self._channels.get(subscriber, {})]
-        return [of.stored(subject) for subject in (of.to(subscriber), of.everybody, *channels)]
+        return [of.stored(subject) for subject in (of.to(subscriber), of.broadcast, *channels)]
 
     async def run_sweeps(self) -> None:
         """Sweep at intervals, until cancelled; errors are logged."""
