@@ -84,7 +84,7 @@ def test_bad_options(words: list[str], message: str, given: list[str | Path], tm
 def test_metrics_are_served() -> None:
     with StreamMetrics.serve("localhost:0") as metrics:
         metrics.add(MicroBatch(0, 1000, 1, 400, 2500, 3, None, 0.5))
-        metrics.see(Lag(7, "messages", 2, 12.5))
+        metrics.set_lag(Lag(7, "messages", 2, 12.5))
         metrics.add(MicroBatch(1, 500, 0, 100, 300, 4, None, 0.25))
         with urllib.request.urlopen(f"http://localhost:{metrics.port}/metrics") as answer:
             text = answer.read().decode()

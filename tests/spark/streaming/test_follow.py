@@ -31,6 +31,7 @@ from narrowcast.spark.streaming.follow import Follow, FollowProgress
 from narrowcast.spark.streaming.follow_state import FollowState, read_interest
 from narrowcast.spark.streaming.online_session import ignored_of
 from support.cluster import SHORT, command, descendants, end
+from support.errors import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +82,7 @@ class Place:
     """A folder with changes, and jobs that follow them."""
 
     def __init__(self, spark: SparkSession | None, folder: Path) -> None:
-        self.spark, self.folder, self.heard = spark, folder, list[FollowProgress]()
+        self.spark, self.folder, self.batches = spark, folder, list[FollowProgress]()
         self.plan = folder / "plan"
         (folder / "changes").mkdir()
 
@@ -98,15 +99,17 @@ class Place:
         assert self.spark is not None
         if planner is not None:
             options["planner"] = planner
-        return Follow(self.spark, str(self.folder / "changes"), self.plan, heard=self.heard.append, **options)
+        return Follow(
+            self.spark, str(self.folder / "changes"), self.plan, on_batch=self.batches.append, **options
+        )
 
     def run(self, planner: OnlinePlanner | None = None, **options: Any) -> list[FollowProgress]:
         """Take what is there, and return what each micro-batch came to."""
-        self.heard.clear()
+        self.batches.clear()
         job = self.job(planner, **options)
         job.start(once=True)
         job.wait()
-        return list(self.heard)
+        return list(self.batches)
 
     def check(self, *tables: pa.Table, start: Interest | None = None) -> None:
         """See that the interest is what changes lead to, that the plan serves it, and deltas lead there."""
@@ -241,10 +244,10 @@ def test_a_plan_without_an_interest(place: Place, caplog: pytest.LogCaptureFixtu
     nc.write_plan(plan, place.plan, method="giant")
     with caplog.at_level(logging.WARNING):
         job = place.job(Replanner(Static()))
-    assert "taken to want all that" in caplog.text
-    assert pairs(job.standing.interest) == {("a", "x"), ("a", "y"), ("b", "y")}
+    assert "interests are missing" in caplog.text
+    assert pairs(job.state.interest) == {("a", "x"), ("a", "y"), ("b", "y")}
     nc.write_plan(plan, place.plan, method="giant", flow_space="events", replace=True)
-    with pytest.raises(ParameterError, match="is a plan of events, and changes name topics"):
+    with refused(ParameterError, "events", parameter="plan", value=str(place.plan)):
         place.job()
 
 
@@ -290,16 +293,16 @@ def test_an_end_after_the_micro_batch_at_hand(place: Place) -> None:
     job = place.job(limit=1)
     begun = threading.Event()
 
-    def heard(_: FollowProgress) -> None:
+    def slow_batch(_: FollowProgress) -> None:
         begun.set()
         time.sleep(1)
 
-    job.heard = heard
+    job.on_batch = slow_batch
     query = job.start()
     assert begun.wait(60)
     job.stop()
     assert not query.isActive
-    assert job.standing.batch == 0
+    assert job.state.batch == 0
     assert len(place.run(limit=1)) == 2
     place.check(*tables)
 
@@ -307,11 +310,12 @@ def test_an_end_after_the_micro_batch_at_hand(place: Place) -> None:
 @spark_only
 def test_what_is_refused(place: Place) -> None:
     assert place.spark is not None
-    with pytest.raises(ParameterError, match="which is not there; make the folder first"):
-        Follow(place.spark, str(place.folder / "none"), place.plan)
-    with pytest.raises(ParameterError, match="--plan is 's3a://b/plan'; give a folder on this machine"):
+    missing = str(place.folder / "none")
+    with refused(ParameterError, parameter="changes", value=missing):
+        Follow(place.spark, missing, place.plan)
+    with refused(ParameterError, parameter="plan", value="s3a://b/plan"):
         Follow(place.spark, str(place.folder / "changes"), "s3a://b/plan")
-    with pytest.raises(ParameterError, match="limit is 0; give a whole number of at least 1"):
+    with refused(ParameterError, 1, parameter="limit", value=0):
         place.job(limit=0)
     job = place.job()
     assert not place.plan.exists()
@@ -319,7 +323,7 @@ def test_what_is_refused(place: Place) -> None:
     job.wait()
     place.run()
     assert nc.read_plan(place.plan)[0].n_channels == 0
-    with pytest.raises(ParameterError, match="is of a stream whose plan is"):
+    with refused(ParameterError, place.plan, parameter="checkpoint", value=f"{place.plan}.checkpoint"):
         Follow(
             place.spark,
             str(place.folder / "changes"),

@@ -64,15 +64,17 @@ def run(
     lags: list[Lag] | None = None,
     **options: Any,
 ) -> list[MicroBatch]:
-    heard: list[MicroBatch] = []
+    batches: list[MicroBatch] = []
     given = {"source": f"{server.url}/TICKS", "sink": f"{server.url}/out", "schema": SCHEMA, **options}
-    stream = Stream(spark, subscriptions, checkpoint=str(tmp_path / "check"), heard=heard.append, **given)
+    stream = Stream(
+        spark, subscriptions, checkpoint=str(tmp_path / "check"), on_batch=batches.append, **given
+    )
     try:
         stream.start(once=True)
         stream.wait(None if lags is None else lags.append)
     finally:
         stream.close()
-    return heard
+    return batches
 
 
 @pytest.mark.slow

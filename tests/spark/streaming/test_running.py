@@ -40,11 +40,11 @@ def test_it_ends_after_the_batch_that_it_is_at(place: Place) -> None:
     tables = [place.events(start, start + 100) for start in range(0, 300, 100)]
     begun = threading.Event()
 
-    def heard(_: MicroBatch) -> None:
+    def on_batch(_: MicroBatch) -> None:
         begun.set()
         time.sleep(1)
 
-    stream = place.stream(limit=1, heard=heard)
+    stream = place.stream(limit=1, on_batch=on_batch)
     query = stream.start()
     assert begun.wait(60)
     stream.stop()

@@ -11,6 +11,7 @@ import pytest
 
 import narrowcast as nc
 from narrowcast.errors import JobError, NarrowcastError, ParameterError, SchemaError, TableError
+from support.errors import refused
 from support.stream import FILTERS, Place, expected
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def test_a_batch_that_failed_is_made_again_and_one_that_did_not_is_left(place: P
     options = {"sink": sink, "checkpoint": str(place.folder / "check"), "limit": 1}
     place.events(100, 110)
     place.events(200, 215)
-    with pytest.raises(JobError, match="cannot go on with the stream: RuntimeError: full"):
+    with pytest.raises(JobError, match="RuntimeError: full"):
         place.run(**options)
     assert len(place.run(**options)) == 1
     assert [each[0] for each in seen] == [0, 1, 1]
@@ -138,7 +139,7 @@ class TestPlans:
         finally:
             query.stop()
             stream.close()
-        first, second = (batch.plan for batch in place.heard)
+        first, second = (batch.plan for batch in place.batches)
         assert first != second
         assert {(row["event_id"] >= 100, row["plan"]) for row in place.out()} == {
             (False, first),
@@ -198,18 +199,16 @@ class TestBadInput:
         pq.write_table(
             pa.table({"event_id": [1], "price": [1.0], "name": ["x"]}), place.folder / "others" / "1.parquet"
         )
-        with pytest.raises(
-            ParameterError, match=r"is of a stream whose source is .*; name another with --checkpoint"
-        ):
+        with refused(ParameterError, place.folder / "events", parameter="checkpoint"):
             place.run(source=str(place.folder / "others"))
 
     def test_other_types(self, place: Place) -> None:
         place.events(0, 10)
         types = {"price": "float", "name": "string"}
         place.run(schema=nc.Schema.of({**types, "price": "double"}))
-        with pytest.raises(SchemaError, match="attribute 'price' of events was double and is string now"):
+        with refused(SchemaError, "'price'", "double", parameter="schema", value="string"):
             place.run(schema=nc.Schema.of({**types, "price": "string"}))
-        with pytest.raises(SchemaError, match="events had an attribute 'name' and lack it now"):
+        with refused(SchemaError, "'name'", parameter="schema"):
             place.run(schema=nc.Schema.of({"price": "double"}))
 
     def test_a_file_of_other_types_is_named(self, place: Place) -> None:
@@ -245,8 +244,8 @@ class TestBadInput:
                 "the types of messages of S are not known",
             ),
             ({"source": "nats://localhost:4222/S?begin=1"}, "has 'begin' behind its stream"),
-            ({"sink": "nats://localhost:4222/p?ack=1"}, "write it as nats://host:4222/PREFIX"),
-            ({"sink": print}, "name one with --checkpoint"),
+            ({"sink": "nats://localhost:4222/p?ack=1"}, "nats://host:4222/PREFIX"),
+            ({"sink": print}, "checkpoint is missing"),
             ({"plan": "nothing"}, "nothing is not a folder"),
         ],
     )

@@ -38,7 +38,7 @@ def test_changes_are_taken_up_between_batches(place: Place) -> None:
         whole |= expected(at[number], table)
     assert place.found() == whole
     assert {row["event_id"] // 100 + 1: row["snapshot"] for row in place.out()} == {1: 1, 2: 2, 3: 3}
-    assert [batch.snapshot for batch in place.heard] == [1, 2, 3]
+    assert [batch.snapshot for batch in place.batches] == [1, 2, 3]
 
 
 @pytest.mark.slow
@@ -121,7 +121,7 @@ def test_a_file_that_cannot_be_read_is_told_once_and_read_when_it_has_changed(
 
 
 def test_many_changes_make_a_new_index(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("narrowcast.spark.streaming.subscription_snapshots._CARRIED", 1)
+    monkeypatch.setattr("narrowcast.spark.streaming.subscription_snapshots._MAX_CHANGES", 1)
     stream = place.stream(kind="parquet")
     query = stream.start()
     filters = dict(FILTERS)
