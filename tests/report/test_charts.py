@@ -107,7 +107,7 @@ def test_sizes_are_put_in_order() -> None:
     assert matches_per_event({}) == []
 
 
-def test_bars_tell_what_becomes_of_each_message() -> None:
+def test_bars_of_wanted_and_wasted_messages() -> None:
     bars = scored(INTEREST, "unicast", "broadcast", "per-flow")
     found = {(bar["method"], bar["kind"]): bar["messages"] for bar in bars}
     # Five wanted pairs over four flows; broadcast reaches all four subscribers with each.
@@ -198,12 +198,12 @@ def test_blocks_are_found_again() -> None:
     cells = interest_matrix(Interest(mixed))
     after = [cell for cell in cells if cell["panel"] == "after"]
     assert panel(cells, "after") == set(zip(*(axis.tolist() for axis in np.nonzero(blocks)), strict=True))
-    # The groups are coloured from the first to the last, and nobody wants anything besides.
+    # The groups are coloured from the first to the last, and there are no other wants.
     assert [cell["group"] for cell in after] == [1 + cell["flow"] // 7 for cell in after]
     assert {cell["group"] for cell in cells if cell["panel"] == "before"} == {0}
 
 
-def test_what_is_wanted_besides_is_grey() -> None:
+def test_wants_outside_the_group_are_grey() -> None:
     wants = np.kron(np.eye(GROUPS, dtype=bool), np.ones((4, 7), bool))
     wants[0, -1] = True
     after = [cell for cell in interest_matrix(Interest(wants)) if cell["panel"] == "after"]
@@ -238,7 +238,7 @@ def test_a_plan_keeps_the_wants(wants: NDArray[np.bool_], channels: list[int]) -
     assert sum(cell["group"] > 0 for cell in after) == most
 
 
-def test_flows_and_subscribers_stand_with_their_channel() -> None:
+def test_flows_and_subscribers_are_placed_at_their_channel() -> None:
     # Channel 2 carries flows 0 and 3 (five wants), channel 0 flow 1 (two); flow 2 is sent directly.
     interest = Interest([[0, 1, 1, 0], [1, 0, 0, 1], [1, 1, 0, 1], [1, 0, 0, 0], [0, 0, 1, 0]])
     plan = plan_of_flows(interest, np.array([2, 0, -1, 2]), 3)
@@ -263,7 +263,7 @@ def test_plan_and_interest_meet_by_label() -> None:
     assert {cell["panel"] for cell in interest_matrix(interest, unknown)} == {"before", "directly"}
 
 
-def test_sessions_stand_for_their_group() -> None:
+def test_sessions_count_as_their_group() -> None:
     interest = Interest([[1, 1, 0], [1, 1, 0], [0, 0, 1]])
     # Channels 0 and 1 are sent in group 2; flow 0 is in both sessions and counts once.
     plan = ChannelPlan(
@@ -274,7 +274,7 @@ def test_sessions_stand_for_their_group() -> None:
     assert sorted(by_channel(interest, plan)) == [(0, 0, 1), (0, 1, 1), (1, 0, 1), (1, 1, 1), (2, 2, 2)]
 
 
-def test_colours_are_taken_in_turn() -> None:
+def test_colours_repeat() -> None:
     n_channels = GROUPS + 3
     # Ever fewer flows in a channel, and one subscriber for each.
     channel = np.repeat(np.arange(n_channels), np.arange(n_channels, 0, -1))
@@ -284,7 +284,7 @@ def test_colours_are_taken_in_turn() -> None:
     assert [group for _, _, group in found] == (channel % GROUPS + 1).tolist()
 
 
-def test_a_flow_of_two_channels_stands_with_the_one_that_serves_more() -> None:
+def test_a_flow_of_two_channels_is_placed_at_the_one_that_serves_more() -> None:
     interest = Interest([[1], [1], [1]])
     plan = ChannelPlan(carries=[[1, 1]], listens=[[1, 0], [0, 1], [1, 1]])
     # Each channel has two listeners: the first one wins, and who is only in the second is served there.
@@ -357,7 +357,7 @@ def test_long_names_are_not_cut(tmp_path: Path) -> None:
     assert {name, "3 channels", "ideal", "lower bound", "5, none wasted"} <= set(texts)
 
 
-def test_the_load_says_how_uneven_it_is(tmp_path: Path) -> None:
+def test_the_load_chart_shows_mean_and_maximum(tmp_path: Path) -> None:
     texts = texts_of("load-per-channel", DATA["load-per-channel"], tmp_path)
     assert {"messages per second", "mean 2, the largest 1.5 times that"} <= set(texts)
     assert {"listeners", "mean 6, the largest 1.33 times that"} <= set(texts)
@@ -384,7 +384,7 @@ BOTH_PANELS = "Interest of subscribers in flows: original order, and by channel"
         ("unicast", BOTH_PANELS, "no channels: all flows are sent directly"),
     ],
 )
-def test_words_fit_the_order(method: str | None, title: str, head: str, tmp_path: Path) -> None:
+def test_texts_fit_the_order(method: str | None, title: str, head: str, tmp_path: Path) -> None:
     plan = PLANNERS[method]().fit(INTEREST).plan_ if method else None
     texts = texts_of("interest-matrix", interest_matrix(INTEREST, plan), tmp_path)
     assert title in texts
@@ -393,7 +393,7 @@ def test_words_fit_the_order(method: str | None, title: str, head: str, tmp_path
 
 
 @pytest.mark.parametrize("name", CHARTS)
-def test_nothing_is_drawn_too(name: str, tmp_path: Path) -> None:
+def test_charts_without_records(name: str, tmp_path: Path) -> None:
     png, svg = save_chart(name, [], tmp_path, subtitle="Of nothing")
     assert png.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     texts = [element.text for element in ET.parse(svg).iter() if element.tag.endswith("text")]

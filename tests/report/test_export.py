@@ -198,7 +198,7 @@ def test_addresses_are_of_the_base_and_share_no_mac(wide: str, n: int, narrower:
         assert group_addresses(wide, n - 1) == group_addresses(wide, n)[:-1]
 
 
-def test_what_is_left_out_of_a_base() -> None:
+def test_excluded_addresses_of_a_base() -> None:
     # 239.128.0.0 and 239.0.0.0 have the low 23 bits of 224.0.0.0.
     assert str(group_addresses("239.128.0.0/16", 1)[0]) == "239.128.1.0"
     last = [str(address) for address in group_addresses("239.255.254.0/23", 256)]
@@ -215,7 +215,7 @@ def test_what_is_left_out_of_a_base() -> None:
         group_addresses("ff18::/112", 1)
 
 
-def test_groups_of_others_are_avoided() -> None:
+def test_avoided_groups() -> None:
     """By their MAC addresses, which many addresses share."""
     theirs = ["224.64.0.0", "239.192.0.2", "ff18::8000:1"]
     found = [str(address) for address in group_addresses("239.192.0.0/14", 3, theirs)]
@@ -327,7 +327,7 @@ def test_a_flow_for_one_subscriber_is_mapped_to_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "flow", ["a b", "a.", ".a", "a..b", "*", "a.>", "New*", "", "\t", "a\nb", 'q"', "a\\b", "$JS.x", "{{x}}"]
 )
-def test_flows_that_are_no_topics(flow: str, tmp_path: Path) -> None:
+def test_flows_that_are_invalid_subjects(flow: str, tmp_path: Path) -> None:
     source = source_of(two_levels(["x", "y", flow]), tmp_path / "plan")
     with refused(ParameterError, repr(flow), "narrowcast.flow.", parameter="encode"):
         nats_files(source)
@@ -338,11 +338,11 @@ def test_flows_that_are_no_topics(flow: str, tmp_path: Path) -> None:
 
 
 @given(st.text(st.characters(codec="utf-8")))
-def test_words_are_those_of_streams(name: str) -> None:
+def test_encoded_names_equal_those_of_streams(name: str) -> None:
     assert f"to.{word_of(name)}" == subject_of("to", name)
 
 
-def test_subjects_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_subjects(tmp_path: Path) -> None:
     source = source_of(two_levels(["narrowcast.x", "y", "z"]), tmp_path / "plan")
     with refused(ParameterError, "narrowcast.x", parameter="prefix", value="narrowcast"):
         nats_files(source)

@@ -53,7 +53,7 @@ def test_the_summary() -> None:
     assert (found["version"], found["plan"], found["seed"]) == (nc.__version__, "hash", 1)
 
 
-def test_no_events_are_no_division() -> None:
+def test_no_division_by_zero_without_events() -> None:
     found = summary_of(facts(events=0, matches=0, unmatched=0), {})
     assert (found["matches_per_event"], found["unmatched_share"]) == (0, 0)
 

@@ -1,4 +1,4 @@
-"""News feeds as flows, and readers who come and change their minds."""
+"""News feeds as flows, and readers whose interests change."""
 
 from __future__ import annotations
 
@@ -155,11 +155,11 @@ def test_more_subscribers_leave_those_before(monkeypatch: pytest.MonkeyPatch) ->
             assert (dense(Feeds(n_subscribers=90, **params).interest()) == more).all()
 
 
-def test_all_there_is() -> None:
+def test_all_flows_wanted() -> None:
     wants = dense(Feeds(n_flows=6, groups=2, home=2, p_in=1.0, wanted=0, n_subscribers=3).interest())
     assert wants.all()
     wants = dense(Feeds(n_flows=6, interests="uniform", wanted=6, n_subscribers=50).interest())
-    assert 4 < wants.sum(axis=1).mean() < 6  # nobody wants more than there is
+    assert 4 < wants.sum(axis=1).mean() < 6  # no subscriber wants more flows than there are
 
 
 # ----------------------------------------------------------------------------------------------- changes
@@ -286,7 +286,7 @@ def test_the_same_seed_gives_the_same() -> None:
         assert other[name] != table
 
 
-def test_nobody() -> None:
+def test_no_subscribers() -> None:
     tables = Feeds(n_subscribers=0, shift="uniform").tables()
     assert {name: table.num_rows for name, table in tables.items()} == {
         "interests": 0,

@@ -132,7 +132,7 @@ def test_both_ways_to_choose_follow_the_law(few: float, monkeypatch: pytest.Monk
 
 
 @given(st.lists(st.lists(st.integers(0, 6), min_size=5, max_size=5), max_size=4))
-def test_firsts_are_first(rows: list[list[int]]) -> None:
+def test_first_occurrences(rows: list[list[int]]) -> None:
     expected = [[value not in row[:i] for i, value in enumerate(row)] for row in rows]
     drawn = np.array(rows, np.int64).reshape(len(rows), 5)
     assert _is_first(drawn).tolist() == expected
@@ -169,7 +169,7 @@ def test_the_interest_is_that_of_the_tables() -> None:
 
 
 @pytest.mark.parametrize("params", [{"n_subscribers": 0}, {"n_flows": 0}, {"n_flows": 3, "share": 0.01}])
-def test_nothing_to_want(params: dict[str, Any]) -> None:
+def test_no_flows(params: dict[str, Any]) -> None:
     flows = Flows(**params)
     interests, rates = flows.tables()["interests"], flows.tables()["rates"]
     assert interests.num_rows == 0
@@ -177,7 +177,7 @@ def test_nothing_to_want(params: dict[str, Any]) -> None:
     assert interests.schema.field("flow").type == pa.int32()
 
 
-def test_all_of_it() -> None:
+def test_share_of_one() -> None:
     interest = Flows(n_flows=20, n_subscribers=3, markets=1, per_subscriber=1, share=1).interest()
     assert interest.audience().tolist() == [3] * 20
 

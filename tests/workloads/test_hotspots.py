@@ -1,4 +1,4 @@
-"""Boxes and events around hotspots: the shares that were asked for, and the same again for the same seed."""
+"""Boxes and events around hotspots: the requested shares, and the same tables for the same seed."""
 
 from __future__ import annotations
 
@@ -130,6 +130,6 @@ def test_bad_parameters(setting: str, value: Any, shown: list[Any]) -> None:
         make_workload("hotspots", [setting])
 
 
-def test_none_of_them() -> None:
+def test_empty_tables() -> None:
     tables = Hotspots(n_subscriptions=0, n_events=0).tables()
     assert tables["subscriptions"].num_rows == tables["events"].num_rows == 0

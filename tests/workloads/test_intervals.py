@@ -114,7 +114,7 @@ def test_weights_stand_for_more() -> None:
     assert Intervals(n_subscriptions=0, represents=5).weight == 1
 
 
-def test_nothing_is_something_too() -> None:
+def test_empty_tables() -> None:
     tables = Intervals(n_subscriptions=0, n_events=0).tables()
     assert {name: table.num_rows for name, table in tables.items()} == {"subscriptions": 0, "events": 0}
 

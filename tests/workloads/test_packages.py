@@ -1,4 +1,4 @@
-"""Updates of software packages as flows, and those who have them."""
+"""Updates of software packages as flows."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def write(folder: Path, name: str, **columns: Any) -> str:
 
 
 def small(folder: Path) -> dict[str, Any]:
-    """A few packages: two that need a chain of others, in two sections, and a library that nobody picks."""
+    """A few packages: two with a chain of dependencies, in two sections, and a library that is never picked."""
     depends = {
         "editor": ["ui", "spell"],
         "ui": ["libc"],
@@ -90,7 +90,7 @@ def literal_closure(wants: set[int], needs: dict[int, list[int]]) -> set[int]:
 @given(
     st.sets(st.tuples(st.integers(0, 8), st.integers(0, 8))), st.lists(st.sets(st.integers(0, 8)), min_size=1)
 )
-def test_all_that_is_needed_is_found(pairs: set[tuple[int, int]], wants: list[set[int]]) -> None:
+def test_indirect_dependencies_are_wanted(pairs: set[tuple[int, int]], wants: list[set[int]]) -> None:
     needs: dict[int, list[int]] = {}
     depends, wanted = np.zeros((9, 9), bool), np.zeros((len(wants), 9), bool)
     for one, other in pairs:
@@ -104,20 +104,20 @@ def test_all_that_is_needed_is_found(pairs: set[tuple[int, int]], wants: list[se
     ]
 
 
-def test_of_equals_what_needs_less_comes_first() -> None:
+def test_ties_prefer_fewer_dependencies() -> None:
     # 0 needs 1, 1 needs 2; all three are wanted by the same two, and 3 by one more.
     depends = relation(np.eye(4, 4, 1) * [[1], [1], [0], [0]])
     wants = relation([[1, 1, 1, 1], [1, 1, 1, 1], [0, 0, 0, 1]])
     chosen = [_most_wanted(wants, depends, count).tolist() for count in range(1, 6)]
     assert chosen == [[3], [2, 3], [1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3]]
-    nobody = _most_wanted(relation([[0, 1], [0, 0]]), relation(np.zeros((2, 2))), 2)
-    assert nobody.tolist() == [1]
+    fewest = _most_wanted(relation([[0, 1], [0, 0]]), relation(np.zeros((2, 2))), 2)
+    assert fewest.tolist() == [1]
 
 
 # --------------------------------------------------------------------------------------- packages made up
 
 
-def test_made_up_dependencies_attach_to_what_is_needed_much() -> None:
+def test_generated_dependencies_attach_preferentially() -> None:
     depends = _preferential_attachment(np.random.default_rng(1), 3000)
     rows, columns = depends.nonzero()
     assert (columns < rows).all()  # so that there is no circle
@@ -130,7 +130,7 @@ def test_made_up_dependencies_attach_to_what_is_needed_much() -> None:
         assert _preferential_attachment(np.random.default_rng(1), count).shape == (count, count)
 
 
-def test_statistics_are_near_those_of_before() -> None:
+def test_statistics_of_generated_packages() -> None:
     found = []
     for seed in range(5):
         interest = Packages(seed=seed).interest()
@@ -208,7 +208,7 @@ def test_the_same_seed_gives_the_same() -> None:
 
 
 @pytest.mark.parametrize("params", [{"n_subscribers": 0}, {"n_subscribers": 0, "n_flows": 1}])
-def test_nobody(params: dict[str, Any]) -> None:
+def test_no_subscribers(params: dict[str, Any]) -> None:
     tables = Packages(**params).tables()
     assert [table.num_rows for table in tables.values()] == [0, 0, 0]
     assert Packages(n_flows=1, n_subscribers=3).interest().n_wants == 3

@@ -143,7 +143,7 @@ def test_subscriptions_are_filters_that_match(path: str) -> None:
     found = Scan().fit(compiled).match(EventBatch.from_arrow(tables["events"]))
     per = np.bincount(found.index, minlength=800)
     texts = table["filter"].to_pylist()
-    # Prices and volumes are those of the symbol, so nearly everybody gets something; bands are of its own.
+    # Prices and volumes are those of the symbol, so nearly all subscriptions match; bands are of its own.
     assert (per > 0).mean() > 0.9
     for text, count in zip(texts, per.tolist(), strict=True):
         if re.fullmatch(r"symbol = 'S\d\d'", text):
@@ -285,7 +285,7 @@ def test_the_whole_job(spark: SparkSession, path: str, tmp_path: Path) -> None:
     assert "done before: read" in document(*words)[1]
 
 
-def test_another_table_in_its_place_is_told(tmp_path: Path) -> None:
+def test_a_replaced_table_is_detected(tmp_path: Path) -> None:
     """A run goes on from an earlier one's stages only where this is the same."""
     said = [origin_of(Quotes(path=write(tmp_path, one(close=close)))) for close in (9.5, 9.5, 9.25)]
     assert said[0] == said[1] != said[2]

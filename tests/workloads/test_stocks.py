@@ -120,15 +120,15 @@ def test_tables_have_the_columns_of_the_interface() -> None:
     assert tables["locations"].schema == pa.schema([("subscriber", pa.string()), ("node", pa.string())])
 
 
-def test_the_network_is_that_of_the_seed_and_everybody_is_on_it() -> None:
+def test_the_network_is_that_of_the_seed_and_has_all_subscribers() -> None:
     stocks = Stocks(n_events=0, seed=5)
     tables = stocks.tables()
     assert Topology.from_table(tables["topology"]).n_nodes == 600
     assert tables["topology"].equals(transit_stub(5).topology.to_table())
-    somebody = tables["subscriptions"]["subscriber"].unique()
-    node = Locations.from_table(tables["locations"], stocks.network().topology).of(somebody)
-    assert stocks.network().topology.nodes.take(node).equals(somebody)
-    assert tables["locations"].num_rows == len(somebody)
+    subscribers = tables["subscriptions"]["subscriber"].unique()
+    node = Locations.from_table(tables["locations"], stocks.network().topology).of(subscribers)
+    assert stocks.network().topology.nodes.take(node).equals(subscribers)
+    assert tables["locations"].num_rows == len(subscribers)
 
 
 @pytest.mark.parametrize("nodes", [6, 50, 3000])
@@ -161,7 +161,7 @@ def test_boxes_and_events_of_a_seed_stay_as_they_are() -> None:
     assert stocks.points()[99].tolist() == POINT_99
 
 
-def test_none_of_either() -> None:
+def test_empty_tables() -> None:
     stocks = Stocks(n_subscriptions=0, n_events=0)
     tables = stocks.tables()
     assert [tables[name].num_rows for name in ("subscriptions", "events", "locations")] == [0, 0, 0]
@@ -215,7 +215,7 @@ def test_density_of_cells_adds_up_and_an_empty_box_has_none(modes: Any) -> None:
 @pytest.mark.parametrize(("modes", "mean", "spread"), [(1, 35.6, 1.5), (4, 26.5, 1.8), (9, 27.3, 1.3)])
 def test_matches_per_event_are_as_many_as_published(modes: Any, mean: float, spread: float) -> None:
     """An independent reading of the seed measured these means and spreads over five seeds."""
-    means, nobody = [], []
+    means, unmatched = [], []
     for seed in SEEDS:
         stocks = Stocks(n_events=5000, modes=modes, seed=seed)
         lo, hi = stocks.boxes()
@@ -225,9 +225,9 @@ def test_matches_per_event_are_as_many_as_published(modes: Any, mean: float, spr
         # What the density promises and what was drawn: about 0.45 is one standard error.
         assert counts.mean() == pytest.approx(stocks.density(lo, hi).sum(), abs=1.5)
         means.append(counts.mean())
-        nobody.append(np.mean(counts == 0))
+        unmatched.append(np.mean(counts == 0))
     assert np.mean(means) == pytest.approx(mean, abs=spread)
-    assert np.mean(nobody) == pytest.approx(0.183, abs=0.007)
+    assert np.mean(unmatched) == pytest.approx(0.183, abs=0.007)
     # Many more seeds cost little when the density stands for the events.
     each = [stocks.density(*Stocks(seed=seed).boxes()).sum() for seed in range(100)]
     assert np.mean(each) == pytest.approx(mean, abs=0.45)

@@ -271,8 +271,8 @@ def _distinct_ranks(seed: int, market: int, size: int, count: int, rows: int) ->
             first = _is_first(drawn)
             place = np.cumsum(first, axis=1)
             enough = place[:, -1] >= count
-            kept = first & (place <= count) & enough[:, None]
-            out[lacking[enough]] = drawn[kept].reshape(-1, count)
+            selected = first & (place <= count) & enough[:, None]
+            out[lacking[enough]] = drawn[selected].reshape(-1, count)
             lacking, drawn, number = lacking[~enough], drawn[~enough], number + 1
             drawn = np.hstack([drawn, _ranks(stream(number), len(lacking), more, size)])
         yield out
@@ -311,8 +311,8 @@ def _read_symbols(path: str) -> _Markets:
     missing = pc.or_(pc.or_(symbol.is_null(), market.is_null()), volume.is_null(nan_is_null=True))
     below = pc.and_(pc.invert(missing), pc.fill_null(pc.less(volume, 0), False))
     left_out = dict(zip(REASONS, (int(pc.sum(each).as_py() or 0) for each in (missing, below)), strict=True))
-    good = pc.invert(pc.or_(missing, below))
-    symbol, market, amount = symbol.filter(good), market.filter(good), volume.filter(good).to_numpy()
+    valid = pc.invert(pc.or_(missing, below))
+    symbol, market, amount = symbol.filter(valid), market.filter(valid), volume.filter(valid).to_numpy()
     if len(symbol) == 0 or not 0 < amount.max() < np.inf:
         raise TableError(f"{path}: no symbol has a finite volume above 0; add symbols that were traded")
     counts = symbol.value_counts()

@@ -136,8 +136,8 @@ class Packages(BaseWorkload):
         name of a package of the input tables, or the number of a generated package.
         """
         after = self.interest()
-        nothing = sparse.csr_array(after.wants.shape, dtype=np.bool_)
-        before = Interest(nothing, after.rate, after.subscribers, after.flows)
+        empty = sparse.csr_array(after.wants.shape, dtype=np.bool_)
+        before = Interest(empty, after.rate, after.subscribers, after.flows)
         users, flows = self._streams()[-2:]
         interests, rates = after.to_tables()
         changes = changes_between(before, after, self.days, users=users, flows=flows)
@@ -172,18 +172,18 @@ class Packages(BaseWorkload):
         """Draw the applications that each subscriber picks."""
         popular, homes, which, rank = self._streams()[3:7]
         used = np.bincount(graph.depends.indices, minlength=len(graph.section))
-        some = popular.permutation(np.flatnonzero(used <= LIBRARY))
-        if len(some) == 0:
+        candidates = popular.permutation(np.flatnonzero(used <= LIBRARY))
+        if len(candidates) == 0:
             raise TableError(
                 f"{self.depends}: every package has more than {LIBRARY} dependents; "
                 f"add applications, which have at most {LIBRARY}"
             )
-        _, code = np.unique(graph.section[some], return_inverse=True)
+        _, code = np.unique(graph.section[candidates], return_inverse=True)
         by_section = np.argsort(code, kind="stable")
-        some, code = some[by_section], code[by_section]
+        candidates, code = candidates[by_section], code[by_section]
         size = np.bincount(code)
         start = np.cumsum(size) - size
-        chance = 1 / (np.arange(len(some)) - start[code] + 1)
+        chance = 1 / (np.arange(len(candidates)) - start[code] + 1)
         # The r-th most popular application of section s has the interval ends[r - 1] to ends[r] above s.
         total = np.cumsum(chance)
         ends = code + (total - (total - chance)[start][code]) / np.bincount(code, chance)[code]
@@ -192,7 +192,7 @@ class Packages(BaseWorkload):
         shape = (self.n_subscribers, self.applications)
         section = np.take_along_axis(own, which.integers(own.shape[1], size=shape), axis=1)
         place = np.searchsorted(ends, section + rank.random(shape), side="right")
-        picked = some[np.clip(place, start[section], (start + size - 1)[section])]
+        picked = candidates[np.clip(place, start[section], (start + size - 1)[section])]
         rows = np.repeat(np.arange(self.n_subscribers), self.applications)
         return relation_of(rows, picked.ravel(), (self.n_subscribers, len(graph.section)))
 
@@ -227,9 +227,9 @@ def _most_wanted(wants: Relation, depends: Relation, count: int) -> Ints:
     its dependents, so it is in the result with them, except where packages depend on each other.
     """
     audience = np.bincount(wants.indices, minlength=wants.shape[1])
-    some = np.flatnonzero(audience)
-    if len(some) <= count:
-        return some
+    candidates = np.flatnonzero(audience)
+    if len(candidates) <= count:
+        return candidates
     last = np.sort(audience)[-count]
     sure, equal = np.flatnonzero(audience > last), np.flatnonzero(audience == last)
     alone = relation_of(np.arange(len(equal)), equal, (len(equal), wants.shape[1]))

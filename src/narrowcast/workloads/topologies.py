@@ -145,11 +145,11 @@ def _shape(rng: np.random.Generator, blocks: int, nodes: int) -> _Shape:
         drawn = rng.integers(STUBS[0], STUBS[1], transit.sum(), endpoint=True)
         stubs = np.maximum(1, np.rint(drawn * deep)).astype(np.int64)
         size = rng.integers(SIZE[0], SIZE[1], stubs.sum(), endpoint=True)
-        off = abs(int(transit.sum() + size.sum()) - nodes)
-        if best is None or off < best[0]:
-            best = off, transit, stubs, size
+        difference = abs(int(transit.sum() + size.sum()) - nodes)
+        if best is None or difference < best[0]:
+            best = difference, transit, stubs, size
         # Adding or removing one node in a few stubs can make up for the remaining difference.
-        if off <= min(len(size) // 8, max(3, nodes // 200)):
+        if difference <= min(len(size) // 8, max(3, nodes // 200)):
             break
     assert best is not None
     _, transit, stubs, size = best

@@ -1,4 +1,4 @@
-"""JetStream and Spark on a real server: every message once, whatever is missing, full or stopped."""
+"""JetStream and Spark on a real server: every message once, whatever fails."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_a_batch_reads_a_range(server: NatsServer, stream: str) -> None:
         stream_reader(server, stream, end=7)
 
 
-def test_deleted_messages_are_counted_and_told_once(
+def test_deleted_messages_are_counted_and_logged_once(
     server: NatsServer, stream: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.fill(f"{stream}.a", numbers(20))
@@ -219,7 +219,7 @@ def test_what_retention_removed_is_counted(server: NatsServer) -> None:
     at = reader.initialOffset()
     planned = reader.latestOffset(at, ReadMaxRows(20))
     server.fill("kept.a", numbers(100))  # 81 to 130 are left
-    # The planned step is gone by the time that it is read, and hangs nobody.
+    # The planned step is gone by the time that it is read, and blocks no reader.
     assert rows_of(reader, at, planned) == []
     assert steps(reader, planned) == [list(range(81, 101)), list(range(101, 121)), list(range(121, 131))]
     # 21 to 80; the first twenty were there when they were planned.
@@ -248,7 +248,7 @@ def test_missing_equals_a_count(first: int, size: int, deleted: set[int], after:
     there = set(range(first, first + size))
     gone = {first + number for number in deleted} & there - {first, first + size - 1}
     state = StreamState(first, first + size - 1, "", tuple(sorted(gone)))
-    to = min(after + n, state.last)  # nobody asks beyond the last
+    to = min(after + n, state.last)  # never beyond the last
     assert state.missing(after, to) == len(set(range(after + 1, to + 1)) - (there - gone))
 
 
@@ -314,7 +314,7 @@ def test_large_messages_come_in_several_batches(server: NatsServer, stream: str)
     assert len(found) > 1
 
 
-def test_a_consumer_that_the_server_forgot_is_made_anew(server: NatsServer, stream: str) -> None:
+def test_a_deleted_consumer_is_replaced(server: NatsServer, stream: str) -> None:
     server.fill(f"{stream}.a", [b"x" * 900_000] * 20)
 
     async def forget(_: Client, js: JetStreamContext) -> int:
@@ -398,7 +398,7 @@ def test_bad_options(options: dict[str, str], parameter: str, shown: list[Any]) 
     assert "secret" not in str(caught.value)
 
 
-def test_what_is_not_there(server: NatsServer, tmp_path: Path) -> None:
+def test_missing_streams_and_files(server: NatsServer, tmp_path: Path) -> None:
     server.make_stream("there")
     server.make_stream("ZZ")
     with refused(ParameterError, server.url, "known: ZZ", parameter="stream", value="absent"):
@@ -443,7 +443,7 @@ def test_tries_are_counted(server: NatsServer) -> None:
     assert len(tried) == 2
 
 
-def test_without_nats_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_nats_package(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = "narrowcast.jetstream", "narrowcast.spark.connectors.jetstream"
     for name in [name for name in sys.modules if name.startswith(ours)]:
         monkeypatch.delitem(sys.modules, name)

@@ -200,7 +200,7 @@ def test_a_batch_in_spark(spark: SparkSession, server: NatsServer) -> None:
 
 
 @pytest.mark.spark
-def test_bad_values_are_told_before_spark_is_asked(spark: SparkSession) -> None:
+def test_bad_values_are_refused_before_spark_is_called(spark: SparkSession) -> None:
     with refused(ParameterError, 1, parameter="limit", value="0"):
         read_messages(spark, "nats://localhost", "s", limit=0)
 
@@ -232,7 +232,7 @@ def stored(server: NatsServer, name: str) -> list[tuple[str, str | None, bytes]]
 
 
 @pytest.mark.spark
-def test_a_table_there_and_back_and_sent_twice(
+def test_a_table_is_published_and_read_back(
     spark: SparkSession, server: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.make_stream("sink")
@@ -250,7 +250,7 @@ def test_a_table_there_and_back_and_sent_twice(
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_what_a_table_lacks_and_where_it_cannot_go(spark: SparkSession, server: NatsServer) -> None:
+def test_missing_columns_and_servers(spark: SparkSession, server: NatsServer) -> None:
     frame = spark.createDataFrame([("nowhere.a", "1", b"x")], "subject string, id string, payload binary")
     with refused(TableError, "'payload'", "subject, id", parameter="payload"):
         write_messages(frame.drop("payload"), server.url)
@@ -259,7 +259,7 @@ def test_what_a_table_lacks_and_where_it_cannot_go(spark: SparkSession, server: 
     assert write_messages(frame, server.url, acknowledge=False) == PublishResult(1, 0, None)
 
 
-def test_what_can_never_be_sent_is_left_out(server: NatsServer) -> None:
+def test_unsendable_messages_are_refused(server: NatsServer) -> None:
     server.make_stream("left", max_msg_size=5000)
     most = 100_000
     batch = table(
@@ -419,7 +419,7 @@ def test_a_name_of_many_kinds_of_characters_is_taken_by_a_server(server: NatsSer
     assert [name_of("names", subject) for subject, _, _ in stored(server, "names")] == names
 
 
-def test_prefixes_and_subjects_that_are_none() -> None:
+def test_invalid_prefixes_and_subjects() -> None:
     for prefix in ("", "a..b", "a.*", "a b", ".a"):
         with pytest.raises(ParameterError, match="cannot be used: subject"):
             subject_of(prefix, "x")

@@ -1,4 +1,4 @@
-"""A stream that is started again, or beside another: what it goes on with, and what it refuses."""
+"""Restarts of a stream: what is resumed, and what is refused."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class TestIdentity:
         place.run(**options)
         assert place.found() == expected(FILTERS, table)
 
-    def test_no_secret_is_kept_or_told(self, place: Place) -> None:
+    def test_secrets_are_not_stored(self, place: Place) -> None:
         job = {"source": without_credentials("nats://me:hunter2@host:4222/TICKS")}
         record = StreamRecord.open(place.spark, str(place.folder / "check"), job)
         record.begin()
@@ -107,14 +107,14 @@ class TestIdentity:
         changed = {"source": without_credentials("nats://me:swordfish@host:4222/TICKS")}
         assert StreamRecord.open(place.spark, str(place.folder / "check"), changed).content.job == job
 
-    def test_a_record_that_is_none(self, place: Place) -> None:
+    def test_an_invalid_record(self, place: Place) -> None:
         place.events(0, 10)
         (place.folder / "check").mkdir()
         (place.folder / "check" / "stream.json").write_text("{}")
         with refused(ParameterError, "stream.json", parameter="checkpoint"):
             place.run(checkpoint=str(place.folder / "check"))
 
-    def test_changes_that_are_nowhere(self, place: Place) -> None:
+    def test_a_missing_folder_of_changes(self, place: Place) -> None:
         place.events(0, 10)
         missing = str(place.folder / "chagnes")
         with refused(ParameterError, parameter="changes", value=missing):
@@ -122,7 +122,7 @@ class TestIdentity:
 
 
 @pytest.mark.slow
-def test_an_id_that_changes_have_decided_on(place: Place) -> None:
+def test_an_id_that_changes_have_set(place: Place) -> None:
     """The same files mean the same subscriptions, while it runs and after a start."""
     place.events(0, 60)
     stream = place.stream()
@@ -191,7 +191,7 @@ def test_a_plan_that_cannot_be_read_leaves_the_one_before(
         stream.close()
     assert len({row["plan"] for row in place.out()}) == 1
     assert len(place.found()) > 200
-    assert len([text for text in caplog.messages if "going on with the plan" in text]) == 1
+    assert len([text for text in caplog.messages if "the new plan is invalid" in text]) == 1
 
 
 def test_bad_lines_among_changes(place: Place) -> None:
@@ -205,7 +205,7 @@ def test_bad_lines_among_changes(place: Place) -> None:
     assert sorted(row["row"] for row in place.out("out-rejected-subscriptions")) == ["[1]", "oops"]
 
 
-def test_a_function_that_looks_at_nothing(place: Place) -> None:
+def test_a_function_that_reads_no_rows(place: Place) -> None:
     (place.folder / "events" / "1.jsonl").write_text('{"event_id": 1, "price": 5.0}\noops\n')
     place.run(sink=lambda _, __: None, checkpoint=str(place.folder / "check"))
     assert [row["row"] for row in place.out("check-rejected")] == ["oops"]

@@ -1,4 +1,4 @@
-"""A plan that follows how often flows send: each event is in its rates once, whatever ends when."""
+"""A plan that follows the rates of flows: each event counts once, also after crashes."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_bad_rows_and_changes_beside(place: Place) -> None:
     ]
 
 
-def test_rates_that_nobody_says(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_rates_that_are_not_given(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     said = (
         "each is taken to have an event every second; say it with --rates, or let it be learned with --events"
     )
@@ -186,7 +186,7 @@ def test_rates_that_nobody_says(place: Place, caplog: pytest.LogCaptureFixture) 
     assert len(caplog.records) == 1
 
 
-def test_what_is_refused(place: Place) -> None:
+def test_bad_parameters(place: Place) -> None:
     assert place.spark is not None
     changes = str(place.folder / "changes")
     missing = str(place.folder / "none")

@@ -266,7 +266,7 @@ def tables(folder: Path) -> list[str]:
     return sorted(path.name for kind in ("upto", "batch") for path in folder.glob(f"{kind}/*"))
 
 
-def test_what_goes_wrong_beside_is_told_by_the_next_batch(
+def test_an_error_in_the_background_is_raised_by_the_next_batch(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any, **__: Any) -> None:
@@ -286,7 +286,7 @@ def test_what_goes_wrong_beside_is_told_by_the_next_batch(
 
 
 @pytest.mark.slow
-def test_folding_leaves_what_readers_have_begun_with(spark: SparkSession, tmp_path: Path) -> None:
+def test_folding_keeps_tables_that_readers_use(spark: SparkSession, tmp_path: Path) -> None:
     state = InterestState(spark, str(tmp_path), half_life=HALF, every=2)
     for number in range(7):
         state.add(table(spark, [Event("a", number, ("ann",))]), number)
@@ -300,7 +300,7 @@ def test_folding_leaves_what_readers_have_begun_with(spark: SparkSession, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_crash_before_old_tables_go(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_crash_before_old_tables_are_deleted(spark: SparkSession, tmp_path: Path) -> None:
     folder, kept = tmp_path / "state", tmp_path / "kept"
     state = InterestState(spark, str(folder), half_life=HALF, every=100)
     for number in range(4):
@@ -322,7 +322,7 @@ def test_a_crash_before_old_tables_go(spark: SparkSession, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_what_weighs_nothing_is_forgotten(spark: SparkSession, tmp_path: Path) -> None:
+def test_negligible_rows_are_deleted(spark: SparkSession, tmp_path: Path) -> None:
     state = InterestState(spark, str(tmp_path), half_life=HALF, every=2)
     state.add(table(spark, [Event("old", 0, ("ann",)), Event("a", 0, ("bob",))]), 0)
     state.add(table(spark, [Event("a", 19.9 * HALF, ("ann",))]), 1)
@@ -337,7 +337,7 @@ def test_what_weighs_nothing_is_forgotten(spark: SparkSession, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_reader_looks_again_when_tables_went(
+def test_a_reader_retries_when_tables_were_deleted(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = InterestState(spark, str(tmp_path), half_life=HALF, every=2)
@@ -413,7 +413,7 @@ def test_cells(spark: SparkSession, tmp_path: Path) -> None:
         )
 
 
-def test_another_description(spark: SparkSession, tmp_path: Path) -> None:
+def test_settings_that_differ_from_the_stored_ones(spark: SparkSession, tmp_path: Path) -> None:
     folder = str(tmp_path / "state")
     InterestState(spark, folder, half_life=60)
     with refused(ParameterError, "60.0", folder, parameter="half_life", value=3600.0):

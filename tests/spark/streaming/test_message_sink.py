@@ -1,4 +1,4 @@
-"""From JetStream to NATS: a message for every channel and everybody served directly, under ids of its own."""
+"""From JetStream to NATS: a message per channel and per direct receiver, each with an id of its own."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def run(
 
 
 @pytest.mark.slow
-def test_everybody_directly_without_a_plan(
+def test_direct_messages_without_a_plan(
     spark: SparkSession, server: NatsServer, subscriptions: str, tmp_path: Path
 ) -> None:
     ticks: list[dict[str, Any]] = [

@@ -1,4 +1,4 @@
-"""A planner that is session through changes and counts of events."""
+"""An online planner that processes changes and counts of events."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_flow_that_gets_busy_changes_the_plan(planner: OnlinePlanner) -> None:
     )
 
 
-def test_what_teaches_nothing_moves_nothing() -> None:
+def test_counts_without_information_change_nothing() -> None:
     nothing = Tally(np.zeros(2), None, 0, 0, REJECTED.empty_table(), 3)
     _, step = after(Replanner(PerFlow()), nothing)
     assert (step.has_changes, step.rates_changed, step.moved, step.bad) == (False, False, 0, 3)
@@ -139,7 +139,7 @@ def test_a_flow_of_the_same_micro_batch(planner: OnlinePlanner) -> None:
 
 
 def test_rounds_are_held_while_only_events_come() -> None:
-    """Nobody changes anything, and yet two topics with the same subscribers become a cluster in time."""
+    """Without any change of interest, two topics with the same subscribers become a cluster in time."""
     planner = Tamara(rounds=0, period=float(DAY))
     little = 9.0  # as many as there were, so that no rate moves
     _, step = after(planner, seen(little, little), seen(little, little, until=3 * DAY))
@@ -147,7 +147,7 @@ def test_rounds_are_held_while_only_events_come() -> None:
     assert carried.max() == 2
 
 
-def test_a_state_that_is_damaged_says_what_to_do(tmp_path: Path) -> None:
+def test_a_damaged_state(tmp_path: Path) -> None:
     session = OnlineSession(Replanner(PerFlow()))
     state = FollowState(0, session.initial_plan(INTEREST), INTEREST)
     delta = delta_between(state.plan, state.plan)

@@ -36,7 +36,7 @@ def test_files_that_wait(place: Place) -> None:
     assert backlog._files(str(place.folder / "events")) == 1
 
 
-def test_it_ends_after_the_batch_that_it_is_at(place: Place) -> None:
+def test_it_ends_after_the_current_batch(place: Place) -> None:
     tables = [place.events(start, start + 100) for start in range(0, 300, 100)]
     begun = threading.Event()
 
@@ -55,7 +55,7 @@ def test_it_ends_after_the_batch_that_it_is_at(place: Place) -> None:
     assert place.found() == {k: v for table in tables for k, v in expected(FILTERS, table).items()}
 
 
-def test_what_was_not_started_ends(place: Place) -> None:
+def test_a_stream_that_was_not_started(place: Place) -> None:
     stream = place.stream(kind="parquet")
     stream.stop()
     stream.wait()

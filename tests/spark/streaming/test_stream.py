@@ -36,7 +36,7 @@ def test_the_same_as_a_batch(place: Place) -> None:
     assert place.found() == expected(FILTERS, pa.concat_tables(tables))
 
 
-def test_a_batch_that_failed_is_made_again_and_one_that_did_not_is_left(place: Place) -> None:
+def test_only_a_failed_batch_is_repeated(place: Place) -> None:
     seen: list[tuple[int, int]] = []
 
     def sink(deliveries: DataFrame, batch: int) -> None:
@@ -80,7 +80,7 @@ class TestPlans:
 
         return write
 
-    def test_everybody_who_wants_an_event_gets_it(self, place: Place, plan: Callable[[int], None]) -> None:
+    def test_all_interested_subscribers_get_an_event(self, place: Place, plan: Callable[[int], None]) -> None:
         plan(2)
         place.events(0, 200)
         place.change("1", ("subscribe", 8, "price > 190"))
@@ -126,7 +126,7 @@ class TestPlans:
             seen.add(tuple(ids))
         assert seen == {(1,), (1, 2), (3,), (3, 8), (8,)}
 
-    def test_a_new_plan_is_taken_up(self, place: Place, plan: Callable[[int], None]) -> None:
+    def test_a_new_plan_is_used(self, place: Place, plan: Callable[[int], None]) -> None:
         plan(2)
         stream = place.stream(kind="parquet", plan=place.folder / "plan", flow="name")
         query = stream.start()
@@ -148,7 +148,7 @@ class TestPlans:
 
 
 class TestBadInput:
-    """What cannot be used is told, and the rest goes on."""
+    """Bad rows are rejected with reasons, and the rest is processed."""
 
     def test_lines_of_json(self, place: Place) -> None:
         lines = [
@@ -249,12 +249,12 @@ class TestBadInput:
             ({"plan": "nothing"}, "nothing is not a folder"),
         ],
     )
-    def test_what_cannot_be(self, place: Place, options: dict[str, Any], message: str) -> None:
+    def test_unusable_options(self, place: Place, options: dict[str, Any], message: str) -> None:
         place.events(0, 10)
         with pytest.raises(NarrowcastError, match=message):
             place.run(**options)
 
-    def test_a_table_that_is_no_stream(self, place: Place) -> None:
+    def test_a_table_that_is_not_streaming(self, place: Place) -> None:
         with pytest.raises(ParameterError, match="is no stream; open it with"):
             place.run(source=place.spark.range(3))
 

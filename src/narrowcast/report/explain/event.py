@@ -189,7 +189,7 @@ class _Receivers:
         return found | self._filters(label)
 
     def explain_unplanned(self, name: str) -> dict[str, Any]:
-        """Return the same for a subscriber that is not in the plan and does not want the event."""
+        """Return the results of the filters of a subscriber that is neither in the plan nor interested."""
         return {"subscriber": name, "interested": False, "gets_it": []} | self._filters(name)
 
     def _filters(self, label: Any) -> dict[str, Any]:

@@ -131,13 +131,13 @@ class DeliveryWorker:
     def _valid(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the valid events of a batch, with the original column names."""
         if REASON in batch.schema.names:
-            good = batch.column(REASON).is_null()
+            valid = batch.column(REASON).is_null()
             batch = batch.drop_columns([REASON])
         else:
             named = {self.names[int(name[1:])].lower(): name for name in batch.schema.names}
-            good = batch.column(named[EVENT_ID]).is_valid()
-        if not pc.all(good).as_py():
-            batch = batch.filter(good)
+            valid = batch.column(named[EVENT_ID]).is_valid()
+        if not pc.all(valid).as_py():
+            batch = batch.filter(valid)
         return batch.rename_columns([self.names[int(name[1:])] for name in batch.schema.names])
 
     def _matched(self, index: _WorkerIndex, part: EventBatch, found: Matches, rows: Ints) -> list[pa.Array]:

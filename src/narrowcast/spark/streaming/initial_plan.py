@@ -80,7 +80,7 @@ class InitialPlan:
             stored = delivered_by(existing)
             if stored.n_wants:
                 log.warning(
-                    "interests are missing: subscribers are assumed to want the flows that %s delivers to them",
+                    "interests are missing: subscribers are assumed to want all that %s delivers to them",
                     plan,
                 )
         return cls(existing, stored if given is None else _with_rates(stored, given), rejected, has_rates)
@@ -91,7 +91,7 @@ def _read_tables(
 ) -> tuple[Interest | None, pa.Table]:
     """Read the interest of the tables, None without any, and their rejected rows."""
     paths = {"interests": interests, "rates": rates}
-    with plainly("read the first interest"):
+    with plainly("read the initial interest"):
         read = {name: ingest(spark, name, path) for name, path in paths.items() if path is not None}
         if not read:
             return None, REJECTED.empty_table()

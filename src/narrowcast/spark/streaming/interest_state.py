@@ -436,7 +436,7 @@ class InterestState:
         return _Tables(upto, after, (*merged, *added), sum(merged.values()), sum(added.values()))
 
     def _table_files(self, kind: str) -> dict[int, dict[str, int]]:
-        """Return the sizes of files in bytes, by number of their table and by path.
+        """Return the files of all tables with their sizes in bytes, by number of the table.
 
         `kind` is `upto` for merged tables and `batch` for tables of batches.
         """

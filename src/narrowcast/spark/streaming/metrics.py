@@ -30,7 +30,7 @@ _GAUGES = {
 
 
 class StreamMetrics:
-    """Sums over the micro-batches of a stream so far, and its current lag.
+    """Counts of a stream's events and matches over all micro-batches so far, and its current lag.
 
     Examples
     --------

@@ -241,12 +241,12 @@ def ignored_of(interest: Interest, changes: pa.Table) -> int:
     row = positions("subscriber", subscriber, interest.subscribers)
     column = positions("flow", flow, interest.flows)
     both = (row >= 0) & (column >= 0)
-    had = np.zeros(len(row), np.bool_)
-    had[both] = holds(interest.wants, row[both], column[both])
+    subscribed = np.zeros(len(row), np.bool_)
+    subscribed[both] = holds(interest.wants, row[both], column[both])
     codes = [np.asarray(labels.dictionary_encode().indices, np.int64) for labels in (subscriber, flow)]
     pair = codes[0] * (codes[1].max(initial=0) + 1) + codes[1]
     # Grouped by pair and ordered by time within a pair: each change is compared with the one before it.
     order = order[np.argsort(pair[order], kind="stable")]
     first = np.append(True, np.diff(pair[order]) != 0)[: len(order)]
-    was = np.where(first, had[order], np.append(False, subscribes[order][:-1])[: len(order)])
+    was = np.where(first, subscribed[order], np.append(False, subscribes[order][:-1])[: len(order)])
     return int(np.count_nonzero(was == subscribes[order]))

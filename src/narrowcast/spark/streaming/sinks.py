@@ -88,7 +88,7 @@ class FunctionSink:
         return False
 
     def write(self, deliveries: DataFrame, batch: int) -> None:
-        """Call the function."""
+        """Call the function with the deliveries of a micro-batch."""
         self.function(deliveries, batch)
 
 

@@ -132,7 +132,7 @@ def _read_lines(path: str, required: tuple[str, ...], error: TableError) -> tupl
     missing = [name for name in required if name not in names]
     if missing:
         raise TableError(
-            f"{path}: column {', '.join(map(repr, missing))} is missing; write the file again",
+            f"column {', '.join(map(repr, missing))} is missing; write the file again",
             parameter=missing[0],
             value=None,
         )
