@@ -45,7 +45,7 @@ def write(folder: Path, name: str, **columns: Any) -> str:
 
 
 def small(folder: Path) -> dict[str, Any]:
-    """A few packages: two with a chain of dependencies, in two sections, and a library that is never picked."""
+    """A few packages: two with a chain of dependencies, in two sections, and a library."""
     depends = {
         "editor": ["ui", "spell"],
         "ui": ["libc"],

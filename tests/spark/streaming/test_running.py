@@ -32,7 +32,7 @@ def test_files_that_wait(place: Place) -> None:
     assert [lag.waiting for lag in lags] == sorted((lag.waiting or 0 for lag in lags), reverse=True)
     (place.folder / "events" / "0.parquet").unlink()
     place.events(900, 901)
-    backlog = Backlog(place.spark, stream._incoming, stream._place)
+    backlog = Backlog(place.spark, stream._incoming, stream._query_checkpoint)
     assert backlog._files(str(place.folder / "events")) == 1
 
 

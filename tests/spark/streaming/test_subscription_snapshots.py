@@ -113,7 +113,7 @@ def test_an_unreadable_file_is_logged_once_and_read_when_it_has_changed(
     finally:
         query.stop()
         stream.close()
-    assert len([text for text in caplog.messages if "left until it changes" in text]) == 1
+    assert len([text for text in caplog.messages if "is ignored until it changes" in text]) == 1
     assert any("the previous subscriptions stay in use" in text for text in caplog.messages)
     left = {i: text for i, text in FILTERS.items() if i != 2}
     found = {event: ids for event, ids in place.found().items() if event >= 200}
