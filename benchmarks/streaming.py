@@ -57,7 +57,13 @@ def tables(work: Work, place: Path, n: int, batches: int, *, flows: int = 0) -> 
 
 
 def opened(
-    spark: Any, place: Path, work: Work, *, heard: Callable[[MicroBatch], None], limit: int = 1, **more: Any
+    spark: Any,
+    place: Path,
+    work: Work,
+    *,
+    on_batch: Callable[[MicroBatch], None],
+    limit: int = 1,
+    **more: Any,
 ) -> Stream:
     """Return a stream over what `tables` wrote, deliveries into nothing."""
     given = {
@@ -66,7 +72,7 @@ def opened(
         "checkpoint": str(place / "check"),
         **more,
     }
-    return Stream(spark, str(place / "subscriptions"), sink=sink, limit=limit, heard=heard, **given)
+    return Stream(spark, str(place / "subscriptions"), sink=sink, limit=limit, on_batch=on_batch, **given)
 
 
 def timed(query: Any) -> list[float]:
@@ -97,7 +103,7 @@ def batches(scale: float) -> dict[str, Any]:
         tables(work, place, n, 2 * count)
         shape = spark.read.parquet(str(place / "events")).schema
         seen: list[MicroBatch] = []
-        stream = opened(spark, place, work, heard=seen.append)
+        stream = opened(spark, place, work, on_batch=seen.append)
 
         def passing() -> Any:
             def same(frame: Any, number: int) -> None:
@@ -147,7 +153,7 @@ def changes(scale: float) -> dict[str, Any]:
         texts = filters_of(work)
         seen: list[MicroBatch] = []
 
-        def heard(batch: MicroBatch) -> None:
+        def on_batch(batch: MicroBatch) -> None:
             seen.append(batch)
             if batch.number >= WARM and batch.number % 4 == 0:
                 ids = rng.choice(len(work.lo), changed, replace=False)
@@ -163,7 +169,7 @@ def changes(scale: float) -> dict[str, Any]:
                 aside.rename(place / "changes" / f"{batch.number:05d}.parquet")
 
         (place / "changes").mkdir()
-        stream = opened(spark, place, work, heard=heard, changes=str(place / "changes"))
+        stream = opened(spark, place, work, on_batch=on_batch, changes=str(place / "changes"))
         stream.start(once=True)
         stream.wait()
         stream.close()
@@ -191,7 +197,7 @@ def state(scale: float) -> dict[str, Any]:
         tables(work, place, n, count, flows=FLOWS)
         seen: list[MicroBatch] = []
         kept: dict[str, Any] = {"flow": "topic", "state": str(place / "state")}
-        stream = opened(spark, place, work, heard=seen.append, schema=None, **kept)
+        stream = opened(spark, place, work, on_batch=seen.append, schema=None, **kept)
         stream.start(once=True)
         stream.wait()
         stream.close()
@@ -233,10 +239,10 @@ def backlog(scale: float) -> dict[str, Any]:
         seen: list[tuple[MicroBatch, float]] = []
         source = f"{server.url}/TICKS"
 
-        def heard(batch: MicroBatch) -> None:
+        def on_batch(batch: MicroBatch) -> None:
             seen.append((batch, time.perf_counter()))
 
-        stream = opened(spark, place, work, heard=heard, source=source, limit=limit)
+        stream = opened(spark, place, work, on_batch=on_batch, source=source, limit=limit)
         begin = time.perf_counter()
         stream.start(once=True)
         stream.wait()

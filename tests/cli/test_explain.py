@@ -409,20 +409,20 @@ def test_types_that_do_not_fit_the_cells(folder: Path) -> None:
         ([], "nothing to explain; give one of --event, --subscriber, --channel"),
         (["--channel", "1", "--subscriber", "ann"], "give --channel alone"),
         (["--channel", "1", "--event", "{}"], "give --channel alone"),
-        (["--channel", "2"], "there is no channel 2; they are 0 to 1"),
-        (["--channel", "-1"], "there is no channel -1; they are 0 to 1"),
-        (["--subscriber", "annn"], "there is no subscriber 'annn'; did you mean 'ann'"),
-        (["--subscriber", "?"], "there is no subscriber '?'; there are 4, such as 'ann', 'bob', 'cid'"),
+        (["--channel", "2"], "channel=2: must be from 0 to 1"),
+        (["--channel", "-1"], "channel=-1: must be from 0 to 1"),
+        (["--subscriber", "annn"], "unknown subscriber 'annn'; did you mean 'ann'"),
+        (["--subscriber", "?"], "unknown subscriber '?'; known: 4, such as 'ann', 'bob', 'cid'"),
         (["--event", "[1]"], "--event '[1]' is not a JSON object"),
         (["--event", "{"], "--event '{' is not a JSON object"),
         (["--event", "@nothing.json"], "--event '@nothing.json' cannot be read"),
-        (["--event", "{}"], "nothing says who wants the event; give --subscriptions, or --interests"),
+        (["--event", "{}"], "subscriptions is missing"),
         (["--event", "{}", "--router", "treshold"], "unknown router 'treshold'; did you mean 'threshold'?"),
         (["--event", "{}", "--router", "exact", "--set", "threshold=1"], "router 'exact' has no parameter"),
         (["--event", "{}", "--set", "threshold=much"], "threshold is 'much'; give a share from 0 to 1"),
         (["--event", "{}", "--set", "network=1"], "router 'threshold' has no parameter 'network'"),
         (["--event", "{}", "--publisher", "far"], "--publisher is given without --topology"),
-        (["--event", "{}", "--schema", "a", "--events", "b"], "give --schema or --events, not both"),
+        (["--event", "{}", "--schema", "a", "--events", "b"], "schema='a': must be omitted"),
         (["--event", '{"prise": 3}'], "--event has 'prise', which events do not have; did you mean 'price'?"),
         (
             ["--event", "{}", "--flow", "x"],
@@ -452,23 +452,23 @@ def test_attributes_that_events_lack(folder: Path, tmp_path: Path) -> None:
 def test_bad_input(folder: Path) -> None:
     assert "nope is not a folder" in refusal("explain", folder / "nope", "--channel", "1")
     event = ("--event", '{"price": 12}', "--subscriptions", folder / "s.parquet")
-    assert "there is no subscriber 'x'" in refusal("explain", folder / "cells", *event, "--subscriber", "x")
+    assert "unknown subscriber 'x'" in refusal("explain", folder / "cells", *event, "--subscriber", "x")
     words = ("--topology", folder / "t.csv", "--publisher", "nowhere")
-    assert "there is no node 'nowhere'" in refusal("explain", folder / "cells", *event, *words)
-    assert "the event has no 'flow'; name the attribute" in refusal("explain", folder / "topics", *event)
-    assert "--rates is given without --interests" in refusal(
+    assert "unknown node 'nowhere'" in refusal("explain", folder / "cells", *event, *words)
+    assert "flow='flow': must be the attribute" in refusal("explain", folder / "topics", *event)
+    assert "must be given together with interests" in refusal(
         "explain", folder / "topics", "--channel", "1", "--rates", folder / "r.csv"
     )
     odd = ChannelPlan([[1]], [[1]])
     write_plan(odd, folder / "ranges", method="kd", flow_space="ranges")
-    assert "ranges of a partitioner" in refusal("explain", folder / "ranges", "--channel", "0")
+    assert "ranges for partitioning" in refusal("explain", folder / "ranges", "--channel", "0")
     write_plan(odd, folder / "gridless", method="mst", flow_space="cells")
-    assert "is a plan of cells without its grid" in refusal("explain", folder / "gridless", *event)
+    assert "the plan of cells has no grid" in refusal("explain", folder / "gridless", *event)
     write_plan(odd, folder / "numbers", method="mst")
-    assert "there is no subscriber 'ann'; they are numbers from 0 to 0" in refusal(
+    assert "unknown subscriber 'ann'; known: integers from 0 to 0" in refusal(
         "explain", folder / "numbers", "--subscriber", "ann"
     )
-    assert "labels of type string, and the plan int64" in refusal(
+    assert "labels of type string do not fit the plan, which has int64" in refusal(
         "explain", folder / "numbers", "--channel", "0", "--interests", folder / "i.parquet"
     )
 

@@ -150,7 +150,7 @@ def test_rates_shift_and_the_plan_goes_along(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("spark")
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     words: list[str | Path] = ["--changes", tmp_path / "none", "--plan", tmp_path / "plan", "--once"]
-    assert "which is not there; make the folder first" in refusal("follow", *words)
+    assert "must be an existing folder" in refusal("follow", *words)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -84,10 +84,10 @@ def test_what_is_there_stays(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["shares"], "unknown workload 'shares'"),
-        (["stocks", "--set", "modes=2"], "modes is '2'; give one of 1, 4, 9"),
-        (["stocks", "--set", "colour=red"], "stocks has no parameter 'colour'; known: n_subscriptions,"),
-        (["stocks", "--set", "modes"], "'modes' sets nothing; write key=value"),
-        (["stocks", "--seed", "-1"], "seed is -1; give a whole number of at least 0"),
+        (["stocks", "--set", "modes=2"], "modes='2': must be one of 1, 4, 9"),
+        (["stocks", "--set", "colour=red"], "unknown parameter 'colour' of stocks; known: n_subscriptions,"),
+        (["stocks", "--set", "modes"], "'modes': must be key=value"),
+        (["stocks", "--seed", "-1"], "seed=-1: must be an integer of at least 0"),
     ],
 )
 def test_bad_input_leaves_nothing(arguments: list[str], message: str, tmp_path: Path) -> None:

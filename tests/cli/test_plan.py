@@ -344,7 +344,7 @@ def test_state_of_cells(spark: SparkSession, tmp_path: Path) -> None:
     assert "a state has none" in refusal("evaluate", tmp_path / "events", "--state", other)
     words = ("--method", "hash", "--channels", "2", "--out", tmp_path / "p")
     said = refusal("plan", "--state", tmp_path / "no", *words)
-    assert "holds no state of a stream" in said
+    assert "has no state of a stream" in said
 
 
 # ---------------------------------------------------------------------------------------------- bad input

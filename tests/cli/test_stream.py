@@ -71,7 +71,7 @@ def test_matches_rates_and_a_plan_of_them(
         (["--every", "-1"], "--every is -1.0; give seconds"),
         (["--limit", "0"], "--limit is 0; let a micro-batch take at least 1"),
         (["--half-life", "0"], "--half-life is 0.0; give a positive number"),
-        (["--metrics", "here"], "--metrics is 'here'; write it as localhost:9400"),
+        (["--metrics", "here"], "metrics='here': must be a host and a port"),
         (["--format", "yaml"], "--format is 'yaml' and must be json"),
         (["--schema", "nowhere.json"], "cannot read a schema from nowhere.json"),
     ],
@@ -84,7 +84,7 @@ def test_bad_options(words: list[str], message: str, given: list[str | Path], tm
 def test_metrics_are_served() -> None:
     with StreamMetrics.serve("localhost:0") as metrics:
         metrics.add(MicroBatch(0, 1000, 1, 400, 2500, 3, None, 0.5))
-        metrics.see(Lag(7, "messages", 2, 12.5))
+        metrics.set_lag(Lag(7, "messages", 2, 12.5))
         metrics.add(MicroBatch(1, 500, 0, 100, 300, 4, None, 0.25))
         with urllib.request.urlopen(f"http://localhost:{metrics.port}/metrics") as answer:
             text = answer.read().decode()
@@ -99,5 +99,5 @@ def test_metrics_are_served() -> None:
         "batch_events 500.0",
     ):
         assert f"narrowcast_{line}" in text
-    with pytest.raises(ParameterError, match="name another port"), StreamMetrics.serve("nowhere.invalid:1"):
+    with pytest.raises(ParameterError, match="give another port"), StreamMetrics.serve("nowhere.invalid:1"):
         pass

@@ -1,4 +1,4 @@
-"""What is told of subscribers and channels adds up to what the plan costs."""
+"""Explanations of subscribers and channels add up to the cost of the plan."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def cases(draw: st.DrawFn) -> tuple[ChannelPlan, Interest]:
     carries, listens = draw(arrays(np.bool_, (4, n))), draw(arrays(np.bool_, (3, n)))
     parent = None
     if draw(st.booleans()):  # all are sessions of two groups
-        nobody = np.zeros((4, 2), np.bool_)
-        carries, listens = np.hstack([carries, nobody]), np.hstack([listens, nobody[:3]])
+        empty = np.zeros((4, 2), np.bool_)
+        carries, listens = np.hstack([carries, empty]), np.hstack([listens, empty[:3]])
         parent = [*draw(st.lists(st.sampled_from([n, n + 1]), min_size=n, max_size=n)), -1, -1]
     unicast = draw(arrays(np.bool_, (3, 4)))
     plan = ChannelPlan(carries, listens, parent, unicast, PEOPLE, FLOWS)
@@ -97,7 +97,7 @@ def test_a_session_reaches_its_group(tmp_path: Path) -> None:
     assert group["most_wasted_member"] == {"subscriber": "ann", "wanted": 2.0, "wasted": 3.0}
 
 
-def test_a_subscriber_whom_only_the_interest_knows(tmp_path: Path) -> None:
+def test_a_subscriber_missing_in_the_plan(tmp_path: Path) -> None:
     known = kept(SESSIONS, Interest([[1, 1]], subscribers=["eve"], flows=["w", "x"]), tmp_path)
     eve = explain_subscriber(known, "eve")
     assert (eve["in_plan"], eve["wants"], eve["wants_missed"]) == (False, 2, 2)

@@ -1,4 +1,4 @@
-"""What a run tells of itself: the same numbers in the summary, the tables and the page."""
+"""The report of a run: the same numbers in the summary, the tables and the page."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def test_the_summary() -> None:
     assert (found["version"], found["plan"], found["seed"]) == (nc.__version__, "hash", 1)
 
 
-def test_no_events_are_no_division() -> None:
+def test_no_division_by_zero_without_events() -> None:
     found = summary_of(facts(events=0, matches=0, unmatched=0), {})
     assert (found["matches_per_event"], found["unmatched_share"]) == (0, 0)
 
 
 def test_the_tables() -> None:
     tables = rows_of(summary_of(facts(), {"read": 0.5, "match": 1.254}))
-    assert tables["What came out"] == [
+    assert tables["Result"] == [
         ("", "number"),
         ("subscriptions", "1,234"),
         ("subscribers", "2"),
@@ -70,10 +70,10 @@ def test_the_tables() -> None:
         ("events", "8"),
         ("matches", "20"),
         ("matches per event", "2.5"),
-        ("events that match nobody", "2 (25.0 %)"),
+        ("events without a match", "2 (25.0 %)"),
     ]
     assert tables["Time"] == [("stage", "seconds"), ("read", "0.50"), ("match", "1.25")]
-    assert tables["What it costs"] == [
+    assert tables["Cost"] == [
         ("messages per event sent", "channels", "wanted", "wasted", "sent directly"),
         ("hash", "1", "1.3", "0.7", "0.0"),
         ("unicast", "0", "1.3", "0.0", "1.3"),
@@ -90,7 +90,7 @@ def test_the_excess_of_filtering_is_a_column_where_there_is_room() -> None:
     found = summary_of(known, {})
     assert (found["costs"]["hash"]["filtering"], found["costs"]["hash"]["excess_share"]) == (9.0, 0.25)
     assert "groups" not in found["costs"]["hash"]
-    rows = rows_of(found)["What it costs"]
+    rows = rows_of(found)["Cost"]
     assert rows[0][-1] == "excess %"
     assert [row[-1] for row in rows[1:]] == ["25.0", "0.0", "0.0"]
 
@@ -103,7 +103,7 @@ def test_a_network_has_columns_of_its_own() -> None:
     found = summary_of(known, {})
     assert found["costs"]["hash"]["unicast"] == 0.0, "that of the waste, in messages"
     assert (found["costs"]["hash"]["network"], found["costs"]["hash"]["improvement_pct"]) == (30.0, 60.0)
-    assert rows_of(found)["What it costs"] == [
+    assert rows_of(found)["Cost"] == [
         (
             "messages per event sent",
             "channels",

@@ -27,7 +27,7 @@ class Place:
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark, self.folder = spark, folder
-        self.heard: list[MicroBatch] = []
+        self.batches: list[MicroBatch] = []
         for name in ("events", "changes"):
             (folder / name).mkdir()
         self.subscribe(FILTERS)
@@ -61,7 +61,7 @@ class Place:
             "source": str(self.folder / "events"),
             "sink": str(self.folder / "out"),
             "changes": str(self.folder / "changes"),
-            "heard": self.heard.append,
+            "on_batch": self.batches.append,
             "schema": SCHEMA,
             **options,
         }
@@ -69,13 +69,13 @@ class Place:
 
     def run(self, **options: Any) -> list[MicroBatch]:
         """Take what is there, and return the batches of it."""
-        before, stream = len(self.heard), self.stream(**options)
+        before, stream = len(self.batches), self.stream(**options)
         try:
             stream.start(once=True)
             stream.wait()
         finally:
             stream.close()
-        return self.heard[before:]
+        return self.batches[before:]
 
     def out(self, name: str = "out") -> list[dict[str, Any]]:
         frame = self.spark.read.parquet(str(self.folder / name))

@@ -1,4 +1,4 @@
-"""News feeds as flows, and readers who come and change their minds."""
+"""News feeds as flows, and readers whose interests change."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from narrowcast.planning.replanner import changed
 from narrowcast.workloads import Feeds, make_workload
 from narrowcast.workloads.feeds import MODELS, changes_between
 from support.command import document, refusal
+from support.errors import refused
 
 
 def dense(interest: Interest) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -154,11 +155,11 @@ def test_more_subscribers_leave_those_before(monkeypatch: pytest.MonkeyPatch) ->
             assert (dense(Feeds(n_subscribers=90, **params).interest()) == more).all()
 
 
-def test_all_there_is() -> None:
+def test_all_flows_wanted() -> None:
     wants = dense(Feeds(n_flows=6, groups=2, home=2, p_in=1.0, wanted=0, n_subscribers=3).interest())
     assert wants.all()
     wants = dense(Feeds(n_flows=6, interests="uniform", wanted=6, n_subscribers=50).interest())
-    assert 4 < wants.sum(axis=1).mean() < 6  # nobody wants more than there is
+    assert 4 < wants.sum(axis=1).mean() < 6  # no subscriber wants more flows than there are
 
 
 # ----------------------------------------------------------------------------------------------- changes
@@ -285,7 +286,7 @@ def test_the_same_seed_gives_the_same() -> None:
         assert other[name] != table
 
 
-def test_nobody() -> None:
+def test_no_subscribers() -> None:
     tables = Feeds(n_subscribers=0, shift="uniform").tables()
     assert {name: table.num_rows for name, table in tables.items()} == {
         "interests": 0,
@@ -297,38 +298,37 @@ def test_nobody() -> None:
 
 
 @pytest.mark.parametrize(
-    ("params", "message"),
+    ("params", "shown"),
     [
-        ({"n_subscribers": -1}, "n_subscribers is -1; give a whole number from 0 to"),
-        ({"n_flows": 0}, "n_flows is 0; give at least 1"),
-        ({"n_flows": 5.0}, "n_flows is 5.0; give a whole number"),
-        ({"groups": 0}, "groups is 0; give at least 1"),
-        ({"groups": 121}, "groups is 121 and there are 120 flows; give 120 at most"),
-        ({"home": 0}, "home is 0; give at least 1"),
-        ({"home": 11}, "home is 11 and there are 10 groups; give 10 at most"),
-        ({"home": 11, "interests": "uniform", "shift": "clustered"}, "home is 11 and there are 10 groups"),
-        ({"p_in": 1.01}, "p_in is 1.01; give a number from 0 to 1"),
-        ({"p_in": float("nan")}, "p_in is nan; give"),
-        ({"p_in": True}, "p_in is True; give"),
-        ({"wanted": 121}, "wanted is 121; give a number from 0 to 120"),
-        ({"wanted": -1}, "wanted is -1; give"),
-        ({"wanted": "25"}, "wanted is '25'; give"),
-        ({"interval": 0}, "interval is 0; give a number above 0"),
-        ({"interval": float("inf")}, "interval is inf; give a number above 0"),
-        ({"days": 0.0}, "days is 0.0; give a number above 0 and up to 36,525"),
-        ({"days": 1e6}, "days is 1000000.0; give a number above 0 and up to 36,525"),
-        ({"interests": "none"}, "interests is 'none'; give one of clustered, uniform"),
-        ({"model": "rare"}, "model is 'rare'; give one of average, frequent, infrequent"),
-        ({"shift": "all"}, "shift is 'all'; give one of none, clustered, uniform"),
-        ({"rates_shift": 1}, "rates_shift is 1; give true or false"),
-        ({"seed": -1}, "seed is -1"),
+        ({"n_subscribers": -1}, [0]),
+        ({"n_flows": 0}, [1]),
+        ({"n_flows": 5.0}, []),
+        ({"groups": 0}, [1]),
+        ({"groups": 121}, [120]),
+        ({"home": 0}, [1]),
+        ({"home": 11}, [10]),
+        ({"home": 11, "interests": "uniform", "shift": "clustered"}, [10]),
+        ({"p_in": 1.01}, [0, 1]),
+        ({"p_in": float("nan")}, []),
+        ({"p_in": True}, []),
+        ({"wanted": 121}, [0, 120]),
+        ({"wanted": -1}, []),
+        ({"wanted": "25"}, []),
+        ({"interval": 0}, [0]),
+        ({"interval": float("inf")}, [0]),
+        ({"days": 0.0}, ["36,525"]),
+        ({"days": 1e6}, ["36,525"]),
+        ({"interests": "none"}, ["clustered", "uniform"]),
+        ({"model": "rare"}, ["average", "frequent", "infrequent"]),
+        ({"shift": "all"}, ["none", "clustered", "uniform"]),
+        ({"rates_shift": 1}, ["true", "false"]),
+        ({"seed": -1}, [0]),
     ],
 )
-def test_parameters_that_do_not_do(params: dict[str, Any], message: str) -> None:
-    with pytest.raises(ParameterError) as failure:
+def test_bad_parameters(params: dict[str, Any], shown: list[Any]) -> None:
+    name, value = next(iter(params.items()))
+    with refused(ParameterError, repr(value), *shown, parameter=name):
         Feeds(**params)
-    assert str(failure.value).startswith(message)
-    assert "\n" not in str(failure.value)
 
 
 def test_groups_do_not_matter_where_there_are_none() -> None:
@@ -347,13 +347,12 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     assert facts["parameters"]["home"] == 2
     assert "origin" not in facts
     assert json.loads((out / "workload.json").read_text()) == facts
-    assert (
-        refusal("generate", "feeds", "--out", tmp_path / "x", "--set", "model=rare")
-        == "model is 'rare'; give one of average, frequent, infrequent"
-    )
+    refused_model = refusal("generate", "feeds", "--out", tmp_path / "x", "--set", "model=rare")
+    assert "'rare'" in refused_model
+    assert "infrequent" in refused_model
 
 
 def test_a_run_needs_subscriptions(tmp_path: Path) -> None:
-    said = refusal("run", "--workload", "feeds", "--out", tmp_path / "out")
-    assert said.startswith("workload 'feeds' makes interests, and a run starts from subscriptions and events")
+    message = refusal("run", "--workload", "feeds", "--out", tmp_path / "out")
+    assert all(word in message for word in ("feeds", "interests", "subscriptions"))
     assert set(Feeds.makes) == set(Feeds(n_subscribers=1).tables())

@@ -120,7 +120,7 @@ def follow(
     with options.spark_at(master, conf, ui=ui) as at:
         task = at.progress.add_task("make the first plan", total=None)
 
-        def heard(done: FollowProgress) -> None:
+        def on_batch(done: FollowProgress) -> None:
             text = msgspec.json.encode(done).decode() if as_json else line_of(done)
             print(text, file=sys.stdout if out.isatty() else out, flush=True)
             at.progress.update(task, description=f"wait for files after batch {done.batch}")
@@ -141,7 +141,7 @@ def follow(
             rejected=rejected,
             limit=FILES if limit is None else limit,
             rows=ROWS if rows is None else rows,
-            heard=heard,
+            on_batch=on_batch,
         )
         try:
             at.progress.update(task, description="wait for files")

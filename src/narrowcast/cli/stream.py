@@ -96,7 +96,7 @@ def stream(
     """
     from narrowcast.spark.streaming.metrics import StreamMetrics
     from narrowcast.spark.streaming.stream import Stream
-    from narrowcast.spark.streaming.stream_record import named
+    from narrowcast.spark.streaming.stream_record import without_credentials
 
     if not (every == 0 or 0.001 <= every < 1e6):
         raise ParameterError(f"--every is {every}; give seconds, at least 0.001, or 0 to go on at once")
@@ -109,12 +109,12 @@ def stream(
     with told, options.spark_at(master, conf, ui=ui) as at:
         task = at.progress.add_task("read the subscriptions", total=None)
 
-        def heard(batch: MicroBatch) -> None:
+        def on_batch(batch: MicroBatch) -> None:
             told.add(batch)
             at.progress.update(task, description=told.line())
 
         def seen(lag: Lag) -> None:
-            told.see(lag)
+            told.set_lag(lag)
             at.progress.update(task, description=told.line())
 
         job = Stream(
@@ -132,7 +132,7 @@ def stream(
             half_life=half_life,
             limit=limit,
             kind=kind,
-            heard=heard,
+            on_batch=on_batch,
         )
         try:
             at.progress.update(task, description="wait for events")
@@ -143,7 +143,7 @@ def stream(
             job.stop()
         finally:
             job.close()
-    facts = {"command": "stream", "sink": named(sink), **told.facts()}
+    facts = {"command": "stream", "sink": without_credentials(sink), **told.facts()}
     options.show(facts, {"What went through": _rows(facts)}, as_json=as_json)
 
 

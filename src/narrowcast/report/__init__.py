@@ -1,4 +1,4 @@
-"""Reports: charts as Vega-Lite files filled with records, and a page that holds them."""
+"""Reports: charts from Vega-Lite specifications, HTML pages, explanations and exports of plans."""
 
 from __future__ import annotations
 

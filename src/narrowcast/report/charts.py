@@ -1,4 +1,4 @@
-"""Charts: a Vega-Lite file each, filled with records and drawn without a network."""
+"""Charts: Vega-Lite specifications filled with records and rendered offline."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from narrowcast.model.plan import ChannelPlan
     from narrowcast.model.relation import Positions
 
-#: What a chart is filled with: a dict for each mark or for what marks are made of.
+#: The data of a chart, usually one dictionary per mark.
 Records: TypeAlias = list[dict[str, Any]]
 
-#: The charts there are; each is a file of that name among the specs.
+#: Names of the charts; each is a file in the folder `specs`.
 CHARTS = (
     "cobas2009-figure-5",
     "cobas2009-figure-6a",
@@ -67,52 +67,60 @@ CHARTS = (
     "tock2005-figure-7",
 )
 
-#: Ways of sending that need no planning, and what none can beat.
-_UNPLANNED = ("unicast", "broadcast", "per-flow", "hash", "ideal")
-#: What the panel of events that were sent is called in a comparison.
-SENT = "replayed: the events, sent"
-#: What the costs of a comparison are counted in, where that is known.
+#: Baselines that need no planning, and the lower bound.
+_BASELINES = ("unicast", "broadcast", "per-flow", "hash", "ideal")
+#: Title of the panel of replayed events in a comparison.
+REPLAY_PANEL = "replayed events"
+#: Units of the cost models in a comparison.
 _UNITS = {
     "network": "cost of links",
-    "waste": "messages in vain",
-    "false-positives": "receivers in vain",
+    "waste": "unwanted messages",
+    "false-positives": "unwanted receivers",
     "filtering": "work of receivers",
-    "forwarding": "bytes a second",
+    "forwarding": "bytes per second",
 }
 
-#: Version of the grammar that the files are written in.
+#: Version of Vega-Lite that the specifications are written in.
 VEGA_LITE = "6.4"
-#: Pixels per point of a PNG: sharp on today's screens.
+#: Pixels per point of a PNG: sharp on high-resolution screens.
 SCALE = 2
 
-#: The most rows and columns of an interest matrix that the eye can still tell apart.
+#: Largest numbers of rows and columns of an interest matrix at which single cells are still visible.
 SHOWN = (160, 240)
-#: As many groups as there are colours in the matrix.
+#: Number of groups of flows in an interest matrix, which is the number of its colours.
 GROUPS = 6
-#: The most bars of a load; of more channels, each bar is several.
+#: Largest number of bars of a load chart; with more channels, each bar stands for several.
 BARS = 200
 
 
 def save_chart(
     name: str, data: Sequence[Mapping[str, Any]], folder: str | Path, *, subtitle: str = ""
 ) -> tuple[Path, Path]:
-    """Draw a chart from records, and return where its PNG and its SVG are.
+    """Render a chart from records; return the paths of its PNG and its SVG.
 
     Parameters
     ----------
     name
         One of `CHARTS`; the files are named after it.
     data
-        What the chart's function below returns.
+        The records, as returned by the chart's function, such as `cost_bars`. Without records, a
+        placeholder is rendered.
     folder
-        Where the files go; it must exist.
+        An existing folder for the files.
     subtitle
-        A line below the title: what the numbers are of.
+        A line below the title, such as a description of the data.
+
+    Raises
+    ------
+    ParameterError
+        When there is no chart of this name.
+    MissingError
+        When the package vl-convert-python is not installed.
     """
     spec = _spec(name)
     if not data:
         spec = _read("empty") | {"title": spec["title"]}
-    # The name lets a file choose its words by what it is filled with.
+    # Specifications refer to the data by this name, to adapt their texts to it.
     spec["data"] = {"name": "records", "values": list(data)}
     spec["title"]["subtitle"] = subtitle
     spec["config"] = theme()
@@ -120,7 +128,7 @@ def save_chart(
         import vl_convert
     except ImportError as error:
         raise MissingError(
-            "charts need the package vl-convert-python; run: pip install vl-convert-python"
+            "vl-convert-python is not installed, and charts need it; run: pip install vl-convert-python"
         ) from error
     png, svg = (Path(folder, f"{name}.{kind}") for kind in ("png", "svg"))
     png.write_bytes(vl_convert.vegalite_to_png(spec, vl_version=VEGA_LITE, scale=SCALE))
@@ -131,15 +139,17 @@ def save_chart(
 def _spec(name: str) -> dict[str, Any]:
     """Return a chart's specification, without data."""
     if name not in CHARTS:
-        raise ParameterError(f"unknown chart {name!r}; known: {', '.join(CHARTS)}")
+        raise ParameterError(
+            f"unknown chart {name!r}; known: {', '.join(CHARTS)}", parameter="name", value=name
+        )
     spec = _read(name)
-    # One that is like another says only what differs.
+    # A specification with `like` overrides keys of another one.
     like = spec.pop("like", None)
     return spec if like is None else _read(like) | spec
 
 
 def theme() -> dict[str, Any]:
-    """Return what all charts look like."""
+    """Return the Vega-Lite configuration shared by all charts: colours, fonts and axes."""
     return _read("theme")
 
 
@@ -149,12 +159,12 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def matches_per_event(sizes: Mapping[int, int]) -> Records:
-    """Return how many events have each number of matches, fewest matches first.
+    """Return the records of a histogram of matches per event, ordered by number of matches.
 
     Parameters
     ----------
     sizes
-        By number of matches, how many events have it; those without a match are under 0.
+        Number of events by number of matches; 0 for events without a match.
 
     Examples
     --------
@@ -165,15 +175,18 @@ def matches_per_event(sizes: Mapping[int, int]) -> Records:
 
 
 def cost_bars(costs: Mapping[str, tuple[Cost, int | None]], *, events: float = 1) -> Records:
-    """Return the messages that each method delivers per event, by what becomes of them, in the order given.
+    """Return the messages that each method delivers per event: wanted by channel, sent directly, wasted.
+
+    Methods are in the given order.
 
     Parameters
     ----------
     costs
-        For each method the cost by the model `waste`, and how many channels it takes; None for the ideal,
-        which is no plan.
+        For each method, its cost by the model `waste` and its number of channels; None for the lower bound
+        `ideal`, which is not a plan.
     events
-        How many events the costs are of; of costs per second, the rate of all flows together.
+        The number that costs are divided by: the number of events or, for costs per second, the total rate
+        of all flows.
 
     Examples
     --------
@@ -190,27 +203,25 @@ def cost_bars(costs: Mapping[str, tuple[Cost, int | None]], *, events: float = 1
             "wanted, sent directly": terms["unicast"],
             "wasted": terms["wasted"],
         }
-        takes = "the least there can be"
-        if channels is not None:
-            takes = f"{channels:,} channel{'s' * (channels != 1)}"
+        note = "lower bound" if channels is None else f"{channels:,} channel{'s' * (channels != 1)}"
         for place, (kind, messages) in enumerate(kinds.items()):
-            bar = {"method": f"{name}\n{takes}", "order": order, "kind": kind, "place": place}
+            bar = {"method": f"{name}\n{note}", "order": order, "kind": kind, "place": place}
             bars.append(bar | {"messages": messages / (events if events > 0 else 1)})
     return bars
 
 
 def compared_methods(rows: Sequence[Mapping[str, Any]], costs: Sequence[str]) -> Records:
-    """Return the bars of a comparison: for each cost the methods, cheapest first.
+    """Return the bars of a comparison of methods: one panel per cost, each with the cheapest method first.
 
-    What events cost that were sent comes before the costs, where there are any. Seconds and memory are told
-    once, beside the first of them.
+    If events were replayed with all methods, their measured cost is the first panel. Planning time (seconds)
+    and memory (MB) are shown only beside the first panel.
 
     Parameters
     ----------
     rows
-        What each method has, as `compare.json` says it; those without costs are left out.
+        The rows of `compare.json`, one per method; rows without costs are left out.
     costs
-        Names of costs: a panel each, in this order.
+        Names of cost models; panels are in this order.
 
     Examples
     --------
@@ -219,36 +230,36 @@ def compared_methods(rows: Sequence[Mapping[str, Any]], costs: Sequence[str]) ->
     >>> [(bar["measure"], bar["value"], bar["text"]) for bar in bars]
     [('cost', 4.0, '4'), ('seconds', 0.5, '0.50'), ('memory', 2.0, '2.00')]
     """
-    made = [row for row in rows if row["costs"]]
-    several = len({row["asked"] for row in made if row["asked"] is not None}) > 1
-    panels = {cost: [row["costs"][cost]["total"] for row in made] for cost in costs}
+    scored = [row for row in rows if row["costs"]]
+    several = len({row["asked"] for row in scored if row["asked"] is not None}) > 1
+    panels = {cost: [row["costs"][cost]["total"] for row in scored] for cost in costs}
     units = _UNITS
-    if made and all(row.get("replayed") for row in made):
-        links = any(row["replayed"].get("improvement_pct") is not None for row in made)
-        units = {SENT: "cost of links" if links else "messages", **units}
-        panels = {SENT: [row["replayed"]["cost"] for row in made], **panels}
+    if scored and all(row.get("replayed") for row in scored):
+        links = any(row["replayed"].get("improvement_pct") is not None for row in scored)
+        units = {REPLAY_PANEL: "cost of links" if links else "messages", **units}
+        panels = {REPLAY_PANEL: [row["replayed"]["cost"] for row in scored], **panels}
     bars: Records = []
     for place, (cost, totals) in enumerate(panels.items()):
-        for order, which in enumerate(sorted(range(len(made)), key=lambda i: totals[i])):
-            row, total = made[which], totals[which]
+        for order, i in enumerate(sorted(range(len(scored)), key=lambda i: totals[i])):
+            row, total = scored[i], totals[i]
             name = row["method"]
             if several and row["asked"] is not None:
                 name += f", {row['asked']:,}"
             bar = {"cost": cost, "unit": units.get(cost, ""), "place": place, "method": name, "order": order}
-            bar["kind"] = "without planning" if row["method"] in _UNPLANNED else "planned"
+            bar["kind"] = "without planning" if row["method"] in _BASELINES else "planned"
             text = f"{total:,.0f}" if abs(total) >= 1000 else f"{total:,.3g}"
             bars.append(bar | {"measure": "cost", "value": total, "text": text})
-            # What there is no number for still has its place, so that panels beside each other stay in line.
+            # A missing number still has a record, so that the rows of adjacent panels are aligned.
             for measure, value in (("seconds", row["seconds"]), ("memory", row["peak_mb"])):
                 if place == 0:
-                    bars.append(bar | {"measure": measure, "value": value or 0.0, "text": _measured(value)})
+                    bars.append(bar | {"measure": measure, "value": value or 0.0, "text": _rounded(value)})
     return bars
 
 
-def _measured(value: float | None) -> str:
-    """Return a number that may be small with as many digits as are read.
+def _rounded(value: float | None) -> str:
+    """Format a number: one decimal from 10, two from 0.1, else one significant digit; None as empty text.
 
-    >>> _measured(None), _measured(0.00123), _measured(0.512), _measured(27.63)
+    >>> _rounded(None), _rounded(0.00123), _rounded(0.512), _rounded(27.63)
     ('', '0.001', '0.51', '27.6')
     """
     if value is None:
@@ -257,18 +268,23 @@ def _measured(value: float | None) -> str:
 
 
 def channel_load(rates: ArrayLike, members: ArrayLike) -> Records:
-    """Return what each channel sends and how many listen to it, the busiest channel first.
+    """Return the rate and the number of listeners of each channel, the busiest channel first.
 
-    Of more than 200 channels, each record is of a run of neighbours: their mean and the largest. Rates and
-    listeners are then sorted each on their own, because means of what is not sorted would tell nothing.
+    With more than 200 channels, each record has the mean and the maximum of several adjacent channels. Rates
+    and listeners are then sorted independently, because means of unsorted values would be meaningless.
 
     Parameters
     ----------
     rates
-        Messages per second sent in each channel, `ChannelPlan.rates`; of a plan of two levels, give those
-        of its groups alone.
+        Messages per second of each channel, as `ChannelPlan.rates` returns them; for a plan of two levels,
+        those of its groups only.
     members
-        Listeners of each channel, `ChannelPlan.members`.
+        Number of listeners of each channel, as `ChannelPlan.members` returns them.
+
+    Raises
+    ------
+    ParameterError
+        When `rates` and `members` are not one-dimensional and of equal length.
 
     Examples
     --------
@@ -280,11 +296,14 @@ def channel_load(rates: ArrayLike, members: ArrayLike) -> Records:
     rate, listeners = np.asarray(rates, np.float64), np.asarray(members, np.float64)
     if rate.ndim != 1 or rate.shape != listeners.shape:
         raise ParameterError(
-            f"rates has shape {rate.shape} and members {listeners.shape}; give one of each per channel"
+            f"rates of shape {rate.shape} and members of shape {listeners.shape}: must both have one value "
+            "per channel",
+            parameter="members",
+            value=members,
         )
     order = np.lexsort((-listeners, -rate))
-    few = len(rate) <= BARS
-    rate, listeners = rate[order], listeners[order] if few else -np.sort(-listeners)
+    single = len(rate) <= BARS
+    rate, listeners = rate[order], listeners[order] if single else -np.sort(-listeners)
     n_bars = min(len(rate), BARS)
     ends = np.arange(n_bars + 1) * len(rate) // max(1, n_bars)
     bars: Records = []
@@ -298,26 +317,26 @@ def channel_load(rates: ArrayLike, members: ArrayLike) -> Records:
 
 
 def interest_matrix(interest: Interest, plan: ChannelPlan | None = None, *, seed: int = 0) -> Records:
-    """Return a sample of who wants what twice: as it comes, and ordered.
+    """Return the cells of a sample of the interest matrix, once in the original order and once sorted.
 
-    Without a plan, what is alike is together: flows are grouped by their audiences (Ward's method on their
-    directions), and each subscriber stands with the group that holds the largest part of what it wants.
+    Without a plan, flows are sorted by similarity: they are clustered by their subscribers (Ward's method on
+    normalised columns), and each subscriber is placed at the cluster with most of its wanted flows.
 
-    With a plan, flows stand with the channel that brings them to most of the sample, channels that bring
-    more come first, and what is sent directly comes last; each subscriber stands with the channel from
-    which it gets most. A session stands for its group.
+    With a plan, each flow is placed at the channel that delivers it to the most subscribers of the sample;
+    channels with more deliveries come first, and flows that are sent directly last. Each subscriber is
+    placed at the channel that delivers most to it. Sessions count as their group.
 
-    `group` is the colour of a cell: 0 before ordering, -1 for a subscriber's wants from outside its group
-    or channel. There are six colours, and channels take them in turn.
+    `group` is the colour of a cell: 0 in the original order, -1 for flows wanted from outside the
+    subscriber's cluster or channel, otherwise 1 to 6; channels use the six colours cyclically.
 
     Parameters
     ----------
     interest
-        Who wants what, all of it or a sample.
+        The interest; larger ones than 160 subscribers by 240 flows are sampled.
     plan
-        Brought together with the interest by label.
+        The plan to sort by; labels relate it to the interest.
     seed
-        Of the sample.
+        Seed of the sample, at least 0.
 
     Examples
     --------
@@ -331,24 +350,24 @@ def interest_matrix(interest: Interest, plan: ChannelPlan | None = None, *, seed
     wants, subscriber, flow = _sample(interest, seed)
     if not wants.size:
         return []
-    group, flows = _grouped(wants)
+    group, flows = _clusters(wants)
     if plan is None:
         panel, via = "after", np.where(wants, group, -1)
-        # Groups in the order in which their flows stand.
+        # Groups in the order of their first flows.
         shown = group[flows[np.sort(np.unique(group[flows], return_index=True)[1])]]
     else:
-        via = _via(wants, interest, plan, subscriber, flow)
-        group, shown = _carriers(via)
+        via = _delivering_group(wants, interest, plan, subscriber, flow)
+        group, shown = _group_of_flows(via)
         panel = "by channel" if len(shown) else "directly"
     none = len(shown)
-    rank = np.full(shown.max(initial=-1) + 2, none)  # at -1, which is no group, it holds `none`
+    rank = np.full(shown.max(initial=-1) + 2, none)  # index -1, for no group, has the value `none`
     rank[shown] = np.arange(none)
     via, group = rank[via], rank[group]
-    # Half a message from nobody: less than one from anybody, more than none at all.
+    # No group counts as half a message: a subscriber with a single message of a group is placed there.
     share = [*((via == g).sum(axis=1) for g in range(none)), np.full(len(wants), 0.5)]
     home = np.argmax(share, axis=0)
     own = (via == home[:, None]) & (via < none)
-    # In each group the most devoted subscribers first.
+    # Within a group, subscribers with the largest share of wants in the group come first.
     rows = np.lexsort((-own.sum(axis=1) / wants.sum(axis=1), home))
     columns = flows[np.argsort(group[flows], kind="stable")]
     colour = np.where(own, via % GROUPS + 1, -1)
@@ -366,61 +385,63 @@ def interest_matrix(interest: Interest, plan: ChannelPlan | None = None, *, seed
     return cells
 
 
-def _via(
+def _delivering_group(
     wants: NDArray[np.bool_], interest: Interest, plan: ChannelPlan, subscriber: Positions, flow: Positions
 ) -> Positions:
-    """Return for each cell of a sample the group that serves it, -1 where none does or nothing is wanted.
+    """Return the group that delivers each wanted cell of a sample; -1 if none does or it is not wanted.
 
-    Of several, it is the one that brings the flow to the most of the sample; of equals, the first.
+    If several groups do, it is the one that delivers the flow to the most subscribers of the sample, and of
+    these the first.
     """
     row, column = np.nonzero(wants)
-    knows_subscriber = positions("subscriber", interest.subscribers.take(subscriber), plan.subscribers)
-    knows_flow = positions("flow", interest.flows.take(flow), plan.flows)
-    heard = [(np.empty(0, np.intp), np.empty(0, np.intp))]
-    heard += list(plan.heard(knows_subscriber[row], knows_flow[column]))
-    pair = np.concatenate([pairs for pairs, _ in heard])
-    channel = plan.groups()[np.concatenate([channels for _, channels in heard])]
-    # A subscriber in two sessions of a group still gets its messages in one group.
+    plan_row = positions("subscriber", interest.subscribers.take(subscriber), plan.subscribers)
+    plan_column = positions("flow", interest.flows.take(flow), plan.flows)
+    received = [(np.empty(0, np.intp), np.empty(0, np.intp))]
+    received += list(plan.heard(plan_row[row], plan_column[column]))
+    pair = np.concatenate([pairs for pairs, _ in received])
+    channel = plan.groups()[np.concatenate([channels for _, channels in received])]
+    # A subscriber in two sessions of a group still receives its messages in one group.
     pair, channel = np.unique(np.stack([pair, channel]), axis=1)
-    _, kind, brings = np.unique(
+    _, kind, delivered = np.unique(
         np.stack([column[pair], channel]), axis=1, return_inverse=True, return_counts=True
     )
-    best = np.lexsort((channel, -brings[kind], pair))
+    best = np.lexsort((channel, -delivered[kind], pair))
     first = best[np.unique(pair[best], return_index=True)[1]]
     via = np.full(wants.shape, -1, np.intp)
     via[row[pair[first]], column[pair[first]]] = channel[first]
     return via
 
 
-def _carriers(via: Positions) -> tuple[Positions, Positions]:
-    """Return the channel that each flow stands with, -1 for none, and the channels in their order."""
+def _group_of_flows(via: Positions) -> tuple[Positions, Positions]:
+    """Return the group that each flow is placed at, -1 for none, and the groups in the order of the chart."""
     known, carried = np.unique(via[via >= 0], return_counts=True)
     if not len(known):
         return np.full(via.shape[1], -1), known
     to = np.stack([(via == channel).sum(axis=0) for channel in known])
     carrier = np.where(to.any(axis=0), known[to.argmax(axis=0)], -1)
-    # Channels with flows of their own first: the colours of neighbours in the picture then differ.
+    # Groups with flows of their own come first, so that adjacent groups in the chart differ in colour.
     return carrier, known[np.lexsort((known, -carried, ~np.isin(known, carrier)))]
 
 
 def _sample(interest: Interest, seed: int) -> tuple[NDArray[np.bool_], Positions, Positions]:
-    """Return some rows and columns of the wants, in their order, each with something in it, and which."""
+    """Draw non-empty rows and columns of the wants; return them with their subscribers and flows."""
     rng = np.random.default_rng(seed)
-    flows = _some(rng, np.flatnonzero(interest.audience()), SHOWN[1])
+    flows = _draw(rng, np.flatnonzero(interest.audience()), SHOWN[1])
     part = interest.wants[:, flows]
-    subscribers = _some(rng, np.flatnonzero(np.diff(part.indptr)), SHOWN[0])
+    subscribers = _draw(rng, np.flatnonzero(np.diff(part.indptr)), SHOWN[0])
     wants = part[subscribers].toarray()
     wanted = wants.any(axis=0)
     return wants[:, wanted], subscribers, flows[wanted]
 
 
-def _some(rng: np.random.Generator, of: NDArray[np.intp], most: int) -> NDArray[np.intp]:
+def _draw(rng: np.random.Generator, of: NDArray[np.intp], most: int) -> NDArray[np.intp]:
     return np.sort(rng.choice(of, min(len(of), most), replace=False))
 
 
-def _grouped(wants: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the group of each flow, and the flows in an order that keeps groups and neighbours together."""
-    from scipy.cluster.hierarchy import fcluster, leaves_list, linkage  # on use: most commands draw nothing
+def _clusters(wants: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the cluster of each flow, and an order of flows that keeps clusters and neighbours together."""
+    # Imported on first use: most commands draw no chart.
+    from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
     from scipy.spatial.distance import pdist
 
     n_flows = wants.shape[1]

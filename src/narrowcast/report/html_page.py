@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs nothing else."""
+"""Report pages: self-contained HTML with tables and inline charts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-#: The head of what is no table but sentences, a row each.
+#: Header row of a section of paragraphs instead of a table; each further row is a paragraph.
 PROSE = ("",)
 
 _STYLE = """
@@ -26,17 +26,17 @@ svg { max-width: 100%; height: auto; display: block; margin-top: 2rem }
 
 
 def html_page(title: str, tables: Mapping[str, Sequence[Sequence[str]]], charts: Iterable[Path]) -> str:
-    """Return a page with tables and charts.
+    """Return the HTML text of a page with tables and charts.
 
     Parameters
     ----------
     title
-        The heading.
+        Heading of the page, as plain text.
     tables
-        By heading, rows of text: first the names of the columns, then what they hold; below `PROSE`,
-        paragraphs.
+        Sections by heading, each a sequence of rows of plain text. The first row has the names of the
+        columns; if it is `PROSE`, each of the other rows is a paragraph.
     charts
-        SVG files; they are put into the page itself.
+        SVG files, inserted into the page in this order.
 
     Examples
     --------
@@ -68,5 +68,5 @@ def html_page(title: str, tables: Mapping[str, Sequence[Sequence[str]]], charts:
 
 
 def _inline(chart: Path) -> str:
-    """Return a drawing with names of its own: two that say `clip0` would clip each other in one page."""
+    """Return an SVG text with ids made unique: two charts with a clip path `clip0` would clip each other."""
     return re.sub(r'(\bid="|url\(#)', rf"\g<1>{chart.stem}-", chart.read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""What a run tells of itself: a summary, tables of text, and a page with pictures."""
+"""The report of `narrowcast run`: a summary, tables of text, and a page with charts."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
     Rows = dict[str, list[tuple[str, ...]]]
 
-#: The pictures of a report, and what it is made of.
+#: Charts of a report, and all files of a report.
 PICTURES = ("cost-bars", "interest-matrix", "load-per-channel", "matches-per-event")
 FILES = ("summary.json", "report.html", *(f"{name}.{kind}" for name in PICTURES for kind in ("png", "svg")))
 
 
 def summary_of(facts: Mapping[str, Mapping[str, Any]], seconds: Mapping[str, float]) -> dict[str, Any]:
-    """Return what `summary.json` says.
+    """Return the content of `summary.json`.
 
     Parameters
     ----------
     facts
-        What each stage found.
+        Results of the stages by name: `job`, `compile`, `match`, `interest`, `plan` and `evaluate`.
     seconds
-        How long each took.
+        Elapsed seconds of each stage.
     """
     compiled, matched, costs = facts["compile"], facts["match"], facts["evaluate"]
     n_events = matched["events"]
@@ -67,9 +67,10 @@ def summary_of(facts: Mapping[str, Mapping[str, Any]], seconds: Mapping[str, flo
 
 
 def _flat(costs: Mapping[str, Mapping[str, Any]], excess_share: float | None) -> dict[str, float]:
-    """Return the total of every cost by its name, the terms of the waste, and what else sums costs up.
+    """Return the total of every cost by name, the terms of `waste`, and derived percentages.
 
-    The other terms of a network cost are the totals of other methods, some under names of the waste's.
+    Other terms of a network cost are left out: they are totals of other methods, and some of their names
+    are also names of terms of `waste`.
     """
     terms = dict(costs["waste"]["terms"])
     if "network" in costs:
@@ -80,14 +81,14 @@ def _flat(costs: Mapping[str, Mapping[str, Any]], excess_share: float | None) ->
 
 
 def rows_of(summary: Mapping[str, Any]) -> Rows:
-    """Return the summary as tables of text, the first row of each being its head."""
+    """Return the summary as tables of text by heading; the first row of a table has the column names."""
     counts: list[tuple[str, ...]] = [("", "number")]
     counts += [(name, f"{summary[name]:,}") for name in ("subscriptions", "subscribers", "boxes", "rejected")]
     counts += [(f"  {reason}", f"{count:,}") for reason, count in summary["reasons"].items()]
     counts += [(name, f"{summary[name]:,}") for name in ("events", "matches")]
     counts.append(("matches per event", f"{summary['matches_per_event']:.1f}"))
-    nobody = f"{summary['unmatched']:,} ({100 * summary['unmatched_share']:.1f} %)"
-    counts.append(("events that match nobody", nobody))
+    unmatched = f"{summary['unmatched']:,} ({100 * summary['unmatched_share']:.1f} %)"
+    counts.append(("events without a match", unmatched))
     times: list[tuple[str, ...]] = [("stage", "seconds")]
     times += [(name, f"{stage['seconds']:.2f}") for name, stage in summary["stages"].items()]
     costs: list[tuple[str, ...]] = [
@@ -107,11 +108,11 @@ def rows_of(summary: Mapping[str, Any]) -> Rows:
             each.append(100 * cost["excess_share"])
         channels = "" if cost["channels"] is None else f"{cost['channels']:,}"
         costs.append((name, channels, *(f"{value:,.1f}" for value in each)))
-    return {"What came out": counts, "Time": times, "What it costs": costs}
+    return {"Result": counts, "Time": times, "Cost": costs}
 
 
-def _made(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return what the run was made from, and how."""
+def _input_rows(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the source, the method and the seed of the run as rows of a table."""
     source = summary["source"]
     rows: list[tuple[str, ...]] = [("", "")]
     if "workload" in source:
@@ -132,45 +133,45 @@ def write_report(
     *,
     channels: Path,
 ) -> None:
-    """Write `summary.json`, the pictures and `report.html` into a folder.
+    """Write `summary.json`, the charts and `report.html` into an existing folder.
 
     Parameters
     ----------
     summary
-        What `summary_of` returns.
+        The result of `summary_of`.
     sizes
-        How many events have each number of matches.
+        Number of events by number of matches.
     interest
-        A sample of who wants what.
+        The interest, or a sample of it.
     plan
-        The plan that was made.
+        The plan of the run.
     folder
-        Where they go; it exists.
+        An existing folder.
     channels
-        The plan's table of channels, with their rates and members.
+        Path of the plan's table of channels, with `parent`, `rate` and `members`.
     """
     load = pq.read_table(channels, columns=["parent", "rate", "members"])
     groups = load.filter(load["parent"].is_null())
-    sent = f"{summary['flows']:,} events that somebody wants, {summary['subscribers']:,} subscribers"
-    given = f"{summary['events']:,} events against {summary['subscriptions']:,} subscriptions"
-    nobody = f"{100 * summary['unmatched_share']:.0f} % of the events match none"
+    planned = f"{summary['flows']:,} events with subscribers, {summary['subscribers']:,} subscribers"
+    matched = f"{summary['events']:,} events against {summary['subscriptions']:,} subscriptions"
+    unmatched = f"{100 * summary['unmatched_share']:.0f} % of the events match none"
     costs = {name: (Cost(cost["waste"], cost), cost["channels"]) for name, cost in summary["costs"].items()}
     charts = (
-        ("matches-per-event", matches_per_event(sizes), f"{given}; {nobody}"),
-        ("cost-bars", cost_bars(costs, events=summary["flows"]), sent),
+        ("matches-per-event", matches_per_event(sizes), f"{matched}; {unmatched}"),
+        ("cost-bars", cost_bars(costs, events=summary["flows"]), planned),
         (
             "load-per-channel",
             channel_load(groups["rate"].to_numpy(), groups["members"].to_numpy()),
-            f"the plan {summary['plan']!r}, {sent}; each event counts as one a second",
+            f"the plan {summary['plan']!r}, {planned}; each event counts as one per second",
         ),
         (
             "interest-matrix",
             interest_matrix(interest, plan),
-            "A mark is a flow that a subscriber wants, in a sample of both",
+            "A mark is a flow that a subscriber wants; a sample of flows and subscribers",
         ),
     )
-    drawn = [save_chart(name, data, folder, subtitle=said)[1] for name, data, said in charts]
-    tables = {"What was done": _made(summary), **rows_of(summary)}
-    (folder / "report.html").write_text(html_page("narrowcast run", tables, drawn), "utf-8")
+    images = [save_chart(name, data, folder, subtitle=subtitle)[1] for name, data, subtitle in charts]
+    tables = {"Input and method": _input_rows(summary), **rows_of(summary)}
+    (folder / "report.html").write_text(html_page("narrowcast run", tables, images), "utf-8")
     text = msgspec.json.format(msgspec.json.encode(summary), indent=2).decode()
     (folder / "summary.json").write_text(text + "\n", "utf-8")

@@ -1,4 +1,4 @@
-"""Workloads: subscriptions and events, the same again for the same seed."""
+"""Synthetic workloads: tables of subscriptions, events or interests, reproducible from a seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The seam that every workload fits, and how its parameters are given as text."""
+"""The workload protocol, the registry of workloads, and parsing of workload parameters."""
 
 from __future__ import annotations
 
@@ -20,48 +20,49 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: The most rows of one kind: positions are 32-bit numbers.
-MOST = 2**31 - 1
+#: Largest number of rows of a table: row numbers are signed 32-bit integers.
+MAX_ROWS = 2**31 - 1
 
-_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_TYPE_LIMITS = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
 
 
 class Workload(Protocol):
-    """Tables made from a seed.
+    """Tables generated from parameters and a seed.
 
-    Parameters are keyword-only and checked when the workload is made; `seed` is one of them. The same
-    parameters and seed give the same tables.
+    Parameters are keyword-only and checked when the workload is constructed; `seed` is one of them. The
+    same parameters and seed give the same tables.
     """
 
     @property
     def seed(self) -> int:
-        """What all random choices come from."""
+        """Seed of all random choices, an integer of at least 0."""
         ...
 
-    #: The tables that a plan can be made from: `subscriptions` and `events`, or `interests` and others.
+    #: Names of the tables that a plan can be computed from: `subscriptions` and `events`, or `interests`
+    #: with others such as `rates`.
     makes: ClassVar[tuple[str, ...]]
 
     def tables(self) -> dict[str, pa.Table]:
-        """Return the tables by name: `subscriptions`, `events`, `interests`, ... those it has."""
+        """Return the generated tables by name, such as `subscriptions`, `events` or `interests`."""
         ...
 
     def origin(self) -> dict[str, Any] | None:
-        """Return facts about the tables that it reads; None for a workload that reads none."""
+        """Return facts about the input tables (rows, rejected rows, hash); None if there is no input."""
         ...
 
 
 class BaseWorkload:
-    """What workloads derive from: by default they make subscriptions and events, and read no table."""
+    """Base class of workloads; by default a workload generates subscriptions and events from no input."""
 
     __slots__ = ()
     makes: ClassVar[tuple[str, ...]] = ("subscriptions", "events")
 
     def origin(self) -> dict[str, Any] | None:
-        """Return None: nothing is read."""
+        """Return None: the workload reads no table."""
         return None
 
 
-#: Workloads by the name that `narrowcast generate` takes; each entry makes one from keyword parameters.
+#: Workloads by their name in `narrowcast generate`; an entry is called with keyword parameters.
 WORKLOADS: Registry[Callable[..., Workload]] = Registry(
     "workload",
     {
@@ -78,7 +79,7 @@ WORKLOADS: Registry[Callable[..., Workload]] = Registry(
 
 
 def parameters_of(workload: Callable[..., Workload]) -> dict[str, Any]:
-    """Return the types of a workload's parameters by name, the seed left out.
+    """Return the types of a workload's parameters by name, without the seed.
 
     Examples
     --------
@@ -91,18 +92,32 @@ def parameters_of(workload: Callable[..., Workload]) -> dict[str, Any]:
 
 
 def values_of(workload: Workload) -> dict[str, Any]:
-    """Return the values of a workload's parameters by name, the seed left out."""
+    """Return the values of a workload's parameters by name, without the seed."""
     return {name: getattr(workload, name) for name in parameters_of(type(workload))}
 
 
 def origin_of(workload: Workload) -> dict[str, Any]:
-    """Return, under `origin`, what a workload says of the tables it reads; nothing where it reads none."""
+    """Return `{"origin": facts}` about the input tables of a workload; an empty dictionary without input."""
     origin = workload.origin()
     return {} if origin is None else {"origin": origin}
 
 
 def make_workload(name: str, settings: Iterable[str] = (), *, seed: int = 0) -> Workload:
-    """Return the workload of a name, with parameters written as `key=value`.
+    """Construct a workload by name, with parameters written as `key=value`.
+
+    Parameters
+    ----------
+    name
+        A name in `WORKLOADS`.
+    settings
+        Parameters of the workload as text, such as `n_events=50`; each at most once, and not the seed.
+    seed
+        Seed of all random choices, at least 0.
+
+    Raises
+    ------
+    ParameterError
+        When a parameter is unknown, given twice, or has a value of the wrong type or out of range.
 
     Examples
     --------
@@ -110,7 +125,7 @@ def make_workload(name: str, settings: Iterable[str] = (), *, seed: int = 0) -> 
     Stocks(n_subscriptions=1000, n_events=50, modes=4, edges='levels', drift=0.0, nodes=600, seed=0)
     >>> make_workload("stocks", ["n_event=50"])
     Traceback (most recent call last):
-    narrowcast.errors.ParameterError: stocks has no parameter 'n_event'; did you mean 'n_events'? known: ...
+    narrowcast.errors.ParameterError: unknown parameter 'n_event' of stocks; did you mean 'n_events'? ...
     """
     workload = WORKLOADS[name]
     kinds = parameters_of(workload)
@@ -119,56 +134,75 @@ def make_workload(name: str, settings: Iterable[str] = (), *, seed: int = 0) -> 
     for text in settings:
         key, equals, value = (part.strip() for part in text.partition("="))
         if not equals:
-            raise ParameterError(f"{text!r} sets nothing; write key=value with one of {known}")
+            raise ParameterError(
+                parameter="settings", value=text, limit=f"key=value, with a key out of {known}"
+            )
         if key == "seed":
-            raise ParameterError(f"{text!r}: the seed is not set with --set; write --seed {value}")
+            raise ParameterError(
+                f"settings={text!r}: must not contain the seed; give seed={value}",
+                parameter="settings",
+                value=text,
+            )
         if key not in kinds:
             close = difflib.get_close_matches(key, kinds, n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
-            raise ParameterError(f"{name} has no parameter {key!r}; {hint}known: {known}")
+            raise ParameterError(
+                f"unknown parameter {key!r} of {name}; {hint}known: {known}", parameter=key, value=value
+            )
         if key in values:
-            raise ParameterError(f"{key} is set twice, to {values[key]!r} and {value!r}; keep one")
-        values[key] = _read(key, value, kinds[key])
+            raise ParameterError(
+                f"{key}={value!r}: already set to {values[key]!r}; set {key} once",
+                parameter=key,
+                value=value,
+            )
+        values[key] = _parse(key, value, kinds[key])
     return workload(**values, seed=seed)
 
 
-def _read(key: str, value: str, kind: Any) -> Any:
-    """Return the value that a text stands for, by the parameter's type."""
+def _parse(key: str, value: str, kind: Any) -> Any:
+    """Convert the text of a parameter to the parameter's type."""
     try:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError:
-        raise ParameterError(f"{key} is {value!r}; give {_takes(kind)}") from None
+        raise ParameterError(parameter=key, value=value, limit=_limit_of(kind)) from None
 
 
-def _takes(kind: Any) -> str:
-    """Say in words which values a type has."""
+def _limit_of(kind: Any) -> str:
+    """Describe the values of a type in words, for an error message."""
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(str, get_args(kind)))
-    return _KINDS.get(kind, str(kind))
+    return _TYPE_LIMITS.get(kind, str(kind))
 
 
 def check_count(name: str, value: int, least: int = 0) -> None:
-    """Refuse a number of rows that is not a whole number within the limits."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= MOST:
-        raise ParameterError(f"{name} is {value!r}; give a whole number from {least} to {MOST}")
+    """Raise a `ParameterError` unless a count is an integer from `least` to `MAX_ROWS`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= MAX_ROWS:
+        raise ParameterError(parameter=name, value=value, limit=f"an integer from {least} to {MAX_ROWS}")
 
 
 def random_streams(seed: int, count: int) -> list[np.random.Generator]:
-    """Return generators that do not hang on one another: drawing more from one leaves the rest as it was."""
+    """Return independent random generators: drawing more from one does not change what the others draw."""
     check_seed(seed)
     return [np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(count)]
 
 
 def zipf(count: int, exponent: float = 1.0) -> NDArray[np.float64]:
-    """Return the probabilities of ranks 1 to `count` in proportion to 1 / rank, or to a power of it."""
+    """Return the probabilities of ranks 1 to `count`, in proportion to 1 / rank ** exponent."""
     weight = 1 / np.arange(1, count + 1) ** exponent
     return np.asarray(weight / weight.sum(), np.float64)
 
 
 def box_filters(names: Sequence[str], lo: NDArray[np.float64], hi: NDArray[np.float64]) -> pa.Array:
-    """Return each box (lo, hi] as a filter; an infinite side is left out.
+    """Return the text of a filter for each box (lo, hi]; an infinite side is omitted.
 
-    Numbers are written in as few digits as it takes to read the same double back.
+    Numbers are written in the fewest digits that parse to the same double.
+
+    Parameters
+    ----------
+    names
+        The attributes, one per column of `lo` and `hi`.
+    lo, hi
+        The open lower and closed upper ends, one row per box.
 
     Examples
     --------
@@ -180,7 +214,7 @@ def box_filters(names: Sequence[str], lo: NDArray[np.float64], hi: NDArray[np.fl
         for sign, end in ((">", lo[:, i]), ("<=", hi[:, i])):
             number = pa.array(end, mask=~np.isfinite(end)).cast(pa.string())
             parts.append(pc.binary_join_element_wise(f"{name} {sign} ", number, ""))
-    # Arrow would leave out a row of nothing but nulls altogether.
-    everything = ~(np.isfinite(lo) | np.isfinite(hi)).any(axis=1)
-    parts[0] = pc.if_else(pa.array(everything), "TRUE", parts[0])
+    # Arrow would omit a row that has only nulls.
+    unbounded = ~(np.isfinite(lo) | np.isfinite(hi)).any(axis=1)
+    parts[0] = pc.if_else(pa.array(unbounded), "TRUE", parts[0])
     return pc.binary_join_element_wise(*parts, " AND ", null_handling="skip")

@@ -1,4 +1,4 @@
-"""News feeds as flows, and readers who come and change their minds: a workload of tamara2007."""
+"""News feeds as flows, and readers whose interests change over time (tamara2007, section 5.2)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scipy import sparse
 from narrowcast.errors import ParameterError
 from narrowcast.model.interest import Interest
 from narrowcast.model.relation import relation_of, rows_of
-from narrowcast.validation import check_seed
+from narrowcast.validation import check_choice, check_flag, check_seed
 from narrowcast.workloads.base import BaseWorkload, check_count, random_streams
 
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 Interests = Literal["clustered", "uniform"]
 #: How frequent events are.
 Model = Literal["average", "frequent", "infrequent"]
-#: How new interests are drawn, if there are any.
+#: How the new interests after a shift are drawn; `none` for no shift.
 Shift = Literal["none", "clustered", "uniform"]
 
-#: Table 1 of the seed: bands of events per interval, each with the share of flows in it. It prints the first
-#: band as 0.6-0.6; its Tables 2 and 3 speak for 0.4-0.6.
+#: Table 1 of the paper: bands of events per interval, each with the share of flows in it. The paper prints
+#: the first band as 0.6-0.6; its Tables 2 and 3 agree with 0.4-0.6.
 MODELS: dict[str, tuple[tuple[float, float, float], ...]] = {
     "average": (
         (0.4, 0.6, 0.15),
@@ -46,61 +46,64 @@ MODELS: dict[str, tuple[tuple[float, float, float], ...]] = {
     "frequent": ((1.0, 3.0, 0.05), (0.5, 1.0, 0.2), (0.1, 0.5, 0.5), (0.01, 0.1, 0.2), (0.001, 0.01, 0.05)),
     "infrequent": ((0.1, 0.2, 0.1), (0.01, 0.1, 0.4), (0.001, 0.01, 0.5)),
 }
-#: The standard deviation of how many flows a subscriber wants.
+#: Standard deviation of the number of flows that a subscriber wants.
 SPREAD = 2.0
-#: The longest time that changes can be spread over: a hundred years.
-LONGEST = 36_525.0
+#: The longest period of changes, in days: a hundred years.
+MAX_DAYS = 36_525.0
 
 _DAY = 86_400.0
-#: Random numbers that are looked at in one go: it bounds the memory.
+#: Random numbers processed at once; bounds the memory.
 _BLOCK = 1 << 21
-#: Sources of chance that interests are drawn from.
-_DRAWN = 5
+#: Random generators that one set of interests is drawn from.
+_INTEREST_STREAMS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feeds(BaseWorkload):
-    """Interest in feeds, in groups or not, and how it arises and changes (tamara2007, section 5.2).
+    """Interest in feeds, clustered or uniform, as a log of subscriptions (tamara2007, section 5.2).
 
-    Flows are split at random into groups of about the same size. A subscriber has some home groups, wants
-    each flow of these with chance `p_in`, and flows outside of them, each as likely as the other, until
-    there are as many as a normal distribution says. One who already wants more at home has just these. With
-    `uniform` there are no groups, and all flows are as likely.
+    Flows are split at random into groups of about equal size. A subscriber has `home` home groups and wants
+    each flow of these with probability `p_in`. Flows outside the home groups are added uniformly at random
+    until the total reaches a draw from a normal distribution; none are added if the home groups alone
+    exceed it. With `uniform` there are no groups, and all flows are equally likely.
 
-    Without a shift subscribers arrive one after the other, in random order, and subscribe to their flows in
-    random order. With a shift they are there already, and one after the other takes up interests that are
-    drawn anew, with new groups: a flow is given up and another subscribed to, in turn, until the rest of
-    either is done alone. A flow in the old and the new interests is left alone.
+    Without a shift, subscribers arrive one after the other in random order and subscribe to their flows in
+    random order. With a shift, all subscribers are present from the start and switch one after the other to
+    new interests, drawn with new groups: a subscriber alternates between unsubscribing from an old flow and
+    subscribing to a new one until either list is exhausted, then works off the other. Flows that are in the
+    old and in the new interests are not touched.
 
     Parameters
     ----------
     n_subscribers
-        How many subscribers there are. More of them leave the interests of those before as they were.
+        Number of subscribers. A larger number does not change the interests of the first subscribers.
     n_flows
-        How many flows there are.
+        Number of flows, at least 1.
     interests
-        Whether interests come in groups (`clustered`) or not (`uniform`).
+        Whether interests are clustered in groups (`clustered`) or not (`uniform`).
     groups
-        How many groups of flows there are.
+        Number of groups of flows, at most `n_flows`.
     home
-        How many of them are home to a subscriber.
+        Number of home groups of a subscriber, at most `groups`.
     p_in
-        The chance that a flow of a home group is wanted.
+        Probability that a subscriber wants a flow of a home group, from 0 to 1.
     wanted
-        How many flows a subscriber wants: the mean of a normal distribution with standard deviation 2.
+        Number of flows that a subscriber wants: the mean of a normal distribution with standard deviation 2.
     model
         How frequent events are: `average`, `frequent` or `infrequent`. The share of flows in each band of
-        frequencies is exact, as far as flows are whole.
+        frequencies is exact up to rounding to whole flows.
     interval
-        The seconds that a frequency is about.
+        Length in seconds of the interval that frequencies refer to (events per interval).
     days
-        How long the changes take; they are spread evenly, from 1970-01-01 on.
+        Number of days over which the changes are spread evenly, starting on 1970-01-01; above 0 and at most
+        a hundred years.
     shift
-        How the interests are drawn that everybody changes to: `clustered` or `uniform`; or `none`.
+        How the new interests that all subscribers switch to are drawn: `clustered` or `uniform`; `none` for
+        no switch.
     rates_shift
-        Whether halfway through the flows trade their frequencies, at random.
+        Whether the frequencies are permuted among the flows, at random, after half of the days.
     seed
-        What all random choices come from.
+        Seed of all random choices, at least 0.
 
     Examples
     --------
@@ -113,7 +116,7 @@ class Feeds(BaseWorkload):
     ['unsubscribe', 'subscribe', 'unsubscribe']
     """
 
-    #: The tables that there are: other workloads make subscriptions and events.
+    #: Unlike other workloads, this one generates no subscriptions and events.
     makes: ClassVar[tuple[str, ...]] = ("interests", "rates", "changes")
 
     n_subscribers: int = 3000
@@ -132,41 +135,31 @@ class Feeds(BaseWorkload):
 
     def __post_init__(self) -> None:
         for name in ("n_subscribers", "n_flows", "groups", "home"):
-            check_count(name, getattr(self, name))
-        for name in ("n_flows", "groups", "home"):
-            if getattr(self, name) < 1:
-                raise ParameterError(f"{name} is {getattr(self, name)}; give at least 1")
+            check_count(name, getattr(self, name), 0 if name == "n_subscribers" else 1)
         for name, known in (("interests", Interests), ("model", Model), ("shift", Shift)):
-            if getattr(self, name) not in get_args(known):
-                choice = ", ".join(get_args(known))
-                raise ParameterError(f"{name} is {getattr(self, name)!r}; give one of {choice}")
+            check_choice(name, getattr(self, name), get_args(known))
         if "clustered" in (self.interests, self.shift):
-            if self.groups > self.n_flows:
-                raise ParameterError(
-                    f"groups is {self.groups} and there are {self.n_flows} flows; give {self.n_flows} at most"
-                )
-            if self.home > self.groups:
-                raise ParameterError(
-                    f"home is {self.home} and there are {self.groups} groups; give {self.groups} at most"
-                )
+            for name, most in (("groups", self.n_flows), ("home", self.groups)):
+                if getattr(self, name) > most:
+                    limit = f"at most {most}, the number of {'flows' if name == 'groups' else 'groups'}"
+                    raise ParameterError(parameter=name, value=getattr(self, name), limit=limit)
         check_number("p_in", self.p_in, 0, 1)
         check_number("wanted", self.wanted, 0, self.n_flows)
         check_number("interval", self.interval, 0, np.inf, above=True)
-        check_number("days", self.days, 0, LONGEST, above=True)
-        if not isinstance(self.rates_shift, bool | np.bool_):
-            raise ParameterError(f"rates_shift is {self.rates_shift!r}; give true or false")
+        check_number("days", self.days, 0, MAX_DAYS, above=True)
+        check_flag("rates_shift", self.rates_shift)
         check_seed(self.seed)
 
     def tables(self) -> dict[str, pa.Table]:
-        """Return `interests` (subscriber, flow), `rates` (flow, rate) and `changes`, in the order of time.
+        """Return `interests` (subscriber, flow), `rates` (flow, rate) and `changes`, ordered by time.
 
-        Without a shift `interests` is what the changes come to; with one, what holds before them. `changes`
-        has time, subscriber, flow and action. When frequencies change, `rates` has a `time` as well, and two
-        rows for each flow.
+        Without a shift, `interests` is the state after all changes; with one, the state before them.
+        `changes` has the columns time, subscriber, flow and action. With `rates_shift`, `rates` also has a
+        `time` and two rows per flow.
         """
         before, after = self._states()
         users, flows = self._streams()[3:5]
-        interests, rates = self._first(before, after).to_tables()
+        interests, rates = self._initial(before, after).to_tables()
         if self.rates_shift:
             start, middle = (times_at(np.full(self.n_flows, day)) for day in (0, self.days / 2))
             rates = pa.concat_tables(
@@ -182,11 +175,14 @@ class Feeds(BaseWorkload):
         }
 
     def interest(self) -> Interest:
-        """Return what `interests` says, with the rates at the beginning."""
-        return self._first(*self._states())
+        """Return the interest of the table `interests`, with the rates at the beginning."""
+        return self._initial(*self._states())
 
     def later(self) -> Interest:
-        """Return the interest after all changes, with the rates at the end."""
+        """Return the interest after all changes, with the rates at the end.
+
+        Without a shift it differs from `interest` at most in the rates.
+        """
         return self._states()[1]
 
     def frequencies(self) -> Doubles:
@@ -205,17 +201,17 @@ class Feeds(BaseWorkload):
         return np.asarray(low[band] + (high - low)[band] * value.random(self.n_flows))
 
     def planted(self) -> Ints:
-        """Return the group of each flow that interests come in at the beginning, where they do.
+        """Return the group number of each flow for the interests at the beginning (with `clustered`).
 
         Examples
         --------
         >>> np.bincount(Feeds(seed=1).planted()).tolist()
         [12, 12, 12, 12, 12, 12, 12, 12, 12, 12]
         """
-        plant = self._streams()[-2 * _DRAWN]
-        return plant.permutation(np.arange(self.n_flows) % self.groups)
+        groups = self._streams()[-2 * _INTEREST_STREAMS]
+        return groups.permutation(np.arange(self.n_flows) % self.groups)
 
-    def _first(self, before: Interest, after: Interest) -> Interest:
+    def _initial(self, before: Interest, after: Interest) -> Interest:
         """Return the first interest that is not empty, with the rates at the beginning."""
         wants = after.wants if self.shift == "none" else before.wants
         return Interest(wants, before.rate, before.subscribers, before.flows)
@@ -223,20 +219,23 @@ class Feeds(BaseWorkload):
     def _states(self) -> tuple[Interest, Interest]:
         """Return the interest before and after the changes, each with the rates of its time."""
         streams, rate = self._streams(), self.frequencies() / self.interval
-        wants = self._wants(self.interests, streams[-2 * _DRAWN : -_DRAWN])
+        wants = self._wants(self.interests, streams[-2 * _INTEREST_STREAMS : -_INTEREST_STREAMS])
         if self.shift == "none":
             before, after = sparse.csr_array(wants.shape, dtype=np.bool_), wants
         else:
-            before, after = wants, self._wants(self.shift, streams[-_DRAWN:])
-        then = streams[2].permutation(rate) if self.rates_shift else rate
-        who, what = (np.arange(count, dtype=np.int32) for count in wants.shape)
-        return Interest(before, rate, who, what), Interest(after, then, who, what)
+            before, after = wants, self._wants(self.shift, streams[-_INTEREST_STREAMS:])
+        rate_after = streams[2].permutation(rate) if self.rates_shift else rate
+        subscribers, flows = (np.arange(count, dtype=np.int32) for count in wants.shape)
+        return Interest(before, rate, subscribers, flows), Interest(after, rate_after, subscribers, flows)
 
     def _wants(self, kind: str, streams: Sequence[np.random.Generator]) -> Relation:
-        """Draw who wants what. Each subscriber has its own numbers of every stream, whoever comes after."""
-        plant, homes, inside, totals, noise = streams
+        """Draw the flows of all subscribers, `kind` being `clustered` or `uniform`.
+
+        A subscriber's random numbers do not depend on the number of subscribers after it.
+        """
+        groups, homes, inside, totals, noise = streams
         shape = (self.n_subscribers, self.n_flows)
-        group = plant.permutation(np.arange(self.n_flows) % self.groups)
+        group = groups.permutation(np.arange(self.n_flows) % self.groups)
         rows, columns = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         step = max(1, _BLOCK // self.n_flows)
         for start in range(0, self.n_subscribers, step):
@@ -262,51 +261,55 @@ class Feeds(BaseWorkload):
         return relation_of(np.concatenate(rows), np.concatenate(columns), shape)
 
     def _streams(self) -> list[np.random.Generator]:
-        """Return a source of chance each for all that is drawn.
+        """Return one random generator per purpose.
 
-        Frequencies, their order, and how they are traded; the order of subscribers, and of their flows; and
-        what the first and the second interests are drawn from.
+        In order: frequencies, their order and their later permutation; the order of subscribers and that of
+        their flows; then five generators each for the first and the second interests.
         """
-        return random_streams(self.seed, 5 + 2 * _DRAWN)
+        return random_streams(self.seed, 5 + 2 * _INTEREST_STREAMS)
 
 
 def check_number(name: str, value: float, low: float, high: float, *, above: bool = False) -> None:
-    """Refuse what is no number from `low` to `high`; with `above`, `low` itself and infinity as well.
+    """Raise a `ParameterError` unless a value is a finite number from `low` to `high`.
+
+    With `above`, `low` itself is refused too.
 
     Examples
     --------
     >>> check_number("share", 2, 0, 1)
     Traceback (most recent call last):
-    narrowcast.errors.ParameterError: share is 2; give a number from 0 to 1
+    narrowcast.errors.ParameterError: share=2: must be a number from 0 to 1
     """
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if number and np.isfinite(value) and low <= value <= high and not (above and value == low):
         return
-    limit = "" if np.isinf(high) else f" to {high:,.10g}" if not above else f" and up to {high:,.10g}"
-    raise ParameterError(f"{name} is {value!r}; give a number {'above' if above else 'from'} {low:g}{limit}")
+    upper = "" if np.isinf(high) else f" to {high:,.10g}" if not above else f" and at most {high:,.10g}"
+    limit = f"a number {'above' if above else 'from'} {low:g}{upper}"
+    raise ParameterError(parameter=name, value=value, limit=limit)
 
 
 def times_at(days: Doubles) -> pa.Array:
-    """Return the instants so many days after the beginning of 1970, in UTC."""
+    """Return timestamps in UTC from numbers of days since 1970-01-01."""
     return pa.array(np.rint(days * (_DAY * 1e6)).astype(np.int64), pa.timestamp("us", "UTC"))
 
 
 def changes_between(
     before: Interest, after: Interest, days: float, *, users: np.random.Generator, flows: np.random.Generator
 ) -> pa.Table:
-    """Return `changes` (time, subscriber, flow, action) that turn one interest into another.
+    """Return a table (time, subscriber, flow, action) of changes that turn one interest into another.
 
-    One subscriber after the other gives up a flow and subscribes to another, in turn, until the rest of
-    either is done alone; what is wanted before and after is left alone.
+    Subscribers change one after the other. Each alternates between unsubscribing from an old flow and
+    subscribing to a new one until either list is exhausted, then works off the other. Flows wanted before
+    and after are not touched.
 
     Parameters
     ----------
     before, after
         The interests, over the same subscribers and flows.
     days
-        How long the changes take, spread evenly from the beginning of 1970.
+        Number of days over which the changes are spread evenly, starting on 1970-01-01.
     users, flows
-        What the order of subscribers, and that of the flows of each, come from.
+        Random generators of the order of subscribers and of the order of the flows of each.
 
     Examples
     --------
@@ -322,10 +325,10 @@ def changes_between(
     code, place = [], []
     for first, pairs in enumerate((np.setdiff1d(old, new, True), np.setdiff1d(new, old, True))):
         pairs = pairs[np.lexsort((flows.random(len(pairs)), turn[pairs // n_flows]))]
-        who = turn[pairs // n_flows]
-        count = np.bincount(who, minlength=len(turn))
+        owner = turn[pairs // n_flows]
+        count = np.bincount(owner, minlength=len(turn))
         code.append(pairs)
-        place.append(2 * (np.arange(len(pairs)) - (np.cumsum(count) - count)[who]) + first)
+        place.append(2 * (np.arange(len(pairs)) - (np.cumsum(count) - count)[owner]) + first)
     pairs, step = np.concatenate(code), np.concatenate(place)
     order = np.lexsort((step, turn[pairs // n_flows]))
     pairs, joins = pairs[order], step[order] % 2 == 1

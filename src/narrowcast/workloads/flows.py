@@ -1,4 +1,4 @@
-"""Symbols of several markets as flows, and the people who follow them: the workload of tock2005."""
+"""Symbols of several markets as flows, and subscribers who follow markets (tock2005, section 5.1)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scipy import sparse
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.files import files_of, first_line, read_table
 from narrowcast.model.interest import Interest
-from narrowcast.validation import check_seed
+from narrowcast.validation import check_choice, check_seed
 from narrowcast.workloads.base import BaseWorkload, check_count, zipf
 
 if TYPE_CHECKING:
@@ -27,32 +27,36 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
     Numbers: TypeAlias = NDArray[np.int32]
 
-#: How fast interest and rates fall from one symbol of a market to the next: exp(-DECAY r / n) for the r-th of
-#: n. A tenth of the symbols then has 55 % of the whole.
+#: How fast interest and rates fall with the rank of a symbol in its market: exp(-DECAY r / n) for rank r of
+#: n. The top tenth of the symbols then has 55 % of the total.
 DECAY = 7.981
-#: Messages per second of the hottest flow.
+#: Messages per second of the flow with the highest rate.
 HOTTEST = 1000.0
-#: What a table of symbols has.
+#: Columns of a table of symbols.
 COLUMNS = ("symbol", "market", "volume")
-#: Why a row of it is left out; the first that holds counts.
+#: Why a row of the table of symbols is rejected; a row is counted under its first reason.
 REASONS = ("null", "volume below 0")
-#: How message rates go with the market.
+#: How the highest rate of a market depends on its rank.
 Rates = Literal["zipf", "flat"]
 
-#: Random numbers that are looked at in one go: it bounds the memory.
+#: Random numbers processed at once; bounds the memory.
 _BLOCK = 1 << 21
-#: Up to this share of a market's symbols, drawing until there are enough is cheaper than weighing them all.
+#: Up to this share of a market's symbols, drawing with repetition until enough symbols are distinct is
+#: cheaper than a weighted choice among all.
 _FEW = 1 / 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Markets:
-    """Markets, the largest first: how popular each is, its symbols, and the rate of each symbol in turn."""
+    """Markets, the largest first, with their symbols."""
 
+    #: Popularity and number of symbols, per market.
     weight: Doubles
     sizes: Ints
+    #: Messages per second and label, per symbol, market by market.
     rate: Doubles
     labels: pa.Array
+    #: Number of rejected rows of the table, by reason.
     left_out: dict[str, int]
 
 
@@ -60,31 +64,32 @@ class _Markets:
 class Flows(BaseWorkload):
     """Interest in the symbols of several markets, and their message rates (tock2005, section 5.1).
 
-    Market i has in proportion to 1 / i symbols, and as many people who follow it. A subscriber follows
-    some markets, and of each the same share of its symbols, one chosen after the other with weight
-    exp(-7.981 r / n) for the r-th of n. Flows are numbered market by market, and in a market by popularity.
+    The numbers of symbols and of followers of market i are proportional to 1 / i. A subscriber follows some
+    markets and wants the same share of the symbols of each, drawn without replacement with weight
+    exp(-7.981 r / n) for rank r of n. Flows are numbered market by market, and in a market by popularity.
 
     Parameters
     ----------
     n_flows
-        How many flows there are; some of them nobody follows.
+        Number of flows; some of them may have no subscriber.
     n_subscribers
-        How many subscribers there are. More of them leave those before as they were.
+        Number of subscribers. A larger number does not change the interests of the first subscribers.
     markets
-        How many markets there are.
+        Number of markets, at least 1.
     per_subscriber
-        How many of them each subscriber follows.
+        Number of markets that each subscriber follows, from 1 to the number of markets.
     share
-        The share of a market's symbols that one who follows it wants, rounded to whole symbols.
+        The share of a market's symbols that a follower wants, above 0 and at most 1; rounded to whole
+        symbols.
     rates
-        The messages per second of a flow fall with its rank as interest does, from 1000 in the first market
-        and 1000 / i in the i-th (`zipf`), or 1000 in each (`flat`).
+        Message rates fall with the rank of the flow in its market, as interest does. They start at 1000
+        messages per second in every market (`flat`), or at 1000 / i in the i-th market (`zipf`).
     symbols
-        A Parquet, CSV or JSON-lines table with `symbol`, `market` and `volume`. It takes the place of
-        `n_flows`, `markets` and `rates`: flows are its symbols, the most traded first, and their rates go
-        with the volume; a market is followed as its number of symbols is to that of the others.
+        Path of a Parquet, CSV or JSON-lines table with `symbol`, `market` and `volume`, used instead of
+        `n_flows`, `markets` and `rates`: flows are its symbols, the most traded first, rates are
+        proportional to the volume, and the popularity of a market to its number of symbols.
     seed
-        What all random choices come from.
+        Seed of all random choices, at least 0.
 
     Examples
     --------
@@ -97,7 +102,7 @@ class Flows(BaseWorkload):
     Interest(4 subscribers, 100 flows, 24 wants)
     """
 
-    #: The tables that there are: other workloads make subscriptions and events.
+    #: Unlike other workloads, this one generates no subscriptions and events.
     makes: ClassVar[tuple[str, ...]] = ("interests", "rates")
 
     n_flows: int = 20_000
@@ -112,60 +117,55 @@ class Flows(BaseWorkload):
 
     def __post_init__(self) -> None:
         for name in ("n_flows", "n_subscribers", "markets", "per_subscriber"):
-            check_count(name, getattr(self, name))
-        for name in ("markets", "per_subscriber"):
-            if getattr(self, name) < 1:
-                raise ParameterError(f"{name} is {getattr(self, name)}; give at least 1")
+            check_count(name, getattr(self, name), 1 if name in ("markets", "per_subscriber") else 0)
         if not self.symbols:
             self._check_markets(self.markets)
         number = isinstance(self.share, int | float | np.number) and not isinstance(self.share, bool)
         if not number or not 0 < self.share <= 1:
-            raise ParameterError(
-                f"share is {self.share!r}; give a number above 0 and up to 1: a share of a market's symbols"
-            )
-        if self.rates not in get_args(Rates):
-            raise ParameterError(f"rates is {self.rates!r}; give one of {', '.join(get_args(Rates))}")
+            limit = "a share of a market's symbols, above 0 and at most 1"
+            raise ParameterError(parameter="share", value=self.share, limit=limit)
+        check_choice("rates", self.rates, get_args(Rates))
         if self.symbols:
             files_of(Path(self.symbols))
         check_seed(self.seed)
 
     def tables(self) -> dict[str, pa.Table]:
         """Return `interests` (subscriber, flow) and `rates` (flow, rate); every flow has a rate."""
-        made = self._markets()
-        indptr, flow = self._wants(made)
-        who = np.repeat(np.arange(self.n_subscribers, dtype=np.int32), np.diff(indptr))
-        wanted = pa.array(flow) if not self.symbols else made.labels.take(pa.array(flow))
+        markets = self._markets()
+        indptr, flow = self._wants(markets)
+        subscriber = np.repeat(np.arange(self.n_subscribers, dtype=np.int32), np.diff(indptr))
+        wanted = pa.array(flow) if not self.symbols else markets.labels.take(pa.array(flow))
         return {
-            "interests": pa.table({"subscriber": who, "flow": wanted}),
-            "rates": pa.table({"flow": made.labels, "rate": made.rate}),
+            "interests": pa.table({"subscriber": subscriber, "flow": wanted}),
+            "rates": pa.table({"flow": markets.labels, "rate": markets.rate}),
         }
 
     def interest(self) -> Interest:
-        """Return what the tables say, and the subscribers who want nothing besides, if there are any."""
-        made = self._markets()
-        indptr, flow = self._wants(made)
-        shape = (self.n_subscribers, len(made.rate))
+        """Return the interest of the tables, including subscribers without any flow."""
+        markets = self._markets()
+        indptr, flow = self._wants(markets)
+        shape = (self.n_subscribers, len(markets.rate))
         wants = sparse.csr_array((np.ones(len(flow), np.bool_), flow, indptr), shape)
-        return Interest(wants, made.rate, np.arange(self.n_subscribers, dtype=np.int32), made.labels)
+        return Interest(wants, markets.rate, np.arange(self.n_subscribers, dtype=np.int32), markets.labels)
 
     def sizes(self) -> Ints:
-        """Return how many symbols each market has."""
+        """Return the number of symbols of each market."""
         return self._markets().sizes
 
     def origin(self) -> dict[str, Any]:
-        """Return what was read of a table of symbols, if there is one: rows, those left out, and a hash."""
+        """Return rows, rejected rows by reason and SHA-256 of the table of symbols; `{}` without a table."""
         if not self.symbols:
             return {}
-        made = self._markets()
+        markets = self._markets()
         digest = hashlib.sha256()
         for file in files_of(Path(self.symbols))[1]:
             with file.open("rb") as stream:
                 digest.update(hashlib.file_digest(stream, "sha256").digest())
-        rows = len(made.rate) + sum(made.left_out.values())
-        return {"rows": rows, "left_out": made.left_out, "sha256": digest.hexdigest()}
+        rows = len(markets.rate) + sum(markets.left_out.values())
+        return {"rows": rows, "left_out": markets.left_out, "sha256": digest.hexdigest()}
 
     def _markets(self) -> _Markets:
-        """Return the markets; a table is read once."""
+        """Return the markets, generated or from the table, which is read only once."""
         if not self.symbols:
             weight = zipf(self.markets)
             sizes = _rounded(self.n_flows * weight)
@@ -179,27 +179,25 @@ class Flows(BaseWorkload):
         return self._read[0]
 
     def _check_markets(self, markets: int) -> None:
-        """Refuse more markets for each subscriber than there are."""
+        """Raise a `ParameterError` if `per_subscriber` exceeds the number of markets."""
         if self.per_subscriber > markets:
-            raise ParameterError(
-                f"per_subscriber is {self.per_subscriber} and there are {markets} markets; "
-                f"give {markets} at most"
-            )
+            limit = f"at most {markets}, the number of markets"
+            raise ParameterError(parameter="per_subscriber", value=self.per_subscriber, limit=limit)
 
-    def _wants(self, made: _Markets) -> tuple[Ints, Numbers]:
-        """Return the flows that subscribers want, one subscriber after the other, and where each starts."""
-        follows = self._follows(made.weight)
-        wanted = np.rint(self.share * made.sizes).astype(np.int64)
+    def _wants(self, markets: _Markets) -> tuple[Ints, Numbers]:
+        """Return the wanted flows as the `indptr` and `indices` of a CSR matrix by subscriber."""
+        follows = self._follows(markets.weight)
+        wanted = np.rint(self.share * markets.sizes).astype(np.int64)
         start = np.zeros(self.n_subscribers + 1, np.int64)
         np.cumsum(wanted[follows].sum(axis=1), out=start[1:])
         flow = np.empty(start[-1], np.int32)
-        place, first = start[:-1].copy(), np.cumsum(made.sizes) - made.sizes
-        for market, (size, count) in enumerate(zip(made.sizes.tolist(), wanted.tolist(), strict=True)):
+        place, first = start[:-1].copy(), np.cumsum(markets.sizes) - markets.sizes
+        for market, (size, count) in enumerate(zip(markets.sizes.tolist(), wanted.tolist(), strict=True)):
             users = np.flatnonzero((follows == market).any(axis=1))
             if count == 0:
                 continue
             done = 0
-            for chosen in _chosen(self.seed, market, size, count, len(users)):
+            for chosen in _distinct_ranks(self.seed, market, size, count, len(users)):
                 rows = users[done : done + len(chosen)]
                 flow[place[rows][:, None] + np.arange(count)] = first[market] + np.sort(chosen, axis=1)
                 done += len(chosen)
@@ -207,18 +205,18 @@ class Flows(BaseWorkload):
         return start, flow
 
     def _follows(self, weight: Doubles) -> Ints:
-        """Return the markets of each subscriber, in order: chosen one after the other, by weight."""
+        """Draw the markets of each subscriber by weight, without replacement; each row is sorted."""
         rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(0,)))
         found = np.empty((self.n_subscribers, self.per_subscriber), np.int64)
         step = max(1, _BLOCK // len(weight))
         for start in range(0, self.n_subscribers, step):
             rows = slice(start, min(start + step, self.n_subscribers))
-            found[rows] = _weighed(rng, rows.stop - start, weight, self.per_subscriber)
+            found[rows] = _weighted_choice(rng, rows.stop - start, weight, self.per_subscriber)
         return np.sort(found, axis=1)
 
 
 def _rounded(parts: Doubles) -> Ints:
-    """Round numbers so that their sum stays, as far as it is whole: those nearest to the next go up.
+    """Round numbers so that the sum of the results is the rounded sum; the largest fractions round up.
 
     >>> _rounded(np.array([1.5, 0.75, 0.75])).tolist()
     [1, 1, 1]
@@ -229,22 +227,22 @@ def _rounded(parts: Doubles) -> Ints:
     return down
 
 
-def _weighed(rng: np.random.Generator, rows: int, weight: Doubles, count: int) -> Ints:
-    """Return so many of the positions for each row, chosen one after the other by weight.
+def _weighted_choice(rng: np.random.Generator, rows: int, weight: Doubles, count: int) -> Ints:
+    """Draw `count` distinct positions per row, by weight and without replacement.
 
-    The first of clocks that ring at rates in proportion to the weights are such a choice.
+    The smallest of exponential waiting times, with rates proportional to the weights, are such a draw.
     """
     with np.errstate(divide="ignore"):
-        rings = rng.standard_exponential((rows, len(weight))) / weight
+        wait = rng.standard_exponential((rows, len(weight))) / weight
     if count == len(weight):
         return np.tile(np.arange(count), (rows, 1))
-    return np.asarray(np.argpartition(rings, count - 1, axis=1)[:, :count])
+    return np.asarray(np.argpartition(wait, count - 1, axis=1)[:, :count])
 
 
-def _chosen(seed: int, market: int, size: int, count: int, rows: int) -> Iterator[Ints]:
-    """Yield, in blocks of rows, so many distinct ranks of a market each, chosen one after the other.
+def _distinct_ranks(seed: int, market: int, size: int, count: int, rows: int) -> Iterator[Ints]:
+    """Draw `count` distinct ranks of a market per row, without replacement; yield blocks of rows.
 
-    Each row has its own numbers of every stream, whatever rows come after it.
+    A row's random numbers do not depend on the number of rows after it.
     """
     streams: list[np.random.Generator] = []
 
@@ -258,9 +256,9 @@ def _chosen(seed: int, market: int, size: int, count: int, rows: int) -> Iterato
         weight = np.exp(-DECAY * np.arange(size) / size)
         step = max(1, _BLOCK // size)
         for start in range(0, rows, step):
-            yield _weighed(stream(0), min(step, rows - start), weight, count)
+            yield _weighted_choice(stream(0), min(step, rows - start), weight, count)
         return
-    # Two of the draws are alike with chance DECAY / 2n, about; some more make it likely that these suffice.
+    # Two draws are equal with probability of about DECAY / 2n; additional draws make a second round unlikely.
     alike = count**2 * DECAY / (4 * size)
     draws = count + int(1.2 * alike + 3 * alike**0.5) + 2
     more = max(8, draws // 8)
@@ -270,26 +268,26 @@ def _chosen(seed: int, market: int, size: int, count: int, rows: int) -> Iterato
         out = np.empty((n, count), np.int64)
         lacking, drawn, number = np.arange(n), _ranks(stream(0), n, draws, size), 0
         while len(lacking):
-            first = _firsts(drawn)
+            first = _is_first(drawn)
             place = np.cumsum(first, axis=1)
             enough = place[:, -1] >= count
-            kept = first & (place <= count) & enough[:, None]
-            out[lacking[enough]] = drawn[kept].reshape(-1, count)
+            selected = first & (place <= count) & enough[:, None]
+            out[lacking[enough]] = drawn[selected].reshape(-1, count)
             lacking, drawn, number = lacking[~enough], drawn[~enough], number + 1
             drawn = np.hstack([drawn, _ranks(stream(number), len(lacking), more, size)])
         yield out
 
 
 def _ranks(rng: np.random.Generator, rows: int, draws: int, size: int) -> Ints:
-    """Draw ranks from 0 to size - 1 with chances in proportion to exp(-DECAY r / size)."""
+    """Draw ranks r from 0 to size - 1 with probabilities proportional to exp(-DECAY r / size)."""
     far = -np.log1p(rng.random((rows, draws)) * np.expm1(-DECAY)) * (size / DECAY)
     return np.asarray(np.minimum(far.astype(np.int64), size - 1))
 
 
-def _firsts(drawn: Ints) -> NDArray[np.bool_]:
-    """Return for each value whether it is the first of its kind in its row."""
+def _is_first(drawn: Ints) -> NDArray[np.bool_]:
+    """Return for each value whether it is the first occurrence of that value in its row."""
     bits = max(1, int(drawn.shape[1] - 1).bit_length())
-    # Equal values come together, in the order in which they were drawn.
+    # Sorting brings equal values together, in the order in which they were drawn.
     ordered = np.sort((drawn << bits) | np.arange(drawn.shape[1]), axis=1)
     value, place = ordered >> bits, ordered & ((1 << bits) - 1)
     new = np.ones(drawn.shape, np.bool_)
@@ -300,30 +298,30 @@ def _firsts(drawn: Ints) -> NDArray[np.bool_]:
 
 
 def _read_symbols(path: str) -> _Markets:
-    """Return the markets of a table of symbols."""
+    """Read the markets from a table of symbols."""
     table = read_table(path, COLUMNS).select(list(COLUMNS))
     try:
         symbol, market = (table[name].cast(pa.string()).combine_chunks() for name in COLUMNS[:2])
         volume = table["volume"].cast(pa.float64()).combine_chunks()
     except pa.ArrowException as error:
         raise TableError(
-            f"{path}: a column has a type of its own: {first_line(error)}; "
-            "give text for symbol and market, and numbers for volume"
+            f"{path}: a column has an unusable type: {first_line(error)}; "
+            "symbol and market must be text, volume a number"
         ) from error
     missing = pc.or_(pc.or_(symbol.is_null(), market.is_null()), volume.is_null(nan_is_null=True))
     below = pc.and_(pc.invert(missing), pc.fill_null(pc.less(volume, 0), False))
     left_out = dict(zip(REASONS, (int(pc.sum(each).as_py() or 0) for each in (missing, below)), strict=True))
-    good = pc.invert(pc.or_(missing, below))
-    symbol, market, amount = symbol.filter(good), market.filter(good), volume.filter(good).to_numpy()
+    valid = pc.invert(pc.or_(missing, below))
+    symbol, market, amount = symbol.filter(valid), market.filter(valid), volume.filter(valid).to_numpy()
     if len(symbol) == 0 or not 0 < amount.max() < np.inf:
-        raise TableError(f"{path} has no symbol with a volume above 0 and finite; give traded symbols")
+        raise TableError(f"{path}: no symbol has a finite volume above 0; add symbols that were traded")
     counts = symbol.value_counts()
     if len(counts) < len(symbol):
         twice = counts.field("values")[int(np.argmax(counts.field("counts").to_numpy()))].as_py()
-        raise TableError(f"{path} has symbol {twice!r} more than once; keep one row for each symbol")
+        raise TableError(f"{path}: symbol {twice!r} has more than one row; keep one row per symbol")
     names = market.value_counts()
     size = names.field("counts").to_numpy()
-    # Of equals the first by name, so that the order of rows does not matter.
+    # Ties are broken by name, so that the order of rows does not matter.
     order = sorted(range(len(size)), key=lambda i: (-size[i], names.field("values")[i].as_py()))
     code = pc.index_in(market, names.field("values").take(pa.array(order))).to_numpy()
     by_name = pc.rank(symbol, tiebreaker="first").to_numpy()

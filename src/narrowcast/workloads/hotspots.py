@@ -1,4 +1,4 @@
-"""Boxes of whole numbers, and events that come from a few hotspots: the workload of tariq2012, section 6."""
+"""Subscriptions as boxes of integers, and events around a few hotspots (tariq2012, section 6)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from narrowcast.errors import ParameterError
 from narrowcast.model.schema import EVENT_ID, Schema
-from narrowcast.validation import check_seed
+from narrowcast.validation import check_choice, check_seed
 from narrowcast.workloads.base import BaseWorkload, box_filters, check_count, random_streams, zipf
 
 if TYPE_CHECKING:
@@ -20,48 +20,48 @@ if TYPE_CHECKING:
     Doubles: TypeAlias = NDArray[np.float64]
     Ints: TypeAlias = NDArray[np.int64]
 
-#: How values are spread: over the whole range, or around hotspots.
+#: How values are distributed: over the whole range, or around hotspots.
 Spread = Literal["uniform", "hotspots"]
-#: Attributes take whole numbers from 0 to this.
+#: Attributes are integers from 0 to this value.
 TOP = 30
-#: Boxes and events by which the width of boxes is found.
+#: Number of sampled boxes and events used to find the width of boxes.
 _BOXES, _EVENTS = 2000, 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hotspots(BaseWorkload):
-    """Subscriptions as boxes and events as points of a grid of whole numbers (tariq2012, section 6).
+    """Subscriptions as boxes and events as points of an integer grid (tariq2012, section 6).
 
-    The centres of boxes and the events are uniform, the paper's model M1, or around hotspots, its M2: there
-    hotspots are as popular as Zipf's law has it, and the distance from the hotspot in each attribute follows
-    Zipf's law too. The width of boxes is such that an event matches a given share of them.
+    Centres of boxes, and events, are uniform (the paper's model M1) or around hotspots (M2). In M2 the
+    popularity of hotspots follows Zipf's law, and so does the distance from the hotspot in each attribute.
+    The width of boxes is chosen so that an event matches a given share of them.
 
-    Each subscription is a subscriber of its own, unless subscribers are to have several: these are as unlike
-    as those of different subscribers.
+    Each subscription has a subscriber of its own unless `per_subscriber` is above 1; the subscriptions of
+    one subscriber are drawn independently.
 
     Parameters
     ----------
     n_subscriptions, n_events
-        How many subscriptions there are at a time, and events. More of either leave the first as they were.
+        Number of subscriptions at any one time, and of events. Larger numbers do not change the first rows.
     attributes
-        How many attributes an event has.
+        Number of attributes of an event, at least 1.
     boxes, points
-        How centres of boxes and events are spread: `uniform` or `hotspots`.
+        How the centres of boxes, and the events, are distributed: `uniform` or `hotspots`.
     hotspots
-        How many hotspots there are; boxes and events share them.
+        Number of hotspots, at least 1; boxes and events share them.
     exponent
-        Of Zipf's law for the distance from a hotspot: the larger, the closer.
+        Exponent of Zipf's law for the distance from a hotspot, at least 0: the larger, the closer.
     matched
-        The share of subscriptions that an event matches, in the mean.
+        Mean share of the subscriptions that an event matches, above 0 and below 1.
     moves
-        After how many events hotspots are drawn anew; 0 for never. Boxes stay around the first ones.
+        Number of events after which new hotspots are drawn; 0 for never. Boxes stay around the first ones.
     churn
-        The share of subscriptions of which each leaves at a random time, when another one takes its place.
-        These come behind the others: the rows of all tables are more by them.
+        Share of the subscriptions, from 0 to 1, that end at a random time and are replaced by a new
+        subscription. The tables have the replacements as additional rows after the others.
     per_subscriber
-        How many subscriptions in a row are one subscriber's; the last subscriber may have fewer.
+        Number of consecutive subscriptions of one subscriber; the last subscriber may have fewer.
     seed
-        What all random choices come from.
+        Seed of all random choices, at least 0.
 
     Examples
     --------
@@ -96,30 +96,31 @@ class Hotspots(BaseWorkload):
         check_count("moves", self.moves)
         check_count("per_subscriber", self.per_subscriber, 1)
         for name in ("boxes", "points"):
-            if getattr(self, name) not in get_args(Spread):
-                one = ", ".join(get_args(Spread))
-                raise ParameterError(f"{name} is {getattr(self, name)!r}; give one of {one}")
+            check_choice(name, getattr(self, name), get_args(Spread))
         if not 0 <= self.exponent < math.inf:
-            raise ParameterError(f"exponent is {self.exponent!r}; give a number of at least 0")
+            raise ParameterError(
+                parameter="exponent", value=self.exponent, limit="a finite number of at least 0"
+            )
         if not 0 < self.matched < 1:
-            raise ParameterError(f"matched is {self.matched!r}; give a share between 0 and 1")
+            raise ParameterError(parameter="matched", value=self.matched, limit="a share above 0 and below 1")
         if not 0 <= self.churn <= 1:
-            raise ParameterError(f"churn is {self.churn!r}; give a share from 0 to 1")
+            raise ParameterError(parameter="churn", value=self.churn, limit="a share from 0 to 1")
         check_seed(self.seed)
 
     @property
     def n_rows(self) -> int:
-        """How many subscriptions there are in all, at one time or another."""
+        """Total number of subscriptions, replacements by churn included."""
         return self.n_subscriptions + round(self.churn * self.n_subscriptions)
 
     def schema(self) -> Schema:
-        """Return what an event has."""
+        """Return the attributes of events, `x0`, `x1`, ..., with their types."""
         return Schema.of({f"x{i}": "bigint" for i in range(self.attributes)})
 
     def tables(self) -> dict[str, pa.Table]:
         """Return the tables `subscriptions` (subscription_id, subscriber, filter) and `events`.
 
-        With churn, subscriptions also have `comes` and `leaves`: the events before which they do.
+        With churn, subscriptions also have `comes` and `leaves`: the numbers of the events before which they
+        begin and end.
         """
         lo, hi = self.ends()
         names, points = self.schema().names, self.values()
@@ -139,7 +140,7 @@ class Hotspots(BaseWorkload):
         }
 
     def owners(self) -> Ints:
-        """Return the number of the subscriber of each subscription.
+        """Return the index of the subscriber of each subscription.
 
         Examples
         --------
@@ -149,7 +150,7 @@ class Hotspots(BaseWorkload):
         return np.arange(self.n_rows) // self.per_subscriber
 
     def ends(self) -> tuple[Doubles, Doubles]:
-        """Return the ends (lo, hi] of boxes, one row each and one column per attribute: hi is in, lo not."""
+        """Return the ends (lo, hi] of boxes: a row per box and a column per attribute; `hi` is included."""
         _, _, _, place, size, _ = self._streams()
         centre = self._spread(self.boxes, place, np.zeros(self.n_rows, np.int64))
         share = size.uniform(0.5, 1.5, centre.shape)
@@ -157,7 +158,7 @@ class Hotspots(BaseWorkload):
         return lo.astype(np.float64) - 1.0, hi.astype(np.float64)
 
     def lives(self) -> tuple[Ints, Ints]:
-        """Return before which event each subscription comes, and before which it leaves.
+        """Return the lifetime of each subscription: the events before which it begins and ends.
 
         Examples
         --------
@@ -168,19 +169,19 @@ class Hotspots(BaseWorkload):
         rng = self._streams()[2]
         more = self.n_rows - self.n_subscriptions
         comes, leaves = np.zeros(self.n_rows, np.int64), np.full(self.n_rows, self.n_events)
-        who = rng.permutation(self.n_subscriptions)[:more]
-        when = np.sort(rng.integers(0, self.n_events + 1, more))
-        leaves[who] = comes[self.n_subscriptions :] = when
+        replaced = rng.permutation(self.n_subscriptions)[:more]
+        moment = np.sort(rng.integers(0, self.n_events + 1, more))
+        leaves[replaced] = comes[self.n_subscriptions :] = moment
         return comes, leaves
 
     def values(self) -> Ints:
-        """Return the events, one row each and one column per attribute."""
+        """Return the events, one row per event and one column per attribute."""
         _, place, *_ = self._streams()
         era = np.arange(self.n_events) // self.moves if self.moves else np.zeros(self.n_events, np.int64)
         return self._spread(self.points, place, era)
 
     def width(self) -> float:
-        """Return the mean width of boxes by which events match the share that was asked for."""
+        """Return the mean width of boxes at which events match the share `matched`, found by bisection."""
         *_, rng = self._streams()
         centre = self._spread(self.boxes, rng, np.zeros(_BOXES, np.int64))
         points = self._spread(self.points, rng, np.zeros(_EVENTS, np.int64))
@@ -196,37 +197,43 @@ class Hotspots(BaseWorkload):
         return high
 
     def centres(self, era: int = 0) -> Ints:
-        """Return where hotspots are, the most popular first; each era has its own."""
+        """Return the coordinates of hotspots, the most popular first.
+
+        Parameters
+        ----------
+        era
+            Number of the period between two moves of the hotspots, from 0; each has its own hotspots.
+        """
         seed = int(self._streams()[0].integers(2**63))
         return np.random.default_rng([seed, era]).integers(0, TOP + 1, (self.hotspots, self.attributes))
 
-    def _spread(self, how: Spread, rng: np.random.Generator, era: Ints) -> Ints:
-        """Return points that are spread in a way, each in an era; the first do not hang on how many."""
+    def _spread(self, distribution: Spread, rng: np.random.Generator, era: Ints) -> Ints:
+        """Draw one point per entry of `era`; additional points do not change the first ones."""
         n, d = len(era), self.attributes
-        if how == "uniform":
+        if distribution == "uniform":
             return rng.integers(0, TOP + 1, (n, d))
         eras, place = np.unique(era, return_inverse=True)
         centres = np.stack([self.centres(int(each)) for each in eras]) if n else np.zeros((1, 1, d), np.int64)
         away = 1.0 / np.arange(1, TOP + 2) ** self.exponent
-        chance = rng.random((n, 2 * d + 1))  # a row for each point, so that more of them change no other
+        chance = rng.random((n, 2 * d + 1))  # one row per point, so that additional points change no other
         which = np.searchsorted(np.cumsum(zipf(self.hotspots))[:-1], chance[:, 0], side="right")
         step = np.searchsorted(np.cumsum(away / away.sum())[:-1], chance[:, 1 : d + 1], side="right")
         found = centres[place, which] + np.where(chance[:, d + 1 :] < 0.5, -step, step)
-        found = np.abs(found)  # it turns back at both ends
+        found = np.abs(found)  # points outside the range are reflected at its ends
         return np.where(found > TOP, 2 * TOP - found, found)
 
     def _streams(self) -> list[np.random.Generator]:
-        """Return a source of chance each for hotspots, events, lives, boxes, their sizes, and a sample."""
+        """Return one random generator each for hotspots, events, lifetimes, boxes, box sizes and a sample."""
         return random_streams(self.seed, 6)
 
 
 def _ends(centre: Ints, width: Doubles) -> tuple[Ints, Ints]:
-    """Return the first and the last whole number of intervals, within the range."""
+    """Return the first and the last integer of intervals, within the range of attributes."""
     lo = np.maximum(np.ceil(centre - width / 2), 0).astype(np.int64)
     hi = np.minimum(np.floor(centre + width / 2), TOP).astype(np.int64)
     return lo, hi
 
 
 def _names(number: Ints) -> pa.Array:
-    """Return the names of subscribers."""
+    """Return names of subscribers such as `s0000012`."""
     return pa.array([f"s{each:07d}" for each in number.tolist()], pa.string())

@@ -1,4 +1,4 @@
-"""Stock quotes and the people who follow them: the workload of riabov2003, section 5."""
+"""Stock quotes as events, and subscriptions to them as boxes (riabov2003, section 5)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scipy.special import ndtr
 
 from narrowcast.errors import ParameterError
 from narrowcast.model.schema import EVENT_ID, Schema
-from narrowcast.validation import check_seed
+from narrowcast.validation import check_choice, check_seed
 from narrowcast.workloads.base import BaseWorkload, box_filters, check_count, random_streams, zipf
 from narrowcast.workloads.topologies import Edges, TransitStub, transit_stub
 
@@ -21,26 +21,28 @@ if TYPE_CHECKING:
     Doubles: TypeAlias = NDArray[np.float64]
     Ints: TypeAlias = NDArray[np.int64]
 
-#: What an event has: the side (bought, sold, traded), the stock, its price and the amount.
+#: Attributes of an event: side (buy, sell, transaction), stock, price and volume.
 SCHEMA = Schema.of({"bst": "double", "name": "double", "quote": "double", "volume": "double"})
 
-#: The transit blocks of the network: their shares of the subscriptions, and the stocks they look at.
+#: The transit blocks of the network: their shares of the subscriptions, and their mean stock names.
 BLOCKS = np.array([0.4, 0.3, 0.3])
 NAME_CENTRES = np.array([3.0, 10.0, 17.0])
-#: How often a subscription asks for each side.
+#: Share of the subscriptions to each side.
 SIDES = np.array([0.4, 0.4, 0.2])
 #: The longest interval of names.
 NAME_LENGTHS = 20
-#: Share of subscriptions to any quote and to any volume; those bounded below, and above, are OPEN each.
+#: Share of subscriptions to any quote and to any volume. OPEN is the share of those bounded only below, and
+#: also the share of those bounded only above.
 ANY = {"quote": 0.15, "volume": 0.35}
 OPEN = 0.1
 
-#: A normal distribution with its share in a mixture: weight, mean, standard deviation.
+#: A component of a mixture of normal distributions: weight, mean, standard deviation.
 Normal: TypeAlias = tuple[float, float, float]
 _SIDE: tuple[Normal, ...] = ((1.0, 1.0, 1.0),)
 _VOLUME: tuple[Normal, ...] = ((1.0, 9.0, 6.0),)
-#: For each number of modes, the mixture that each attribute of an event is drawn from. The seed names the
-#: third and fourth attribute for nine modes and keeps the fourth: the second and third are meant.
+#: For each number of modes, the mixture that each attribute of an event is drawn from. For nine modes the
+#: paper names the third and fourth attribute yet leaves the fourth unchanged; we take it to mean the second
+#: and third.
 MIXTURES: dict[int, tuple[tuple[Normal, ...], ...]] = {
     1: (_SIDE, ((1.0, 10.0, 6.0),), ((1.0, 9.0, 2.0),), _VOLUME),
     4: (_SIDE, ((0.5, 12.0, 3.0), (0.5, 6.0, 2.0)), ((0.5, 4.0, 2.0), (0.5, 16.0, 2.0)), _VOLUME),
@@ -51,7 +53,7 @@ MIXTURES: dict[int, tuple[tuple[Normal, ...], ...]] = {
         _VOLUME,
     ),
 }
-#: The attributes whose peaks can move, and the length of the range (0, x] that they stay in.
+#: Indices of the attributes whose peaks drift, and the upper end of the range (0, DOMAIN] of the peaks.
 MOVING = (1, 2)
 DOMAIN = 20.0
 
@@ -60,32 +62,33 @@ DOMAIN = 20.0
 class Stocks(BaseWorkload):
     """Interest in stocks as boxes, and quotes as points (riabov2003, section 5).
 
-    A subscription asks for one side, an interval of names, of quotes and of volumes; `bst` is (0, 1] for
-    buy, (1, 2] for sell and (2, 3] for transaction. Events are drawn from a mixture of normal
-    distributions, each attribute by itself.
+    A subscription has one side and intervals of names, quotes and volumes; `bst` is (0, 1] for buy, (1, 2]
+    for sell and (2, 3] for transaction. Events are drawn from mixtures of normal distributions,
+    independently for each attribute.
 
-    A subscriber is a node of a network, named by block, stub and node, such as `b1.s03.n17`: the blocks
-    share the subscriptions 40 : 30 : 30, and within a block stubs, and within a stub nodes, follow Zipf's
-    law. The network is `transit_stub` of the same seed, in 3 blocks.
+    A subscriber is a node of a network, named by block, stub and node, such as `b1.s03.n17`. Blocks have
+    subscriptions in proportion 40 : 30 : 30; within a block stubs, and within a stub nodes, follow Zipf's
+    law. The network is `transit_stub` of the same seed, with 3 blocks.
 
     Parameters
     ----------
     n_subscriptions
-        How many subscriptions there are.
+        Number of subscriptions.
     n_events
-        How many events there are. More of them leave the subscriptions, and the events before, as they were.
+        Number of events. A larger number changes neither the subscriptions nor the first events.
     modes
-        How many peaks the events have: 1, 4 (two names by two quotes) or 9 (three by three).
+        Number of peaks of the events: 1, 4 (two names by two quotes) or 9 (three by three).
     edges
-        What the links of the network cost: `levels`, `nested` or `hops`. It changes nothing else.
+        How the costs of network links are drawn: `levels`, `nested` or `hops`; see `transit_stub`. Nothing
+        else depends on it.
     drift
-        How far the peaks of the events have moved, along names and along quotes, as a share of their range
-        (0, 20]; one that comes to an end of it turns back. Subscriptions stay, and so does what else is
-        random in the events.
+        How far the peaks of the events have moved along names and quotes, as a share of their range
+        (0, 20]; peaks are reflected at the ends of the range. Subscriptions and all other random choices are
+        independent of it.
     nodes
-        How many nodes the network has, at least two for each block.
+        Number of nodes of the network, at least two per block.
     seed
-        What all random choices come from.
+        Seed of all random choices, at least 0.
 
     Examples
     --------
@@ -109,20 +112,21 @@ class Stocks(BaseWorkload):
         check_count("n_subscriptions", self.n_subscriptions)
         check_count("n_events", self.n_events)
         if self.modes not in MIXTURES:
-            raise ParameterError(f"modes is {self.modes!r}; give one of {', '.join(map(str, MIXTURES))}")
-        if self.edges not in get_args(Edges):
-            raise ParameterError(f"edges is {self.edges!r}; give one of {', '.join(get_args(Edges))}")
+            limit = f"one of {', '.join(map(str, MIXTURES))}"
+            raise ParameterError(parameter="modes", value=self.modes, limit=limit)
+        check_choice("edges", self.edges, get_args(Edges))
         check_count("nodes", self.nodes)
         if self.nodes < 2 * len(BLOCKS):
-            least = 2 * len(BLOCKS)
-            raise ParameterError(f"nodes is {self.nodes}; give at least {least}, two for each block")
+            limit = f"at least {2 * len(BLOCKS)}, two per block"
+            raise ParameterError(parameter="nodes", value=self.nodes, limit=limit)
         number = isinstance(self.drift, int | float | np.number) and not isinstance(self.drift, bool)
         if not number or not np.isfinite(self.drift):
-            raise ParameterError(f"drift is {self.drift!r}; give a number: a share of the range of names")
+            limit = "a finite number, a share of the range of names"
+            raise ParameterError(parameter="drift", value=self.drift, limit=limit)
         check_seed(self.seed)
 
     def mixtures(self) -> list[tuple[Doubles, Doubles, Doubles]]:
-        """Return, for each attribute, the shares, means and standard deviations that events are drawn from.
+        """Return, per attribute, the weights, means and standard deviations of the mixture of events.
 
         Examples
         --------
@@ -134,21 +138,21 @@ class Stocks(BaseWorkload):
         for i, mixture in enumerate(MIXTURES[self.modes]):
             weight, mean, deviation = np.array(mixture, np.float64).T
             if i in MOVING:
-                there = (mean + DOMAIN * self.drift) % (2 * DOMAIN)
-                mean = np.minimum(there, 2 * DOMAIN - there)
+                moved = (mean + DOMAIN * self.drift) % (2 * DOMAIN)
+                mean = np.minimum(moved, 2 * DOMAIN - moved)
             found.append((weight, mean, deviation))
         return found
 
     def tables(self) -> dict[str, pa.Table]:
-        """Return the tables: subscriptions and events, and the network with who is where.
+        """Return subscriptions, events, the network and the locations of subscribers.
 
-        They are `subscriptions` (subscription_id, subscriber, filter), `events` (event_id, ...), `topology`
-        (a, b, cost) and `locations` (subscriber, node); a subscriber is the node of the same name.
+        The tables are `subscriptions` (subscription_id, subscriber, filter), `events` (event_id, ...),
+        `topology` (a, b, cost) and `locations` (subscriber, node); a subscriber has the name of its node.
         """
         lo, hi = self.boxes()
         network = self.network()
         names = network.topology.nodes.take(self._nodes(network))
-        somebody = names.unique().sort()
+        subscribers = names.unique().sort()
         subscriptions = pa.table(
             {
                 "subscription_id": np.arange(self.n_subscriptions),
@@ -162,11 +166,11 @@ class Stocks(BaseWorkload):
             "subscriptions": subscriptions,
             "events": pa.table({EVENT_ID: np.arange(self.n_events), **attributes}),
             "topology": network.topology.to_table(),
-            "locations": pa.table({"subscriber": somebody, "node": somebody}),
+            "locations": pa.table({"subscriber": subscribers, "node": subscribers}),
         }
 
     def boxes(self) -> tuple[Doubles, Doubles]:
-        """Return the ends (lo, hi] of the subscriptions' boxes, one row each and one column per attribute."""
+        """Return the ends (lo, hi] of the subscriptions' boxes: a row per box and a column per attribute."""
         rng = self._streams()[1]
         n, block = self.n_subscriptions, self._blocks()
         lo, hi = np.empty((n, 4)), np.empty((n, 4))
@@ -189,7 +193,7 @@ class Stocks(BaseWorkload):
         return transit_stub(self.seed, blocks=len(BLOCKS), nodes=self.nodes, edges=self.edges)
 
     def points(self) -> Doubles:
-        """Return the events, one row each and one column per attribute."""
+        """Return the events, one row per event and one column per attribute."""
         _, _, _, pick, draw = self._streams()
         chance = pick.random((self.n_events, 4))
         points = draw.standard_normal((self.n_events, 4))
@@ -199,7 +203,12 @@ class Stocks(BaseWorkload):
         return points
 
     def density(self, lo: ArrayLike, hi: ArrayLike) -> Doubles:
-        """Return the probability that an event falls in each box (lo, hi]; attributes are the last axis.
+        """Return the probability that an event falls in each box (lo, hi].
+
+        Parameters
+        ----------
+        lo, hi
+            Ends of the boxes; the last axis has one entry per attribute, infinite where unbounded.
 
         Examples
         --------
@@ -214,36 +223,37 @@ class Stocks(BaseWorkload):
         return np.asarray(np.prod(sides, axis=0), np.float64)
 
     def _nodes(self, network: TransitStub) -> Ints:
-        """Return the number of the node of each subscription."""
+        """Draw the node of each subscription, as an index into the nodes of the network."""
         rng = self._streams()[0]
         block, node = self._blocks(), np.empty(self.n_subscriptions, np.int64)
-        # Which stub of a block, and which node of a stub, is the most popular is a matter of chance.
+        # The order of popularity of the stubs of a block, and of the nodes of a stub, is random.
         stubs = [rng.permutation(network.n_stubs(number)) for number in range(len(BLOCKS))]
         order = rng.permutation(len(network.block))
         for number, ranked in enumerate(stubs):
-            mine = np.flatnonzero(block == number)
-            stub = ranked[rng.choice(len(ranked), len(mine), p=zipf(len(ranked)))]
+            in_block = np.flatnonzero(block == number)
+            stub = ranked[rng.choice(len(ranked), len(in_block), p=zipf(len(ranked)))]
             for each in range(len(ranked)):
-                there = order[(network.block[order] == number) & (network.stub[order] == each)]
-                who = mine[stub == each]
-                node[who] = there[rng.choice(len(there), len(who), p=zipf(len(there)))]
+                nodes = order[(network.block[order] == number) & (network.stub[order] == each)]
+                in_stub = in_block[stub == each]
+                node[in_stub] = nodes[rng.choice(len(nodes), len(in_stub), p=zipf(len(nodes)))]
         return node
 
     def _blocks(self) -> Ints:
-        """Return the block of each subscription: exact shares, in a random order."""
+        """Draw the block of each subscription; the shares are exact and the order is random."""
         ends = np.rint(np.cumsum(BLOCKS) * self.n_subscriptions).astype(np.int64)
         block = np.repeat(np.arange(len(BLOCKS)), np.diff(ends, prepend=0))
         return self._streams()[2].permutation(block)
 
     def _streams(self) -> list[np.random.Generator]:
-        """Return a source of chance each for places, boxes, blocks, and the modes and values of events."""
+        """Return one random generator each for nodes, boxes, blocks, and the modes and values of events."""
         return random_streams(self.seed, 5)
 
 
 def _intervals(rng: np.random.Generator, n: int, anything: float) -> tuple[Doubles, Doubles]:
-    """Return intervals by the seed's law for quotes and volumes: whole, from n up, up to n, or centred.
+    """Draw the paper's intervals of quotes and volumes: unbounded, bounded below or above, or centred.
 
-    A centred one has a length of Pareto's law, P(length > x) = 4 / x for x >= 4.
+    `anything` is the share of unbounded intervals. The length of centred intervals follows Pareto's law,
+    P(length > x) = 4 / x for x >= 4.
     """
     kind = np.searchsorted(np.cumsum([anything, OPEN, OPEN]), rng.random(n), side="right")
     end, centre = rng.normal(9, 1, n), rng.normal(9, 2, n)

@@ -1,4 +1,4 @@
-"""Made-up networks: blocks of transit nodes with stubs around them, as riabov2003, section 5, has them."""
+"""Random transit-stub networks as in riabov2003, section 5."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 import numpy as np
 import pyarrow as pa
 
-from narrowcast.errors import ParameterError
 from narrowcast.model.topology import Topology
-from narrowcast.validation import check_seed
+from narrowcast.validation import check_choice, check_seed
 from narrowcast.workloads.base import check_count
 
 if TYPE_CHECKING:
@@ -20,37 +19,37 @@ if TYPE_CHECKING:
     Doubles: TypeAlias = NDArray[np.float64]
     Ints: TypeAlias = NDArray[np.int64]
 
-#: What a link costs: by its level, by its length on the plane, or 1.
+#: How the cost of a link is drawn: by its level, by its length on the plane, or always 1.
 Edges: TypeAlias = Literal["levels", "nested", "hops"]
-#: Transit nodes of a block, stubs of a transit node and nodes of a stub: least and most.
+#: Smallest and largest number of transit nodes of a block, stubs of a transit node and nodes of a stub.
 TRANSIT, STUBS, SIZE = (4, 6), (1, 3), (15, 25)
-#: Chance of each link inside a transit domain and inside a stub, besides those of a spanning tree.
+#: Probability of each link inside a transit domain and inside a stub, in addition to a spanning tree.
 DENSE_TRANSIT, DENSE_STUB = 0.6, 0.42
 #: Mean cost of a link inside a stub, of one at a transit node, and of one between blocks.
 LEVELS = np.array([5.0, 10.0, 20.0])
-#: The same as lengths of a nested placement on the plane.
+#: Mean length of the same links on the plane, for `nested` costs.
 LENGTHS = np.array([3.0, 25.0, 170.0])
-#: Mean distance of two points of a unit square.
+#: Mean distance of two random points of a unit square.
 _SQUARE = 0.5214
-#: Draws of how many stubs there are and how large, of which the one closest to what is asked is taken.
+#: Largest number of random shapes tried; the one closest to the requested number of nodes is used.
 _DRAWS = 200
-#: Keeps a network apart from a workload of the same seed.
+#: Makes a network independent of a workload of the same seed.
 _STREAM = 2003
 
 
 @dataclass(frozen=True, slots=True)
 class TransitStub:
-    """A network of blocks, and where each of its nodes belongs; one entry per node, by number.
+    """A transit-stub network and the position of each node in it; arrays have one entry per node.
 
     Parameters
     ----------
     topology
-        Nodes and links. A transit node is named by block and number, `b1.t2`; another one by block, stub and
-        number, `b1.s03.n17`.
+        Nodes and links. A transit node is named by block and number, such as `b1.t2`; a stub node by block,
+        stub and number, such as `b1.s03.n17`.
     block
-        Number of the block, from 0.
+        Index of the block, from 0.
     stub
-        Number of the stub in its block, from 0; -1 for a transit node.
+        Index of the stub in its block, from 0; -1 for a transit node.
     kind
         `transit` or `stub`.
     place
@@ -65,29 +64,31 @@ class TransitStub:
     place: Doubles
 
     def n_stubs(self, block: int) -> int:
-        """Return how many stubs a block has."""
+        """Return the number of stubs of a block."""
         return int(self.stub[self.block == block].max(initial=-1)) + 1
 
 
 def transit_stub(seed: int, *, blocks: int = 3, nodes: int = 600, edges: Edges = "levels") -> TransitStub:
-    """Return a network of transit blocks, with stubs hanging on their nodes.
+    """Generate a network of transit blocks with stubs attached to their transit nodes.
 
-    A block has 4 to 6 transit nodes, each of them 1 to 3 stubs, and a stub 15 to 25 nodes. A transit domain,
-    and a stub, is a random spanning tree with more links at random; a stub has one link to its transit node,
-    and any two blocks have one link. In a larger network there are more transit nodes and more stubs at each,
-    in equal measure; in a smaller one fewer, and where that is not enough, smaller stubs.
+    A block has 4 to 6 transit nodes, a transit node has 1 to 3 stubs, and a stub has 15 to 25 nodes. Inside a
+    transit domain or a stub, links are a random spanning tree and additional random links. Each stub has one
+    link to its transit node, and any two blocks have one link. Larger networks scale the number of transit
+    nodes and the number of stubs per transit node by the same factor; smaller networks have fewer transit
+    nodes and, if that is not enough, smaller stubs.
 
     Parameters
     ----------
     seed
-        What all random choices come from; the cost of links does not change which there are.
+        Seed of all random choices, at least 0; the links are the same for all values of `edges`.
     blocks
-        How many blocks there are.
+        Number of blocks, at least 1.
     nodes
-        How many nodes there are, at least two for each block.
+        Number of nodes, at least two per block.
     edges
-        What links cost: `levels`, 5 inside a stub, 10 at a transit node and 20 between blocks, each times a
-        number from 0.5 to 1.5; `nested`, their length on the plane, about 3, 25 and 170; `hops`, 1.
+        How the costs of links are drawn. `levels`: 5 inside a stub, 10 at a transit node and 20 between
+        blocks, each times a random factor from 0.5 to 1.5. `nested`: their length on the plane, about 3, 25
+        and 170. `hops`: 1.
 
     Examples
     --------
@@ -98,8 +99,7 @@ def transit_stub(seed: int, *, blocks: int = 3, nodes: int = 600, edges: Edges =
     check_seed(seed)
     check_count("blocks", blocks, least=1)
     check_count("nodes", nodes, least=2 * blocks)
-    if edges not in get_args(Edges):
-        raise ParameterError(f"edges is {edges!r}; give one of {', '.join(get_args(Edges))}")
+    check_choice("edges", edges, get_args(Edges))
     streams = [np.random.default_rng(each) for each in np.random.SeedSequence([seed, _STREAM]).spawn(4)]
     shape = _shape(streams[0], blocks, nodes)
     a, b, level = _links(streams[1], shape)
@@ -116,27 +116,27 @@ def transit_stub(seed: int, *, blocks: int = 3, nodes: int = 600, edges: Edges =
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Which nodes there are: block after block, first the transit nodes, then stub after stub."""
+    """Numbering of the nodes: block by block, the transit nodes of a block before its stubs."""
 
-    #: Transit nodes of each block, and the number of the first.
+    #: Per block: number of transit nodes, and index of the first one.
     transit: Ints
     first: Ints
-    #: For each stub its block, the transit node it hangs on, its first node and how many it has.
+    #: Per stub: its block, its transit node, its first node and its number of nodes.
     home: Ints
     at: Ints
     start: Ints
     size: Ints
-    #: For each node its block, its stub in the block, and its number there.
+    #: Per node: its block, its stub in the block (-1 for a transit node), and its index there.
     block: Ints
     stub: Ints
     number: Ints
 
 
 def _shape(rng: np.random.Generator, blocks: int, nodes: int) -> _Shape:
-    """Draw how many transit nodes, stubs and nodes there are."""
+    """Draw the numbers of transit nodes, stubs and nodes."""
     mean = [sum(ends) / 2 for ends in (TRANSIT, STUBS, SIZE)]
     factor = nodes / (blocks * mean[0] * (1 + mean[1] * mean[2]))
-    # A smaller network has fewer transit nodes; a larger one more of them and more stubs at each.
+    # A smaller network has fewer transit nodes; a larger one has more, and more stubs at each.
     wide, deep = (np.sqrt(factor),) * 2 if factor > 1 else (factor, 1.0)
     best: tuple[int, Ints, Ints, Ints] | None = None
     for _ in range(_DRAWS):
@@ -145,16 +145,16 @@ def _shape(rng: np.random.Generator, blocks: int, nodes: int) -> _Shape:
         drawn = rng.integers(STUBS[0], STUBS[1], transit.sum(), endpoint=True)
         stubs = np.maximum(1, np.rint(drawn * deep)).astype(np.int64)
         size = rng.integers(SIZE[0], SIZE[1], stubs.sum(), endpoint=True)
-        off = abs(int(transit.sum() + size.sum()) - nodes)
-        if best is None or off < best[0]:
-            best = off, transit, stubs, size
-        # The rest is a matter of a node more or less in some of the stubs.
-        if off <= min(len(size) // 8, max(3, nodes // 200)):
+        difference = abs(int(transit.sum() + size.sum()) - nodes)
+        if best is None or difference < best[0]:
+            best = difference, transit, stubs, size
+        # Adding or removing one node in a few stubs can make up for the remaining difference.
+        if difference <= min(len(size) // 8, max(3, nodes // 200)):
             break
     assert best is not None
     _, transit, stubs, size = best
-    transit, stubs, size = _fewer(transit, stubs, size, nodes)
-    size = _fitted(rng, size, nodes - int(transit.sum()))
+    transit, stubs, size = _minimal_if_too_large(transit, stubs, size, nodes)
+    size = _fit_total(rng, size, nodes - int(transit.sum()))
     block_of_transit = np.repeat(np.arange(blocks), transit)
     home = np.repeat(block_of_transit, stubs)
     in_block = np.bincount(home, size, blocks).astype(np.int64) + transit
@@ -173,20 +173,20 @@ def _shape(rng: np.random.Generator, blocks: int, nodes: int) -> _Shape:
     return _Shape(transit, first, home, at, start, size, block, stub, number)
 
 
-def _fewer(transit: Ints, stubs: Ints, size: Ints, nodes: int) -> tuple[Ints, Ints, Ints]:
-    """Return a shape that a small network has room for: at least a node in each stub."""
+def _minimal_if_too_large(transit: Ints, stubs: Ints, size: Ints, nodes: int) -> tuple[Ints, Ints, Ints]:
+    """Return the shape, or one transit node and one stub per block if stubs would have no node left."""
     if transit.sum() + len(size) <= nodes:
         return transit, stubs, size
     one = np.ones(len(transit), np.int64)
     return one, one, np.ones(len(transit), np.int64)
 
 
-def _fitted(rng: np.random.Generator, size: Ints, total: int) -> Ints:
-    """Return sizes of stubs that add up, changed by as little as it takes, at random stubs."""
+def _fit_total(rng: np.random.Generator, size: Ints, total: int) -> Ints:
+    """Change the sizes of random stubs in steps of one until they add up to a total."""
     size = size.copy()
     while (rest := total - int(size.sum())) != 0:
         step = 1 if rest > 0 else -1
-        # Within the published range as long as that will do.
+        # Stay within the paper's range of sizes as long as possible.
         for least, most in (SIZE, (1, total)):
             free = np.flatnonzero((size < most) if rest > 0 else (size > least))
             if len(free):
@@ -212,10 +212,10 @@ def _links(rng: np.random.Generator, shape: _Shape) -> tuple[Ints, Ints, Ints]:
 
 
 def _domain(rng: np.random.Generator, count: int, chance: float) -> Ints:
-    """Draw the links of a domain: a spanning tree, and every other link with the same chance."""
+    """Draw the links of a domain: a spanning tree, and each other link with probability `chance`."""
     order = rng.permutation(count)
     linked = np.triu(rng.random((count, count)) < chance, 1)
-    # Each node in a random order is joined to one of those before it.
+    # In a random order, each node is linked to one of the nodes before it.
     later = np.arange(1, count)
     one, other = order[later], order[rng.integers(0, later)] if count > 1 else order[:0]
     linked[np.minimum(one, other), np.maximum(one, other)] = True
@@ -223,7 +223,7 @@ def _domain(rng: np.random.Generator, count: int, chance: float) -> Ints:
 
 
 def _places(rng: np.random.Generator, shape: _Shape) -> Doubles:
-    """Draw coordinates: stubs within blocks, and nodes within stubs."""
+    """Draw the coordinates of blocks, of stubs within blocks, and of nodes within stubs."""
     blocks, n = len(shape.first), len(shape.block)
     turn = 2 * np.pi * (np.arange(blocks) + rng.uniform(-0.1, 0.1, blocks)) / blocks
     centre = np.stack([np.cos(turn), np.sin(turn)], axis=1)
@@ -242,7 +242,7 @@ def _places(rng: np.random.Generator, shape: _Shape) -> Doubles:
 
 
 def _names(shape: _Shape) -> pa.Array:
-    """Return the label of each node."""
+    """Return the name of each node, such as `b1.t2` or `b1.s03.n17`."""
     rows = zip(shape.block.tolist(), shape.stub.tolist(), shape.number.tolist(), strict=True)
     return pa.array(
         [

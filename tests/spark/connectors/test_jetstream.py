@@ -1,4 +1,4 @@
-"""JetStream and Spark on a real server: every message once, whatever is missing, full or stopped."""
+"""JetStream and Spark on a real server: every message once, whatever fails."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from narrowcast.spark.connectors.jetstream import stream as streams
 from narrowcast.spark.connectors.jetstream.connection import LazyConnection, connect
 from narrowcast.spark.connectors.jetstream.source import _ranges, _StreamReader
 from narrowcast.spark.connectors.jetstream.stream import StreamState, messages, state_of
+from support.errors import refused
 from support.nats import NatsServer, nats_server
 
 if TYPE_CHECKING:
@@ -178,11 +179,11 @@ def test_a_batch_reads_a_range(server: NatsServer, stream: str) -> None:
     server.fill(f"{stream}.a", numbers(10))
     found = rows_of(source(server, stream, start=3, end=7).reader(None))  # type: ignore[arg-type]
     assert [row["payload"] for row in found] == numbers(5, 2)
-    with pytest.raises(ParameterError, match="option 'end' is for a batch"):
+    with refused(ParameterError, parameter="end", value=7):
         stream_reader(server, stream, end=7)
 
 
-def test_deleted_messages_are_counted_and_told_once(
+def test_deleted_messages_are_counted_and_logged_once(
     server: NatsServer, stream: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.fill(f"{stream}.a", numbers(20))
@@ -193,8 +194,8 @@ def test_deleted_messages_are_counted_and_told_once(
         assert steps(reader, at) == [[1, 2, 3, 4, 8, 9, 10], [11, 13, 14, 15, 16, 17, 18, 19]]
     assert at["missing"] == 5
     assert [record.getMessage() for record in caplog.records] == [
-        f"stream {stream!r} has no message any more for 3 of the sequence numbers 1 to 10",
-        f"stream {stream!r} has no message any more for 2 of the sequence numbers 11 to 20",
+        f"stream {stream!r}: 3 of the sequence numbers 1 to 10 no longer have a message",
+        f"stream {stream!r}: 2 of the sequence numbers 11 to 20 no longer have a message",
     ]
 
 
@@ -208,7 +209,7 @@ def test_more_deleted_messages_than_are_listed(
     with caplog.at_level(logging.WARNING):
         assert steps(reader, at) == [[1, 2, 6, 7, 8, 9]]
     assert at["missing"] == 0
-    assert "has 3 deleted messages, too many to list" in caplog.text
+    assert "3 deleted messages are too many to list" in caplog.text
 
 
 def test_what_retention_removed_is_counted(server: NatsServer) -> None:
@@ -218,7 +219,7 @@ def test_what_retention_removed_is_counted(server: NatsServer) -> None:
     at = reader.initialOffset()
     planned = reader.latestOffset(at, ReadMaxRows(20))
     server.fill("kept.a", numbers(100))  # 81 to 130 are left
-    # The planned step is gone by the time that it is read, and hangs nobody.
+    # The planned step is gone by the time that it is read, and blocks no reader.
     assert rows_of(reader, at, planned) == []
     assert steps(reader, planned) == [list(range(81, 101)), list(range(101, 121)), list(range(121, 131))]
     # 21 to 80; the first twenty were there when they were planned.
@@ -247,7 +248,7 @@ def test_missing_equals_a_count(first: int, size: int, deleted: set[int], after:
     there = set(range(first, first + size))
     gone = {first + number for number in deleted} & there - {first, first + size - 1}
     state = StreamState(first, first + size - 1, "", tuple(sorted(gone)))
-    to = min(after + n, state.last)  # nobody asks beyond the last
+    to = min(after + n, state.last)  # never beyond the last
     assert state.missing(after, to) == len(set(range(after + 1, to + 1)) - (there - gone))
 
 
@@ -313,7 +314,7 @@ def test_large_messages_come_in_several_batches(server: NatsServer, stream: str)
     assert len(found) > 1
 
 
-def test_a_consumer_that_the_server_forgot_is_made_anew(server: NatsServer, stream: str) -> None:
+def test_a_deleted_consumer_is_replaced(server: NatsServer, stream: str) -> None:
     server.fill(f"{stream}.a", [b"x" * 900_000] * 20)
 
     async def forget(_: Client, js: JetStreamContext) -> int:
@@ -348,7 +349,7 @@ def test_a_reader_outlives_its_server(tmp_path: Path) -> None:
         assert steps(reader, at) == [list(range(1, 21))]
         server.stop()
         reader = stream_reader(server, "s", timeout=0.5)
-        with pytest.raises(TransportError, match=r"no NATS server at nats://\S+ within 0.5 s \(.+\); start"):
+        with refused(TransportError, server.url, "0.5 s", parameter="servers"):
             reader.latestOffset(at, ReadAllAvailable())
 
 
@@ -357,13 +358,13 @@ def test_another_stream_under_the_same_name_is_refused(server: NatsServer, strea
     reader = stream_reader(server, stream)
     at = reader.initialOffset()
     steps(reader, at)
-    with pytest.raises(JobError, match="ends at 5 and the checkpoint is at 9"):
+    with refused(JobError, 5, 9, parameter="stream", value=stream):
         reader.latestOffset({**at, "sequence": 9}, ReadAllAvailable())
     server.ask(lambda _, js: js.delete_stream(stream))
     server.make_stream(stream)
     server.fill(f"{stream}.a", numbers(8))  # it is longer than before, and still another
     for ask in (partial(reader.latestOffset, at, ReadAllAvailable()), partial(reader.partitions, at, at)):
-        with pytest.raises(JobError, match="the checkpoint is of one made on"):
+        with refused(JobError, repr(stream), at["created"], parameter="stream", value=stream):
             ask()
 
 
@@ -371,45 +372,45 @@ def test_another_stream_under_the_same_name_is_refused(server: NatsServer, strea
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "parameter", "shown"),
     [
-        ({"servers": ""}, "option 'servers' is missing"),
-        ({"servers": " , "}, "servers is empty"),
-        ({"servers": "http://host"}, "server 'http://host' is no URL; write it as nats://host:4222"),
-        ({"servers": "nats://me:secret@host:port"}, "server 'nats://host:port' is no URL"),
-        ({"stream": ""}, "option 'stream' is missing"),
-        ({"stream": "a.b"}, "stream 'a.b' cannot be a name"),
-        ({"subject": "a b"}, "subject 'a b' is no filter: subject has white space"),
-        ({"subject": "a.>.b"}, "subject 'a.>.b' is no filter"),
-        ({"start": "last"}, "start is 'last'; give first, new or a sequence number from 1"),
-        ({"start": "0"}, "start is '0'"),
-        ({"end": "x"}, "end is 'x'"),
-        ({"limit": "-1"}, "limit is '-1'; give a number of messages from 1"),
-        ({"parts": "2.5"}, "parts is '2.5'"),
-        ({"timeout": "soon"}, "timeout is 'soon'"),
-        ({"timeout": "nan"}, "timeout is nan"),
-        ({"subjects": "a"}, "option 'subjects' is unknown; use one of servers, stream, subject"),
+        ({"servers": ""}, "servers", ["servers"]),
+        ({"servers": " , "}, "servers", ["' , '"]),
+        ({"servers": "http://host"}, "servers", ["'http://host'", "nats://host:4222"]),
+        ({"servers": "nats://me:secret@host:port"}, "servers", ["'nats://host:port'"]),
+        ({"stream": ""}, "stream", ["stream"]),
+        ({"stream": "a.b"}, "stream", ["'a.b'"]),
+        ({"subject": "a b"}, "subject", ["'a b'"]),
+        ({"subject": "a.>.b"}, "subject", ["'a.>.b'"]),
+        ({"start": "last"}, "start", ["'last'", "first", "new", 1]),
+        ({"start": "0"}, "start", ["'0'"]),
+        ({"end": "x"}, "end", ["'x'"]),
+        ({"limit": "-1"}, "limit", ["'-1'", 1]),
+        ({"parts": "2.5"}, "parts", ["'2.5'"]),
+        ({"timeout": "soon"}, "timeout", ["'soon'"]),
+        ({"timeout": "nan"}, "timeout", ["nan"]),
+        ({"subjects": "a"}, "subjects", ["'subjects'", "servers, stream, subject"]),
     ],
 )
-def test_bad_options(options: dict[str, str], message: str) -> None:
-    with pytest.raises(ParameterError) as caught:
+def test_bad_options(options: dict[str, str], parameter: str, shown: list[Any]) -> None:
+    with refused(ParameterError, *shown, parameter=parameter) as caught:
         JetStreamSource({"servers": "nats://localhost", "stream": "s", **options})
-    assert str(caught.value).startswith(message)
+    assert "secret" not in str(caught.value)
 
 
-def test_what_is_not_there(server: NatsServer, tmp_path: Path) -> None:
+def test_missing_streams_and_files(server: NatsServer, tmp_path: Path) -> None:
     server.make_stream("there")
     server.make_stream("ZZ")
-    with pytest.raises(ParameterError, match=r"stream 'absent' is not at nats://\S+; .* \(there are ZZ"):
+    with refused(ParameterError, server.url, "known: ZZ", parameter="stream", value="absent"):
         stream_reader(server, "absent").initialOffset()
-    with pytest.raises(ParameterError, match="start is 7 and stream 'there' ends at 0; use at most 1"):
+    with refused(ParameterError, "'there'", 0, 1, parameter="start", value=7):
         stream_reader(server, "there", start=7).initialOffset()
     server.make_stream("queue", retention="workqueue")
-    with pytest.raises(ParameterError, match="stream 'queue' has retention 'workqueue'"):
+    with refused(ParameterError, "'workqueue'", "'limits'", parameter="stream", value="queue"):
         stream_reader(server, "queue").initialOffset()
-    with pytest.raises(ParameterError, match="credentials file '/none' is not there"):
+    with refused(ParameterError, parameter="credentials", value="/none"):
         stream_reader(server, "there", credentials="/none").initialOffset()
-    no_jetstream = pytest.raises(TransportError, match="JetStream")
+    no_jetstream = refused(TransportError, "JetStream")
     with nats_server(tmp_path, jetstream=False) as plain, no_jetstream:
         stream_reader(plain, "s").initialOffset()
 
@@ -417,13 +418,12 @@ def test_what_is_not_there(server: NatsServer, tmp_path: Path) -> None:
 def test_a_password(tmp_path: Path) -> None:
     with nats_server(tmp_path, 'authorization { user: "me", password: "secret" }') as server:
         right = server.url.replace("//", "//me:secret@")
-        refused = f"the NATS server at {server.url} refuses what its URL says; ask for access"
         for url in (server.url, right.replace("secret", "wrong")):
-            with pytest.raises(TransportError, match=refused):
+            with refused(TransportError, server.url, parameter="credentials"):
                 asyncio.run(connect(ServerAddress.of(url)))
         with (
             LazyConnection(ServerAddress.of(right)) as link,
-            pytest.raises(ParameterError, match="there is none"),
+            refused(ParameterError, "known: none", parameter="stream", value="s"),
         ):
             link.call(partial(state_of, stream="s"))
 
@@ -437,13 +437,13 @@ def test_tries_are_counted(server: NatsServer) -> None:
 
     with (
         LazyConnection(ServerAddress.of(server.url)) as link,
-        pytest.raises(TransportError, match=r"does not answer \(gone\)"),
+        refused(TransportError, server.url, "gone", 2),
     ):
         link.call(fail, tries=2)
     assert len(tried) == 2
 
 
-def test_without_nats_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_nats_package(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = "narrowcast.jetstream", "narrowcast.spark.connectors.jetstream"
     for name in [name for name in sys.modules if name.startswith(ours)]:
         monkeypatch.delitem(sys.modules, name)

@@ -32,6 +32,7 @@ from narrowcast.spark.connectors.jetstream.connection import LazyConnection
 from narrowcast.spark.connectors.jetstream.stream import state_of
 from narrowcast.spark.spark_errors import told
 from support.cluster import until
+from support.errors import refused
 from support.nats import NatsServer, nats_server
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def test_a_server_that_stops_and_comes_back(spark: SparkSession, tmp_path: Path)
             query.awaitTermination(120)
         error = told(caught.value, "stream")
         assert isinstance(error, JobError)
-        assert "begin again with a new checkpoint" in str(error)
+        assert "checkpoint" in str(error)
     assert taken(spark, tmp_path) == numbers(100)
 
 
@@ -199,8 +200,8 @@ def test_a_batch_in_spark(spark: SparkSession, server: NatsServer) -> None:
 
 
 @pytest.mark.spark
-def test_bad_values_are_told_before_spark_is_asked(spark: SparkSession) -> None:
-    with pytest.raises(ParameterError, match="limit is '0'; give a number of messages from 1"):
+def test_bad_values_are_refused_before_spark_is_called(spark: SparkSession) -> None:
+    with refused(ParameterError, 1, parameter="limit", value="0"):
         read_messages(spark, "nats://localhost", "s", limit=0)
 
 
@@ -231,7 +232,7 @@ def stored(server: NatsServer, name: str) -> list[tuple[str, str | None, bytes]]
 
 
 @pytest.mark.spark
-def test_a_table_there_and_back_and_sent_twice(
+def test_a_table_is_published_and_read_back(
     spark: SparkSession, server: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.make_stream("sink")
@@ -249,16 +250,16 @@ def test_a_table_there_and_back_and_sent_twice(
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_what_a_table_lacks_and_where_it_cannot_go(spark: SparkSession, server: NatsServer) -> None:
+def test_missing_columns_and_servers(spark: SparkSession, server: NatsServer) -> None:
     frame = spark.createDataFrame([("nowhere.a", "1", b"x")], "subject string, id string, payload binary")
-    with pytest.raises(TableError, match="messages lack column 'payload'; there are subject, id; give"):
+    with refused(TableError, "'payload'", "subject, id", parameter="payload"):
         write_messages(frame.drop("payload"), server.url)
-    with pytest.raises(TransportError, match=r"no NATS server at nats://\S+:1 within 0.3 s"):
+    with refused(TransportError, "nats://127.0.0.1:1", "0.3 s"):
         write_messages(frame, "nats://127.0.0.1:1", timeout=0.3)
     assert write_messages(frame, server.url, acknowledge=False) == PublishResult(1, 0, None)
 
 
-def test_what_can_never_be_sent_is_left_out(server: NatsServer) -> None:
+def test_unsendable_messages_are_refused(server: NatsServer) -> None:
     server.make_stream("left", max_msg_size=5000)
     most = 100_000
     batch = table(
@@ -310,7 +311,7 @@ def test_a_full_stream_is_an_error_with_the_servers_own_words(
 ) -> None:
     monkeypatch.setattr(sink, "_PAUSE", 0.01)
     server.make_stream("full", max_msgs=3, discard="new")
-    with pytest.raises(TransportError, match=r"2 messages were not taken in 5 .*maximum messages exceeded"):
+    with refused(TransportError, 2, 5, "maximum messages exceeded"):
         published(server, table(*(("full.a", str(i), b"x") for i in range(5))))
     assert len(stored(server, "full")) == 3
 
@@ -323,9 +324,7 @@ def test_no_batches_and_empty_ones(server: NatsServer) -> None:
 
 def test_a_subject_that_no_stream_takes(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sink, "_PAUSE", 0.01)
-    with pytest.raises(
-        TransportError, match=r"1 messages were not taken in 5 tries, .* 'nowhere.a': no stream"
-    ):
+    with refused(TransportError, 1, 5, "'nowhere.a'", "no stream"):
         published(server, table(("nowhere.a", "1", b"x")))
 
 
@@ -420,7 +419,7 @@ def test_a_name_of_many_kinds_of_characters_is_taken_by_a_server(server: NatsSer
     assert [name_of("names", subject) for subject, _, _ in stored(server, "names")] == names
 
 
-def test_prefixes_and_subjects_that_are_none() -> None:
+def test_invalid_prefixes_and_subjects() -> None:
     for prefix in ("", "a..b", "a.*", "a b", ".a"):
         with pytest.raises(ParameterError, match="cannot be used: subject"):
             subject_of(prefix, "x")

@@ -1,4 +1,4 @@
-"""What tests of streams share."""
+"""Fixtures of the stream tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan that follows changes: each is in it once, whatever ends when."""
+"""A plan that follows changes: each counts once, also after crashes."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from narrowcast.spark.streaming.follow import Follow, FollowProgress
 from narrowcast.spark.streaming.follow_state import FollowState, read_interest
 from narrowcast.spark.streaming.online_session import ignored_of
 from support.cluster import SHORT, command, descendants, end
+from support.errors import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +59,7 @@ def log_of(n: int, *, seed: int = 0, start: int = 0, people: int = 12, flows: in
     return pa.table(columns)
 
 
-def nobody() -> Interest:
+def no_interest() -> Interest:
     return Interest(np.zeros((0, 0)), subscribers=pa.array([], pa.string()), flows=pa.array([], pa.string()))
 
 
@@ -81,7 +82,7 @@ class Place:
     """A folder with changes, and jobs that follow them."""
 
     def __init__(self, spark: SparkSession | None, folder: Path) -> None:
-        self.spark, self.folder, self.heard = spark, folder, list[FollowProgress]()
+        self.spark, self.folder, self.batches = spark, folder, list[FollowProgress]()
         self.plan = folder / "plan"
         (folder / "changes").mkdir()
 
@@ -98,19 +99,21 @@ class Place:
         assert self.spark is not None
         if planner is not None:
             options["planner"] = planner
-        return Follow(self.spark, str(self.folder / "changes"), self.plan, heard=self.heard.append, **options)
+        return Follow(
+            self.spark, str(self.folder / "changes"), self.plan, on_batch=self.batches.append, **options
+        )
 
     def run(self, planner: OnlinePlanner | None = None, **options: Any) -> list[FollowProgress]:
         """Take what is there, and return what each micro-batch came to."""
-        self.heard.clear()
+        self.batches.clear()
         job = self.job(planner, **options)
         job.start(once=True)
         job.wait()
-        return list(self.heard)
+        return list(self.batches)
 
     def check(self, *tables: pa.Table, start: Interest | None = None) -> None:
         """See that the interest is what changes lead to, that the plan serves it, and deltas lead there."""
-        wanted = changed(nobody() if start is None else start, pa.concat_tables(tables))
+        wanted = changed(no_interest() if start is None else start, pa.concat_tables(tables))
         found, plan = read_interest(self.plan), nc.read_plan(self.plan)[0]
         assert pairs(found) == pairs(wanted)
         plan.validate(wanted)
@@ -153,7 +156,7 @@ def test_changes_in_and_plans_out(place: Place, planner: OnlinePlanner) -> None:
     place.check(first, second)
     assert [each.batch for each in done] == [0, 1]
     assert [each.changes for each in done] == [60, 60]
-    assert done[0].ignored == ignored_of(nobody(), first)
+    assert done[0].ignored == ignored_of(no_interest(), first)
     assert bool(done[0].messages) == isinstance(planner, Tamara)
     plan, info = nc.read_plan(place.plan)
     assert done[1].channels == plan.n_used
@@ -167,7 +170,7 @@ def test_changes_in_and_plans_out(place: Place, planner: OnlinePlanner) -> None:
 
 
 def test_ignored_changes_are_those_that_the_planner_ignores() -> None:
-    planner, interest = Tamara(rounds=3).fit(nobody()), nobody()
+    planner, interest = Tamara(rounds=3).fit(no_interest()), no_interest()
     for seed in range(20):
         log = log_of(40, seed=seed, start=24_000 * seed, people=4, flows=3)
         before = planner.ignored_
@@ -226,7 +229,7 @@ def test_a_plan_to_start_from(place: Place, caplog: pytest.LogCaptureFixture) ->
     assert (done.added, done.removed) in {(1, 0), (2, 0)}
     made, _ = nc.read_plan(place.plan)
     assert made.carries.toarray()[:2, 1].all()
-    # With another checkpoint, and nobody said: whom the plan was for is known from beside it.
+    # With another checkpoint and without tables: the interest stored with the plan is used.
     place.put("b.parquet", pa.table(dict(zip(NAMES, ([2], ["d"], ["x"], ["unsubscribe"]), strict=True))))
     place.run(checkpoint=place.folder / "other", deltas=place.folder / "others")
     assert pairs(read_interest(place.plan)) == pairs(want)
@@ -241,15 +244,15 @@ def test_a_plan_without_an_interest(place: Place, caplog: pytest.LogCaptureFixtu
     nc.write_plan(plan, place.plan, method="giant")
     with caplog.at_level(logging.WARNING):
         job = place.job(Replanner(Static()))
-    assert "taken to want all that" in caplog.text
-    assert pairs(job.standing.interest) == {("a", "x"), ("a", "y"), ("b", "y")}
+    assert "interests are missing" in caplog.text
+    assert pairs(job.state.interest) == {("a", "x"), ("a", "y"), ("b", "y")}
     nc.write_plan(plan, place.plan, method="giant", flow_space="events", replace=True)
-    with pytest.raises(ParameterError, match="is a plan of events, and changes name topics"):
+    with refused(ParameterError, "events", parameter="plan", value=str(place.plan)):
         place.job()
 
 
 @spark_only
-def test_what_changes_nothing_leaves_the_plan_alone(place: Place) -> None:
+def test_ignored_changes_leave_the_plan_unchanged(place: Place) -> None:
     table = place.put("a.parquet", log_of(30))
     place.run()
     before = (place.plan / "plan.json").read_bytes()
@@ -264,7 +267,7 @@ def test_what_changes_nothing_leaves_the_plan_alone(place: Place) -> None:
 
 @spark_only
 @pytest.mark.parametrize("where", ["write", "publish"])
-def test_a_micro_batch_that_is_cut_off_is_there_once(
+def test_an_interrupted_micro_batch_counts_once(
     place: Place, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = [place.put(f"{i}.parquet", log_of(30, seed=i, start=20_000 * i)) for i in range(3)]
@@ -285,33 +288,34 @@ def test_a_micro_batch_that_is_cut_off_is_there_once(
 
 
 @spark_only
-def test_an_end_after_the_micro_batch_at_hand(place: Place) -> None:
+def test_stop_after_the_current_micro_batch(place: Place) -> None:
     tables = [place.put(f"{i}.parquet", log_of(10, seed=i, start=20_000 * i)) for i in range(3)]
     job = place.job(limit=1)
     begun = threading.Event()
 
-    def heard(_: FollowProgress) -> None:
+    def slow_batch(_: FollowProgress) -> None:
         begun.set()
         time.sleep(1)
 
-    job.heard = heard
+    job.on_batch = slow_batch
     query = job.start()
     assert begun.wait(60)
     job.stop()
     assert not query.isActive
-    assert job.standing.batch == 0
+    assert job.state.batch == 0
     assert len(place.run(limit=1)) == 2
     place.check(*tables)
 
 
 @spark_only
-def test_what_is_refused(place: Place) -> None:
+def test_bad_parameters(place: Place) -> None:
     assert place.spark is not None
-    with pytest.raises(ParameterError, match="which is not there; make the folder first"):
-        Follow(place.spark, str(place.folder / "none"), place.plan)
-    with pytest.raises(ParameterError, match="--plan is 's3a://b/plan'; give a folder on this machine"):
+    missing = str(place.folder / "none")
+    with refused(ParameterError, parameter="changes", value=missing):
+        Follow(place.spark, missing, place.plan)
+    with refused(ParameterError, parameter="plan", value="s3a://b/plan"):
         Follow(place.spark, str(place.folder / "changes"), "s3a://b/plan")
-    with pytest.raises(ParameterError, match="limit is 0; give a whole number of at least 1"):
+    with refused(ParameterError, 1, parameter="limit", value=0):
         place.job(limit=0)
     job = place.job()
     assert not place.plan.exists()
@@ -319,7 +323,7 @@ def test_what_is_refused(place: Place) -> None:
     job.wait()
     place.run()
     assert nc.read_plan(place.plan)[0].n_channels == 0
-    with pytest.raises(ParameterError, match="is of a stream whose plan is"):
+    with refused(ParameterError, place.plan, parameter="checkpoint", value=f"{place.plan}.checkpoint"):
         Follow(
             place.spark,
             str(place.folder / "changes"),
@@ -445,7 +449,7 @@ def test_killed_in_the_middle_of_a_micro_batch(tmp_path: Path, end: str) -> None
 
 @pytest.mark.slow
 @spark_only
-def test_interrupted_and_gone_on_with(tmp_path: Path) -> None:
+def test_interrupted_and_resumed(tmp_path: Path) -> None:
     job = Killed(tmp_path)
     with job.start() as running:
         running.until(partial(job.is_past, 1), "batches")

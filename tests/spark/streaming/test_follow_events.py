@@ -1,4 +1,4 @@
-"""A plan that follows how often flows send: each event is in its rates once, whatever ends when."""
+"""A plan that follows the rates of flows: each event counts once, also after crashes."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from narrowcast.planning.replanner import Replanner
 from narrowcast.planning.topics.tamara import Tamara
 from narrowcast.spark import Follow, FollowProgress
 from narrowcast.spark.streaming.follow_state import FollowState, read_interest
+from support.errors import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +55,7 @@ class Place:
     """Folders with changes and events, and jobs that follow them."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self.spark, self.folder, self.heard = spark, folder, list[FollowProgress]()
+        self.spark, self.folder, self.batches = spark, folder, list[FollowProgress]()
         self.plan = folder / "plan"
         for name in ("changes", "events"):
             (folder / name).mkdir()
@@ -80,17 +81,17 @@ class Place:
             planner or Tamara(half_life=HALF_LIFE),
             interests=str(self.folder / "interests.parquet"),
             events=str(self.folder / "events") if events else None,
-            heard=self.heard.append,
+            on_batch=self.batches.append,
             **options,
         )
 
     def run(self, planner: Any = None, **options: Any) -> list[FollowProgress]:
         """Take what is there, and return what each micro-batch came to."""
-        self.heard.clear()
+        self.batches.clear()
         job = self.job(planner, **options)
         job.start(once=True)
         job.wait()
-        return list(self.heard)
+        return list(self.batches)
 
     @property
     def rates(self) -> dict[str, float]:
@@ -174,24 +175,22 @@ def test_bad_rows_and_changes_beside(place: Place) -> None:
     ]
 
 
-def test_rates_that_nobody_says(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    said = (
-        "each is taken to have an event every second; say it with --rates, or let it be learned with --events"
-    )
+def test_rates_that_are_not_given(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         place.run(events=False)
-        assert [record.getMessage().endswith(said) for record in caplog.records] == [True]
+        assert ["rates are missing" in record.getMessage() for record in caplog.records] == [True]
         place.run(events=False)
     assert len(caplog.records) == 1
 
 
-def test_what_is_refused(place: Place) -> None:
+def test_bad_parameters(place: Place) -> None:
     assert place.spark is not None
     changes = str(place.folder / "changes")
-    with pytest.raises(ParameterError, match=r"--events is .*none', which is not there; make the folder"):
-        Follow(place.spark, changes, place.plan, events=str(place.folder / "none"))
+    missing = str(place.folder / "none")
+    with refused(ParameterError, parameter="events", value=missing):
+        Follow(place.spark, changes, place.plan, events=missing)
     for inner in (f"{changes}/", str(place.folder), f"file://{changes}"):
-        with pytest.raises(ParameterError, match="files in both would be taken for both; keep them in"):
+        with refused(ParameterError, repr(changes), parameter="events", value=inner):
             Follow(place.spark, changes, place.plan, events=inner)
     with pytest.raises(ParameterError, match="--flow is 'time', which is a column of its own"):
         place.job(flow="time")

@@ -37,7 +37,7 @@ def test_many_changes_are_one(start: dict[int, int], steps: list[tuple[set[int],
         whole = whole.then(IndexChange(removed, subscriptions(come)))
     whole = IndexChange.from_bytes(whole.to_bytes(), SCHEMA)
     base = subscriptions(start) if start else IndexChange.none(SCHEMA).added
-    after = whole.of(base)
+    after = whole.apply_to(base)
     assert sorted(after.subscription_id.tolist()) == sorted(plain)
     matcher = whole.apply(AutoMatcher().fit(base))
     found = matcher.match(EVENTS)

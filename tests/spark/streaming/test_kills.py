@@ -137,7 +137,7 @@ def test_python_workers_are_killed(job: Job) -> None:
     job.check()
 
 
-def test_stopped_and_gone_on_with(job: Job) -> None:
+def test_stopped_and_resumed(job: Job) -> None:
     with job.start() as running:
         running.until(lambda: job.batches >= 3 or None, "batches")
         os.kill(running.pid, signal.SIGINT)

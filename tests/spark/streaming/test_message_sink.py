@@ -1,4 +1,4 @@
-"""From JetStream to NATS: a message for every channel and everybody served directly, under ids of its own."""
+"""From JetStream to NATS: a message per channel and per direct receiver, each with an id of its own."""
 
 from __future__ import annotations
 
@@ -64,19 +64,21 @@ def run(
     lags: list[Lag] | None = None,
     **options: Any,
 ) -> list[MicroBatch]:
-    heard: list[MicroBatch] = []
+    batches: list[MicroBatch] = []
     given = {"source": f"{server.url}/TICKS", "sink": f"{server.url}/out", "schema": SCHEMA, **options}
-    stream = Stream(spark, subscriptions, checkpoint=str(tmp_path / "check"), heard=heard.append, **given)
+    stream = Stream(
+        spark, subscriptions, checkpoint=str(tmp_path / "check"), on_batch=batches.append, **given
+    )
     try:
         stream.start(once=True)
         stream.wait(None if lags is None else lags.append)
     finally:
         stream.close()
-    return heard
+    return batches
 
 
 @pytest.mark.slow
-def test_everybody_directly_without_a_plan(
+def test_direct_messages_without_a_plan(
     spark: SparkSession, server: NatsServer, subscriptions: str, tmp_path: Path
 ) -> None:
     ticks: list[dict[str, Any]] = [

@@ -1,4 +1,4 @@
-"""A planner that is led through changes and counts of events."""
+"""An online planner that processes changes and counts of events."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from narrowcast.spark.streaming.follow_state import FollowState
 from narrowcast.spark.streaming.online_session import OnlineSession, OnlineStep
 from narrowcast.spark.streaming.subscription_update import REJECTED
 from narrowcast.spark.streaming.tally import Span, Tally
+from support.errors import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,48 +81,46 @@ def seen(*weight: float, until: int = DAY) -> Tally:
 def after(
     planner: OnlinePlanner, *tallies: Tally, pieces: tuple[Piece, ...] = ()
 ) -> tuple[OnlineSession, OnlineStep]:
-    led = OnlineSession(planner)
-    standing = FollowState(-1, led.first(INTEREST), INTEREST)
+    session = OnlineSession(planner)
+    state = FollowState(-1, session.initial_plan(INTEREST), INTEREST)
     for number, tally in enumerate(tallies):
 
         def count(_: Labels, tally: Tally = tally) -> Tally:
             return tally
 
-        step = led.take(standing, pieces, number, count)
-        standing = step.standing
-    return led, step
+        step = session.apply(state, pieces, number, count)
+        state = step.state
+    return session, step
 
 
 @pytest.mark.parametrize("planner", [Tamara(), Replanner(FrequencyThreshold()), Plain()])
 def test_a_flow_that_gets_busy_changes_the_plan(planner: OnlinePlanner) -> None:
     tally = seen(0.0, 50_000.0)
-    led, step = after(planner, tally)
-    told = tally.counts(INTEREST.flows, None, HALF_LIFE)
-    assert told is not None
-    wanted = observed(INTEREST, *told, half_life=HALF_LIFE)
-    assert step.standing.interest.rate.tolist() == pytest.approx(wanted.rate.tolist(), rel=1e-9)
-    assert (step.moved, step.rated, step.events) == (2, True, 100)
+    session, step = after(planner, tally)
+    counts = tally.counts(INTEREST.flows, None, HALF_LIFE)
+    assert counts is not None
+    wanted = observed(INTEREST, *counts, half_life=HALF_LIFE)
+    assert step.state.interest.rate.tolist() == pytest.approx(wanted.rate.tolist(), rel=1e-9)
+    assert (step.moved, step.rates_changed, step.events) == (2, True, 100)
     assert step.delta.n_changes
-    assert step.moves
-    assert step.standing.span == Span(0, DAY * 10**6)
+    assert step.has_changes
+    assert step.state.span == Span(0, DAY * 10**6)
     # Made anew from there, it believes the same.
-    again = OnlineSession(planner).take(step.standing, (), 1, lambda _: seen(0.0, 0.0, until=2 * DAY))
-    on = led.take(step.standing, (), 1, lambda _: seen(0.0, 0.0, until=2 * DAY))
-    assert again.standing.interest.rate.tolist() == pytest.approx(
-        on.standing.interest.rate.tolist(), rel=1e-9
-    )
-    assert again.standing.interest.rate.tolist() == pytest.approx(
+    again = OnlineSession(planner).apply(step.state, (), 1, lambda _: seen(0.0, 0.0, until=2 * DAY))
+    on = session.apply(step.state, (), 1, lambda _: seen(0.0, 0.0, until=2 * DAY))
+    assert again.state.interest.rate.tolist() == pytest.approx(on.state.interest.rate.tolist(), rel=1e-9)
+    assert again.state.interest.rate.tolist() == pytest.approx(
         (wanted.rate * 2 ** (-1 / 3)).tolist(), rel=1e-9
     )
 
 
-def test_what_teaches_nothing_moves_nothing() -> None:
+def test_counts_without_information_change_nothing() -> None:
     nothing = Tally(np.zeros(2), None, 0, 0, REJECTED.empty_table(), 3)
     _, step = after(Replanner(PerFlow()), nothing)
-    assert (step.moves, step.rated, step.moved, step.bad) == (False, False, 0, 3)
+    assert (step.has_changes, step.rates_changed, step.moved, step.bad) == (False, False, 0, 3)
     # Rates that fade a little are others, and still the same to two digits; the plan stays.
     _, step = after(Replanner(PerFlow()), seen(0.0, 0.0, until=600))
-    assert (step.moves, step.rated, step.moved) == (False, True, 0)
+    assert (step.has_changes, step.rates_changed, step.moved) == (False, True, 0)
 
 
 @pytest.mark.parametrize("planner", [Tamara(), Replanner(PerFlow())])
@@ -130,33 +129,33 @@ def test_a_flow_of_the_same_micro_batch(planner: OnlinePlanner) -> None:
     names = ("time", "subscriber", "flow", "action")
     piece = Piece(pa.table(dict(zip(names, zip(*rows, strict=True), strict=True))), REJECTED.empty_table())
     _, step = after(planner, seen(0.0, 0.0, 0.0, 8.0), pieces=(piece,))
-    interest = step.standing.interest
+    interest = step.state.interest
     assert interest.flows.to_pylist() == ["w", "x", "y", "z"]
     fade = 2 ** (-1 / 3)
     wanted = [fade, 1e-4 * fade, 1e-4 * fade, fade + 8 * np.log(2) / HALF_LIFE]
     assert interest.rate.tolist() == pytest.approx(wanted, rel=1e-9)
     assert (step.changes, step.ignored) == (2, 1)
-    step.standing.plan.validate(interest)
+    step.state.plan.validate(interest)
 
 
 def test_rounds_are_held_while_only_events_come() -> None:
-    """Nobody changes anything, and yet two topics with the same subscribers become a cluster in time."""
+    """Without any change of interest, two topics with the same subscribers become a cluster in time."""
     planner = Tamara(rounds=0, period=float(DAY))
     little = 9.0  # as many as there were, so that no rate moves
     _, step = after(planner, seen(little, little), seen(little, little, until=3 * DAY))
-    carried = np.bincount(step.standing.plan.carries.indices)
+    carried = np.bincount(step.state.plan.carries.indices)
     assert carried.max() == 2
 
 
-def test_a_state_that_is_damaged_says_what_to_do(tmp_path: Path) -> None:
-    led = OnlineSession(Replanner(PerFlow()))
-    standing = FollowState(0, led.first(INTEREST), INTEREST)
-    delta = delta_between(standing.plan, standing.plan)
-    standing.write(tmp_path, delta, REJECTED.empty_table(), method="per-flow", params={}, seed=0, cost=1.0)
+def test_a_damaged_state(tmp_path: Path) -> None:
+    session = OnlineSession(Replanner(PerFlow()))
+    state = FollowState(0, session.initial_plan(INTEREST), INTEREST)
+    delta = delta_between(state.plan, state.plan)
+    state.write(tmp_path, delta, REJECTED.empty_table(), method="per-flow", params={}, seed=0, cost=1.0)
     found = FollowState.newest(tmp_path)
     assert found is not None
-    assert found.plan == standing.plan
+    assert found.plan == state.plan
     [damaged] = tmp_path.rglob("listens.parquet")
     damaged.write_bytes(damaged.read_bytes()[:20])
-    with pytest.raises(TableError, match=r"how things stood last, cannot be read .*; bring it back"):
+    with refused(TableError, tmp_path, parameter="checkpoint"):
         FollowState.newest(tmp_path)

@@ -32,19 +32,19 @@ def test_files_that_wait(place: Place) -> None:
     assert [lag.waiting for lag in lags] == sorted((lag.waiting or 0 for lag in lags), reverse=True)
     (place.folder / "events" / "0.parquet").unlink()
     place.events(900, 901)
-    backlog = Backlog(place.spark, stream._incoming, stream._place)
+    backlog = Backlog(place.spark, stream._incoming, stream._query_checkpoint)
     assert backlog._files(str(place.folder / "events")) == 1
 
 
-def test_it_ends_after_the_batch_that_it_is_at(place: Place) -> None:
+def test_it_ends_after_the_current_batch(place: Place) -> None:
     tables = [place.events(start, start + 100) for start in range(0, 300, 100)]
     begun = threading.Event()
 
-    def heard(_: MicroBatch) -> None:
+    def on_batch(_: MicroBatch) -> None:
         begun.set()
         time.sleep(1)
 
-    stream = place.stream(limit=1, heard=heard)
+    stream = place.stream(limit=1, on_batch=on_batch)
     query = stream.start()
     assert begun.wait(60)
     stream.stop()
@@ -55,7 +55,7 @@ def test_it_ends_after_the_batch_that_it_is_at(place: Place) -> None:
     assert place.found() == {k: v for table in tables for k, v in expected(FILTERS, table).items()}
 
 
-def test_what_was_not_started_ends(place: Place) -> None:
+def test_a_stream_that_was_not_started(place: Place) -> None:
     stream = place.stream(kind="parquet")
     stream.stop()
     stream.wait()

@@ -11,6 +11,7 @@ import pytest
 
 import narrowcast as nc
 from narrowcast.errors import JobError, NarrowcastError, ParameterError, SchemaError, TableError
+from support.errors import refused
 from support.stream import FILTERS, Place, expected
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def test_the_same_as_a_batch(place: Place) -> None:
     assert place.found() == expected(FILTERS, pa.concat_tables(tables))
 
 
-def test_a_batch_that_failed_is_made_again_and_one_that_did_not_is_left(place: Place) -> None:
+def test_only_a_failed_batch_is_repeated(place: Place) -> None:
     seen: list[tuple[int, int]] = []
 
     def sink(deliveries: DataFrame, batch: int) -> None:
@@ -46,7 +47,7 @@ def test_a_batch_that_failed_is_made_again_and_one_that_did_not_is_left(place: P
     options = {"sink": sink, "checkpoint": str(place.folder / "check"), "limit": 1}
     place.events(100, 110)
     place.events(200, 215)
-    with pytest.raises(JobError, match="cannot go on with the stream: RuntimeError: full"):
+    with pytest.raises(JobError, match="RuntimeError: full"):
         place.run(**options)
     assert len(place.run(**options)) == 1
     assert [each[0] for each in seen] == [0, 1, 1]
@@ -79,7 +80,7 @@ class TestPlans:
 
         return write
 
-    def test_everybody_who_wants_an_event_gets_it(self, place: Place, plan: Callable[[int], None]) -> None:
+    def test_all_interested_subscribers_get_an_event(self, place: Place, plan: Callable[[int], None]) -> None:
         plan(2)
         place.events(0, 200)
         place.change("1", ("subscribe", 8, "price > 190"))
@@ -125,7 +126,7 @@ class TestPlans:
             seen.add(tuple(ids))
         assert seen == {(1,), (1, 2), (3,), (3, 8), (8,)}
 
-    def test_a_new_plan_is_taken_up(self, place: Place, plan: Callable[[int], None]) -> None:
+    def test_a_new_plan_is_used(self, place: Place, plan: Callable[[int], None]) -> None:
         plan(2)
         stream = place.stream(kind="parquet", plan=place.folder / "plan", flow="name")
         query = stream.start()
@@ -138,7 +139,7 @@ class TestPlans:
         finally:
             query.stop()
             stream.close()
-        first, second = (batch.plan for batch in place.heard)
+        first, second = (batch.plan for batch in place.batches)
         assert first != second
         assert {(row["event_id"] >= 100, row["plan"]) for row in place.out()} == {
             (False, first),
@@ -147,7 +148,7 @@ class TestPlans:
 
 
 class TestBadInput:
-    """What cannot be used is told, and the rest goes on."""
+    """Bad rows are rejected with reasons, and the rest is processed."""
 
     def test_lines_of_json(self, place: Place) -> None:
         lines = [
@@ -198,18 +199,16 @@ class TestBadInput:
         pq.write_table(
             pa.table({"event_id": [1], "price": [1.0], "name": ["x"]}), place.folder / "others" / "1.parquet"
         )
-        with pytest.raises(
-            ParameterError, match=r"is of a stream whose source is .*; name another with --checkpoint"
-        ):
+        with refused(ParameterError, place.folder / "events", parameter="checkpoint"):
             place.run(source=str(place.folder / "others"))
 
     def test_other_types(self, place: Place) -> None:
         place.events(0, 10)
         types = {"price": "float", "name": "string"}
         place.run(schema=nc.Schema.of({**types, "price": "double"}))
-        with pytest.raises(SchemaError, match="attribute 'price' of events was double and is string now"):
+        with refused(SchemaError, "'price'", "double", parameter="schema", value="string"):
             place.run(schema=nc.Schema.of({**types, "price": "string"}))
-        with pytest.raises(SchemaError, match="events had an attribute 'name' and lack it now"):
+        with refused(SchemaError, "'name'", parameter="schema"):
             place.run(schema=nc.Schema.of({"price": "double"}))
 
     def test_a_file_of_other_types_is_named(self, place: Place) -> None:
@@ -245,17 +244,17 @@ class TestBadInput:
                 "the types of messages of S are not known",
             ),
             ({"source": "nats://localhost:4222/S?begin=1"}, "has 'begin' behind its stream"),
-            ({"sink": "nats://localhost:4222/p?ack=1"}, "write it as nats://host:4222/PREFIX"),
-            ({"sink": print}, "name one with --checkpoint"),
+            ({"sink": "nats://localhost:4222/p?ack=1"}, "nats://host:4222/PREFIX"),
+            ({"sink": print}, "checkpoint is missing"),
             ({"plan": "nothing"}, "nothing is not a folder"),
         ],
     )
-    def test_what_cannot_be(self, place: Place, options: dict[str, Any], message: str) -> None:
+    def test_unusable_options(self, place: Place, options: dict[str, Any], message: str) -> None:
         place.events(0, 10)
         with pytest.raises(NarrowcastError, match=message):
             place.run(**options)
 
-    def test_a_table_that_is_no_stream(self, place: Place) -> None:
+    def test_a_table_that_is_not_streaming(self, place: Place) -> None:
         with pytest.raises(ParameterError, match="is no stream; open it with"):
             place.run(source=place.spark.range(3))
 

@@ -1,4 +1,4 @@
-"""Subscriptions change while a stream goes, and each event is matched with those of its moment."""
+"""Subscriptions change while a stream runs, and each event is matched with the current ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-def test_changes_are_taken_up_between_batches(place: Place) -> None:
+def test_changes_are_applied_between_batches(place: Place) -> None:
     stream = place.stream(kind="parquet")
     query = stream.start()
     try:
@@ -38,7 +38,7 @@ def test_changes_are_taken_up_between_batches(place: Place) -> None:
         whole |= expected(at[number], table)
     assert place.found() == whole
     assert {row["event_id"] // 100 + 1: row["snapshot"] for row in place.out()} == {1: 1, 2: 2, 3: 3}
-    assert [batch.snapshot for batch in place.heard] == [1, 2, 3]
+    assert [batch.snapshot for batch in place.batches] == [1, 2, 3]
 
 
 @pytest.mark.slow
@@ -58,7 +58,7 @@ def test_the_same_after_a_restart(place: Place) -> None:
     assert found == expected({1: FILTERS[1], 3: FILTERS[3]}, table)
 
 
-def test_bad_ones_are_set_aside(place: Place) -> None:
+def test_bad_rows_are_rejected(place: Place) -> None:
     place.subscribe({1: "price > 0", 10: "prize > 1", 11: "price > 1"}, "b")
     place.change("1", ("subscribe", 11, "price >"), ("shout", 3, None), ("subscribe", 12, "price > 2"))
     table = place.events(0, 100)
@@ -75,7 +75,7 @@ def test_bad_ones_are_set_aside(place: Place) -> None:
     assert place.found() in (first, {**first, **expected({**kept, 1: "price > 0"}, table)})
 
 
-def test_a_table_that_is_written_anew_is_read_anew(place: Place) -> None:
+def test_a_rewritten_table_is_read_again(place: Place) -> None:
     stream = place.stream(kind="parquet")
     query = stream.start()
     try:
@@ -92,7 +92,7 @@ def test_a_table_that_is_written_anew_is_read_anew(place: Place) -> None:
     assert found == expected({5: "price > 110"}, table)
 
 
-def test_a_file_that_cannot_be_read_is_told_once_and_read_when_it_has_changed(
+def test_an_unreadable_file_is_logged_once_and_read_when_it_has_changed(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream = place.stream(kind="parquet")
@@ -113,15 +113,15 @@ def test_a_file_that_cannot_be_read_is_told_once_and_read_when_it_has_changed(
     finally:
         query.stop()
         stream.close()
-    assert len([text for text in caplog.messages if "left until it changes" in text]) == 1
-    assert any("going on with the subscriptions that there were" in text for text in caplog.messages)
+    assert len([text for text in caplog.messages if "is ignored until it changes" in text]) == 1
+    assert any("the previous subscriptions stay in use" in text for text in caplog.messages)
     left = {i: text for i, text in FILTERS.items() if i != 2}
     found = {event: ids for event, ids in place.found().items() if event >= 200}
     assert found == expected(left, table) | expected(left, later)
 
 
 def test_many_changes_make_a_new_index(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("narrowcast.spark.streaming.subscription_snapshots._CARRIED", 1)
+    monkeypatch.setattr("narrowcast.spark.streaming.subscription_snapshots._MAX_CHANGES", 1)
     stream = place.stream(kind="parquet")
     query = stream.start()
     filters = dict(FILTERS)

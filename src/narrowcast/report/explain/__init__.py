@@ -1,4 +1,4 @@
-"""Why a plan treats an event, a subscriber or a channel as it does."""
+"""Explanations of how a plan treats an event, a subscriber or a channel."""
 
 from __future__ import annotations
 

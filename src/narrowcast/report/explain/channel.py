@@ -1,4 +1,4 @@
-"""Why a channel is as it is: what shares it, who listens, and what it wastes."""
+"""Explanation of a channel: its flows, its members and the deliveries that it wastes."""
 
 from __future__ import annotations
 
@@ -14,32 +14,37 @@ if TYPE_CHECKING:
     from narrowcast.report.explain.plan_context import PlanContext
 
 
-def explain_channel(known: PlanContext, channel: int, *, rows: int = 5) -> dict[str, Any]:
-    """Return what a plan says of a channel, and with an interest what it wastes on whom.
+def explain_channel(context: PlanContext, channel: int, *, rows: int = 5) -> dict[str, Any]:
+    """Return the flows and members of a channel and, if the interest is known, its wasted deliveries.
 
-    A message in a session reaches every member of its group: whoever does not listen to it, or does and does
-    not want the flow, gets it in vain. What is wasted on a flow or a member are messages a second, or as many
-    as the rates of the interest count.
+    A message in a session reaches every member of its group. It is wasted on members that do not listen to
+    the session and on listeners that do not want the flow. Waste is in messages per second, or in the unit
+    of the rates of the interest.
 
     Parameters
     ----------
-    known
-        The plan, and what is known beside it.
+    context
+        The plan, and tables of filters, events or interests.
     channel
-        Its number; for a group, all of its sessions are told of together.
+        Number of the channel, from 0; a group is explained together with all its sessions.
     rows
-        How many flows and members to name, the heaviest first, and how many subscriptions, where the plan has
-        each in a channel.
+        Largest number of flows and members to list, the heaviest first, and of subscriptions, if the plan
+        assigns each to a channel.
+
+    Returns
+    -------
+    dict[str, Any]
+        Values that can be written as JSON: numbers, labels and lists of them.
 
     Raises
     ------
     ParameterError
-        When there is no such channel.
+        When the plan has no channel of this number.
     """
-    plan = known.plan
+    plan = context.plan
     if not 0 <= channel < plan.n_channels:
-        there = f"they are 0 to {plan.n_channels - 1}" if plan.n_channels else "the plan has none"
-        raise ParameterError(f"there is no channel {channel}; {there}")
+        limit = f"from 0 to {plan.n_channels - 1}" if plan.n_channels else "absent: the plan has no channels"
+        raise ParameterError(parameter="channel", value=channel, limit=limit)
     sessions = np.flatnonzero(plan.parent == channel)
     own = sessions if len(sessions) else np.array([channel])
     flows, members = (np.flatnonzero(any_of(pairs, own)) for pairs in (plan.carries, plan.listens))
@@ -51,43 +56,51 @@ def explain_channel(known: PlanContext, channel: int, *, rows: int = 5) -> dict[
         "flows": len(flows),
         "members": len(members),
         "first_members": first_labels(plan.subscribers, members, rows),
-        "rate": known.said_rate(channel),
-        "heaviest_flows": [known.flow(int(flow)) for flow in flows[:rows]],
+        "rate": context.planned_rate(channel),
+        "heaviest_flows": [context.flow(int(flow)) for flow in flows[:rows]],
     }
     if plan.subscriptions is not None:
-        inside = plan.subscriptions.subscription_id[np.isin(plan.subscriptions.channel, own)]
-        facts |= {"subscriptions": len(inside), "first_subscriptions": inside[:rows].tolist()}
-    return facts if known.interest is None else facts | _waste(known, channel, own, flows, rows)
+        ids = plan.subscriptions.subscription_id[np.isin(plan.subscriptions.channel, own)]
+        facts |= {"subscriptions": len(ids), "first_subscriptions": ids[:rows].tolist()}
+    return facts if context.interest is None else facts | _waste(context, channel, own, flows, rows)
 
 
-def _waste(known: PlanContext, channel: int, own: Positions, flows: Positions, rows: int) -> dict[str, Any]:
-    """Return what the channel brings to whom, and how much of it in vain."""
-    plan, interest = known.plan, known.interest
+def _waste(context: PlanContext, channel: int, own: Positions, flows: Positions, rows: int) -> dict[str, Any]:
+    """Return the deliveries of some sessions of a channel's group, and how many of them are wasted.
+
+    Parameters
+    ----------
+    own
+        The sessions to count; the channel itself if it has none.
+    flows
+        The flows that they carry.
+    """
+    plan, interest = context.plan, context.interest
     assert interest is not None
     group = plan.groups()[channel]
-    inside = any_of(plan.listens, np.flatnonzero(plan.groups() == group))
+    members = any_of(plan.listens, np.flatnonzero(plan.groups() == group))
     rate = plan.rate_of_flows(interest)
-    #: For each flow how often it comes to each member, and how often a listener wants what comes.
+    #: Per flow: copies that each member receives, and number of copies that a listener wants.
     copies = np.zeros(plan.n_flows)
     wanted_by_flow, wanted_by_member = np.zeros(plan.n_flows), np.zeros(plan.n_subscribers)
     for session in own.tolist():
         carries, listens = (any_of(pairs, np.array([session])) for pairs in (plan.carries, plan.listens))
         copies += carries
-        wanted_by_flow += carries * np.asarray(known.wants.T @ listens.astype(np.float64))
-        wanted_by_member += listens * np.asarray(known.wants @ (rate * carries))
-    per_flow = rate * (copies * inside.sum() - wanted_by_flow)
-    per_member = np.where(inside, np.maximum(rate @ copies - wanted_by_member, 0.0), 0.0)
+        wanted_by_flow += carries * np.asarray(context.wants.T @ listens.astype(np.float64))
+        wanted_by_member += listens * np.asarray(context.wants @ (rate * carries))
+    per_flow = rate * (copies * members.sum() - wanted_by_flow)
+    per_member = np.where(members, np.maximum(rate @ copies - wanted_by_member, 0.0), 0.0)
     heaviest = flows[np.argsort(-rate[flows], kind="stable")][:rows]
-    reached = float(rate @ copies) * int(inside.sum())
+    reached = float(rate @ copies) * int(members.sum())
     wasted = float(per_flow.sum())
     found: dict[str, Any] = {
         "rate": float(plan.rates(interest)[channel]),
         "delivered": reached,
         "wasted": wasted,
         "wasted_share": wasted / reached if reached else None,
-        "alike": known.alike,
+        "alike": context.alike,
         "heaviest_flows": [
-            known.flow(int(flow))
+            context.flow(int(flow))
             | {
                 "rate": float(rate[flow]),
                 "wanted_by": int(wanted_by_flow[flow]),
@@ -100,7 +113,7 @@ def _waste(known: PlanContext, channel: int, own: Positions, flows: Positions, r
     }
     if wasted > 0:
         flow, member = int(np.argmax(per_flow)), int(np.argmax(per_member))
-        found["most_wasted_flow"] = known.flow(flow) | {
+        found["most_wasted_flow"] = context.flow(flow) | {
             "wanted_by": int(wanted_by_flow[flow]),
             "wasted": float(per_flow[flow]),
         }

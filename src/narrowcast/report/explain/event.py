@@ -1,4 +1,4 @@
-"""Why an event goes where it goes, who gets it, and which predicate fails for whom."""
+"""Explanation of an event: its route, its receivers, and the predicates that fail for uninterested ones."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     from narrowcast.report.explain.plan_context import PlanContext
     from narrowcast.routing.base import Deliveries, Router
 
-#: Filters of one subscriber that are told of.
-FILTERS = 3
+#: Largest number of filters of one subscriber in an explanation.
+MAX_FILTERS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class EventSender:
-    """Who decides on events, and what it goes by.
+    """The router that decides on the route of an event, with the network that costs are computed on.
 
     Parameters
     ----------
     router
-        What decides.
+        The router.
     network
-        What costs are told on; messages where left out.
+        The network whose link costs are used; None (the default) counts messages.
     publisher
-        The number of the node that the event comes from; where left out, costs are averages.
+        Index of the network node that publishes the event; None (the default) averages over publishers.
     """
 
     router: Router
@@ -56,7 +56,7 @@ class EventSender:
 
 
 def explain_event(
-    known: PlanContext,
+    context: PlanContext,
     event: Mapping[str, Any],
     sender: Callable[[Labels], EventSender],
     *,
@@ -64,179 +64,200 @@ def explain_event(
     subscriber: str | None = None,
     rows: int = 5,
 ) -> dict[str, Any]:
-    """Return where an event goes and why, who gets it, and why those who do not want it do not.
+    """Return the route of an event and its reason, its receivers, and why some do not want it.
 
     Parameters
     ----------
-    known
-        The plan, and what is known beside it: filters, or for topics the interest.
+    context
+        The plan, and tables of filters or, for a plan of topics, of interests.
     event
-        Names to values.
+        Values by attribute name.
     sender
-        Makes what decides on the event, from the labels of all subscribers there are.
+        Called with the labels of all subscribers; returns the router and the network.
     flow
-        For a plan of topics, the attribute that names the event's topic; `flow` where left out.
+        For a plan of topics, the attribute that has the event's topic; default `flow`.
     subscriber
-        The one to explain the event for; where left out, those who get it in vain are.
+        Explain the event for this subscriber only; by default, for receivers that do not want it.
     rows
-        How many subscribers to name.
+        Largest number of subscribers to list.
+
+    Returns
+    -------
+    dict[str, Any]
+        Values that can be written as JSON: numbers, labels and lists of them.
+
+    Raises
+    ------
+    ParameterError
+        When the event has no topic, the interested subscribers cannot be determined, or the subscriber is
+        unknown.
     """
-    number, label = _flow(known, event, flow)
-    wanting, matched = _interested(known, event, number)
-    every = known.flow_space == "events"
-    plan, who = _over_all(known.plan, wanting, every=every)
-    channel = _channels(known, plan, matched)
+    number, label = _flow(context, event, flow)
+    interested, matched = _interested(context, event, number)
+    of_events = context.flow_space == "events"
+    plan, positions = _with_interested(context.plan, interested, of_events=of_events)
+    channel = _channels(context, plan, matched)
     if channel is not None:
-        holding = Matches.from_pairs(np.zeros(len(channel), np.int64), np.arange(len(channel)), 1)
-        plan = over_placed(plan, holding, channel)
-    given = sender(plan.subscribers)
-    matches = Matches.from_pairs(np.zeros(len(who), np.int64), who, 1)
-    at, publisher = [0 if every else number], None if given.publisher is None else [given.publisher]
-    [decision] = decide(given.router, at, matches, plan, publisher, network=given.network)
-    sent = given.router.route(at, matches, plan, publisher)
-    people = _People(known, event, plan, sent, who, matched)
-    directly = sent.unicast[0].astype(np.int64)
+        filter_matches = Matches.from_pairs(np.zeros(len(channel), np.int64), np.arange(len(channel)), 1)
+        plan = over_placed(plan, filter_matches, channel)
+    chosen = sender(plan.subscribers)
+    matches = Matches.from_pairs(np.zeros(len(positions), np.int64), positions, 1)
+    at, publisher = [0 if of_events else number], None if chosen.publisher is None else [chosen.publisher]
+    [decision] = decide(chosen.router, at, matches, plan, publisher, network=chosen.network)
+    deliveries = chosen.router.route(at, matches, plan, publisher)
+    receivers = _Receivers(context, event, plan, deliveries, positions, matched)
+    directly = deliveries.unicast[0].astype(np.int64)
     facts: dict[str, Any] = {
         "event": dict(event),
         "flow": label,
-        "cell": None if known.grid is None else known.ends(label),
-        "carried_by": None if every and channel is None else row_of(plan.carries, at[0]).tolist(),
-        "matched": _placed(matched, channel, rows),
+        "cell": None if context.grid is None else context.ends(label),
+        "carried_by": None if of_events and channel is None else row_of(plan.carries, at[0]).tolist(),
+        "matched": _matched_filters(matched, channel, rows),
         "n_matched": len(matched),
-        "rejected": 0 if known.compiled is None else known.compiled.rejected.num_rows,
-        "interested": len(who),
-        "first_interested": first_labels(plan.subscribers, who, rows),
+        "rejected": 0 if context.compiled is None else context.compiled.rejected.num_rows,
+        "interested": len(positions),
+        "first_interested": first_labels(plan.subscribers, positions, rows),
         "decision": decision.to_dict(),
         "directly": len(directly),
         "first_directly": first_labels(plan.subscribers, directly, rows),
-        "received": people.received,
-        "wasted": people.received - int((people.over & people.wants).sum()),
-        "uninterested": int((people.over & ~people.wants).sum()),
+        "received": receivers.n_copies,
+        "wasted": receivers.n_copies - int((receivers.over & receivers.wants).sum()),
+        "uninterested": int((receivers.over & ~receivers.wants).sum()),
     }
     facts["asked_for"] = subscriber
     if subscriber is None:
-        some = np.flatnonzero(people.over & ~people.wants)[:rows].tolist()
-        return facts | {"subscribers": [people.told(each) for each in some]}
+        unwanted = np.flatnonzero(receivers.over & ~receivers.wants)[:rows].tolist()
+        return facts | {"subscribers": [receivers.explain(each) for each in unwanted]}
     names = plan.subscribers.cast(pa.string())
-    if known.filters is not None:  # whom the plan lacks and who does not want it may be among them
-        theirs = pc.unique(known.filters["subscriber"].cast(pa.string())).drop_null()
-        names = pc.unique(pa.concat_arrays([names, theirs]))
+    if context.filters is not None:  # subscribers that are neither in the plan nor interested
+        owners = pc.unique(context.filters["subscriber"].cast(pa.string())).drop_null()
+        names = pc.unique(pa.concat_arrays([names, owners]))
     place = place_of("subscriber", subscriber, names)
-    one = people.told(place) if place < plan.n_subscribers else people.outsider(subscriber)
+    one = receivers.explain(place) if place < plan.n_subscribers else receivers.explain_unplanned(subscriber)
     return facts | {"subscribers": [one]}
 
 
-class _People:
-    """Those whom an event concerns: who wants it, who gets it and how.
+class _Receivers:
+    """The receivers of an event and the subscribers interested in it.
 
-    `who` are those who want it, and `matched` the ids of the filters that hold.
+    Parameters
+    ----------
+    interested
+        Positions in the plan of the subscribers that want the event.
+    matched
+        Ids of the filters that match the event.
     """
 
     def __init__(
         self,
-        known: PlanContext,
+        context: PlanContext,
         event: Mapping[str, Any],
         plan: ChannelPlan,
-        sent: Deliveries,
-        who: Positions,
+        deliveries: Deliveries,
+        interested: Positions,
         matched: pa.Array,
     ) -> None:
-        self.known, self.event, self.plan, self.sent, self.matched = known, event, plan, sent, matched
+        self.context, self.event, self.plan = context, event, plan
+        self.deliveries, self.matched = deliveries, matched
         self.wants = np.zeros(plan.n_subscribers, np.bool_)
-        self.wants[who] = True
+        self.wants[interested] = True
         groups = plan.groups()
-        #: Whom each chosen channel reaches: a session's message, all of its group.
+        #: Subscribers that each chosen channel reaches: a session reaches its whole group.
         self.reached = {
             channel: any_of(plan.listens, np.flatnonzero(groups == groups[channel]))
-            for channel in sent.channels[0].tolist()
+            for channel in deliveries.channels[0].tolist()
         }
+        #: Whether each subscriber receives the event by a channel or by broadcast.
         self.over = np.zeros(plan.n_subscribers, np.bool_)
-        for inside in self.reached.values():
-            self.over |= inside
-        self.received = sum(int(inside.sum()) for inside in self.reached.values())
-        if sent.method[0] == RouteMethod.BROADCAST:
+        for members in self.reached.values():
+            self.over |= members
+        #: Copies received by channels or by broadcast; direct messages do not count.
+        self.n_copies = sum(int(members.sum()) for members in self.reached.values())
+        if deliveries.method[0] == RouteMethod.BROADCAST:
             self.over[:] = True
-            self.received = plan.n_subscribers
+            self.n_copies = plan.n_subscribers
 
-    def told(self, who: int) -> dict[str, Any]:
-        """Return how a subscriber is treated, and what its filters say."""
-        label = self.plan.subscribers[who].as_py()
-        ways = [f"channel {channel}" for channel, inside in self.reached.items() if inside[who]]
-        if who in self.sent.unicast[0]:
+    def explain(self, position: int) -> dict[str, Any]:
+        """Return how a subscriber of the plan receives the event, and the results of its filters."""
+        label = self.plan.subscribers[position].as_py()
+        ways = [f"channel {channel}" for channel, members in self.reached.items() if members[position]]
+        if position in self.deliveries.unicast[0]:
             ways.append("directly")
-        elif self.over[who] and not ways:
+        elif self.over[position] and not ways:
             ways.append("broadcast")
-        found = {"subscriber": label, "interested": bool(self.wants[who]), "gets_it": ways}
+        found = {"subscriber": label, "interested": bool(self.wants[position]), "gets_it": ways}
         return found | self._filters(label)
 
-    def outsider(self, name: str) -> dict[str, Any]:
-        """Return how somebody is treated whom the plan does not know and who does not want the event."""
+    def explain_unplanned(self, name: str) -> dict[str, Any]:
+        """Return the results of the filters of a subscriber that is neither in the plan nor interested."""
         return {"subscriber": name, "interested": False, "gets_it": []} | self._filters(name)
 
     def _filters(self, label: Any) -> dict[str, Any]:
-        """Return what the filters of a subscriber say of the event, those that hold first."""
-        filters = self.known.filters
+        """Return the results of a subscriber's filters for the event, matching filters first."""
+        filters = self.context.filters
         if filters is None:
             return {}
         own = filters.filter(pc.equal(filters["subscriber"].cast(pa.string()), str(label)))
         ids = own["subscription_id"].cast(self.matched.type, safe=False)
-        order = np.argsort(~np.asarray(pc.is_in(ids, value_set=self.matched)), kind="stable")[:FILTERS]
-        told = [self._told(row) for row in own.take(pa.array(order)).to_pylist()]
-        return {"n_filters": own.num_rows, "filters": told}
+        order = np.argsort(~np.asarray(pc.is_in(ids, value_set=self.matched)), kind="stable")[:MAX_FILTERS]
+        results = [self._filter_result(row) for row in own.take(pa.array(order)).to_pylist()]
+        return {"n_filters": own.num_rows, "filters": results}
 
-    def _told(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return whether a filter holds, and the predicates that fail where it does not."""
+    def _filter_result(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return whether a filter matches the event, and the predicates that fail if it does not."""
         found = {"subscription_id": row["subscription_id"], "filter": row["filter"]}
-        reason = self.known.reasons.get((row["subscription_id"], row["filter"]))
+        reason = self.context.reasons.get((row["subscription_id"], row["filter"]))
         if reason is not None:
             return found | {"holds": False, "reason": reason, "fails": []}
-        said = ParsedFilter.parse(row["filter"]).explain(self.event, self.known.schema)
-        fails = [{"text": each.text, "holds": each.holds, "values": each.values} for each in said.failing()]
-        return found | {"holds": said.holds is True, "reason": None, "fails": fails}
+        result = ParsedFilter.parse(row["filter"]).explain(self.event, self.context.schema)
+        fails = [{"text": each.text, "holds": each.holds, "values": each.values} for each in result.failing()]
+        return found | {"holds": result.holds is True, "reason": None, "fails": fails}
 
 
-def _flow(known: PlanContext, event: Mapping[str, Any], attribute: str | None) -> tuple[int, Any]:
-    """Return the flow of an event: its position in the plan, -1 for none, and its label."""
-    if known.flow_space == "events":
+def _flow(context: PlanContext, event: Mapping[str, Any], attribute: str | None) -> tuple[int, Any]:
+    """Return the position of an event's flow in the plan (-1 if the plan lacks it), and the flow's label."""
+    if context.flow_space == "events":
         return -1, None
-    if known.grid is not None:
-        label: Any = int(known.grid.cell_of(_batch(known, event))[0])
+    if context.grid is not None:
+        label: Any = int(context.grid.cell_of(_batch(context, event))[0])
     else:
         name = attribute or "flow"
         label = {each.lower(): value for each, value in event.items()}.get(name.lower())
         if label is None:
             raise ParameterError(
-                f"the plan's flows are topics, and the event has no {name!r}; name the attribute that has "
-                "its topic: --flow"
+                parameter="flow",
+                value=name,
+                limit="the attribute that has the event's topic, because the plan's flows are topics",
+                fix=f"the event has {', '.join(event) or 'no attributes'}",
             )
-    return int(pc.index(known.plan.flows.cast(pa.string()), str(label)).as_py()), label
+    return int(pc.index(context.plan.flows.cast(pa.string()), str(label)).as_py()), label
 
 
-def _channels(known: PlanContext, plan: ChannelPlan, matched: pa.Array) -> Positions | None:
-    """Return the channel of each filter that holds, -1 for none; None where the plan is not by filters."""
-    if plan.subscriptions is None or known.compiled is None:
+def _channels(context: PlanContext, plan: ChannelPlan, matched: pa.Array) -> Positions | None:
+    """Return the channel of each matching filter, -1 for none; None if the plan assigns no filters."""
+    if plan.subscriptions is None or context.compiled is None:
         return None
-    good, ids = known.compiled.subscriptions, np.asarray(matched, np.int64)
-    order = np.argsort(good.subscription_id, kind="stable")
-    row = order[np.searchsorted(good.subscription_id, ids, sorter=order)]
-    names = good.subscribers.take(pa.array(good.subscriber[row])).cast(pa.string())
+    valid, ids = context.compiled.subscriptions, np.asarray(matched, np.int64)
+    order = np.argsort(valid.subscription_id, kind="stable")
+    row = order[np.searchsorted(valid.subscription_id, ids, sorter=order)]
+    names = valid.subscribers.take(pa.array(valid.subscriber[row])).cast(pa.string())
     place = pc.index_in(names, value_set=plan.subscribers.cast(pa.string()))
     return channel_of(plan, ids, np.asarray(place, np.int64))
 
 
-def _placed(matched: pa.Array, channel: Positions | None, most: int) -> list[dict[str, Any]] | None:
-    """Return the first of the filters that hold as JSON has them, each with its channel."""
+def _matched_filters(matched: pa.Array, channel: Positions | None, most: int) -> list[dict[str, Any]] | None:
+    """Return the first matching filters with their channels, as JSON values."""
     if channel is None:
         return None
     return [
-        {"subscription_id": which, "channel": None if where < 0 else where}
-        for which, where in zip(matched.to_pylist()[:most], channel.tolist(), strict=False)
+        {"subscription_id": subscription, "channel": None if number < 0 else number}
+        for subscription, number in zip(matched.to_pylist()[:most], channel.tolist(), strict=False)
     ]
 
 
-def _batch(known: PlanContext, event: Mapping[str, Any]) -> EventBatch:
-    """Return the event with the types that filters and cells go by."""
-    schema = known.schema
+def _batch(context: PlanContext, event: Mapping[str, Any]) -> EventBatch:
+    """Return the event as a batch of one row, with the types that filters and cells use."""
+    schema = context.schema
     row = {
         name: value
         for name, value, kind in zip(schema.names, event_values(event, schema), schema.types, strict=True)
@@ -245,37 +266,48 @@ def _batch(known: PlanContext, event: Mapping[str, Any]) -> EventBatch:
     return EventBatch.from_rows([row], schema)
 
 
-def _interested(known: PlanContext, event: Mapping[str, Any], flow: int) -> tuple[Labels, pa.Array]:
-    """Return who wants an event, as text, by their filters or the interest in its flow; and which filters."""
-    if known.compiled is not None:
-        good = known.compiled.subscriptions
-        met = matcher_for(len(good), 1).fit(good).match(_batch(known, event))
-        who = good.subscribers.take(pa.array(np.unique(good.subscriber[met.index])))
-        return who.cast(pa.string()), pa.array(good.subscription_id[met.index])
-    if known.interest is None:
-        also = "" if known.flow_space == "events" else ", or --interests"
-        raise ParameterError(f"nothing says who wants the event; give --subscriptions{also}")
-    column = any_of(known.wants, np.array([flow])) if flow >= 0 else np.zeros(0, np.bool_)
-    who = known.plan.subscribers.take(pa.array(np.flatnonzero(column)))
-    return who.cast(pa.string()), pa.array([], pa.int64())
+def _interested(context: PlanContext, event: Mapping[str, Any], flow: int) -> tuple[Labels, pa.Array]:
+    """Return the labels, as text, of subscribers that want an event, and the ids of matching filters.
+
+    Interested subscribers follow from filters if these are given, otherwise from the interest in the flow.
+    """
+    if context.compiled is not None:
+        valid = context.compiled.subscriptions
+        matches = matcher_for(len(valid), 1).fit(valid).match(_batch(context, event))
+        subscribers = valid.subscribers.take(pa.array(np.unique(valid.subscriber[matches.index])))
+        return subscribers.cast(pa.string()), pa.array(valid.subscription_id[matches.index])
+    if context.interest is None:
+        also = "" if context.flow_space == "events" else ", or their interests"
+        raise ParameterError(
+            f"subscriptions is missing: the event's subscribers are unknown; give their filters{also}",
+            parameter="subscriptions",
+            value=None,
+            limit="given",
+        )
+    column = any_of(context.wants, np.array([flow])) if flow >= 0 else np.zeros(0, np.bool_)
+    subscribers = context.plan.subscribers.take(pa.array(np.flatnonzero(column)))
+    return subscribers.cast(pa.string()), pa.array([], pa.int64())
 
 
-def _over_all(plan: ChannelPlan, wanting: Labels, *, every: bool) -> tuple[ChannelPlan, Positions]:
-    """Return a plan that also knows those who want the event, and where those stand in it.
+def _with_interested(
+    plan: ChannelPlan, interested: Labels, *, of_events: bool
+) -> tuple[ChannelPlan, Positions]:
+    """Return a plan extended by the interested subscribers it lacks, and the positions of all interested.
 
-    Whom the plan lacks listens to nothing. With `every` any channel may carry the event.
+    Added subscribers listen to no channel. In a plan whose flows are events (`of_events`), any channel may
+    carry the event.
     """
     labels, names = plan.subscribers, plan.subscribers.cast(pa.string())
-    new = wanting.filter(pc.invert(pc.is_in(wanting, value_set=names)))
+    new = interested.filter(pc.invert(pc.is_in(interested, value_set=names)))
     if len(new):
         try:
             labels = pa.concat_arrays([labels, new.cast(labels.type)])
-        except pa.ArrowInvalid:  # names where the plan has numbers
+        except pa.ArrowInvalid:  # text labels are added to a plan with integer labels
             labels = pa.concat_arrays([names, new])
     listens = sp.vstack([plan.listens, sp.csr_array((len(new), plan.n_channels), dtype=np.bool_)])
     group = np.isin(np.arange(plan.n_channels), plan.parent)
-    carries, flows = (~group[None], None) if every else (plan.carries, plan.flows)
-    placed = plan.subscriptions if every else None
+    carries, flows = (~group[None], None) if of_events else (plan.carries, plan.flows)
+    placed = plan.subscriptions if of_events else None
     fitted = ChannelPlan(carries, listens, plan.parent, subscribers=labels, flows=flows, subscriptions=placed)
-    place = pc.index_in(wanting, value_set=labels.cast(pa.string()))
+    place = pc.index_in(interested, value_set=labels.cast(pa.string()))
     return fitted, np.sort(np.asarray(place, np.int64))

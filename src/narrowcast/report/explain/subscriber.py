@@ -1,4 +1,4 @@
-"""Why a subscriber gets what it gets: the channels it listens to, and what of them it wants."""
+"""Explanation of a subscriber: its channels, its wanted flows and its wasted deliveries."""
 
 from __future__ import annotations
 
@@ -16,58 +16,63 @@ if TYPE_CHECKING:
     from narrowcast.report.explain.plan_context import PlanContext
 
 
-def explain_subscriber(known: PlanContext, name: str, *, rows: int = 5) -> dict[str, Any]:
-    """Return what a plan brings to a subscriber, and with an interest what of that it wants.
+def explain_subscriber(context: PlanContext, name: str, *, rows: int = 5) -> dict[str, Any]:
+    """Return what a subscriber receives by a plan and, if the interest is known, how much of it it wants.
 
-    Of a plan that puts subscriptions into channels, and with their table, it also says which of them is in
-    which channel.
+    If the plan assigns subscriptions to channels and their table is given, the result also has the channel
+    of each subscription.
 
-    A message in a session reaches every member of its group. What is received in vain counts as waste, and
-    so does a second copy: the waste of all subscribers together is the cost `waste`.
+    A message in a session reaches every member of its group. Unwanted messages and second copies are waste;
+    the waste of all subscribers adds up to the cost `waste`.
 
     Parameters
     ----------
-    known
-        The plan, and what is known beside it.
+    context
+        The plan, and tables of filters, events or interests.
     name
-        The subscriber, as text whatever the type of the plan's labels.
+        Label of the subscriber as text, also if the plan's labels are integers.
     rows
-        How many flows, and subscriptions, to name.
+        Largest number of flows, and of subscriptions, to list.
+
+    Returns
+    -------
+    dict[str, Any]
+        Values that can be written as JSON: numbers, labels and lists of them.
 
     Raises
     ------
     ParameterError
-        When neither the plan nor the interest knows the subscriber.
+        When neither the plan nor the interest has the subscriber.
     """
-    plan, interest = known.plan, known.interest
-    who = int(pc.index(plan.subscribers.cast(pa.string()), name).as_py())
+    plan, interest = context.plan, context.interest
+    position = int(pc.index(plan.subscribers.cast(pa.string()), name).as_py())
     wanting = -1
     if interest is not None:
         wanting = int(pc.index(interest.subscribers.cast(pa.string()), name).as_py())
-    if who == wanting == -1:
+    if position == wanting == -1:
         place_of("subscriber", name, plan.subscribers)
-    channels, alone = row_of(plan.listens, who), row_of(plan.unicast, who)
+    channels, direct = row_of(plan.listens, position), row_of(plan.unicast, position)
     carried = np.flatnonzero(any_of(plan.carries, channels))
     facts: dict[str, Any] = {
         "subscriber": name,
-        "in_plan": who >= 0,
+        "in_plan": position >= 0,
         "flows_over_channels": len(carried),
-        "flows_directly": len(alone),
-        "first_directly": first_labels(plan.flows, alone, rows),
-        "channels": [_channel(known, channel, who) for channel in channels.tolist()],
+        "flows_directly": len(direct),
+        "first_directly": first_labels(plan.flows, direct, rows),
+        "channels": [_channel(context, channel, position) for channel in channels.tolist()],
     }
     if plan.subscriptions is not None:
-        facts |= _subscriptions(known, name, who, rows)
+        facts |= _subscriptions(context, name, position, rows)
     if interest is None:
         return facts
     wanted = row_of(interest.wants, wanting)
     place = positions("flow", interest.flows, plan.flows)[wanted]
     over = np.isin(place, carried)
-    directly = np.isin(place, alone) & ~over
+    directly = np.isin(place, direct) & ~over
     missed = wanted[~over & ~directly]
-    # Copies are whole numbers, so that without waste it is exactly 0.
-    inside = np.isin(plan.groups(), plan.groups()[channels])
-    copies = np.asarray(plan.carries[:, np.flatnonzero(inside)].sum(axis=1)).ravel()
+    # Copies are integers, so that no waste gives exactly 0.
+    in_groups = np.isin(plan.groups(), plan.groups()[channels])
+    copies = np.asarray(plan.carries[:, np.flatnonzero(in_groups)].sum(axis=1)).ravel()
     served = np.zeros(plan.n_flows, np.int64)
     served[place[over]] = 1
     rate = plan.rate_of_flows(interest)
@@ -80,19 +85,19 @@ def explain_subscriber(known: PlanContext, name: str, *, rows: int = 5) -> dict[
         "first_missed": first_labels(interest.flows, missed, rows),
         "received": float(rate @ copies),
         "wasted": float(rate @ (copies - served)),
-        "alike": known.alike,
+        "alike": context.alike,
     }
 
 
-def _subscriptions(known: PlanContext, name: str, who: int, rows: int) -> dict[str, Any]:
-    """Return the channels of a subscriber's subscriptions; none where nobody says which they are."""
-    table = known.filters
+def _subscriptions(context: PlanContext, name: str, position: int, rows: int) -> dict[str, Any]:
+    """Return the channels of a subscriber's subscriptions; no subscriptions if their table is not given."""
+    table = context.filters
     if table is None:
         return {"n_subscriptions": None, "subscriptions": []}
     own = table.filter(pc.equal(table["subscriber"].cast(pa.string()), name)).sort_by("subscription_id")
     ids = own["subscription_id"].cast(pa.int64()).to_numpy()
-    channel = channel_of(known.plan, ids, np.full(len(ids), who))
-    order = np.argsort(channel < 0, kind="stable")[:rows]  # those that are in none come last
+    channel = channel_of(context.plan, ids, np.full(len(ids), position))
+    order = np.argsort(channel < 0, kind="stable")[:rows]  # subscriptions without a channel come last
     return {
         "n_subscriptions": len(ids),
         "subscriptions": [
@@ -106,9 +111,9 @@ def _subscriptions(known: PlanContext, name: str, who: int, rows: int) -> dict[s
     }
 
 
-def _channel(known: PlanContext, channel: int, who: int) -> dict[str, Any]:
-    """Return what a channel brings to a listener."""
-    plan, interest = known.plan, known.interest
+def _channel(context: PlanContext, channel: int, position: int) -> dict[str, Any]:
+    """Return the flows of a channel and the rates that a listener wants and wastes of it."""
+    plan, interest = context.plan, context.interest
     flows = np.flatnonzero(any_of(plan.carries, np.array([channel])))
     parent = int(plan.parent[channel])
     found: dict[str, Any] = {
@@ -116,12 +121,12 @@ def _channel(known: PlanContext, channel: int, who: int) -> dict[str, Any]:
         "group": None if parent < 0 else parent,
         "flows": len(flows),
         "members": int(plan.members()[channel]),
-        "rate": known.said_rate(channel),
+        "rate": context.planned_rate(channel),
     }
     if interest is None:
         return found
     rate = plan.rate_of_flows(interest)[flows]
-    wanted = np.isin(flows, row_of(known.wants, who))
+    wanted = np.isin(flows, row_of(context.wants, position))
     return found | {
         "rate": float(rate.sum()),
         "wanted_flows": int(wanted.sum()),

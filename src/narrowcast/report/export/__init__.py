@@ -1,4 +1,4 @@
-"""A plan in the form that a network or a broker takes."""
+"""Exports of plans as tables and configuration for networks and brokers."""
 
 from __future__ import annotations
 

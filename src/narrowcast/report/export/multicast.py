@@ -1,4 +1,4 @@
-"""A plan as IP multicast: an address for each group, and who joins which."""
+"""Export of a plan as IP multicast: addresses of groups, and the groups that each subscriber joins."""
 
 from __future__ import annotations
 
@@ -19,46 +19,47 @@ if TYPE_CHECKING:
 Network: TypeAlias = "IPv4Network | IPv6Network"
 Address: TypeAlias = "IPv4Address | IPv6Address"
 
-#: The organisation's own scope (RFC 2365).
+#: Default base: the organisation-local scope (RFC 2365).
 BASE = "239.192.0.0/14"
 PORT = 5000
 LAST_PORT = 65_535
 
-#: How many bits of an address of IPv4 its MAC address keeps.
+#: Number of low bits of an IPv4 address that its MAC address has.
 _MAC_BITS = 23
-#: Blocks of IPv4 with owners: control (RFC 5771), one source only (RFC 4607), the ends of scopes (RFC 2365).
-_TAKEN = tuple(
+#: Reserved IPv4 blocks: control (RFC 5771), single source (RFC 4607), the ends of scopes (RFC 2365).
+_RESERVED = tuple(
     map(
         IPv4Network,
         ("224.0.0.0/23", "232.0.0.0/8", "239.195.255.0/24", "239.255.255.0/24"),
     )
 )
-#: The group ids of IPv6 that hosts may choose (RFC 3307), without those of neighbour discovery (RFC 4291).
+#: Range of IPv6 group ids that hosts may choose (RFC 3307), without neighbour discovery (RFC 4291).
 _DYNAMIC = (0x8000_0000, 0xFF00_0000)
-#: Bases to point at, the narrowest first.
+#: Bases that an error message suggests, the narrowest first.
 _LARGER = {4: (BASE, "239.0.0.0/9"), 6: ("ff18::/16",)}
 
 
 def group_addresses(base: str, n: int, avoid: Iterable[str] = ()) -> list[Address]:
-    """Return `n` multicast addresses of a network, the first ones of which no two share a MAC address.
+    """Return the first `n` usable multicast addresses of a network, no two with the same MAC address.
 
-    An Ethernet frame to a group of IPv4 has the low 23 bits of its address in its own, of IPv6 the low 32:
-    hosts and switches cannot tell groups with the same ones apart. Addresses that share them with
-    224.0.0.x, which every switch floods, are left out, and so are blocks with owners of their own.
+    The MAC address of an IPv4 group has the low 23 bits of the IP address, that of an IPv6 group the low 32
+    bits: hosts and switches cannot distinguish groups in which these are equal. Addresses that share them
+    with 224.0.0.x, which every switch floods, are excluded, and so are reserved blocks.
 
     Parameters
     ----------
     base
         A network of multicast addresses, such as ``239.192.0.0/14`` or ``ff18::/16``.
     n
-        How many.
+        Number of addresses.
     avoid
-        Addresses of groups that others on the network use: none of these shares a MAC address with them.
+        Addresses of groups in use on the network; no returned address has the MAC address of one of them.
 
     Raises
     ------
     ParameterError
-        When the base is no multicast network, or has fewer usable addresses, or one to avoid is no address.
+        When the base is not a multicast network or has too few usable addresses, or an address in `avoid` is
+        not a multicast address.
 
     Examples
     --------
@@ -73,26 +74,27 @@ def group_addresses(base: str, n: int, avoid: Iterable[str] = ()) -> list[Addres
     """
     network = _network(base)
     offsets = _offsets(network)
-    others = [_address(text) for text in avoid]
-    taken = {mac_address(address) for address in others}
-    # Of so many at the beginning at least n are not taken, where there are as many.
-    first = np.asarray(offsets[: n + len(taken)], np.int64)
+    avoided = [_address(text) for text in avoid]
+    n_avoided = len({mac_address(address) for address in avoided})
+    # At most n_avoided of the candidates are unusable, so that n remain if the network is large enough.
+    first = np.asarray(offsets[: n + n_avoided], np.int64)
     mask = (1 << _MAC_BITS) - 1 if network.version == 4 else 0xFFFFFFFF
-    theirs = [int(address) & mask for address in others if address.version == network.version]
-    mine = ((int(network.network_address) & mask) + first) & mask
-    found = first[~np.isin(mine, np.array(theirs, np.int64))][:n]
+    avoided_bits = [int(address) & mask for address in avoided if address.version == network.version]
+    bits = ((int(network.network_address) & mask) + first) & mask
+    found = first[~np.isin(bits, np.array(avoided_bits, np.int64))][:n]
     if n > len(found):
-        larger = next((each for each in _wider(network) if len(_offsets(each)) >= n + len(taken)), None)
-        fix = "plan fewer channels" if larger is None else f"use a larger base, such as {larger}"
+        larger = next((each for each in _wider(network) if len(_offsets(each)) >= n + n_avoided), None)
         raise ParameterError(
-            f"base {base} has {len(found):,} of the {n:,} addresses that the plan's groups need, "
-            f"each with a MAC address of its own; {fix}"
+            parameter="base",
+            value=base,
+            limit=f"a network with {n:,} addresses of distinct MAC addresses; it has {len(found):,}",
+            fix="plan fewer channels" if larger is None else f"use a larger base, such as {larger}",
         )
     return [network[offset] for offset in found.tolist()]
 
 
 def mac_address(address: Address) -> str:
-    """Return the Ethernet address that frames to a multicast group have (RFC 1112, RFC 2464).
+    """Return the MAC address of a multicast group (RFC 1112, RFC 2464).
 
     >>> mac_address(IPv4Address("239.192.1.2")), mac_address(IPv4Address("224.64.1.2"))
     ('01:00:5e:40:01:02', '01:00:5e:40:01:02')
@@ -107,40 +109,45 @@ def mac_address(address: Address) -> str:
 
 
 def _address(text: str) -> Address:
-    """Return the multicast address that a text names."""
+    """Parse a multicast address."""
     try:
         address = ip_address(text)
     except ValueError as error:
-        raise ParameterError(
-            f"avoid has {text!r}, which is no address; give one such as 239.1.2.3"
-        ) from error
+        limit = "IP addresses of multicast groups, such as 239.1.2.3"
+        raise ParameterError(parameter="avoid", value=text, limit=limit) from error
     if not address.is_multicast:
-        raise ParameterError(f"avoid has {text}, which is no address of a multicast group; leave it out")
+        raise ParameterError(parameter="avoid", value=text, limit="IP addresses of multicast groups")
     return address
 
 
 def _network(base: str) -> Network:
-    """Return the network that a text names."""
+    """Parse a multicast network."""
     try:
         network = ip_network(base)
     except ValueError as error:
-        raise ParameterError(f"base {base!r} is no network: {error}; give one such as {BASE}") from error
+        raise ParameterError(
+            f"base={base!r}: must be a multicast network such as {BASE}: {error}",
+            parameter="base",
+            value=base,
+            limit=f"a multicast network such as {BASE}",
+        ) from error
     if not network.is_multicast:
-        raise ParameterError(f"base {base} is no multicast network; use one within 224.0.0.0/4 or ff00::/8")
+        limit = "a multicast network, within 224.0.0.0/4 or ff00::/8"
+        raise ParameterError(parameter="base", value=base, limit=limit)
     return network
 
 
 def _offsets(network: Network) -> Positions | range:
-    """Return where in a network the usable addresses are, each with a MAC address of its own."""
+    """Return the offsets of the usable addresses in a network; no two of them have the same MAC address."""
     first = int(network.network_address)
     if isinstance(network, IPv6Network):
         low, size = first & 0xFFFFFFFF, min(network.num_addresses, 1 << 32)
         return range(max(_DYNAMIC[0] - low, 0), max(min(_DYNAMIC[1] - low, size), 0))
-    # As many as there are MAC addresses follow each other without sharing one.
+    # As many consecutive addresses as there are MAC addresses have distinct ones.
     offset = np.arange(min(network.num_addresses, 1 << _MAC_BITS))
     address = first + offset
     usable = (address & ((1 << _MAC_BITS) - 1)) > 0xFF
-    for block in _TAKEN:
+    for block in _RESERVED:
         if block.overlaps(network):
             usable &= (address < int(block[0])) | (address > int(block[-1]))
     found: Positions = offset[usable]
@@ -148,7 +155,7 @@ def _offsets(network: Network) -> Positions | range:
 
 
 def _wider(network: Network) -> Iterator[Network]:
-    """Yield larger networks: those around this one, then the usual ones."""
+    """Yield larger networks: those that contain this one, then the usual ones."""
     around = network
     while around.prefixlen > 1 and (around := around.supernet()).is_multicast:
         if around.version == 6 or around.num_addresses <= 1 << _MAC_BITS:
@@ -166,34 +173,36 @@ def multicast_files(
 ) -> Files:
     """Return a plan as tables for a multicast network.
 
-    A group, which is a channel without a parent, gets an address; a session, whose id is its channel's
-    number, is sent in its group, at the port of all or at one of its own. Channels that nothing uses are left
-    out, but keep their address and port: so those of the others stay as they are when a plan goes on.
+    A group is a channel without a parent and gets an address. A session has its channel number as id and is
+    sent to the address of its group, at a common port or at a port of its own. Unused channels are omitted,
+    but their addresses and ports stay reserved, so that those of other channels do not change when a later
+    plan uses them.
 
     Parameters
     ----------
     source
         The plan.
     base
-        The network that groups get their addresses from, in the order of channels.
+        The network that groups get their addresses from, in the order of channels; default
+        ``239.192.0.0/14``.
     avoid
-        Addresses of other groups, with which none of these is to share a MAC address.
+        Addresses of groups in use on the network; no group of the plan gets the MAC address of one of them.
     port
-        The port of all sessions, or of the first one.
+        The port of all sessions or, with `port_per_session`, of the first one: 1 to 65535, default 5000.
     port_per_session
-        Whether each session has a port of its own. No two of the whole plan share one: where a socket of
-        Linux is bound to a port only, it hears every group that its host has joined.
+        Whether each session has a port of its own, unique in the whole plan. This helps receivers on Linux:
+        a socket that is bound to a port only receives from every group that its host has joined.
 
     Returns
     -------
     Files
-        `sessions`, `groups`, `flows` (where each is sent), `subscribers` (what each joins and accepts) and
-        `unicast` (what is sent directly).
+        The tables `sessions`, `groups`, `flows` (address, port and session of each flow), `subscribers`
+        (address, port and session of each membership) and `unicast` (flows that are sent directly).
 
     Raises
     ------
     ParameterError
-        When base or port cannot be used.
+        When the base is not a multicast network with enough addresses, or a port is out of range.
     """
     plan, sessions, groups = source.plan, source.sessions, source.groups
     _check_ports(port, len(source.places) if port_per_session else 1)
@@ -201,31 +210,31 @@ def multicast_files(
     addresses = group_addresses(base, len(numbers), avoid)
     place = np.zeros(plan.n_channels, np.int64)
     place[numbers] = np.arange(len(numbers))
-    named = pa.array(map(str, addresses), pa.string())
+    address_texts = pa.array(map(str, addresses), pa.string())
     ports = np.full(plan.n_channels, port, np.int32)
     if port_per_session:
         ports[source.places] = port + np.arange(len(source.places))
     group_of = plan.groups()
 
-    def sent(session: Positions) -> dict[str, pa.Array]:
-        """Return where sessions are sent."""
+    def destination(session: Positions) -> dict[str, pa.Array]:
+        """Return the columns of address, port and id of sessions."""
         group = group_of[session]
         return {
-            "address": named.take(place[group]),
+            "address": address_texts.take(place[group]),
             "port": pa.array(ports[session]),
             "session": pa.array(session, pa.int32()),
         }
 
     flow, carrier = source.carried()
-    subscriber, heard = source.listened()
-    person, own = source.direct()
+    subscriber, listened = source.listened()
+    direct_subscriber, direct_flow = source.direct()
     sizes = np.bincount(group_of[sessions], minlength=plan.n_channels)[groups]
     totals = source.channels.select(["rate", "members"])
     group_ports = pa.nulls(len(groups), pa.int32()) if port_per_session else pa.array(ports[groups])
     return {
         "sessions.csv": pa.table(
             {
-                **sent(sessions),
+                **destination(sessions),
                 "group": pa.array(group_of[sessions], pa.int32()),
                 **_columns(totals, sessions),
             }
@@ -233,32 +242,46 @@ def multicast_files(
         "groups.csv": pa.table(
             {
                 "group": pa.array(groups, pa.int32()),
-                "address": named.take(place[groups]),
+                "address": address_texts.take(place[groups]),
                 "mac": pa.array([mac_address(addresses[i]) for i in place[groups].tolist()], pa.string()),
                 "port": group_ports,
                 "sessions": pa.array(sizes, pa.int32()),
                 **_columns(totals, groups),
             }
         ),
-        "flows.csv": pa.table({**source.flow_columns(flow), **sent(carrier)}),
-        "subscribers.csv": pa.table({"subscriber": plan.subscribers.take(subscriber), **sent(heard)}),
-        "unicast.csv": pa.table({"subscriber": plan.subscribers.take(person), **source.flow_columns(own)}),
+        "flows.csv": pa.table({**source.flow_columns(flow), **destination(carrier)}),
+        "subscribers.csv": pa.table(
+            {"subscriber": plan.subscribers.take(subscriber), **destination(listened)}
+        ),
+        "unicast.csv": pa.table(
+            {
+                "subscriber": plan.subscribers.take(direct_subscriber),
+                **source.flow_columns(direct_flow),
+            }
+        ),
     }
 
 
 def _columns(table: pa.Table, rows: Positions) -> dict[str, pa.ChunkedArray]:
-    """Return the columns of some rows of a table."""
+    """Return the columns of the given rows of a table by name."""
     found = table.take(pa.array(rows))
     return {name: found[name] for name in found.column_names}
 
 
 def _check_ports(port: int, n: int) -> None:
-    """Refuse ports that are none."""
+    """Raise a `ParameterError` unless `n` consecutive ports from `port` on are valid."""
     if not 1 <= port <= LAST_PORT:
-        raise ParameterError(f"port is {port}; use one of 1 to {LAST_PORT}")
-    if port + n - 1 > LAST_PORT:
-        first = LAST_PORT - n + 1
-        fix = f"start at {first} or below" if first >= 1 else "let sessions share a port"
+        raise ParameterError(parameter="port", value=port, limit=f"from 1 to {LAST_PORT}")
+    first = LAST_PORT - n + 1
+    if first < 1:
         raise ParameterError(
-            f"{n:,} sessions from port {port} on end at {port + n - 1}, past {LAST_PORT}; {fix}"
+            parameter="port_per_session",
+            value=True,
+            limit=f"False for {n:,} sessions, more than there are ports",
+        )
+    if port > first:
+        raise ParameterError(
+            parameter="port",
+            value=port,
+            limit=f"at most {first} for ports of {n:,} sessions up to {LAST_PORT}",
         )

@@ -1,4 +1,4 @@
-"""What every form of export starts from, and a plan's own tables as CSV."""
+"""The tables of a plan folder, which all exports use, and their export as CSV files."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
     from narrowcast.model.plan import ChannelPlan
     from narrowcast.model.relation import Positions
 
-#: The files of an export by name: a table, which is written as CSV, or a text. The main one is the first.
+#: Files of an export by name, each a table to be written as CSV or a text; the main file is the first.
 Files: TypeAlias = "dict[str, pa.Table | str]"
 _CELLS = "cells.parquet"
 
 
 @dataclass(frozen=True)
 class PlanFolder:
-    """A plan on disk, with what its folder says beyond it.
+    """A plan read from a folder, with the tables stored beside it.
 
     Parameters
     ----------
     folder
-        The plan.
+        Folder of the plan.
 
     Raises
     ------
     PlanError
-        When the folder holds no plan, or one of ranges, or one of cells without their bounds.
+        When the folder has no plan, a plan of ranges, or a plan of cells without the bounds of the cells.
     """
 
     folder: Path
@@ -50,10 +50,10 @@ class PlanFolder:
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", Path(self.folder))
         if self.info.flow_space == "ranges":
-            raise PlanError(f"{self.folder} is of ranges; export one of topics, cells or events")
+            raise PlanError(f"{self.folder}: the plan has ranges; give a plan of topics, cells or events")
         if self.info.flow_space == "cells" and self._read[3] is None:
             raise PlanError(
-                f"{self._cells_path} is missing, so nothing says what the cells are; write the plan again"
+                f"{self._cells_path}: missing, and the bounds of the cells with it; write the plan again"
             )
 
     @cached_property
@@ -62,12 +62,12 @@ class PlanFolder:
 
     @property
     def plan(self) -> ChannelPlan:
-        """The plan itself."""
+        """The plan."""
         return self._read[0]
 
     @property
     def info(self) -> PlanInfo:
-        """What `plan.json` says."""
+        """The content of `plan.json`, such as method and flow space."""
         return self._read[1]
 
     @property
@@ -76,24 +76,24 @@ class PlanFolder:
 
     @cached_property
     def channels(self) -> pa.Table:
-        """The plan's `channels` (channel, parent, rate, members), in the order of channels."""
+        """The table of channels (channel, parent, rate, members), ordered by channel."""
         return self._read[2].sort_by("channel").select(["channel", "parent", "rate", "members"])
 
     @cached_property
     def sessions(self) -> Positions:
-        """The channels that flows are sent in: all that are in use and nobody's parent."""
+        """The used channels that flows are sent in: those that are not the parent of another channel."""
         found: Positions = np.setdiff1d(np.flatnonzero(self.plan.used()), self.plan.parent)
         return found
 
     @cached_property
     def groups(self) -> Positions:
-        """The channels that are joined: all that are in use and have no parent."""
+        """The used channels that subscribers join: those without a parent."""
         found: Positions = np.flatnonzero(self.plan.used() & (self.plan.parent < 0))
         return found
 
     @cached_property
     def places(self) -> Positions:
-        """The channels that have a place among sessions: these, and those that are free."""
+        """The channels that are or can become sessions: the used and the unused ones."""
         if not (self.plan.parent >= 0).any():
             return np.arange(self.plan.n_channels)
         found: Positions = np.union1d(self.sessions, np.flatnonzero(self.plan.parent >= 0))
@@ -101,14 +101,14 @@ class PlanFolder:
 
     @cached_property
     def cells(self) -> pa.Table | None:
-        """The plan's cells: `flow`, and for each attribute its ends as `<name>_lo` and `<name>_hi`."""
+        """The cells: `flow` and, per attribute, the ends `<name>_lo` and `<name>_hi`; None without cells."""
         table = self._read[3]
         if table is None:
             return None
         columns = {"flow": labels_in(table, "flow", str(self._cells_path))}
         ends = [table[side].combine_chunks() for side in ("lo", "hi")]
         if not all(pa.types.is_list(end.type) or pa.types.is_large_list(end.type) for end in ends):
-            raise PlanError(f"{self._cells_path}: 'lo' and 'hi' are no lists; write the plan again")
+            raise PlanError(f"{self._cells_path}: columns 'lo' and 'hi' must be lists; write the plan again")
         wide = int(pc.list_value_length(ends[0])[0].as_py()) if table.num_rows else 0
         grid = self.info.params.get("grid")
         named = list(grid) if isinstance(grid, dict) and len(grid) == wide else list(map(str, range(wide)))
@@ -120,19 +120,19 @@ class PlanFolder:
                 }
         except pa.ArrowInvalid as error:
             raise PlanError(
-                f"{self._cells_path}: cells of unlike dimensions; write the plan again"
+                f"{self._cells_path}: cells must have the same number of ends; write the plan again"
             ) from error
         return pa.table(columns)
 
     @cached_property
     def _place_of_cells(self) -> pa.Array:
-        """Where each of the plan's flows stands among the cells, null where it does not."""
+        """The row of each of the plan's flows in the table of cells; null if it has none."""
         assert self.cells is not None
         place = positions("flow", self.plan.flows, labels_in(self.cells, "flow", "cells"))
         return pa.array(place, mask=place < 0)
 
     def flow_columns(self, flow: Positions) -> dict[str, pa.Array]:
-        """Return what tells flows given by position: their labels, and for cells their ends too."""
+        """Return the identifying columns of flows given by position: labels and, for cells, their ends."""
         columns = {"flow": self.plan.flows.take(flow)}
         if self.cells is not None:
             found = self.cells.drop_columns("flow").take(self._place_of_cells.take(flow))
@@ -140,15 +140,15 @@ class PlanFolder:
         return columns
 
     def carried(self) -> tuple[Positions, Positions]:
-        """Return the pairs of flow and session, as positions."""
+        """Return the pairs of a flow and a session that carries it, as two arrays of positions."""
         return rows_of(self.plan.carries), self.plan.carries.indices.astype(np.int64)
 
     def listened(self) -> tuple[Positions, Positions]:
-        """Return the pairs of subscriber and session, as positions."""
+        """Return the pairs of a subscriber and a session it listens to, as two arrays of positions."""
         return rows_of(self.plan.listens), self.plan.listens.indices.astype(np.int64)
 
     def direct(self) -> tuple[Positions, Positions]:
-        """Return the pairs of subscriber and flow that are served directly, as positions."""
+        """Return the pairs of a subscriber and a flow sent directly to it, as two arrays of positions."""
         return rows_of(self.plan.unicast), self.plan.unicast.indices.astype(np.int64)
 
 
@@ -160,10 +160,10 @@ def _tables_in(folder: Path) -> tuple[ChannelPlan, PlanInfo, pa.Table, pa.Table 
 
 
 def csv_files(source: PlanFolder) -> Files:
-    """Return the plan's own tables: `carries`, `listens`, `channels` and `unicast`.
+    """Return the tables of a plan: `carries`, `listens`, `channels` and `unicast`.
 
-    There are `subscriptions` and `cells` where the plan has them. The columns are those of the plan's folder,
-    but for the ends of cells, which have a column each. Channels that nothing uses are left out.
+    There are also `subscriptions` and `cells` if the plan has them. The columns are those of the plan folder,
+    except that each end of a cell has a column of its own. Unused channels are omitted.
     """
     tables = source.plan.to_tables()
     names = ("carries", "listens", "channels", "unicast")
@@ -177,7 +177,7 @@ def csv_files(source: PlanFolder) -> Files:
 
 
 def csv_text(table: pa.Table) -> bytes:
-    r"""Return a table as CSV: text in quotes, numbers bare, nothing for null.
+    r"""Return a table as CSV: quoted text, unquoted numbers, and empty values for nulls.
 
     >>> csv_text(pa.table({"flow": ["a", ""], "channel": [1, None]})).decode()
     '"flow","channel"\n"a",1\n"",\n'
@@ -188,12 +188,12 @@ def csv_text(table: pa.Table) -> bytes:
 
 
 def write_files(files: Files, folder: str | Path) -> dict[str, int]:
-    """Write the files of an export into a new folder, which appears whole or not at all.
+    """Write the files of an export into a new folder, atomically: after an error there is no folder.
 
     Returns
     -------
     dict[str, int]
-        The rows of each table, and the lines of each text.
+        The number of rows of each table, and of lines of each text, by name of the file.
     """
     with new_folder(folder) as aside, writing(folder):
         for name, content in files.items():
@@ -205,7 +205,7 @@ def write_files(files: Files, folder: str | Path) -> dict[str, int]:
 
 
 def sizes_of(files: Files) -> dict[str, int]:
-    """Return the rows of each table, and the lines of each text."""
+    """Return the number of rows of each table, and of lines of each text, by name of the file."""
     return {
         name: content.count("\n") if isinstance(content, str) else content.num_rows
         for name, content in files.items()
@@ -213,9 +213,15 @@ def sizes_of(files: Files) -> dict[str, int]:
 
 
 def named_file(files: Files, name: str) -> pa.Table | str:
-    """Return the file of an export that a user names, with or without its ending."""
+    """Return a file of an export by its name, with or without the extension.
+
+    Raises
+    ------
+    TableError
+        When the export has no such file.
+    """
     found = [content for file, content in files.items() if name in (file, file.partition(".")[0])]
     if not found:
         known = ", ".join(file.partition(".")[0] for file in files)
-        raise TableError(f"--table is {name!r}; this export has {known}")
+        raise TableError(parameter="table", value=name, limit=f"a file of this export: {known}")
     return found[0]

@@ -1,1 +1,1 @@
-"""Systems that Spark reads from and writes to."""
+"""Connectors of Spark to message brokers."""

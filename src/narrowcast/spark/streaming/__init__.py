@@ -1,1 +1,1 @@
-"""Matching and routing while events arrive, as a Structured Streaming job."""
+"""Streaming jobs on Spark Structured Streaming: matching and routing of events, and online planning."""

@@ -1,4 +1,4 @@
-"""What waits at a stream's source, after each micro-batch."""
+"""The backlog of a stream's source, measured after each micro-batch."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a stream is behind.
+    """How far a stream is behind its source.
 
     Parameters
     ----------
     waiting, unit
-        How much waits at the source, and of what: `messages` or `files`. None where the source does not tell.
+        Size of the backlog, and its unit: `messages` or `files`. None if the source does not report it.
     missing
-        Messages that the source no longer had when it was their turn.
+        Messages that the source had deleted before the stream read them.
     arriving
-        Events a second that came in between the last two micro-batches; None before there were two.
+        Events per second that arrived between the last two micro-batches; None before the second one.
     """
 
     waiting: int | None = None
@@ -38,16 +38,16 @@ class Lag:
 
 
 class Backlog:
-    """Measures how far a stream is behind, by what Spark tells of it.
+    """Measures how far a stream is behind, from Spark's progress reports and source logs.
 
     Parameters
     ----------
     spark
-        Where it runs.
+        The session of the stream.
     incoming
         The source.
     checkpoint
-        Where Spark keeps how far it has come.
+        Folder of Spark's checkpoint of the query.
     """
 
     def __init__(self, spark: SparkSession, incoming: Incoming, checkpoint: str) -> None:
@@ -57,7 +57,7 @@ class Backlog:
         self._done: set[str] = set()
 
     def after(self, progress: StreamingQueryProgress) -> Lag:
-        """Return how far the stream was behind after a micro-batch."""
+        """Return how far the stream was behind after the micro-batch of a progress report."""
         rate = progress.inputRowsPerSecond
         arriving = rate if rate is not None and math.isfinite(rate) else None
         if self.incoming.folder is not None:
@@ -66,32 +66,32 @@ class Backlog:
             from narrowcast.spark.connectors.jetstream import lag_of, missing_of
 
             return Lag(lag_of(progress), "messages", missing_of(progress), arriving)
-        return Lag(_behind(progress) if self.incoming.told else None, "messages", 0, arriving)
+        return Lag(_waiting_messages(progress) if self.incoming.told else None, "messages", 0, arriving)
 
     def _files(self, folder: str) -> int:
-        """Return how many files of the folder Spark has not taken up.
+        """Return the number of files in the folder that Spark has not read.
 
-        It notes those of each micro-batch in a log of one JSON object in a line behind a version, and puts
-        several of them together in a file that ends in `.compact`.
+        Spark logs the files of each micro-batch: a line with a version, then one JSON object per line.
+        Several logs are merged into a file whose name ends in `.compact`.
         """
-        there = listed(self.spark, folder)
+        files = listed(self.spark, folder)
         for name in sorted(set(listed(self.spark, self._log)) - self._logged):
             lines = (read_bytes(self.spark, name) or b"").decode().splitlines()[1:]
-            self._done.update(_place(json.loads(line)["path"]) for line in lines)
+            self._done.update(_path(json.loads(line)["path"]) for line in lines)
             self._logged.add(name)
-        kept = self.incoming.ends
-        return sum(1 for name in there if name.lower().endswith(kept) and _place(name) not in self._done)
+        suffixes = self.incoming.ends
+        return sum(1 for name in files if name.lower().endswith(suffixes) and _path(name) not in self._done)
 
 
-def _behind(progress: StreamingQueryProgress) -> int | None:
-    """Return how many messages wait, by offsets of sources like Kafka's; None where they do not tell."""
+def _waiting_messages(progress: StreamingQueryProgress) -> int | None:
+    """Return the number of waiting messages by the offsets of sources such as Kafka; None if unknown."""
     found = [_distance(_offset(each.endOffset), _offset(each.latestOffset)) for each in progress.sources]
     known = [distance for distance in found if distance is not None]
     return sum(known) if known else None
 
 
 def _distance(end: Any, newest: Any) -> int | None:
-    """Return how far two offsets are apart: numbers, under the same names.
+    """Return the sum of the distances of numbers with the same (nested) names; None without numbers.
 
     >>> _distance({"ticks": {"0": 7, "1": 9}}, {"ticks": {"0": 10, "1": 9}})
     3
@@ -111,10 +111,10 @@ def _offset(text: str | None) -> Any:
         return None
 
 
-def _place(path: str) -> str:
-    """Return a path without what stands before it in a URI.
+def _path(path: str) -> str:
+    """Return the path of a URI, decoded; a plain path is returned unchanged.
 
-    >>> _place("file:///a/b%20c.json"), _place("/a/b c.json")
+    >>> _path("file:///a/b%20c.json"), _path("/a/b c.json")
     ('/a/b c.json', '/a/b c.json')
     """
     parts = urlsplit(path)

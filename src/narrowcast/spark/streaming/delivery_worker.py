@@ -1,4 +1,4 @@
-"""What runs in Spark's Python workers for a stream: events in, and out who gets them and how."""
+"""The matching and routing of a micro-batch in Spark's Python workers: events in, deliveries out."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-#: The columns that come out, as Spark writes them.
+#: Columns of deliveries, as Spark DDL.
 MATCHED = "event_id bigint, subscription_ids array<bigint>, snapshot bigint"
 ROUTED = "method string, channels array<int>, unicast array<string>, recipients array<string>, plan string"
 FLOW, WANTED_BY = "flow string", "subscribers array<string>"
 _METHODS = pa.array([method.label for method in RouteMethod])
-#: Indexes that a worker keeps: the present one, and the last for batches that are still at work.
-_KEPT = 2
+#: Number of indexes that a worker caches: the current one, and the previous one for batches in progress.
+_CACHED = 2
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryWorker:
-    """How to deliver a micro-batch.
+    """Function for `mapInArrow` that matches and routes the events of a micro-batch.
 
     Parameters
     ----------
@@ -54,19 +54,19 @@ class DeliveryWorker:
     snapshot
         The subscriptions.
     names
-        The columns that events come with under numbers: `c0`, `c1`, ...
+        Names of the event columns that are called `c0`, `c1`, ... in the batches.
     counts
-        Where the worker counts.
+        Accumulator for the counts of each partition.
     routes
-        The plan, where there is one.
+        The routes of the plan; None (the default) only matches.
     flows
-        Where flows are counted: which flow an event belongs to. Then events that match nobody come out too.
+        Assigns events to flows, if flows are counted; then events without a match are output too.
     threads
-        How many work on a batch: where there are fewer tasks than cores, those are free.
-    people
-        Whether those who want an event come out, by name.
+        Number of threads that match a batch, default 1; more use idle cores if there are few tasks.
+    with_subscribers
+        Whether to output the names of the subscribers that want an event; default no.
     passed
-        Columns of events that come out as they went in.
+        Event columns to output unchanged, with their types.
     """
 
     schema: Schema
@@ -76,108 +76,109 @@ class DeliveryWorker:
     routes: Broadcast[PlanRoutes] | None = None
     flows: FlowAssignment | None = None
     threads: int = 1
-    people: bool = False
+    with_subscribers: bool = False
     passed: tuple[tuple[str, str], ...] = ()
 
     @property
-    def gives(self) -> str:
-        """The columns that come out."""
+    def output_columns(self) -> str:
+        """The columns of the output, as Spark DDL."""
         passed = [f"`{name}` {kind}" for name, kind in self.passed]
         routed = [] if self.routes is None else [ROUTED]
         flow = [] if self.flows is None else [FLOW]
-        return ", ".join([MATCHED, *routed, *flow, *([WANTED_BY] if self.people else []), *passed])
+        wanted_by = [WANTED_BY] if self.with_subscribers else []
+        return ", ".join([MATCHED, *routed, *flow, *wanted_by, *passed])
 
     @property
-    def idle(self) -> list[str]:
-        """The columns that it has no use for, under their numbers."""
+    def unused_columns(self) -> list[str]:
+        """The event columns (`c0`, ...) that neither filters, the plan nor the output need."""
         routes = None if self.routes is None else self.routes.value.flows
-        looked = {EVENT_ID, *self.snapshot.columns, *(name for name, _ in self.passed)}
+        used = {EVENT_ID, *self.snapshot.columns, *(name for name, _ in self.passed)}
         for flows in (self.flows, routes):
-            looked |= set() if flows is None else set(flows.columns)
-        roots = {name.lower().partition(".")[0] for name in looked}
-        wanted = (name.lower().partition(".")[0] in roots for name in self.names)
-        return [f"c{i}" for i, needed in enumerate(wanted) if not needed]
+            used |= set() if flows is None else set(flows.columns)
+        roots = {name.lower().partition(".")[0] for name in used}
+        is_used = (name.lower().partition(".")[0] in roots for name in self.names)
+        return [f"c{i}" for i, needed in enumerate(is_used) if not needed]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the deliveries of batches of events."""
-        ready = _ready(self.snapshot, self.schema)
-        ready.steps.matcher.threads = self.threads
-        routes = None if self.routes is None else ready.routes(self.routes.value)
+        index = _index_of(self.snapshot, self.schema)
+        index.steps.matcher.threads = self.threads
+        routes = None if self.routes is None else index.routes(self.routes.value)
         events = bad = matched = matches = 0
-        for given in batches:
-            batch = self._good(given)
-            events, bad = events + len(given), bad + len(given) - len(batch)
-            for start, part, found in ready.steps.over(EventBatch.from_arrow(batch, self.schema)):
-                some = np.flatnonzero(found.counts())
-                matched, matches = matched + len(some), matches + found.n_pairs
-                rows = np.arange(len(part)) if self.flows is not None else some
+        for received in batches:
+            batch = self._valid(received)
+            events, bad = events + len(received), bad + len(received) - len(batch)
+            for start, part, found in index.steps.over(EventBatch.from_arrow(batch, self.schema)):
+                with_match = np.flatnonzero(found.counts())
+                matched, matches = matched + len(with_match), matches + found.n_pairs
+                rows = np.arange(len(part)) if self.flows is not None else with_match
                 if not len(rows):
                     continue
-                columns = self._matched(ready, part, found, rows)
+                columns = self._matched(index, part, found, rows)
                 if routes is not None:
-                    columns += _routed(ready, routes, part, found, rows)
+                    columns += _routed(index, routes, part, found, rows)
                 if self.flows is not None:
                     columns.append(self.flows.of(part).cast(pa.string()))
-                if self.people:
-                    columns.append(_people(ready, found, rows))
-                kept = batch.slice(start, len(part)).take(pa.array(rows))
-                columns += [kept.column(name) for name, _ in self.passed]
+                if self.with_subscribers:
+                    columns.append(_subscribers(index, found, rows))
+                output = batch.slice(start, len(part)).take(pa.array(rows))
+                columns += [output.column(name) for name, _ in self.passed]
                 yield pa.RecordBatch.from_arrays(columns, names=[f"c{i}" for i in range(len(columns))])
         from narrowcast.spark.streaming.partition_counter import add
 
         add(self.counts, (events, bad, matched, matches))
 
-    def _good(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the events that can be used, columns under their names."""
+    def _valid(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the valid events of a batch, with the original column names."""
         if REASON in batch.schema.names:
-            good = batch.column(REASON).is_null()
+            valid = batch.column(REASON).is_null()
             batch = batch.drop_columns([REASON])
         else:
             named = {self.names[int(name[1:])].lower(): name for name in batch.schema.names}
-            good = batch.column(named[EVENT_ID]).is_valid()
-        if not pc.all(good).as_py():
-            batch = batch.filter(good)
+            valid = batch.column(named[EVENT_ID]).is_valid()
+        if not pc.all(valid).as_py():
+            batch = batch.filter(valid)
         return batch.rename_columns([self.names[int(name[1:])] for name in batch.schema.names])
 
-    def _matched(self, ready: _Ready, part: EventBatch, found: Matches, rows: Ints) -> list[pa.Array]:
-        """Return which subscriptions each event matches."""
-        ids = found.ids(ready.subscriptions.subscription_id)
+    def _matched(self, index: _WorkerIndex, part: EventBatch, found: Matches, rows: Ints) -> list[pa.Array]:
+        """Return the columns of `MATCHED`."""
+        ids = found.ids(index.subscriptions.subscription_id)
         lists = _lists(found.counts()[rows], pa.array(ids))
         number = pa.array(np.full(len(rows), self.snapshot.number, np.int64))
         return [pa.array(part.event_id[rows]), lists, number]
 
 
 def _routed(
-    ready: _Ready, routes: PlanRoutes, part: EventBatch, found: Matches, rows: Ints
+    index: _WorkerIndex, routes: PlanRoutes, part: EventBatch, found: Matches, rows: Ints
 ) -> list[pa.Array]:
-    """Return how each event is sent, over which channels, to whom directly, and who is to have it in all."""
-    interested = subscribers_of(found, ready.subscriptions)
-    sent = routes.route(part, interested, found)
-    names = ready.names.take(pa.array(sent.unicast.index))
-    people = ready.names.take(pa.array(interested.index))
+    """Return the columns of `ROUTED`: method, channels, direct receivers and all recipients of each event."""
+    interested = subscribers_of(found, index.subscriptions)
+    deliveries = routes.route(part, interested, found)
+    direct = index.names.take(pa.array(deliveries.unicast.index))
+    recipients = index.names.take(pa.array(interested.index))
     return [
-        _METHODS.take(pa.array(sent.method[rows])),
-        _lists(sent.channels.counts()[rows], pa.array(sent.channels.index, pa.int32())),
-        _lists(sent.unicast.counts()[rows], names),
-        _lists(interested.counts()[rows], people),
+        _METHODS.take(pa.array(deliveries.method[rows])),
+        _lists(deliveries.channels.counts()[rows], pa.array(deliveries.channels.index, pa.int32())),
+        _lists(deliveries.unicast.counts()[rows], direct),
+        _lists(interested.counts()[rows], recipients),
         pa.array([routes.name]).take(pa.array(np.zeros(len(rows), np.int64))),
     ]
 
 
-def _people(ready: _Ready, found: Matches, rows: Ints) -> pa.ListArray:
-    """Return who wants each event."""
-    people = subscribers_of(found, ready.subscriptions)
-    return _lists(people.counts()[rows], ready.names.take(pa.array(people.index)))
+def _subscribers(index: _WorkerIndex, found: Matches, rows: Ints) -> pa.ListArray:
+    """Return the names of the subscribers that want each event."""
+    subscribers = subscribers_of(found, index.subscriptions)
+    return _lists(subscribers.counts()[rows], index.names.take(pa.array(subscribers.index)))
 
 
 def _lists(counts: Ints, values: pa.Array) -> pa.ListArray:
-    """Return values cut into lists of these sizes."""
+    """Split values into lists of the given lengths."""
     ends = np.append(0, np.cumsum(counts))
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), values)
 
 
-class _Ready:
-    """A snapshot as a worker has it: made once for all of its tasks."""
+class _WorkerIndex:
+    """The matcher of a snapshot in a worker process, with routes for its subscribers."""
 
     def __init__(self, matcher: IndexedMatcher) -> None:
         self.steps = MatchSteps(matcher)
@@ -185,25 +186,25 @@ class _Ready:
         self.names = self.subscriptions.subscribers.cast(pa.string())
         self._routes: PlanRoutes | None = None
 
-    def routes(self, given: PlanRoutes) -> PlanRoutes:
-        """Return the routes of a plan for these subscribers."""
-        if self._routes is None or self._routes.name != given.name:
-            mine = self.subscriptions
-            self._routes = given.over(mine.subscribers, mine.subscription_id, mine.subscriber)
+    def routes(self, plan: PlanRoutes) -> PlanRoutes:
+        """Return the routes of a plan, indexed by the subscribers of this snapshot."""
+        if self._routes is None or self._routes.name != plan.name:
+            own = self.subscriptions
+            self._routes = plan.over(own.subscribers, own.subscription_id, own.subscriber)
         return self._routes
 
 
-_kept: OrderedDict[tuple[str, int], _Ready] = OrderedDict()
+_cache: OrderedDict[tuple[str, int], _WorkerIndex] = OrderedDict()
 
 
-def _ready(snapshot: SubscriptionSnapshot, schema: Schema) -> _Ready:
-    """Return the matcher of a snapshot, and what goes with it."""
+def _index_of(snapshot: SubscriptionSnapshot, schema: Schema) -> _WorkerIndex:
+    """Return the index of a snapshot; the tasks of a worker process share a small cache."""
     key = (snapshot.file, snapshot.number)
-    if key not in _kept:
+    if key not in _cache:
         from pyspark import SparkFiles
 
         shipped = load_matcher(SparkFiles.get(snapshot.file), verify=False)
-        _kept[key] = _Ready(IndexChange.from_bytes(snapshot.change, schema).apply(shipped))
-        while len(_kept) > _KEPT:
-            _kept.popitem(last=False)
-    return _kept[key]
+        _cache[key] = _WorkerIndex(IndexChange.from_bytes(snapshot.change, schema).apply(shipped))
+        while len(_cache) > _CACHED:
+            _cache.popitem(last=False)
+    return _cache[key]

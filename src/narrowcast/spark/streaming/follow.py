@@ -1,4 +1,4 @@
-"""A plan that follows its users: changes of interest and events in, and plans out, by micro-batches."""
+"""Online planning as a streaming job: changes of interest and events in, updated plans out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from narrowcast.spark.streaming.incoming import FILES
 from narrowcast.spark.streaming.initial_plan import InitialPlan
 from narrowcast.spark.streaming.online_session import OnlineSession
 from narrowcast.spark.streaming.stream import StoppedError
-from narrowcast.spark.streaming.stream_record import StreamRecord, named
+from narrowcast.spark.streaming.stream_record import StreamRecord, without_credentials
 from narrowcast.spark.streaming.tally import shape_of, tally
 from narrowcast.validation import check_whole
 
@@ -46,39 +46,38 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Changes that are taken up at once: some hundred megabytes, whatever the size of files.
+#: Number of changes processed at once: some hundred megabytes, independent of the size of files.
 ROWS = 1_000_000
-#: Seconds between two looks at a job that runs.
+#: Seconds between two checks of a running job.
 _STEP = 1
-#: A folder of the checkpoint in which there never are any events.
-_NOWHERE = "nowhere"
-#: What Spark tells of files; what is in them is not asked for.
+#: Empty folder in the checkpoint that stands in for a missing folder of events.
+_NO_EVENTS = "nowhere"
+#: Columns of Spark's source of binary files; the content is not read.
 _FILES = "path string, modificationTime timestamp, length bigint, content binary"
 
 
 @dataclass(frozen=True, slots=True)
 class FollowProgress:
-    """What a micro-batch of changes and events came to.
+    """Counts of a micro-batch of changes and events, and the plan after it.
 
     Parameters
     ----------
     batch
-        Its number.
+        Number of the micro-batch, from 0.
     changes, ignored, rejected
-        How many changes it had; how many of them changed nothing, since things were so already; and the rows
-        that could not be used.
+        Number of changes, of those among them without effect, and of rejected rows.
     channels, cost
-        Channels of the plan that carry something, and what the plan costs overall.
+        Number of channels in use, and overall cost of the plan.
     added, removed
-        Rows of the plan.
+        Number of rows added to, and removed from, the tables of the plan.
     messages
-        What adapting took, by kind; none where the planner does not count them.
+        Messages that adapting the plan took, by kind; empty if the planner does not count them.
     seconds
-        From start to end.
+        Elapsed seconds from start to end.
     events, unknown
-        How many events it had, and how many of them of flows that nobody knows: these are left out.
+        Number of events, and of those among them that were ignored because their flow is unknown.
     moved
-        How many flows have another rate than before, to two digits.
+        Number of flows whose rate changed in its first two significant digits.
     """
 
     batch: int
@@ -98,46 +97,52 @@ class FollowProgress:
 
 @dataclass(slots=True)
 class Follow:
-    """Keeps a plan good while interests change, and how often flows send.
+    """Streaming job that adapts a plan to changes of interest and of message rates.
 
-    Files of changes are added to a folder; each micro-batch of them goes to an on-line planner on the driver,
-    the plan takes the place of the one before, and what changed in it is written beside it. Files of events
-    are added to another; they are counted on Spark, and the planner learns from that how often flows send. A
-    micro-batch is taken up exactly once, whatever is killed when: plan, interest, rates and its number are
-    written in one step.
+    The job reads files of changes that are added to a folder. An online planner on the driver applies each
+    micro-batch; the new plan replaces the old one, and its changes are written to a folder. Files of events,
+    added to another folder, are counted on Spark, and the planner learns the rates of flows from the counts.
+    A micro-batch has its effect exactly once, also after crashes: plan, interest, rates and the number of the
+    micro-batch are written atomically.
 
     Parameters
     ----------
     spark
-        Where it runs.
+        The session of the job.
     changes
-        A folder that files with `time`, `subscriber`, `flow` and `action` are added to: see `pieces`.
+        Folder for files with `time`, `subscriber`, `flow` and `action`: see `pieces`.
     plan
-        The plan artefact, a folder on this machine. One that is there is what it starts from.
+        Folder of the plan on this machine. If it exists, the job starts from this plan.
     planner
-        What plans, as it was made: it is fitted here, to a copy.
+        The planner, not fitted; default `Tamara`. The job fits a copy.
     interests, rates
-        Who wants what before all changes, and how often flows send. Without the first, it is what stands
-        beside the plan, or all that the plan brings to everybody, or nothing where there is no plan. Both
-        count at the first start alone.
+        Tables of the interest and the rates before all changes, used only at the first start. Without
+        interests, those stored with the plan are used, or else the flows that the plan delivers to each
+        subscriber; without a plan, the interest is empty.
     events
-        A folder that files with `time`, `flow` and perhaps `events` are added to: see `tally`. Without it,
-        rates stay as they are.
+        Folder for files with `time`, `flow` and optionally `events`: see `tally`. Without it, rates do not
+        change.
     flow
-        The column of events that names their flow.
+        Column of events with their flow; default `flow`.
     method, params
-        What `plan.json` says of the planner.
+        Name and parameters of the planner, for `plan.json`.
     model
-        What channels and events cost.
+        Cost model for the reported cost of the plan.
     checkpoint
-        A folder of the job's own on this machine, by which it goes on where it was; beside the plan where
-        left out.
+        Folder on this machine in which the job stores its progress, one per job; default ``PLAN.checkpoint``.
     deltas, rejected
-        Where what changed goes, and rows that cannot be used; beside the plan where left out.
+        Folders for the changes of the plan and for rejected rows; default ``PLAN.deltas`` and
+        ``PLAN.rejected``.
     limit, rows
-        How many files of each folder a micro-batch takes at most, and how many changes are taken up at once.
-    heard
-        Called with each micro-batch when it is done.
+        Largest number of files of each folder in a micro-batch, and number of changes processed at once; both
+        at least 1.
+    on_batch
+        Called with the `FollowProgress` of each finished micro-batch.
+
+    Raises
+    ------
+    ParameterError
+        When a parameter is out of range, a folder is missing, or the checkpoint is of another job.
 
     Examples
     --------
@@ -148,7 +153,7 @@ class Follow:
     >>> with session("local[2,4]") as spark, tempfile.TemporaryDirectory() as folder:
     ...     Path(folder, "changes").mkdir()
     ...     _ = Path(folder, "changes", "1.jsonl").write_text(json.dumps(change))
-    ...     job = Follow(spark, f"{folder}/changes", f"{folder}/plan", heard=done.append)
+    ...     job = Follow(spark, f"{folder}/changes", f"{folder}/plan", on_batch=done.append)
     ...     _ = job.start(once=True)
     ...     job.wait()
     >>> [(each.batch, each.changes, each.channels, each.messages["base"]) for each in done]
@@ -171,11 +176,11 @@ class Follow:
     rejected: str | Path | None = None
     limit: int = FILES
     rows: int = ROWS
-    heard: Callable[[FollowProgress], None] | None = None
+    on_batch: Callable[[FollowProgress], None] | None = None
     _record: StreamRecord = field(init=False, repr=False)
-    _standing: FollowState = field(init=False, repr=False)
-    _led: OnlineSession = field(init=False, repr=False)
-    _first: InitialPlan | None = field(default=None, init=False, repr=False)
+    _state: FollowState = field(init=False, repr=False)
+    _session: OnlineSession = field(init=False, repr=False)
+    _initial: InitialPlan | None = field(default=None, init=False, repr=False)
     _query: StreamingQuery | None = field(default=None, init=False, repr=False)
     _stopping: Event = field(default_factory=Event, init=False, repr=False)
     _busy: Lock = field(default_factory=Lock, init=False, repr=False)
@@ -184,141 +189,145 @@ class Follow:
         use(self.spark)
         check_whole("limit", self.limit)
         check_whole("rows", self.rows)
-        self.plan = _here("plan", self.plan)
+        self.plan = _local_path("plan", self.plan)
         for name in ("checkpoint", "deltas", "rejected"):
-            setattr(self, name, _here(name, getattr(self, name) or f"{self.plan}.{name}"))
+            setattr(self, name, _local_path(name, getattr(self, name) or f"{self.plan}.{name}"))
         shape_of(self.flow)
         for name, folder in (("changes", self.changes), ("events", self.events)):
             if folder is not None and not exists(self.spark, folder):
-                raise ParameterError(f"--{name} is {folder!r}, which is not there; make the folder first")
-        _check_apart(self.changes, self.events)
-        said = {"changes": named(self.changes), "plan": str(self.plan)}
-        self._record = StreamRecord.open(self.spark, str(self.checkpoint), said)
-        self._led = OnlineSession(self.planner)
-        found = FollowState.newest(self._states)
-        if found is None:
-            self._first = first = InitialPlan.read(self.spark, self.plan, self.interests, self.rates)
-            plan = self._led.first(first.interest) if first.plan is None else first.plan
-            found = FollowState(-1, plan, first.interest)
-        self._standing = found
+                limit = "an existing folder"
+                raise ParameterError(parameter=name, value=folder, limit=limit, fix="create it first")
+        _check_separate(self.changes, self.events)
+        job = {"changes": without_credentials(self.changes), "plan": str(self.plan)}
+        self._record = StreamRecord.open(self.spark, str(self.checkpoint), job)
+        self._session = OnlineSession(self.planner)
+        state = FollowState.newest(self._states)
+        if state is None:
+            self._initial = initial = InitialPlan.read(self.spark, self.plan, self.interests, self.rates)
+            plan = initial.plan
+            if plan is None:
+                plan = self._session.initial_plan(initial.interest)
+            state = FollowState(-1, plan, initial.interest)
+        self._state = state
 
     def start(self, *, once: bool = False, every: float = 0) -> StreamingQuery:
-        """Start, and return Spark's own handle: `awaitTermination`, `stop`, `lastProgress`.
+        """Start the job and return Spark's query, with `awaitTermination`, `stop` and `lastProgress`.
 
         Parameters
         ----------
         once
-            Take what is there now, in as many micro-batches as the limit asks for, and end.
+            Whether to process only the files present now, in several micro-batches if `limit` requires it,
+            and end; default no.
         every
-            Seconds from the start of one micro-batch to that of the next; at once without.
+            Seconds between the starts of two micro-batches; 0 (the default) starts the next one at once.
         """
         self._stopping.clear()
         self._record.begin()
-        if self._first is not None:
-            if bad := self._first.rejected.num_rows:
-                log.warning("%d rows of the first tables cannot be used: see %s", bad, self.rejected)
-            nothing = _nothing(self._standing.interest)
-            self._write(self._standing, delta_between(nothing, self._standing.plan), self._first.rejected)
-            if not self._first.rated and self.events is None:
+        if self._initial is not None:
+            if bad := self._initial.rejected.num_rows:
+                log.warning("%d rows of the initial tables are rejected: see %s", bad, self.rejected)
+            empty = _empty_plan(self._state.interest)
+            self._write(self._state, delta_between(empty, self._state.plan), self._initial.rejected)
+            if not self._initial.has_rates and self.events is None:
                 log.warning(
-                    "how often flows send is not known: each is taken to have an event every second; say it "
-                    "with --rates, or let it be learned with --events"
+                    "rates are missing: each flow is assumed to have one event per second; give rates, or "
+                    "events to learn them from"
                 )
-            self._first = None
+            self._initial = None
         self._publish()
-        Path(str(self.checkpoint), _NOWHERE).mkdir(exist_ok=True)
-        how: Any = {"availableNow": True} if once else {"processingTime": f"{every} seconds"}
+        Path(str(self.checkpoint), _NO_EVENTS).mkdir(exist_ok=True)
+        trigger: Any = {"availableNow": True} if once else {"processingTime": f"{every} seconds"}
         with plainly(f"read {self.changes}"):
-            # Always two sources: so one may come to be where there was none, and the checkpoint still fits.
-            nowhere = str(Path(str(self.checkpoint), _NOWHERE))
-            files = self._arriving("changes", self.changes)
-            files = files.unionAll(self._arriving("events", self.events or nowhere))
+            # Always two sources, so that the checkpoint still fits when a folder of events is added later.
+            no_events = str(Path(str(self.checkpoint), _NO_EVENTS))
+            files = self._added_files("changes", self.changes)
+            files = files.unionAll(self._added_files("events", self.events or no_events))
             writer = files.writeStream.foreachBatch(self._batch).queryName("narrowcast-follow")
             writer = writer.option("checkpointLocation", f"{self.checkpoint}/query")
-            self._query = writer.trigger(**how).start()
+            self._query = writer.trigger(**trigger).start()
         return self._query
 
-    def _arriving(self, name: str, folder: str) -> DataFrame:
-        """Return the files that are added to a folder, as a stream."""
+    def _added_files(self, name: str, folder: str) -> DataFrame:
+        """Return a stream of the files that are added to a folder, labelled with a name."""
         from pyspark.sql import functions as sf
 
         ends = ("".join(f"[{letter}{letter.upper()}]" for letter in end[1:]) for end in FORMATS)
         reader = self.spark.readStream.format("binaryFile").schema(_FILES).option("__globPaths__", "false")
         reader = reader.option("maxFilesPerTrigger", self.limit).option("recursiveFileLookup", "true")
-        # However long ago a file was written, it is new when it comes.
+        # A file is new when it appears, even if it was written long ago.
         reader = reader.option("maxFileAge", f"{100 * 365}d")
         reader = reader.option("pathGlobFilter", f"*.{{{','.join(ends)}}}")
         files = reader.load(place_of(folder))
         return files.select(sf.lit(name).alias("table"), "path", "modificationTime")
 
     def wait(self) -> None:
-        """Wait until the job ends, and tell in one line what ended it, if that was an error."""
-        with plainly("go on with the changes"):
-            # In steps: a wait without an end could not be interrupted.
+        """Wait until the job ends; if an error ended it, raise it with a one-line message."""
+        with plainly("process the changes"):
+            # In steps, because a wait without timeout cannot be interrupted.
             while self._query is not None and not self._query.awaitTermination(_STEP):
                 pass
 
     def stop(self) -> None:
-        """End the job after the micro-batch that it is at."""
+        """End the job after the current micro-batch."""
         query = self._query
         if query is None:
             return
-        self._stopping.set()  # the next one will not begin
+        self._stopping.set()  # prevents the next micro-batch
         with self._busy, suppress(Exception):
-            # Spark has yet to note that the batch is done; if it cannot, the batch comes again.
+            # Gives Spark time to log that the batch is done; if it does not, the batch is repeated.
             query.awaitTermination(_STEP)
         with suppress(Exception):
             query.stop()
 
     @property
-    def standing(self) -> FollowState:
-        """The plan, the interest, and the last micro-batch that is in both."""
-        return self._standing
+    def state(self) -> FollowState:
+        """The current plan and interest, and the last micro-batch included in both."""
+        return self._state
 
     @property
     def _states(self) -> Path:
-        """Where how things stand is written."""
+        """Folder of the stored states."""
         return Path(str(self.checkpoint), "state")
 
     def _batch(self, frame: DataFrame, number: int) -> None:
-        """Take up a micro-batch, unless the job is about to end."""
+        """Process a micro-batch, unless the job is stopping."""
         while not self._busy.acquire(timeout=_STEP / 10):
             if self._stopping.is_set():
                 raise StoppedError
         try:
             if self._stopping.is_set():
                 raise StoppedError
-            if number > self._standing.batch:  # else it was cut off after its end, and is there
-                self._take(frame, number)
+            if number > self._state.batch:  # otherwise a repeated batch whose result is stored already
+                self._process(frame, number)
         except BaseException:
-            self._led.forget()
+            self._session.reset()
             raise
         finally:
             self._busy.release()
 
-    def _take(self, frame: DataFrame, number: int) -> None:
-        """Lead the planner through the files of a micro-batch, and write what comes of it."""
+    def _process(self, frame: DataFrame, number: int) -> None:
+        """Apply the files of a micro-batch to the planner, and write and publish the result."""
         start = time.perf_counter()
         paths: dict[str, list[str]] = {"changes": [], "events": []}
         for row in sorted(frame.collect(), key=lambda row: (row.modificationTime, row.path)):
             paths[row.table].append(row.path.removeprefix("file:"))
         count = partial(self._tally, paths["events"]) if paths["events"] else None
-        step = self._led.take(self._standing, self._pieces(paths["changes"]), number, count)
-        cost = self._write(step.standing, step.delta, step.rejected)
-        self._standing = step.standing
-        whole = step.moves or not Path(self.plan).exists()
-        self._publish(plan=whole)
-        if step.rated and not whole:
-            self._standing.publish_rates(self._states, Path(self.plan))
-        if self.heard is not None:
+        step = self._session.apply(self._state, self._pieces(paths["changes"]), number, count)
+        cost = self._write(step.state, step.delta, step.rejected)
+        self._state = step.state
+        replace_plan = step.has_changes or not Path(self.plan).exists()
+        self._publish(plan=replace_plan)
+        if step.rates_changed and not replace_plan:
+            self._state.publish_rates(self._states, Path(self.plan))
+        if self.on_batch is not None:
             counts = step.delta.counts.values()
-            self.heard(
+            self.on_batch(
                 FollowProgress(
                     batch=number,
                     changes=step.changes,
                     ignored=step.ignored,
                     rejected=step.bad,
-                    channels=step.standing.plan.n_used,
+                    channels=step.state.plan.n_used,
                     cost=cost,
                     added=sum(added for added, _ in counts),
                     removed=sum(removed for _, removed in counts),
@@ -331,8 +340,8 @@ class Follow:
             )
 
     def _pieces(self, paths: Iterable[str]) -> Iterator[Piece]:
-        """Yield the changes in files, in the order in which they were written."""
-        interest = self._standing.interest
+        """Yield the changes in files, in the given order of files."""
+        interest = self._state.interest
         kinds = {
             name: labels.type if len(labels) else None
             for name, labels in (("subscriber", interest.subscribers), ("flow", interest.flows))
@@ -340,20 +349,20 @@ class Follow:
 
         def local() -> Iterator[tuple[str, str]]:
             for path in paths:
-                with fetched(self.spark, path) as here:
-                    yield path, here
+                with fetched(self.spark, path) as copy:
+                    yield path, copy
 
         return pieces(local(), kinds, size=self.rows)
 
     def _tally(self, paths: Sequence[str], flows: Labels) -> Tally:
         """Count the events in files."""
-        span, half_life = self._standing.span, self._led.half_life
+        span, half_life = self._state.span, self._session.half_life
         return tally(self.spark, paths, flows, span, half_life, flow=self.flow)
 
-    def _write(self, standing: FollowState, delta: PlanDelta, rejected: pa.Table) -> float:
-        """Write how things stand, in one step, and return what the plan costs."""
-        cost = self.model.score(standing.interest, standing.plan).total
-        standing.write(
+    def _write(self, state: FollowState, delta: PlanDelta, rejected: pa.Table) -> float:
+        """Write a state atomically, and return the cost of its plan."""
+        cost = self.model.score(state.interest, state.plan).total
+        state.write(
             self._states,
             delta,
             rejected,
@@ -365,35 +374,32 @@ class Follow:
         return cost
 
     def _publish(self, *, plan: bool = True) -> None:
-        """Put what is for others in its places; the plan only where that is asked for."""
+        """Publish the changes of the plan and rejected rows and, if `plan`, the plan itself."""
         deltas, rejected = Path(str(self.deltas)), Path(str(self.rejected))
-        self._standing.publish(self._states, deltas, rejected, Path(self.plan) if plan else None)
+        self._state.publish(self._states, deltas, rejected, Path(self.plan) if plan else None)
 
 
-def _here(name: str, path: str | Path) -> Path:
-    """Return a path of this machine; any other is an error."""
+def _local_path(name: str, path: str | Path) -> Path:
+    """Return the absolute path of a local folder; a URI of another file system is an error."""
     place = place_of(path)
     if not place.startswith("/"):
-        raise ParameterError(
-            f"--{name} is {str(path)!r}; give a folder on this machine, where the planner is"
-        )
+        limit = "a folder on this machine, where the planner runs"
+        raise ParameterError(parameter=name, value=str(path), limit=limit)
     return Path(place)
 
 
-def _check_apart(changes: str, events: str | None) -> None:
-    """Refuse folders of which one is in the other: its files would be taken for both."""
+def _check_separate(changes: str, events: str | None) -> None:
+    """Raise a `ParameterError` if one folder contains the other: its files would be read as both."""
     if events is None:
         return
     one, other = (f"{place_of(each).removeprefix('file://').rstrip('/')}/" for each in (changes, events))
     if one.startswith(other) or other.startswith(one):
-        raise ParameterError(
-            f"--events is {events!r} and --changes {changes!r}, and files in both would be taken for both; "
-            "keep them in folders of their own"
-        )
+        limit = f"separate from changes={changes!r}, because files in both would be read as both"
+        raise ParameterError(parameter="events", value=events, limit=limit)
 
 
-def _nothing(interest: Interest) -> ChannelPlan:
-    """Return the plan that serves nobody."""
+def _empty_plan(interest: Interest) -> ChannelPlan:
+    """Return a plan without channels for the labels of an interest."""
     shape = (interest.n_flows, 0), (interest.n_subscribers, 0)
     carries, listens = (relation_of([], [], each) for each in shape)
     return ChannelPlan(carries, listens, subscribers=interest.subscribers, flows=interest.flows)

@@ -1,4 +1,4 @@
-"""How things stand after a micro-batch of changes, on disk: the plan, and whom it is for."""
+"""The stored state of online planning after a micro-batch: the plan and the interest that it serves."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ if TYPE_CHECKING:
     from narrowcast.model.labels import Labels
     from narrowcast.model.plan import ChannelPlan
 
-#: What stands beside a plan: whom it is for.
+#: Files of the interest in the folder of a plan.
 INTERESTS, RATES = "interests.parquet", "rates.parquet"
-#: What belongs to a micro-batch and not to the plan.
+#: Files that belong to a micro-batch and are not published with the plan.
 _DELTA, _REJECTED, _SPAN = "delta.parquet", "rejected.parquet", "events.json"
 _FOLDER = re.compile(r"batch=(-?\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class FollowState:
-    """A plan, the interest that it serves with rates as they are now, and the last micro-batch in both.
+    """A plan, the interest that it serves with current rates, and the last micro-batch included in both.
 
-    On disk it is one folder, which appears whole or not at all: the plan artefact with `interests.parquet`,
-    `rates.parquet` and what the micro-batch has changed. All that others read is copied from there, so that
-    a copy that was cut off can be made again.
+    It is stored as one folder, written atomically: the plan artefact with `interests.parquet`,
+    `rates.parquet` and the changes of the micro-batch. Published files are copies of this folder, so that an
+    interrupted copy can be repeated.
 
     Parameters
     ----------
     batch
-        The number of the micro-batch; -1 before the first.
+        Number of the micro-batch; -1 before the first.
     plan, interest
-        As they are after it.
+        The plan and the interest after the micro-batch.
     span
-        The time in which events have been counted; None before there were any.
+        The period in which events have been counted; None before the first event.
     """
 
     batch: int
@@ -59,19 +59,27 @@ class FollowState:
 
     @classmethod
     def newest(cls, folder: Path) -> Self | None:
-        """Return the last one in a folder, None where there is none."""
+        """Read the newest state in a folder; None if there is none.
+
+        Raises
+        ------
+        TableError
+            When the newest state cannot be read.
+        """
         numbers = _numbers(folder)
         if not numbers:
             return None
-        where = Path(folder_of(str(folder), numbers[-1]))
-        span = where / _SPAN
+        newest = Path(folder_of(str(folder), numbers[-1]))
+        file = newest / _SPAN
         try:
-            heard = msgspec.json.decode(span.read_bytes(), type=Span) if span.exists() else None
-            return cls(numbers[-1], read_plan(where)[0], read_interest(where), heard)
+            span = msgspec.json.decode(file.read_bytes(), type=Span) if file.exists() else None
+            return cls(numbers[-1], read_plan(newest)[0], read_interest(newest), span)
         except (NarrowcastError, OSError, pa.ArrowException, msgspec.MsgspecError) as error:
             raise TableError(
-                f"{where}, how things stood last, cannot be read ({first_line(error)}); bring it back from a "
-                "copy, or remove the checkpoint and begin anew from the plan"
+                f"{newest}: the newest state cannot be read ({first_line(error)}); restore it from a backup, "
+                "or remove the checkpoint to start again from the plan",
+                parameter="checkpoint",
+                value=str(newest),
             ) from error
 
     def write(
@@ -85,20 +93,20 @@ class FollowState:
         seed: int,
         cost: float,
     ) -> None:
-        """Write it below a folder, with what led to it; of older ones the last is kept.
+        """Write the state into a new subfolder, with the changes that led to it; keep only the previous one.
 
         Parameters
         ----------
         folder
-            Where to.
+            Folder of all states.
         delta, rejected
-            What the micro-batch changed, and what was set aside of it.
+            The changes of the plan by the micro-batch, and its rejected rows.
         method, params, seed, cost
-            What `plan.json` says.
+            Name, parameters and seed of the planner and cost of the plan, for `plan.json`.
         """
         interests, rates = self.interest.to_tables()
         beside: dict[str, pa.Table | bytes] = {INTERESTS: interests, RATES: rates}
-        if self.batch >= 0 or delta.n_changes:  # of nothing, not even the types of labels are known
+        if self.batch >= 0 or delta.n_changes:  # an empty first plan does not know the types of its labels
             beside[_DELTA] = table_of(delta)
         if rejected.num_rows:
             beside[_REJECTED] = rejected
@@ -118,16 +126,16 @@ class FollowState:
             shutil.rmtree(folder_of(str(folder), number), ignore_errors=True)
 
     def publish(self, folder: Path, deltas: Path, rejected: Path, plan: Path | None) -> None:
-        """Copy what is for others to its places, where it is not there yet.
+        """Copy the state to the folders that other processes read; files that exist are not copied again.
 
         Parameters
         ----------
         folder
-            Where it was written.
+            Folder of all states.
         deltas, rejected
-            Where what changed goes, and what was set aside.
+            Target folders of the changes of the plan and of rejected rows.
         plan
-            Where the plan goes, in place of the one before; None to leave that.
+            Folder of the plan, which is replaced; None to leave it unchanged.
         """
         source = Path(folder_of(str(folder), self.batch))
         for name, place in ((_DELTA, deltas), (_REJECTED, rejected)):
@@ -143,43 +151,52 @@ class FollowState:
                     shutil.copyfile(file, aside / file.name)
 
     def publish_rates(self, folder: Path, plan: Path) -> None:
-        """Put the rates beside a plan that is the same as before: whoever follows it need not read it again.
+        """Replace only the rates in the folder of an unchanged plan, so that its readers need not reload it.
 
         Parameters
         ----------
         folder
-            Where they were written.
+            Folder of all states.
         plan
-            The plan.
+            Folder of the plan.
         """
         rates = Path(folder_of(str(folder), self.batch), RATES).read_bytes()
         PlanStore(plan).replace_file(RATES, rates)
 
 
 def read_interest(folder: Path) -> Interest:
-    """Read the interest beside a plan."""
+    """Read the interest stored in the folder of a plan."""
     interests = read_table(folder / INTERESTS, ("subscriber", "flow"))
-    return plain(Interest.from_tables(interests, read_table(folder / RATES, ("flow", "rate"))))
+    return with_wide_labels(Interest.from_tables(interests, read_table(folder / RATES, ("flow", "rate"))))
 
 
 def read_start(folder: Path) -> tuple[ChannelPlan, Interest | None]:
-    """Read a plan to begin with, and the interest beside it, None where there is none."""
+    """Read an initial plan and the interest stored with it, if any.
+
+    Raises
+    ------
+    ParameterError
+        When the flows of the plan are not topics.
+    """
     plan, info, interest = PlanStore(folder).load(_start_in)
     if info.flow_space != "topics":
         raise ParameterError(
-            f"{folder} is a plan of {info.flow_space}, and changes name topics; give a plan of topics, or a "
-            "folder that does not exist yet"
+            f"plan={str(folder)!r}: must be a plan of topics, which changes refer to, not of "
+            f"{info.flow_space}; or give a folder that does not exist",
+            parameter="plan",
+            value=str(folder),
+            limit="a plan of topics, or a folder that does not exist",
         )
     return plan, interest
 
 
 def _start_in(folder: Path) -> tuple[ChannelPlan, PlanInfo, Interest | None]:
-    """Read a plan and the interest beside it from the folder of one version."""
+    """Read a plan and the interest stored with it from the folder of one version."""
     return *plan_in(folder), read_interest(folder) if (folder / INTERESTS).exists() else None
 
 
-def plain(interest: Interest) -> Interest:
-    """Return an interest whose labels have room for any that may come."""
+def with_wide_labels(interest: Interest) -> Interest:
+    """Return an interest whose labels are of type int64 or string, so that any later label fits."""
     return Interest(interest.wants, interest.rate, _widest(interest.subscribers), _widest(interest.flows))
 
 
@@ -188,7 +205,9 @@ def _widest(labels: Labels) -> Labels:
 
 
 def table_of(delta: PlanDelta) -> pa.Table:
-    """Return a change of a plan as one table: `table`, `action`, and the columns of all, null elsewhere.
+    """Return the changes of a plan as one table.
+
+    Its columns are `table`, `action` and those of all tables of a plan, null where a table lacks them.
 
     Examples
     --------
@@ -201,16 +220,16 @@ def table_of(delta: PlanDelta) -> pa.Table:
     parts = []
     for action, tables in (("remove", delta.removed), ("add", delta.added)):
         for name, rows in tables.items():
-            said = {"table": [name] * rows.num_rows, "action": [action] * rows.num_rows}
+            keys = {"table": [name] * rows.num_rows, "action": [action] * rows.num_rows}
             columns = {each: rows[each] for each in rows.column_names}
             parts.append(
-                pa.table({each: pa.array(text, pa.string()) for each, text in said.items()} | columns)
+                pa.table({each: pa.array(text, pa.string()) for each, text in keys.items()} | columns)
             )
     table = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
     return table.select(["table", "action", "subscriber", "flow", "channel", "parent"])
 
 
 def _numbers(folder: Path) -> list[int]:
-    """Return the micro-batches that a folder holds, in their order."""
+    """Return the numbers of the micro-batches whose states are in a folder, ascending."""
     names = (_FOLDER.fullmatch(path.name) for path in folder.iterdir()) if folder.is_dir() else ()
     return sorted(int(found[1]) for found in names if found)

@@ -1,4 +1,4 @@
-"""Subscriptions that came and went since an index was built: few, and applied to it wherever it is."""
+"""A change of an index: subscriptions removed and added since the index was built."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-_NOBODY = pa.table(
+_NO_SUBSCRIPTIONS = pa.table(
     {
         "subscription_id": pa.array([], pa.int64()),
         "subscriber": pa.array([], pa.string()),
@@ -31,14 +31,14 @@ _NOBODY = pa.table(
 
 @dataclass(frozen=True, slots=True)
 class IndexChange:
-    """What to take out of a set of subscriptions, and then to put in.
+    """Subscriptions to remove from a set or an index, and subscriptions to add afterwards.
 
     Parameters
     ----------
     removed
-        Ids, ascending; those that are not there do not matter.
+        Ids of subscriptions, ascending; unknown ids are ignored.
     added
-        Subscriptions, none with an id that stays.
+        Subscriptions; their ids must not be in use after the removal.
 
     Examples
     --------
@@ -46,7 +46,8 @@ class IndexChange:
     >>> schema = Schema.of({"price": "double"})
     >>> rows = pa.table({"subscription_id": [3, 4], "subscriber": ["a", "b"], "filter": ["price > 75"] * 2})
     >>> new = compile_filters(schema, rows).subscriptions
-    >>> change = IndexChange(np.array([0]), new).then(IndexChange(np.array([4, 7]), IndexChange.none(schema).added))
+    >>> later = IndexChange(np.array([4, 7]), IndexChange.none(schema).added)
+    >>> change = IndexChange(np.array([0]), new).then(later)
     >>> change.removed.tolist(), change.added.subscription_id.tolist()
     ([0, 4, 7], [3])
     """
@@ -56,21 +57,21 @@ class IndexChange:
 
     @classmethod
     def none(cls, schema: Schema) -> Self:
-        """Return a change that changes nothing."""
-        return cls(np.zeros(0, np.int64), compile_filters(schema, _NOBODY).subscriptions)
+        """Return an empty change."""
+        return cls(np.zeros(0, np.int64), compile_filters(schema, _NO_SUBSCRIPTIONS).subscriptions)
 
     def then(self, later: IndexChange) -> IndexChange:
-        """Return one change instead of two."""
-        kept = self.added.without(np.intersect1d(later.removed, self.added.subscription_id))
-        return IndexChange(np.union1d(self.removed, later.removed), kept.concat(later.added))
+        """Return one change that is equivalent to this change followed by a later one."""
+        remaining = self.added.without(np.intersect1d(later.removed, self.added.subscription_id))
+        return IndexChange(np.union1d(self.removed, later.removed), remaining.concat(later.added))
 
-    def of(self, subscriptions: SubscriptionSet) -> SubscriptionSet:
-        """Return subscriptions as they are afterwards."""
+    def apply_to(self, subscriptions: SubscriptionSet) -> SubscriptionSet:
+        """Return the subscriptions after the change."""
         gone = np.intersect1d(self.removed, subscriptions.subscription_id)
         return subscriptions.without(gone).concat(self.added)
 
     def apply(self, matcher: IndexedMatcher) -> IndexedMatcher:
-        """Change the subscriptions of a matcher, and return it."""
+        """Apply the change to a matcher in place, and return the matcher."""
         gone = np.intersect1d(self.removed, matcher.subscriptions_.subscription_id)
         return matcher.remove(gone).add(self.added)
 
@@ -78,14 +79,14 @@ class IndexChange:
         return len(self.removed) + len(self.added)
 
     def to_bytes(self) -> bytes:
-        """Return it as bytes, for `from_bytes`."""
+        """Encode the change for `from_bytes`."""
         return (
             len(self.removed).to_bytes(8, "little") + self.removed.astype("<i8").tobytes() + pack(self.added)
         )
 
     @classmethod
     def from_bytes(cls, packed: bytes, schema: Schema) -> Self:
-        """Return the change that `to_bytes` wrote."""
+        """Decode a change that `to_bytes` encoded."""
         end = 8 + 8 * int.from_bytes(packed[:8], "little")
         removed = np.frombuffer(packed[8:end], "<i8").astype(np.int64)
         return cls(removed, unpack(packed[end:], schema))

@@ -1,9 +1,9 @@
-"""How often each flow sends and who wants it, kept while a stream goes, for planners to read at any moment.
+"""Decaying counts of events per flow and subscriber, written by a stream and read by planners.
 
-A micro-batch adds one small table with its own flows, and now and then they are folded into one. An event
-counts by half for each half-life that has passed since. Times are counted in half-lives from 1970: a row says
-in which one its events came, its epoch, and their weight at the start of that. So rows add up whenever their
-events came, and no pass over a batch is needed to find its last event first.
+A micro-batch adds one small table, and from time to time the tables are merged into one. The weight of an
+event halves with each half-life. Time is divided into epochs of one half-life each, counted from 1970; a row
+stores the epoch of its events and their weight at the start of that epoch. Thus rows of the same epoch can be
+added, and a batch need not be searched for its last event first.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from narrowcast.spark.spark_errors import plainly
 from narrowcast.spark.stages.cells import cell_bounds
 from narrowcast.spark.stages.interest import InterestFrames, has, microseconds, require
 from narrowcast.spark.storage import files_at, listed, place_of, read_bytes, write_bytes, write_table
+from narrowcast.validation import check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,27 +32,30 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-#: Tables of batches are folded into one when there are so many and they outweigh it,
+#: Default of the number of batch tables from which on they are merged, if they are larger than the merged
+#: table.
 EVERY = 8
-#: or when there are so many.
-_MOST = 256
-#: What weighs less than so much of an event is forgotten.
+#: Number of batch tables from which on they are merged in any case.
+_MAX_BATCHES = 256
+#: Rows with a smaller weight, in events, are deleted.
 LIMIT = 1e-6
-#: Of the files: one that is written differently gets another.
+#: Version of the file format.
 VERSION = 1
-#: How often a reader looks again when files went while it read them.
+#: Number of attempts of a reader when files are deleted while it reads them.
 _TRIES = 5
-_ABOUT = "state.json"
-#: A row without a subscriber is of the flow itself; `latest` is the time of its last event in microseconds.
+_SETTINGS_FILE = "state.json"
+#: Columns of a table. A row without a subscriber counts the flow itself; `latest` is the time of its last
+#: event in microseconds since 1970.
 _ROWS = "flow string, subscriber string, epoch bigint, events bigint, weight double, latest bigint"
 _TABLE = re.compile(r"/(?:batch|upto)=(\d+)/[^/]+$")
 _PATTERN = re.compile(r"[][{}*?\\]")
-#: Sums are taken in whole numbers of these parts, so that the order of rows does not matter to them.
+#: Weights are summed as integer multiples of 1 / _COARSE and of 1 / (_COARSE * _FINE), so that sums do not
+#: depend on the order of rows.
 _COARSE, _FINE = 2.0**22, 2.0**32
 
 
-class _About(msgspec.Struct, frozen=True):
-    """What a state says of itself."""
+class _Settings(msgspec.Struct, frozen=True):
+    """Content of the settings file of a state."""
 
     space: Literal["topics", "cells"]
     half_life: float
@@ -61,47 +65,51 @@ class _About(msgspec.Struct, frozen=True):
     version: int = VERSION
 
 
-class _Parts(NamedTuple):
-    """The tables that a state is made of at one moment."""
+class _Tables(NamedTuple):
+    """The tables of a state at one moment."""
 
+    #: Last batch in the merged table, and the batches after it.
     upto: int
     batches: tuple[int, ...]
     files: tuple[str, ...] = ()
-    folded: int = 0  # bytes
-    added: int = 0
+    #: Bytes of the merged table, and of the tables of batches.
+    merged_bytes: int = 0
+    added_bytes: int = 0
 
 
 class InterestState:
-    """Rates of flows and interests in them, in a folder, decayed with time.
+    """Exponentially decaying rates of flows and interests in them, stored in a folder.
 
-    One stream writes it, and any number of processes may read it meanwhile.
+    One stream writes the state, and any number of processes may read it at the same time.
 
     Parameters
     ----------
     spark
-        Where tables are read and written.
+        Session that reads and writes the tables.
     folder
-        A path or a URI of a file system in which a folder is renamed in one step. It is made where there is
-        none, and gone on with where there is one of the same kind.
+        A path, or a URI of a file system that renames folders atomically. The state is created if the folder
+        does not exist, and continued if it has the same settings.
     space
-        What flows are.
+        What a flow is: `topics` (the default) or `cells`.
     grid
-        For cells: the edges of the grid by attribute, as keys.
+        For cells: the sorted keys of the boundaries between cells, by attribute.
     half_life
-        Seconds in which what was seen comes to count half, to the microsecond.
+        Seconds after which the weight of an event has halved, from 0.001 to 1e9, rounded to microseconds;
+        default 3600.
     schema
-        The types of the grid's attributes, for the ends of cells as numbers; those are left out without.
+        The types of the grid's attributes; without them, interests have no numeric ends of cells.
     every
-        After how many batches at least their tables are folded into one; it waits until they outweigh that.
-    beside
-        Where that is done while more batches come; at once where it is left out.
+        Smallest number of batch tables that are merged into one, at least 1, default 8; they are merged when
+        they are also larger than the merged table.
+    executor
+        Executor that merges tables while further batches are added; default none: `add` merges.
     owner
-        Tells the stream from others: only its own goes on with a state.
+        Id of the stream; a state can only be continued with the same id.
 
     Raises
     ------
     ParameterError
-        When a value is out of range, or another one than the folder was begun with.
+        When a value is out of range or differs from the settings of the existing state.
 
     Examples
     --------
@@ -125,195 +133,211 @@ class InterestState:
         half_life: float = 3600.0,
         schema: Schema | None = None,
         every: int = EVERY,
-        beside: Executor | None = None,
+        executor: Executor | None = None,
         owner: str | None = None,
     ) -> None:
         _check(space, grid, half_life, every)
         edges = None if grid is None else {name: [int(key) for key in keys] for name, keys in grid.items()}
         types = None
         if schema is not None and edges is not None:
-            CellGrid.of_keys(schema, edges)  # fails here where they do not go together
+            CellGrid.of_keys(schema, edges)  # raises an error here if schema and grid do not fit
             types = {name: str(schema[name]) for name in edges}
-        given = _About(space, round(half_life * 1e6) / 1e6, edges, types, owner)
+        given = _Settings(space, round(half_life * 1e6) / 1e6, edges, types, owner)
         place = place_of(folder).rstrip("/")
-        about = _read(spark, place)
-        if about is None:
-            write_bytes(spark, f"{place}/{_ABOUT}", msgspec.json.format(msgspec.json.encode(given)))
-            about = given
+        stored = _read_settings(spark, place)
+        if stored is None:
+            write_bytes(spark, f"{place}/{_SETTINGS_FILE}", msgspec.json.format(msgspec.json.encode(given)))
+            stored = given
         for name in ("space", "half_life", "grid", "types"):
-            here, there = getattr(given, name), getattr(about, name)
-            if here != there and not (name == "types" and (here is None or there is None)):
+            new, old = getattr(given, name), getattr(stored, name)
+            if new != old and not (name == "types" and (new is None or old is None)):
                 raise ParameterError(
-                    f"the state in {folder} was begun with {name} {there!r}, not {here!r}; "
-                    "give that, or name another folder"
+                    parameter=name,
+                    value=new,
+                    limit=f"{old!r}, as in the state in {folder}",
+                    fix="or give another folder",
                 )
-        if about.owner != owner and not listed(spark, f"{place}/batch"):  # begun, and never used
-            about = msgspec.structs.replace(about, owner=owner)
-            write_bytes(spark, f"{place}/{_ABOUT}", msgspec.json.format(msgspec.json.encode(about)))
-        if about.owner != owner:
+        if stored.owner != owner and not listed(spark, f"{place}/batch"):  # created but never used
+            stored = msgspec.structs.replace(stored, owner=owner)
+            write_bytes(spark, f"{place}/{_SETTINGS_FILE}", msgspec.json.format(msgspec.json.encode(stored)))
+        if stored.owner != owner:
             raise ParameterError(
-                f"the state in {folder} is of another stream, or of one that was begun anew; "
-                "name another folder"
+                parameter="state",
+                value=folder,
+                limit="of this stream, not of another one or of an earlier checkpoint",
+                fix="give another folder",
             )
-        self._begin(spark, place, about, every, beside)
+        self._open(spark, place, stored, every, executor)
 
     @classmethod
     def read(cls, spark: SparkSession, folder: str) -> InterestState:
-        """Return the state in a folder, whatever it was begun with.
+        """Open the state in a folder for reading, with its stored settings.
 
         Raises
         ------
         TableError
-            When there is none.
+            When there is no state in the folder.
         """
-        about = _read(spark, place_of(folder).rstrip("/"))
-        if about is None:
+        settings = _read_settings(spark, place_of(folder).rstrip("/"))
+        if settings is None:
             raise TableError(
-                f"{folder} holds no state of a stream; give the folder that narrowcast stream was given"
+                f"state={folder!r}: has no state of a stream; give the folder that the stream writes",
+                parameter="state",
+                value=folder,
             )
         found = cls.__new__(cls)
-        found._begin(spark, place_of(folder).rstrip("/"), about, EVERY)
+        found._open(spark, place_of(folder).rstrip("/"), settings, EVERY)
         return found
 
-    def _begin(
-        self, spark: SparkSession, folder: str, about: _About, every: int, beside: Executor | None = None
+    def _open(
+        self,
+        spark: SparkSession,
+        folder: str,
+        settings: _Settings,
+        every: int,
+        executor: Executor | None = None,
     ) -> None:
-        self.spark, self.folder, self.every, self.beside = spark, folder, every, beside
-        self.space: Literal["topics", "cells"] = about.space
-        self.grid, self.half_life = about.grid, about.half_life
-        self._types, self._half = about.types, round(about.half_life * 1e6)
-        self._parts: _Parts | None = None  # as this process left them
-        self._folding: Future[None] | None = None
+        self.spark, self.folder, self.every, self.executor = spark, folder, every, executor
+        self.space: Literal["topics", "cells"] = settings.space
+        self.grid, self.half_life = settings.grid, settings.half_life
+        self._types, self._half_life_us = settings.types, round(settings.half_life * 1e6)
+        self._tables: _Tables | None = None  # as this process has left them
+        self._merging: Future[None] | None = None
 
     # ---------------------------------------------------------------------------------------------- writing
 
     def add(self, deliveries: DataFrame, batch: int) -> None:
-        """Count the events of a micro-batch; the last one may come again, and counts as it came last.
+        """Count the events of a micro-batch; a repetition of the last batch replaces its counts.
 
-        The table of a batch is put in place in one step, so a batch that comes again after a crash counts
-        once. One that was folded in the meantime is left as it was. An event that is yet to come by its
-        `time` counts as of the moment.
+        The table of a batch is written atomically, so that a batch repeated after a crash counts once. A
+        batch that has been merged in the meantime is not replaced. An event with a `time` in the future
+        counts at the current time.
 
         Parameters
         ----------
         deliveries
-            A row for each event: `flow`, null where it belongs to none; `subscribers`, those who want it,
-            each once; and perhaps `time`, that of the batch where it is null.
+            A row per event: `flow` (null without one), `subscribers` (distinct names of the subscribers that
+            want it), and optionally `time` (default the current time).
         batch
-            The number of the batch, which rises.
+            Number of the batch; numbers must be ascending.
 
         Raises
         ------
         ParameterError
-            When a later batch was counted: then it is another stream that has this state.
+            When a later batch is in the state, which is then the state of another stream.
         TableError
-            When a column is missing or of a type that cannot be used.
+            When a column is missing or of an unusable type.
         """
-        if self._parts is None:
-            self._parts = self._listed()
-        if self._folding is not None and self._folding.done():
-            self._folding.result()
-            self._parts, self._folding = self._listed(), None
-        parts = self._parts
-        last = max(parts.upto, *parts.batches, -1)
+        if self._tables is None:
+            self._tables = self._list_tables()
+        if self._merging is not None and self._merging.done():
+            self._merging.result()
+            self._tables, self._merging = self._list_tables(), None
+        tables = self._tables
+        last = max(tables.upto, *tables.batches, -1)
         if batch < last:
             raise ParameterError(
-                f"batch {batch} comes after batch {last} was counted in {self.folder}: it is of another "
-                "stream, or of one that was begun anew; name another folder for its state"
+                f"batch={batch}: must be at least {last}, the last batch of the state in {self.folder}, "
+                "which belongs to another stream or to an earlier checkpoint; give another folder",
+                parameter="state",
+                value=self.folder,
             )
-        if batch == last and batch in parts.batches and self._folding is None:
+        if batch == last and batch in tables.batches and self._merging is None:
             files, place = files_at(self.spark, self._place("batch", batch))
             files.delete(place, True)
-            parts = self._parts = self._listed()
-            last = max(parts.upto, *parts.batches, -1)
+            tables = self._tables = self._list_tables()
+            last = max(tables.upto, *tables.batches, -1)
         if batch > last:
-            rows = self._counted(deliveries)
-            # Where shuffles do not adapt to their size, there would be a file for each of their partitions.
+            rows = self._count(deliveries)
+            # Without adaptive shuffles there would be a file for each shuffle partition.
             rows = rows.coalesce(max(1, self.spark.sparkContext.defaultParallelism))
             write_table(rows, self._place("batch", batch), doing=f"write the state in {self.folder}")
             added = sum(file.size for file in listed(self.spark, self._place("batch", batch)).values())
-            batches = (*parts.batches, batch)
-            parts = self._parts = parts._replace(batches=batches, added=parts.added + added)
-        # So each row is read about twice in all, however many there come to be.
-        due = len(parts.batches) >= self.every and parts.added >= parts.folded
-        if self._folding is None and (due or len(parts.batches) >= _MOST):
-            if self.beside is None:
+            batches = (*tables.batches, batch)
+            tables = self._tables = tables._replace(batches=batches, added_bytes=tables.added_bytes + added)
+        # By these conditions each row is read about twice in total, however many rows are added.
+        due = len(tables.batches) >= self.every and tables.added_bytes >= tables.merged_bytes
+        if self._merging is None and (due or len(tables.batches) >= _MAX_BATCHES):
+            if self.executor is None:
                 self.fold()
             else:
-                self._folding = self.beside.submit(self._fold)
+                self._merging = self.executor.submit(self._merge)
 
     def fold(self) -> None:
-        """Put all tables into one, and forget what has come to weigh next to nothing.
+        """Merge all tables into one, and delete rows whose weight has become negligible.
 
-        The table before and the batches after it stay until the next time, for readers that have begun.
+        The previous merged table and the batches merged now are deleted only by the next merge, for readers
+        in progress.
         """
-        self._fold()
-        self._parts = None
+        self._merge()
+        self._tables = None
 
-    def _fold(self) -> None:
-        """Put all tables into one."""
+    def _merge(self) -> None:
         from pyspark.sql import functions as sf
 
-        parts = self._listed()
-        if not parts.batches:
+        tables = self._list_tables()
+        if not tables.batches:
             return
-        upto = max(parts.batches)
-        with plainly(f"fold the state in {self.folder}"):
-            rows = self._read(parts)
+        upto = max(tables.batches)
+        with plainly(f"merge the state in {self.folder}"):
+            rows = self._read(tables)
             epoch, latest = _newest(rows)
-            folded = _summed(rows, epoch).where(sf.col("weight") >= LIMIT / self._decay(epoch, latest))
-            write_table(folded, self._place("upto", upto), doing=f"fold the state in {self.folder}")
+            merged = _sum_rows(rows, epoch).where(sf.col("weight") >= LIMIT / self._decay(epoch, latest))
+            write_table(merged, self._place("upto", upto), doing=f"merge the state in {self.folder}")
             for kind in ("upto", "batch"):
-                for number in self._tables(kind):
-                    if number < parts.upto or (kind == "batch" and number == parts.upto):
+                for number in self._table_files(kind):
+                    if number < tables.upto or (kind == "batch" and number == tables.upto):
                         files, place = files_at(self.spark, self._place(kind, number))
                         files.delete(place, True)
 
-    def _counted(self, deliveries: DataFrame) -> DataFrame:
-        """Return the rows of a batch, in one pass: each task adds up what it has before it sends any on."""
+    def _count(self, deliveries: DataFrame) -> DataFrame:
+        """Return the rows of a batch; each task adds up its own rows before the shuffle."""
         from pyspark.sql import functions as sf
 
         require(deliveries, "deliveries", "flow", of=("string", "tinyint", "smallint", "int", "bigint"))
         require(deliveries, "deliveries", "subscribers", of=("array<string>",))
         now = sf.lit(time.time_ns() // 1000)
         when = sf.least(microseconds(deliveries, "deliveries"), now) if has(deliveries, "time") else now
-        within = f"pmod(latest, {self._half}L)"  # from the start of its epoch, before 1970 too
-        people = sf.coalesce(sf.col("subscribers"), sf.array().cast("array<string>"))
+        half = f"{self._half_life_us}L"
+        within = f"pmod(latest, {half})"  # time since the start of the epoch, also before 1970
+        names = sf.coalesce(sf.col("subscribers"), sf.array().cast("array<string>"))
         events = (
             deliveries.where("flow IS NOT NULL")
-            .select(sf.col("flow").cast("string").alias("flow"), people.alias("people"), when.alias("latest"))
+            .select(sf.col("flow").cast("string").alias("flow"), names.alias("names"), when.alias("latest"))
             .select(
                 "flow",
                 "latest",
-                # The flow itself is a row with nobody, so that one table says it all.
-                sf.array_append(sf.filter("people", lambda who: who.isNotNull()), None).alias("people"),
-                sf.expr(f"(latest - {within}) DIV {self._half}L AS epoch"),
-                sf.expr(f"pow(2D, {within} / {self._half}L) AS weight"),
+                # A row without a subscriber counts the flow itself, so that one table is enough.
+                sf.array_append(sf.filter("names", lambda name: name.isNotNull()), None).alias("names"),
+                sf.expr(f"(latest - {within}) DIV {half} AS epoch"),
+                sf.expr(f"pow(2D, {within} / {half}) AS weight"),
             )
         )
-        each = events.select("flow", sf.explode("people").alias("subscriber"), "epoch", "weight", "latest")
+        each = events.select("flow", sf.explode("names").alias("subscriber"), "epoch", "weight", "latest")
         return each.groupBy("flow", "subscriber", "epoch").agg(
-            sf.count("*").alias("events"), _exact("weight").alias("weight"), sf.max("latest").alias("latest")
+            sf.count("*").alias("events"),
+            _exact_sum("weight").alias("weight"),
+            sf.max("latest").alias("latest"),
         )
 
     # ---------------------------------------------------------------------------------------------- reading
 
     def frames(self, at: datetime | None = None) -> InterestFrames:
-        """Return the interest as it is now, for planners.
+        """Return the current interest and rates, for planners.
 
-        It is computed at once, and kept on Spark's disks for as long as that runs: the stream goes on.
+        They are computed at once and stored on Spark's disks, because the stream may change the state.
 
         Parameters
         ----------
         at
-            The moment for which rates are to hold, by default that of the last event; without a zone it is
-            in UTC. What is seen no more weighs less and less as time goes on.
+            Time for which rates are computed, in UTC if it has no time zone; default the time of the last
+            event. Weights decay until that time.
 
         Returns
         -------
         InterestFrames
-            `rates` in events per second, of all flows that weigh something, and `interests`: who wanted an
-            event of a flow not too long ago.
+            `rates` in events per second, of all flows with a weight, and `interests`: pairs of a subscriber
+            and a flow of which it wanted an event not too long ago.
 
         Raises
         ------
@@ -323,22 +347,27 @@ class InterestState:
         return self.interest(self.totals(at))
 
     def counts(self) -> DataFrame:
-        """Return `subscriber`, `flow`, `events`, `weight`: how many events each was sent, and decayed."""
+        """Return `subscriber`, `flow`, `events`, `weight`: the wanted events, and their decayed weight."""
         return self.totals().where("subscriber IS NOT NULL").select("subscriber", "flow", "events", "weight")
 
     def totals(self, at: datetime | None = None) -> DataFrame:
-        """Return `flow`, `subscriber`, `events`, `weight`, `latest`: a row without a subscriber is of a flow.
+        """Return `flow`, `subscriber`, `events`, `weight`, `latest`; rows without a subscriber count a flow.
 
-        They are computed at once, and kept on Spark's disks. Forgotten events are not among those counted.
+        They are computed at once and stored on Spark's disks. Events of deleted rows are not included.
+
+        Parameters
+        ----------
+        at
+            Time up to which weights decay; see `frames`.
         """
         from pyspark import StorageLevel
         from pyspark.sql import functions as sf
 
-        def work(parts: _Parts) -> DataFrame:
-            rows = self._read(parts)
+        def work(tables: _Tables) -> DataFrame:
+            rows = self._read(tables)
             epoch, latest = _newest(rows)
             factor = self._decay(epoch, self._moment(at, latest))
-            total = _summed(rows, epoch).withColumn("weight", sf.col("weight") * factor).drop("epoch")
+            total = _sum_rows(rows, epoch).withColumn("weight", sf.col("weight") * factor).drop("epoch")
             total = total.where(sf.col("weight") >= LIMIT).persist(StorageLevel.DISK_ONLY)
             try:
                 total.count()
@@ -347,10 +376,10 @@ class InterestState:
                 raise
             return total
 
-        return self._steadily(work)
+        return self._retry(work)
 
     def interest(self, totals: DataFrame) -> InterestFrames:
-        """Return totals as planners take them."""
+        """Convert a result of `totals` to the interest and rates that planners need."""
         from pyspark.sql import functions as sf
 
         flow = sf.col("flow").cast("bigint" if self.space == "cells" else "string").alias("flow")
@@ -364,113 +393,127 @@ class InterestState:
         return InterestFrames(pairs, rates, self.space, cells)
 
     def cell_grid(self) -> CellGrid | None:
-        """Return the grid of cells, where their types are known."""
+        """Return the grid of cells; None without a grid or if the types of its attributes are unknown."""
         if self.grid is None or self._types is None:
             return None
         return CellGrid.of_keys(Schema.of(self._types), self.grid)
 
-    def _steadily(self, work: Callable[[_Parts], DataFrame]) -> DataFrame:
-        """Do what reads the tables; where some went meanwhile, since the stream goes on, do it again."""
+    def _retry(self, work: Callable[[_Tables], DataFrame]) -> DataFrame:
+        """Return the result of a function that reads the tables; retry if the stream deleted some of them."""
         for left in reversed(range(_TRIES)):
-            parts = self._listed()
+            tables = self._list_tables()
             try:
                 with plainly(f"read the state in {self.folder}"):
-                    return work(parts)
+                    return work(tables)
             except NarrowcastError:
-                if not left or set(parts.files) <= set(listed(self.spark, self.folder)):
+                if not left or set(tables.files) <= set(listed(self.spark, self.folder)):
                     raise
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
-    def _read(self, parts: _Parts) -> DataFrame:
+    def _read(self, tables: _Tables) -> DataFrame:
         """Return the rows of all tables."""
-        if not parts.files:
+        if not tables.files:
             return self.spark.createDataFrame([], _ROWS)
-        # By their names, so that none of a folder that is just being removed is passed over.
+        # Files are read by name, so that a folder that is being deleted is not read in part.
         reader = self.spark.read.schema(_ROWS).option("ignoreMissingFiles", "false")
-        # Escaped, since told to take no pattern Spark reads each of several such files several times over.
-        rows = reader.parquet(*(_PATTERN.sub(r"\\\g<0>", file) for file in parts.files))
-        if len(rows.inputFiles()) != len(parts.files):
-            raise TableError(f"files of the state in {self.folder} went while it was read; try again")
+        # Escaped, because with patterns disabled Spark reads several such files more than once.
+        rows = reader.parquet(*(_PATTERN.sub(r"\\\g<0>", file) for file in tables.files))
+        if len(rows.inputFiles()) != len(tables.files):
+            raise TableError(f"{self.folder}: files of the state were deleted during reading; try again")
         return rows
 
-    def _listed(self) -> _Parts:
-        """Return the last table that others were folded into, and the batches after it."""
+    def _list_tables(self) -> _Tables:
+        """Return the newest merged table and the batches after it."""
         while True:
-            folds, batches = self._tables("upto"), self._tables("batch")
-            upto = max(folds, default=-1)
-            # Batches after it go only once there is a later one.
-            if max(self._tables("upto"), default=-1) == upto:
+            merged_tables, batches = self._table_files("upto"), self._table_files("batch")
+            upto = max(merged_tables, default=-1)
+            # The batches after a merged table are deleted only when there is a newer merged table.
+            if max(self._table_files("upto"), default=-1) == upto:
                 break
         after = tuple(sorted(number for number in batches if number > upto))
-        folded = folds.get(upto, {})
+        merged = merged_tables.get(upto, {})
         added = {name: size for number in after for name, size in batches[number].items()}
-        return _Parts(upto, after, (*folded, *added), sum(folded.values()), sum(added.values()))
+        return _Tables(upto, after, (*merged, *added), sum(merged.values()), sum(added.values()))
 
-    def _tables(self, kind: str) -> dict[int, dict[str, int]]:
-        """Return the files of tables by their number, and how large they are."""
+    def _table_files(self, kind: str) -> dict[int, dict[str, int]]:
+        """Return the files of all tables with their sizes in bytes, by number of the table.
+
+        `kind` is `upto` for merged tables and `batch` for tables of batches.
+        """
         found: dict[int, dict[str, int]] = {}
-        for file, seen in sorted(listed(self.spark, f"{self.folder}/{kind}").items()):
+        for file, status in sorted(listed(self.spark, f"{self.folder}/{kind}").items()):
             if number := _TABLE.search(file):
-                found.setdefault(int(number[1]), {})[file] = seen.size
+                found.setdefault(int(number[1]), {})[file] = status.size
         return found
 
     def _place(self, kind: str, number: int) -> str:
         return f"{self.folder}/{kind}/{kind}={number:08d}"
 
     def _moment(self, at: datetime | None, latest: int) -> int:
-        """Return a moment in microseconds from 1970: the last event's, or a later one."""
+        """Return `at` in microseconds since 1970, by default the time of the last event."""
         if at is None:
             return latest
         start = datetime(1970, 1, 1, tzinfo=UTC)
         found = ((at if at.tzinfo else at.replace(tzinfo=UTC)) - start) // timedelta(microseconds=1)
         if found < latest:
             last = start + timedelta(microseconds=latest)
-            raise ParameterError(f"at is {at}, before the last event at {last}; give that or a later time")
+            raise ParameterError(
+                f"at={at}: must be at or after the last event, {last}",
+                parameter="at",
+                value=at,
+                limit=f"at or after the last event, {last}",
+            )
         return found
 
     def _decay(self, epoch: int, moment: int) -> float:
-        """Return what a weight at the start of an epoch has come to at a moment."""
-        return math.pow(2.0, -min((moment - epoch * self._half) / self._half, 1000.0))
+        """Return the factor by which a weight at the start of an epoch has decayed at a moment."""
+        half = self._half_life_us
+        return math.pow(2.0, -min((moment - epoch * half) / half, 1000.0))
 
 
 def _check(space: str, grid: Any, half_life: float, every: int) -> None:
-    """Refuse what is out of range."""
-    if space not in ("topics", "cells"):
-        raise ParameterError(f"space is {space!r}; use topics or cells")
+    """Raise a `ParameterError` if a parameter is out of range."""
+    check_choice("space", space, ("topics", "cells"))
     if (space == "cells") != bool(grid):
-        fix = "give the edges of its attributes" if space == "cells" else "leave it out, or say cells"
-        raise ParameterError(f"the grid of {space} is {grid!r}; {fix}")
+        limit = "the edges of the attributes" if space == "cells" else "omitted for topics"
+        raise ParameterError(parameter="grid", value=grid, limit=limit)
     if not 1e-3 <= half_life <= 1e9:
-        raise ParameterError(f"half_life is {half_life!r}; give seconds from 0.001 to 1e9")
+        raise ParameterError(parameter="half_life", value=half_life, limit="seconds from 0.001 to 1e9")
     if every < 1:
-        raise ParameterError(f"every is {every!r}; give a whole number of at least 1")
+        raise ParameterError(parameter="every", value=every, limit="an integer of at least 1")
 
 
-def _read(spark: SparkSession, folder: str) -> _About | None:
-    """Return what a state says of itself, if there is one."""
-    path = f"{folder}/{_ABOUT}"
+def _read_settings(spark: SparkSession, folder: str) -> _Settings | None:
+    """Read the settings of a state; None if there is no state."""
+    path = f"{folder}/{_SETTINGS_FILE}"
     found = read_bytes(spark, path)
     if found is None:
         return None
     try:
         version = msgspec.json.decode(found)["version"]
         if version == VERSION:
-            return msgspec.json.decode(found, type=_About)
+            return msgspec.json.decode(found, type=_Settings)
     except (msgspec.DecodeError, TypeError, KeyError) as error:
-        raise TableError(f"{path} is damaged; name another folder for the state") from error
-    raise TableError(f"{path} is of version {version!r}, not {VERSION}; read it with the release it is from")
+        raise TableError(
+            f"{path}: the file is damaged; give another folder for the state", parameter="state", value=folder
+        ) from error
+    raise TableError(
+        f"{path}: has version {version!r}, must have {VERSION}; read it with the release that wrote it",
+        parameter="state",
+        value=folder,
+    )
 
 
 def _newest(rows: DataFrame) -> tuple[int, int]:
-    """Return the last epoch and the time of the last event; zeros where there is none."""
+    """Return the last epoch and the time of the last event; zeros without events."""
     from pyspark.sql import functions as sf
 
     [found] = rows.agg(sf.max("epoch"), sf.max("latest")).collect()
     return found[0] or 0, found[1] or 0
 
 
-def _summed(rows: DataFrame, epoch: int) -> DataFrame:
-    """Return one row for each flow and subscriber, with its weight at the start of an epoch."""
+def _sum_rows(rows: DataFrame, epoch: int) -> DataFrame:
+    """Return one row per flow and subscriber, with its weight at the start of an epoch."""
     from pyspark.sql import functions as sf
 
     weight = sf.col("weight") * sf.pow(sf.lit(2.0), sf.col("epoch") - epoch)
@@ -480,16 +523,16 @@ def _summed(rows: DataFrame, epoch: int) -> DataFrame:
         .agg(
             sf.lit(epoch).cast("bigint").alias("epoch"),
             sf.sum("events").alias("events"),
-            _exact("weight").alias("weight"),
+            _exact_sum("weight").alias("weight"),
             sf.max("latest").alias("latest"),
         )
     )
 
 
-def _exact(name: str) -> Column:
-    """Return the sum of a column of doubles that is the same in whatever order they come.
+def _exact_sum(name: str) -> Column:
+    """Return the sum of a column of doubles, independent of their order.
 
-    It is taken to 2^-54 of an event, and goes up to 2^41 events.
+    Its resolution is 2^-54 of an event, and its range goes up to 2^41 events.
     """
     from pyspark.sql import functions as sf
 

@@ -1,4 +1,4 @@
-"""Deliveries as messages: an event on every channel that carries it, and to each who is served directly."""
+"""Sink that publishes deliveries to NATS: one message per channel and per direct receiver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-#: What is published.
+#: Columns of a message to publish.
 _MESSAGE = "subject string, id string, payload binary"
 
 log = logging.getLogger(__name__)
@@ -26,19 +26,19 @@ log = logging.getLogger(__name__)
 class MessageSink:
     """Publishes deliveries to NATS, at least once.
 
-    An event goes to ``PREFIX.channel.N`` for each channel and to ``PREFIX.to.SUBSCRIBER`` for each subscriber
-    who is served directly; without a plan, to everybody directly. Its id, in the header ``Nats-Msg-Id``,
-    is the prefix, its `event_id` and where it goes: the same whenever it is sent again, so a stream that
-    takes the subject, or a client, drops repeats. So no two events may have the same `event_id`.
+    An event is published to ``PREFIX.channel.N`` for each of its channels and to ``PREFIX.to.SUBSCRIBER`` for
+    each direct receiver; without a plan, all receivers are direct. The header ``Nats-Msg-Id`` is made of the
+    prefix, the `event_id` and the channel or subscriber. It is the same when a message is sent again, so that
+    JetStream or a client can drop repeats; therefore no two events may have the same `event_id`.
 
     Parameters
     ----------
     servers
-        Where they are: ``nats://host:4222``.
+        URLs such as ``nats://host:4222``, separated by commas.
     prefix
-        How subjects begin.
+        First words of all subjects; may be empty.
     acknowledge
-        Whether a JetStream stream takes the subjects, and has to say for each message that it has it.
+        Whether a JetStream stream must store and acknowledge each message (the default).
     """
 
     payload = True
@@ -48,49 +48,52 @@ class MessageSink:
 
     @classmethod
     def at(cls, uri: str) -> Self:
-        """Return the sink that a URI names: ``nats://host:4222/PREFIX``, perhaps with ``?acknowledge=no``."""
-        place = urlsplit(uri)
-        options = dict(parse_qsl(place.query))
-        said = options.pop("acknowledge", "yes")
-        if options or said not in ("yes", "no") or not place.netloc:
-            raise ParameterError(f"sink is {uri!r}; write it as nats://host:4222/PREFIX?acknowledge=no")
-        return cls(f"{place.scheme}://{place.netloc}", place.path.strip("/"), acknowledge=said == "yes")
+        """Return the sink of a URI ``nats://host:4222/PREFIX``, optionally with ``?acknowledge=no``."""
+        parts = urlsplit(uri)
+        options = dict(parse_qsl(parts.query))
+        acknowledge = options.pop("acknowledge", "yes")
+        if options or acknowledge not in ("yes", "no") or not parts.netloc:
+            limit = "a URI such as nats://host:4222/PREFIX?acknowledge=no"
+            raise ParameterError(parameter="sink", value=uri, limit=limit)
+        return cls(
+            f"{parts.scheme}://{parts.netloc}", parts.path.strip("/"), acknowledge=acknowledge == "yes"
+        )
 
     def done(self, spark: SparkSession, batch: int) -> bool:  # noqa: ARG002
-        """Return False: messages are sent again, under the same ids."""
+        """Return False: messages of a repeated batch are published again, with the same ids."""
         return False
 
     def write(self, deliveries: DataFrame, batch: int) -> None:
-        """Publish the deliveries of a micro-batch."""
+        """Publish the deliveries of a micro-batch; messages that cannot be sent are logged."""
         from narrowcast.spark.connectors.jetstream import write_messages
 
-        sent = write_messages(self._messages(deliveries), self.servers, acknowledge=self.acknowledge)
-        if sent.refused:
-            log.warning("batch %d: %d messages cannot be sent: %s", batch, sent.refused, sent.example)
+        result = write_messages(self._messages(deliveries), self.servers, acknowledge=self.acknowledge)
+        if result.refused:
+            log.warning("batch %d: %d messages cannot be sent: %s", batch, result.refused, result.example)
 
     def _messages(self, deliveries: DataFrame) -> DataFrame:
-        """Return `subject`, `id`, `payload` of what is to be sent."""
+        """Return the messages to publish: `subject`, `id`, `payload`."""
         from pyspark.sql import functions as sf
 
         prefix = f"{self.prefix}." if self.prefix else ""
         body = sf.col("payload").cast("binary").alias("payload")
-        people = "unicast" if "unicast" in deliveries.columns else "subscribers"
-        direct = deliveries.select("event_id", body, sf.explode(people).alias("name"))
-        before = [sf.lit(self.prefix)] if self.prefix else []
-        event = sf.concat_ws("/", *before, sf.col("event_id").cast("string"))
+        receivers = "unicast" if "unicast" in deliveries.columns else "subscribers"
+        direct = deliveries.select("event_id", body, sf.explode(receivers).alias("name"))
+        first = [sf.lit(self.prefix)] if self.prefix else []
+        event = sf.concat_ws("/", *first, sf.col("event_id").cast("string"))
         named = direct.select("name", event.alias("id"), "payload")
         messages = named.mapInArrow(partial(_addressed, prefix=f"{prefix}to"), _MESSAGE)
         if "channels" in deliveries.columns:
             shared = deliveries.select("event_id", body, sf.explode("channels").alias("channel"))
             number = sf.col("channel").cast("string")
-            where = sf.concat(sf.lit(f"{prefix}channel."), number)
-            one = sf.concat_ws("/", event, sf.lit("channel"), number)
-            messages = messages.unionAll(shared.select(where.alias("subject"), one.alias("id"), "payload"))
+            subject = sf.concat(sf.lit(f"{prefix}channel."), number)
+            id_ = sf.concat_ws("/", event, sf.lit("channel"), number)
+            messages = messages.unionAll(shared.select(subject.alias("subject"), id_.alias("id"), "payload"))
         return messages
 
 
 def _addressed(batches: Iterator[pa.RecordBatch], prefix: str) -> Iterator[pa.RecordBatch]:
-    """Yield messages with the subject of the subscriber whom they are for."""
+    """Replace the name of a subscriber by its subject, and extend ids by it."""
     from narrowcast.spark.connectors.jetstream import subject_of
 
     for batch in batches:

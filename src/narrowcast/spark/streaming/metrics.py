@@ -1,4 +1,4 @@
-"""How a stream fares: counted batch by batch, for a terminal and for Prometheus."""
+"""Metrics of a stream: sums over its micro-batches, for a terminal and for Prometheus."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ if TYPE_CHECKING:
 
     from narrowcast.spark.streaming.micro_batch import MicroBatch
 
-#: What is counted, and what is as it is now.
+#: Names and descriptions of counters and gauges.
 _COUNTERS = {
-    "events": "Events that arrived",
-    "rejected": "Events that could not be used",
-    "matched": "Events that somebody wants",
-    "matches": "Subscriptions that events matched",
+    "events": "Events received",
+    "rejected": "Events rejected as invalid",
+    "matched": "Events that match at least one subscription",
+    "matches": "Pairs of an event and a matching subscription",
 }
 _GAUGES = {
-    "batch_seconds": "Seconds that the last micro-batch took",
+    "batch_seconds": "Duration of the last micro-batch in seconds",
     "batch_events": "Events of the last micro-batch",
-    "snapshot": "Number of the subscriptions' snapshot",
-    "arriving": "Events a second that came in between the last two micro-batches",
-    "waiting": "Messages, or files of a folder, that wait at the source",
-    "missing": "Messages that the source no longer had when it was their turn",
+    "snapshot": "Number of the snapshot of subscriptions",
+    "arriving": "Events per second that arrived between the last two micro-batches",
+    "waiting": "Messages, or files, waiting at the source",
+    "missing": "Messages deleted at the source before they were read",
 }
 
 
 class StreamMetrics:
-    """What went through a stream so far.
+    """Counts of a stream's events and matches over all micro-batches so far, and its current lag.
 
     Examples
     --------
@@ -38,7 +38,7 @@ class StreamMetrics:
     >>> metrics = StreamMetrics()
     >>> metrics.add(MicroBatch(0, 1000, 1, 400, 2500, 3, None, 0.5))
     >>> metrics.line()
-    'batch 0: 1,000 events in 0.50 s, 2,000 a second, 2.5 matches each, snapshot 3, 1 rejected so far'
+    'batch 0: 1,000 events in 0.50 s, 2,000 per second, 2.5 matches each, snapshot 3, 1 rejected so far'
     >>> metrics.facts()["rate"]
     2000.0
     """
@@ -53,7 +53,20 @@ class StreamMetrics:
 
     @classmethod
     def serve(cls, place: str) -> Self:
-        """Return metrics that are served over HTTP at a place like ``localhost:9400``."""
+        """Return metrics that are served to Prometheus over HTTP.
+
+        Parameters
+        ----------
+        place
+            Host and port, such as ``localhost:9400``; port 0 chooses a free one.
+
+        Raises
+        ------
+        ParameterError
+            When the port is invalid or in use.
+        MissingError
+            When the package prometheus-client is not installed.
+        """
         try:
             from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
         except ImportError as error:
@@ -62,7 +75,8 @@ class StreamMetrics:
             ) from error
         host, _, port = place.rpartition(":")
         if not (port.isascii() and port.isdigit() and int(port) < 65536):
-            raise ParameterError(f"--metrics is {place!r}; write it as localhost:9400")
+            limit = "a host and a port, such as localhost:9400"
+            raise ParameterError(parameter="metrics", value=place, limit=limit)
         found = cls()
         registry = CollectorRegistry()
         for name, about in _COUNTERS.items():
@@ -73,12 +87,14 @@ class StreamMetrics:
         try:
             found._server = start_http_server(int(port), host or "localhost", registry)[0]
         except OSError as error:
-            raise ParameterError(f"--metrics is {place!r}: {error.strerror}; name another port") from error
+            raise ParameterError(
+                f"metrics={place!r}: {error.strerror}; give another port", parameter="metrics", value=place
+            ) from error
         return found
 
     @property
     def port(self) -> int | None:
-        """Where it is served."""
+        """The port of the HTTP server; None if the metrics are not served."""
         return None if self._server is None else int(self._server.server_port)
 
     def __enter__(self) -> Self:
@@ -92,7 +108,7 @@ class StreamMetrics:
             self._server.server_close()
 
     def add(self, batch: MicroBatch) -> None:
-        """Count a micro-batch."""
+        """Add the counts of a micro-batch."""
         self.batches, self.seconds = self.batches + 1, self.seconds + batch.seconds
         self.last = batch
         for name in _COUNTERS:
@@ -105,8 +121,8 @@ class StreamMetrics:
             self._served["batch_events"].set(batch.events)
             self._served["snapshot"].set(batch.snapshot)
 
-    def see(self, lag: Lag) -> None:
-        """Take down how far the stream is behind."""
+    def set_lag(self, lag: Lag) -> None:
+        """Store how far the stream is behind."""
         self.lag = lag
         if self._served:
             for name in ("arriving", "waiting", "missing"):
@@ -114,7 +130,7 @@ class StreamMetrics:
                     self._served[name].set(value)
 
     def line(self) -> str:
-        """Return the last micro-batch in one line."""
+        """Return a line of text about the last micro-batch."""
         batch = self.last
         if batch is None:
             return "wait for events"
@@ -123,12 +139,12 @@ class StreamMetrics:
         waiting = "" if self.lag.waiting is None else f", {self.lag.waiting:,} {self.lag.unit} waiting"
         bad = f", {self.sums['rejected']:,} rejected so far" if self.sums["rejected"] else ""
         return (
-            f"batch {batch.number}: {batch.events:,} events in {batch.seconds:.2f} s, {rate:,.0f} a second, "
-            f"{each:.1f} matches each, snapshot {batch.snapshot}{waiting}{bad}"
+            f"batch {batch.number}: {batch.events:,} events in {batch.seconds:.2f} s, "
+            f"{rate:,.0f} per second, {each:.1f} matches each, snapshot {batch.snapshot}{waiting}{bad}"
         )
 
     def facts(self) -> dict[str, Any]:
-        """Return all that was counted."""
+        """Return all sums and the current lag as JSON values."""
         snapshot = 0 if self.last is None else self.last.snapshot
         rate = self.sums["events"] / self.seconds if self.seconds else 0.0
         return {

@@ -1,4 +1,4 @@
-"""What became of a micro-batch."""
+"""Counts of a micro-batch of a stream."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """What a micro-batch came to.
+    """Counts and duration of a micro-batch.
 
     Parameters
     ----------
     number
-        Of the micro-batch.
+        Number of the micro-batch, from 0.
     events, rejected
-        How many arrived, and how many of those could not be used.
+        Number of events, and of rejected ones among them.
     matched, matches
-        How many events somebody wants, and how many subscriptions they match in all.
+        Number of events with at least one match, and number of pairs of an event and a matching subscription.
     snapshot, plan
-        What they were matched with, and sent by.
+        Number of the snapshot of subscriptions, and name of the plan's version; None without a plan.
     seconds
-        From start to end.
+        Elapsed seconds from start to end.
     """
 
     number: int

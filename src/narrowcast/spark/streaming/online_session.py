@@ -1,4 +1,4 @@
-"""An on-line planner that is led from one micro-batch of changes and events to the next."""
+"""An online planner that processes one micro-batch of changes and events after another."""
 
 from __future__ import annotations
 
@@ -30,25 +30,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OnlineStep:
-    """Where a micro-batch has led to.
+    """The result of a micro-batch.
 
     Parameters
     ----------
-    standing, delta
-        How things stand now, and the rows of the plan that changed.
+    state, delta
+        The new state, and the changes of the plan.
     rejected, bad
-        Rows that cannot be used, and how many there were.
+        The rejected rows, and their number.
     changes, ignored
-        How many changes there were, and how many of them changed nothing.
+        Number of changes, and of those among them without effect.
     messages
-        What adapting took, by kind; none where the planner does not count them.
+        Messages that adapting the plan took, by kind; empty if the planner does not count them.
     events, unknown
-        How many events there were, and how many of them of flows that nobody knows.
-    moved, rated
-        How many flows have another rate now, to two digits, and whether any rate is another at all.
+        Number of events, and of those of unknown flows among them.
+    moved, rates_changed
+        Number of flows whose rate changed in its first two significant digits, and whether any rate
+        changed at all.
     """
 
-    standing: FollowState
+    state: FollowState
     delta: PlanDelta
     rejected: pa.Table
     bad: int
@@ -58,65 +59,65 @@ class OnlineStep:
     events: int = 0
     unknown: int = 0
     moved: int = 0
-    rated: bool = False
+    rates_changed: bool = False
 
     @property
-    def moves(self) -> bool:
-        """Whether anything but rates is another way than before."""
+    def has_changes(self) -> bool:
+        """Whether the interest or the plan changed; rates do not count."""
         return self.changes > self.ignored or self.delta.n_changes > 0
 
 
 @dataclass(slots=True)
 class OnlineSession:
-    """An on-line planner, made when it is needed from how things stand.
+    """An online planner that is resumed from the current state when it is needed.
 
     Parameters
     ----------
     planner
-        What plans, as it was made: copies of it are fitted.
+        The planner, not fitted: copies of it are fitted.
     """
 
     planner: OnlinePlanner
     _online: OnlinePlanner | None = field(default=None, init=False, repr=False)
 
-    def forget(self) -> None:
-        """Drop the planner, which may know more than how things stand; it is made again."""
+    def reset(self) -> None:
+        """Discard the fitted planner, which may be ahead of the stored state; it is resumed on next use."""
         self._online = None
 
-    def first(self, interest: Interest) -> ChannelPlan:
-        """Return a first plan for an interest."""
+    def initial_plan(self, interest: Interest) -> ChannelPlan:
+        """Compute a first plan for an interest."""
         self._online = self.planner.resumed(interest, None)
         return self._online.plan_
 
     @property
     def half_life(self) -> float:
-        """Seconds in which an event comes to count half."""
+        """Seconds after which the weight of an event has halved."""
         return self.planner.half_life
 
-    def take(
+    def apply(
         self,
         before: FollowState,
         pieces: Iterable[Piece],
         number: int,
         count: Callable[[Labels], Tally] | None = None,
     ) -> OnlineStep:
-        """Lead the planner through the changes of a micro-batch, piece by piece, and then its events.
+        """Apply the changes of a micro-batch to the planner, piece by piece, and then its events.
 
         Parameters
         ----------
         before
-            How things stand.
+            The state before the micro-batch.
         pieces
             The changes.
         number
-            Of the micro-batch.
+            Number of the micro-batch.
         count
-            Counts the events of flows, those that are known after the changes.
+            Called with the flows that are known after the changes; counts their events. None without events.
 
         Raises
         ------
         PlanError
-            When the plan that the planner comes to leaves somebody out.
+            When the planner's plan does not deliver a wanted flow to a subscriber.
         """
         interest, rejected = before.interest, [REJECTED.empty_table()]
         changes = ignored = 0
@@ -125,21 +126,21 @@ class OnlineSession:
             rejected.append(piece.rejected)
             if not piece.rows.num_rows:
                 continue
-            interest, online = self._ready(interest, before.plan, piece)
+            interest, online = self._resume(interest, before.plan, piece)
             sent = sent or dict(online.messages_)
             ignored += ignored_of(interest, piece.rows)
             online.update(piece.rows)
             interest = changed(interest, piece.rows)
             changes += piece.rows.num_rows
         found = None if count is None else count(interest.flows)
-        told = None if found is None else found.counts(interest.flows, before.span, self.half_life)
+        counts = None if found is None else found.counts(interest.flows, before.span, self.half_life)
         rate = interest.rate
-        if told is not None:
+        if counts is not None:
             online = self._online = self._online or self.planner.resumed(interest, before.plan)
             sent = sent or dict(online.messages_)
             until = None if found is None or found.span is None else found.span.until / 1e6
-            interest = _observed(online, interest, *told, until)
-        if self._online is None or not (changes or told):
+            interest = _observe(online, interest, *counts, until)
+        if self._online is None or not (changes or counts):
             plan, delta, messages = before.plan, delta_between(before.plan, before.plan), {}
         else:
             plan, delta = numbered_like(before.plan, self._online.plan_)
@@ -150,7 +151,7 @@ class OnlineSession:
         if found is not None:
             rejected.append(found.rejected)
         return OnlineStep(
-            standing=FollowState(number, plan, interest, span),
+            state=FollowState(number, plan, interest, span),
             delta=delta,
             rejected=pa.concat_tables(rejected),
             bad=bad + (0 if found is None else found.bad),
@@ -160,11 +161,11 @@ class OnlineSession:
             events=0 if found is None else found.events,
             unknown=0 if found is None else found.unknown,
             moved=moved_of(rate, interest.rate),
-            rated=not np.array_equal(rate, interest.rate),
+            rates_changed=not np.array_equal(rate, interest.rate),
         )
 
-    def _ready(self, interest: Interest, plan: ChannelPlan, piece: Piece) -> tuple[Interest, OnlinePlanner]:
-        """Return the interest and the planner, with labels of the types of a piece where there were none."""
+    def _resume(self, interest: Interest, plan: ChannelPlan, piece: Piece) -> tuple[Interest, OnlinePlanner]:
+        """Return the interest and the fitted planner; empty labels get the types of the piece."""
         kinds = {name: piece.rows.schema.field(name).type for name in ("subscriber", "flow")}
         labels = {"subscriber": interest.subscribers, "flow": interest.flows}
         if any(not len(each) and each.type != kinds[name] for name, each in labels.items()):
@@ -176,23 +177,34 @@ class OnlineSession:
         return interest, self._online
 
 
-def _observed(
+def _observe(
     online: OnlinePlanner, interest: Interest, events: pa.Table, seconds: float, until: float | None
 ) -> Interest:
-    """Have the planner learn how often flows send, and return the interest as it believes it now.
+    """Let the planner learn the rates of flows, and return the interest with its estimates of the rates.
 
-    These are the events of so many seconds, until a time, by which rounds may be due.
+    Parameters
+    ----------
+    online
+        The fitted planner.
+    interest
+        The interest after the changes.
+    events
+        Counts of events by flow.
+    seconds
+        Length of the period of the events.
+    until
+        End of the period in seconds since 1970, at which maintenance rounds of the planner may be due.
     """
     online.observe(events, seconds)
     if until is not None:
         online.advance(until)
-    believed = online.interest_
-    rate = believed.rate[positions("flow", interest.flows, believed.flows)]
+    estimated = online.interest_
+    rate = estimated.rate[positions("flow", interest.flows, estimated.flows)]
     return Interest(interest.wants, rate, interest.subscribers, interest.flows)
 
 
 def moved_of(before: NDArray[np.float64], after: NDArray[np.float64]) -> int:
-    """Return how many rates are others, to two digits.
+    """Return how many rates differ in their first two significant digits.
 
     Examples
     --------
@@ -204,9 +216,9 @@ def moved_of(before: NDArray[np.float64], after: NDArray[np.float64]) -> int:
 
 
 def numbered_like(before: ChannelPlan, plan: ChannelPlan) -> tuple[ChannelPlan, PlanDelta]:
-    """Return a plan with its channels as they are, or numbered like those before: as changes fewer rows.
+    """Return a plan, with its channels renumbered like those of the plan before if this changes fewer rows.
 
-    A planner that was started again numbers them anew, and one that plans from scratch always does.
+    A resumed planner may number channels differently, and one that plans from scratch always does.
     """
     delta = delta_between(before, plan)
     if not delta.n_changes:
@@ -217,7 +229,7 @@ def numbered_like(before: ChannelPlan, plan: ChannelPlan) -> tuple[ChannelPlan, 
 
 
 def ignored_of(interest: Interest, changes: pa.Table) -> int:
-    """Return how many changes change nothing: subscribing to what one has, or unsubscribing otherwise.
+    """Return the number of changes without effect: subscribing again, or unsubscribing without subscription.
 
     Examples
     --------
@@ -229,12 +241,12 @@ def ignored_of(interest: Interest, changes: pa.Table) -> int:
     row = positions("subscriber", subscriber, interest.subscribers)
     column = positions("flow", flow, interest.flows)
     both = (row >= 0) & (column >= 0)
-    had = np.zeros(len(row), np.bool_)
-    had[both] = holds(interest.wants, row[both], column[both])
+    subscribed = np.zeros(len(row), np.bool_)
+    subscribed[both] = holds(interest.wants, row[both], column[both])
     codes = [np.asarray(labels.dictionary_encode().indices, np.int64) for labels in (subscriber, flow)]
     pair = codes[0] * (codes[1].max(initial=0) + 1) + codes[1]
-    # Pair after pair, each in the order of time: what was said last is how things are.
+    # Grouped by pair and ordered by time within a pair: each change is compared with the one before it.
     order = order[np.argsort(pair[order], kind="stable")]
     first = np.append(True, np.diff(pair[order]) != 0)[: len(order)]
-    was = np.where(first, had[order], np.append(False, subscribes[order][:-1])[: len(order)])
+    was = np.where(first, subscribed[order], np.append(False, subscribes[order][:-1])[: len(order)])
     return int(np.count_nonzero(was == subscribes[order]))

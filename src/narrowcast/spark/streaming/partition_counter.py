@@ -1,7 +1,7 @@
-"""What workers counted of a micro-batch, each partition once however often it was computed.
+"""Counts of a micro-batch by partition, exact even if Spark computes a partition several times.
 
-Spark would count for us too, but each batch would wait for it: for small batches that is much of the time.
-This module is imported on use: it needs pyspark.
+Spark's own observed metrics would delay each micro-batch, considerably so for small ones.
+This module is imported on first use, because it needs pyspark.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ from pyspark import AccumulatorParam, TaskContext
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
 
-#: Events, those among them that cannot be used, those that somebody wants, and the matches of these.
+#: Events, rejected events, events with a match, and pairs of an event and a matching subscription.
 Counts = tuple[int, int, int, int]
 
 
 class _ByPartition(AccumulatorParam[dict[int, Counts]]):
-    """The counts of each partition; one that is computed again counts the same."""
+    """Accumulator of counts by partition; a repeated partition replaces its counts."""
 
     def zero(self, value: dict[int, Counts]) -> dict[int, Counts]:  # noqa: ARG002
-        """Return that nothing was counted."""
+        """Return an empty dictionary."""
         return {}
 
     def addInPlace(self, value1: dict[int, Counts], value2: dict[int, Counts]) -> dict[int, Counts]:  # noqa: N802
-        """Take up the counts of more partitions."""
+        """Merge the counts of further partitions."""
         value1.update(value2)
         return value1
 
 
 class PartitionCounter:
-    """Counts on the driver what is counted in workers."""
+    """Collects on the driver the counts of the workers."""
 
     def __init__(self, context: SparkContext) -> None:
         self.parts: Accumulator[dict[int, Counts]] = context.accumulator({}, _ByPartition())
 
     def reset(self) -> None:
-        """Begin with a micro-batch."""
+        """Discard all counts, before a new micro-batch."""
         self.parts.value = {}
 
     @property
     def total(self) -> Counts:
-        """All that was counted of it so far."""
+        """The sum of the counts of all partitions."""
         events, bad, matched, matches = (
             sum(each) for each in zip((0,) * 4, *self.parts.value.values(), strict=True)
         )
@@ -50,7 +50,7 @@ class PartitionCounter:
 
 
 def add(parts: Accumulator[dict[int, Counts]], counts: Counts) -> None:
-    """Count, in a worker."""
+    """Add the counts of the current partition; called in a worker."""
     context = TaskContext.get()
     assert context is not None
     parts.add({context.partitionId(): counts})

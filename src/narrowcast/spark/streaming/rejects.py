@@ -1,4 +1,4 @@
-"""What a stream could not use, with the reason: a table for each micro-batch, and for each snapshot."""
+"""Tables of the events and subscriptions that a stream rejected, with reasons."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ log = logging.getLogger(__name__)
 
 
 class RejectTables:
-    """The events and subscriptions that were set aside; each table is there once, whatever comes again.
+    """Writes one table of rejected events per micro-batch and one of rejected subscriptions per snapshot.
+
+    A table that exists is not written again when a micro-batch is repeated.
 
     Parameters
     ----------
     spark
-        Where tables are written.
+        Session that writes the tables.
     place
-        The folder of events; that of subscriptions stands beside it.
+        Folder for rejected events; subscriptions go to a folder of the same name with `-subscriptions`.
     names
-        The columns that events come with under numbers: `c0`, `c1`, ...
+        Names of the event columns that are called `c0`, `c1`, ... in the frames.
     """
 
     def __init__(self, spark: SparkSession, place: str, names: Sequence[str]) -> None:
         self.spark, self.place, self.names = spark, place, names
 
     def events(self, frame: DataFrame, batch: int) -> None:
-        """Write the events of a micro-batch that cannot be used."""
+        """Write the rejected events of a micro-batch, if any."""
         from pyspark.sql import functions as sf
 
         place = folder_of(self.place, batch)
@@ -57,9 +59,9 @@ class RejectTables:
             write_table(rows, place, doing=f"write {self.place}")
 
     def subscriptions(self, rows: list[pa.Table], snapshot: int) -> None:
-        """Write the subscriptions that a snapshot could not take up."""
+        """Write and log the rejected subscriptions of a snapshot, if any."""
         place = f"{self.place}-subscriptions/snapshot={snapshot:08d}"
         if rows and not exists(self.spark, place):
             table = pa.concat_tables(rows).combine_chunks()
-            log.warning("%d subscriptions cannot be used: see %s", table.num_rows, place)
+            log.warning("%d subscriptions are rejected: see %s", table.num_rows, place)
             write_table(self.spark.createDataFrame(table), place, doing=f"write {place}")

@@ -1,4 +1,4 @@
-"""Where deliveries go: a table that has each event once, messages, or a function of the caller's."""
+"""Sinks of a stream's deliveries: a table with each event exactly once, messages, or a user function."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-#: The column that has an event as JSON, until sinks get it as `payload`: events may have one of that name.
+#: Internal name of the column `payload` (an event as JSON), because events may have a column of that name.
 PAYLOAD = "__narrowcast_payload"
 
 
 class Sink(Protocol):
-    """Something that takes the deliveries of one micro-batch after another."""
+    """Receiver of the deliveries of each micro-batch."""
 
-    #: Whether it needs the events themselves, in a column `payload`.
+    #: Whether deliveries need a column `payload` with the event as JSON.
     payload: bool
 
     def done(self, spark: SparkSession, batch: int) -> bool:
-        """Return whether a micro-batch is there already, so that it need not be made again."""
+        """Return whether a micro-batch is completely written already; then it is not computed again."""
         ...
 
     def write(self, deliveries: DataFrame, batch: int) -> None:
-        """Take the deliveries of a micro-batch; after a crash the same one may come again."""
+        """Write the deliveries of a micro-batch; after a crash the same one may be written again."""
         ...
 
 
 def folder_of(path: str, batch: int) -> str:
-    """Return where the table of a micro-batch is: `batch` is a column of the whole.
+    """Return the folder of a micro-batch's table, so that Spark reads `batch` as a partition column.
 
     Examples
     --------
@@ -44,15 +44,15 @@ def folder_of(path: str, batch: int) -> str:
 
 
 class TableSink:
-    """A folder of Parquet files that has every event exactly once, whatever is killed when.
+    """A folder of Parquet files with every event exactly once, also after crashes.
 
-    Each micro-batch is written aside and put in place in one step, under its number. Spark replays a batch
-    that it has not seen the end of with the same events, and one that is in place is left as it is.
+    Each micro-batch is written to a temporary folder and renamed atomically to a name with its number. Spark
+    repeats an unfinished batch with the same events, and a folder that exists is not written again.
 
     Parameters
     ----------
     path
-        The folder, or a URI of a file system in which a folder is renamed in one step.
+        The folder, or a URI of a file system that renames folders atomically.
     """
 
     payload = False
@@ -61,7 +61,7 @@ class TableSink:
         self.path = path
 
     def done(self, spark: SparkSession, batch: int) -> bool:
-        """Return whether the table of a micro-batch is in place."""
+        """Return whether the table of a micro-batch exists."""
         return exists(spark, folder_of(self.path, batch))
 
     def write(self, deliveries: DataFrame, batch: int) -> None:
@@ -70,14 +70,12 @@ class TableSink:
 
 
 class FunctionSink:
-    """A function of the caller's: it is given the deliveries and the number of each micro-batch.
-
-    It may be called again with a batch that it was given before, after a crash.
+    """Calls a user function for each micro-batch; after a crash it may be called again for the same one.
 
     Parameters
     ----------
     function
-        What to call.
+        The function, called with the deliveries and the number of the micro-batch.
     """
 
     payload = False
@@ -86,16 +84,16 @@ class FunctionSink:
         self.function = function
 
     def done(self, spark: SparkSession, batch: int) -> bool:  # noqa: ARG002
-        """Return False: only the function could know."""
+        """Return False, because only the function knows."""
         return False
 
     def write(self, deliveries: DataFrame, batch: int) -> None:
-        """Call the function."""
+        """Call the function with the deliveries of a micro-batch."""
         self.function(deliveries, batch)
 
 
 def sink_of(given: str | Sink | Callable[[DataFrame, int], None]) -> Sink:
-    """Return the sink that was named, or given."""
+    """Return the sink of a URI, a folder or a function; a sink is returned unchanged."""
     if isinstance(given, str):
         if given.startswith(("nats://", "tls://")):
             from narrowcast.spark.streaming.message_sink import MessageSink

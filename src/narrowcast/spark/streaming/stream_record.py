@@ -1,4 +1,4 @@
-"""What a stream remembers beside Spark's own checkpoint: whose it is, and the number of its last snapshot."""
+"""The record of a stream in its checkpoint: its inputs, event types and last snapshot number."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _FILE = "stream.json"
 
 
-class _Said(msgspec.Struct):
-    """What the file says."""
+class _Content(msgspec.Struct):
+    """Content of the file of a record."""
 
     job: dict[str, str | None]
     types: dict[str, str]
@@ -37,103 +37,121 @@ class _Said(msgspec.Struct):
 
 @dataclass(slots=True)
 class StreamRecord:
-    """A stream's own file in its checkpoint.
+    """File in the checkpoint of a stream that identifies the stream, beside Spark's own files.
 
     Parameters
     ----------
     spark, path
-        Where it is.
-    said
-        What it says.
+        Session that reads and writes the file, and its path or URI.
+    content
+        Content of the file.
     begun
-        Whether the stream has started once: before, nothing is written.
+        Whether the stream has been started before; nothing is written until then.
     """
 
     spark: SparkSession
     path: str
-    said: _Said
+    content: _Content
     begun: bool
 
     @classmethod
     def open(cls, spark: SparkSession, folder: str, job: Mapping[str, str | None]) -> Self:
-        """Return the record of a checkpoint, a new one where there is none.
+        """Read the record of a checkpoint, or create one in memory if there is none.
+
+        Parameters
+        ----------
+        spark
+            Session that reads and writes the record.
+        folder
+            Folder of the checkpoint.
+        job
+            Inputs and outputs of the stream by name, compared with those of an existing record.
 
         Raises
         ------
         ParameterError
-            When the checkpoint is another job's.
+            When the checkpoint is of another job, or its record is damaged.
         """
         path = f"{folder.rstrip('/')}/{_FILE}"
         found = read_bytes(spark, path)
         if found is None:
-            return cls(spark, path, _Said(dict(job), {}, uuid4().hex), begun=False)
+            return cls(spark, path, _Content(dict(job), {}, uuid4().hex), begun=False)
         try:
-            said = msgspec.json.decode(found, type=_Said)
+            content = msgspec.json.decode(found, type=_Content)
         except msgspec.DecodeError as error:
             raise ParameterError(
-                f"{path} is no record of a stream ({error}); name another folder with --checkpoint"
+                f"{path}: is not a record of a stream ({error}); give another checkpoint",
+                parameter="checkpoint",
+                value=folder,
             ) from error
         for name, value in job.items():
-            # That subscriptions come to be changed from some time on is fine.
-            if said.job.get(name) != value and not (name == "changes" and said.job.get(name) is None):
+            # A stream may get changes of subscriptions later.
+            if content.job.get(name) != value and not (name == "changes" and content.job.get(name) is None):
                 raise ParameterError(
-                    f"the checkpoint {folder} is of a stream whose {name} is {said.job.get(name)!r}, "
-                    f"not {value!r}; name another with --checkpoint"
+                    f"checkpoint={folder!r}: belongs to a stream with {name}={content.job.get(name)!r}, not "
+                    f"{value!r}; give another checkpoint",
+                    parameter="checkpoint",
+                    value=folder,
                 )
-        said.job |= dict(job)
-        return cls(spark, path, said, begun=True)
+        content.job |= dict(job)
+        return cls(spark, path, content, begun=True)
 
     def schema(self) -> Schema | None:
-        """Return the attributes that events had; None before there were any."""
-        return Schema.of(self.said.types) if self.said.types else None
+        """Return the recorded attributes of events; None before the first event."""
+        return Schema.of(self.content.types) if self.content.types else None
 
     def check(self, schema: Schema, kind: str | None = None) -> None:
-        """Take down the types of events and the format of files.
+        """Compare the types of events with the recorded ones, and record the new types and the file format.
 
         Raises
         ------
         SchemaError
-            When events had other types before, in a way that cannot be gone on from.
+            When an attribute is missing, or its new type cannot hold all values of the recorded one.
         """
         types = {name: str(kind) for name, kind in zip(schema.names, schema.types, strict=True)}
-        for name, before in self.said.types.items():
+        for name, before in self.content.types.items():
             if name not in types:
-                raise SchemaError(f"events had an attribute {name!r} and lack it now; give it with --schema")
+                raise SchemaError(
+                    f"attribute {name!r} of earlier events is missing in new ones; add it to the schema",
+                    parameter="schema",
+                )
             if types[name] != before and not holds_more(types[name], before):
                 raise SchemaError(
-                    f"attribute {name!r} of events was {before} and is {types[name]} now, which does not "
-                    "hold all that was there; keep the type, or begin again with another --checkpoint"
+                    f"attribute {name!r} of type {types[name]}: must hold all values of its earlier type "
+                    f"{before}; keep that type, or give another checkpoint to start again",
+                    parameter="schema",
+                    value=types[name],
                 )
-        self.said.types, self.said.kind = types, kind or self.said.kind
+        self.content.types, self.content.kind = types, kind or self.content.kind
         self._write()
 
     def begin(self) -> None:
-        """Write it: from now on the checkpoint is this stream's."""
+        """Write the record: from now on the checkpoint belongs to this stream."""
         self.begun = True
         self._write()
 
     def number_of(self, files: Mapping[str, ListedFile]) -> int:
-        """Return the number of the snapshot made from these files: the last, or one more if it was not.
+        """Return the number of the snapshot made from these files: the last one, or the next if they differ.
 
-        Other types of events make another snapshot too: a filter may have become one that can be used.
+        New types of events make another snapshot too, because rejected filters may have become valid.
         """
-        mark = _mark(files, self.said.types)
-        if mark != self.said.files:
-            self.said.snapshot, self.said.files = self.said.snapshot + 1, mark
+        digest = _digest(files, self.content.types)
+        if digest != self.content.files:
+            self.content.snapshot, self.content.files = self.content.snapshot + 1, digest
             self._write()
-        return self.said.snapshot
+        return self.content.snapshot
 
     def _write(self) -> None:
         if self.begun:
-            write_bytes(self.spark, self.path, msgspec.json.encode(self.said))
+            write_bytes(self.spark, self.path, msgspec.json.encode(self.content))
 
 
-def named(place: str) -> str:
-    """Return what tells a place from others: without what lets somebody in, or a slash behind it.
+def without_credentials(place: str) -> str:
+    """Return a path or URI in a form that identifies it: without credentials and without a final slash.
 
     Examples
     --------
-    >>> named("nats://me:secret@host:4222/TICKS"), named("s3a://bucket/events/")
+    >>> without_credentials("nats://me:secret@host:4222/TICKS"), without_credentials("s3a://bucket/events/")
     ('nats://host:4222/TICKS', 's3a://bucket/events')
     """
     if "://" not in place:
@@ -142,20 +160,20 @@ def named(place: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], path=parts.path.rstrip("/")))
 
 
-#: Types that hold all that another holds, and compare alike.
-_WHOLE = ("tinyint", "smallint", "int", "bigint")
-_WIDER = {(_WHOLE[i], _WHOLE[j]) for i in range(4) for j in range(i + 1, 4)} | {
+_INTEGERS = ("tinyint", "smallint", "int", "bigint")
+#: Pairs of a type and a wider type that holds all its values and compares them in the same way.
+_WIDER = {(_INTEGERS[i], _INTEGERS[j]) for i in range(4) for j in range(i + 1, 4)} | {
     ("float", "double"),
-    *((whole, "double") for whole in _WHOLE[:3]),
+    *((integer, "double") for integer in _INTEGERS[:3]),
     ("date", "timestamp"),
 }
 
 
 def holds_more(kind: str, other: str) -> bool:
-    """Return whether a type holds all that another holds, and compares alike."""
+    """Return whether a type is wider than another: it holds all its values and compares them alike."""
     return (other, kind) in _WIDER
 
 
-def _mark(files: Mapping[str, Any], types: Mapping[str, str]) -> str:
+def _digest(files: Mapping[str, Any], types: Mapping[str, str]) -> str:
     text = repr((sorted((path, *seen) for path, seen in files.items()), sorted(types.items())))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

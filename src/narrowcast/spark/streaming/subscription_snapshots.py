@@ -1,4 +1,4 @@
-"""The subscriptions that a stream is matched with, snapshot by snapshot, while their tables grow."""
+"""Snapshots of the subscriptions of a stream, updated between micro-batches as files are added."""
 
 from __future__ import annotations
 
@@ -38,26 +38,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Changes are carried along with the index until they are so many, or this share of what is in it.
-_CARRIED, _SHARE = 8192, 8
+#: A new index is built when there are more changes than `_MAX_CHANGES`, and more than one per `_SHARE`
+#: subscriptions in the index.
+_MAX_CHANGES, _SHARE = 8192, 8
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionSnapshot:
-    """The subscriptions at one moment, as workers get them.
+    """The subscriptions at one moment, in the form that workers receive.
 
     Parameters
     ----------
     number
-        Rises with every change.
+        Number of the snapshot, which increases with every change.
     file
-        The index that was shipped to them.
+        Name of the index file that was distributed to the workers.
     change
-        What came and went since, as bytes.
+        The changes since the index was built, encoded by `IndexChange.to_bytes`.
     columns
-        The columns of events that filters look at.
+        The event columns that filters use.
     subscriptions
-        How many there are.
+        Number of subscriptions.
     """
 
     number: int
@@ -68,28 +69,28 @@ class SubscriptionSnapshot:
 
 
 class SubscriptionSnapshots:
-    """Takes up new subscriptions between micro-batches.
+    """Reads new subscriptions between micro-batches and provides the current snapshot.
 
-    A file that is added to the table brings more subscriptions, one added to the changes has an `action` for
-    each: `subscribe` puts it in, in place of one with the same id, `unsubscribe` takes it out. Files of
-    changes are taken up in the order in which they were written, and what a change says of an id goes before
-    the table. When a file goes or changes, all are read anew.
+    A file that is added to the table has additional subscriptions. A file that is added to the changes has an
+    `action` per row: `subscribe` adds a subscription or replaces the one with the same id, `unsubscribe`
+    removes it. Files of changes are applied in the order of their modification times, and a change of an id
+    overrides the table. When a known file is modified or deleted, all files are read again.
 
-    Only what has changed travels to the workers. Once that is much, a new index is made beside the work, and
-    taken up when it is ready.
+    Workers receive only the changes since the index was built. When there are many changes, a new index is
+    built in the background and used when it is ready.
 
     Parameters
     ----------
     spark
-        Where tables are read.
+        Session that reads the tables.
     table
-        The subscriptions.
+        Path or URI of the table of subscriptions.
     schema
         The attributes of events.
     changes
-        A folder that changes are added to.
+        Folder to which changes are added; default none.
     number_of
-        Tells the number of the snapshot that is made from some files.
+        Returns the number of the snapshot that is made from the given files; default the number of files.
     """
 
     def __init__(
@@ -103,12 +104,13 @@ class SubscriptionSnapshots:
     ) -> None:
         self._spark, self._table, self._schema, self._changes = spark, table, schema, changes
         self._number_of = number_of
-        self._compiler = FilterCompiler(schema)  # kept: filters that come are like those that came
-        #: Rows that were set aside since somebody asked last: `table`, `reason`, `row`.
+        self._compiler = FilterCompiler(schema)  # reused, because new filters are often like earlier ones
+        #: Rejected rows (`table`, `reason`, `row`) that the caller has not collected and cleared.
         self.rejected: list[pa.Table] = []
+        #: Files that have been read, that could not be read, and those at the last failed full read.
         self._seen: dict[str, ListedFile] = {}
-        self._unread: dict[str, ListedFile] = {}  # cannot be read as they are
-        self._failed: dict[str, ListedFile] | None = None  # could not be read anew as they are
+        self._unread: dict[str, ListedFile] = {}
+        self._failed: dict[str, ListedFile] | None = None
         self._next = self._base = IndexChange.none(schema).added
         self._change = self._since = IndexChange.none(schema)
         self._snapshot = SubscriptionSnapshot(0, "", b"", (), 0)
@@ -117,46 +119,42 @@ class SubscriptionSnapshots:
         self._load()
 
     def close(self) -> None:
-        """Stop making indexes."""
+        """Stop building indexes in the background."""
         self._builder.shutdown(wait=True, cancel_futures=True)
 
-    def take(self) -> SubscriptionSnapshot:
-        """Return the newest snapshot."""
-        there = self._listed()
-        if any(there.get(path) != known for path, known in self._seen.items()):
-            self._reload(there)
+    def refresh(self) -> SubscriptionSnapshot:
+        """Read files that are new or changed, and return the current snapshot."""
+        files = self._files(self._table) | self._files(self._changes)
+        if any(files.get(path) != status for path, status in self._seen.items()):
+            self._reload(files)
         else:
-            new = {path: found for path, found in there.items() if path not in self._seen}
-            if new and (change := self._changed_by(new)) is not None:
+            new = {path: status for path, status in files.items() if path not in self._seen}
+            if new and (change := self._read_changes(new)) is not None:
                 self._since = self._since.then(change)
-                self._settle(self._change.then(change))
-        self._rebase()
+                self._set_snapshot(self._change.then(change))
+        self._update_index()
         return self._snapshot
 
-    def _reload(self, there: dict[str, ListedFile]) -> None:
-        """Read everything again; where that fails, go on with what there was until files have changed."""
-        if there == self._failed:
+    def _reload(self, files: dict[str, ListedFile]) -> None:
+        """Read all files again; after a failure keep the current subscriptions until files change."""
+        if files == self._failed:
             return
         log.warning("files of subscriptions were replaced or removed: reading all of them again")
         try:
             self._load()
             self._failed = None
         except NarrowcastError as error:
-            log.warning("going on with the subscriptions that there were: %s", error)
-            self._failed = there
-
-    def _listed(self) -> dict[str, ListedFile]:
-        """Return all files, of the table and of changes."""
-        return self._files(self._table) | self._files(self._changes)
+            log.warning("the previous subscriptions stay in use: %s", error)
+            self._failed = files
 
     def _files(self, place: str | None) -> dict[str, ListedFile]:
-        """Return the files of a place that can be tables."""
-        there = {} if place is None else listed(self._spark, place)
-        return {path: found for path, found in there.items() if Path(path).suffix.lower() in FORMATS}
+        """Return the files in a folder that have the suffix of a table format."""
+        files = {} if place is None else listed(self._spark, place)
+        return {path: status for path, status in files.items() if Path(path).suffix.lower() in FORMATS}
 
     def _load(self) -> None:
-        """Read everything that is there, and build the index."""
-        there = self._files(self._table)
+        """Read all files and build the index."""
+        files = self._files(self._table)
         with plainly(f"read {self._table}"):
             read = ingest(self._spark, "subscriptions", self._table)
             compiled = compile_subscriptions(read.rows, self._schema).persist()
@@ -168,18 +166,18 @@ class SubscriptionSnapshots:
                 compiled.unpersist()
         self._base = base if len(base) else IndexChange.none(self._schema).added
         self._reject(rejected)
-        self._seen, self._unread, self._building = there, {}, None
-        self._decided = np.zeros(0, np.int64)  # ids that changes have said something of
+        self._seen, self._unread, self._building = files, {}, None
+        self._changed_ids = np.zeros(0, np.int64)  # all ids in changes so far
         self._base_columns = columns_of(self._base)
         self._since = IndexChange.none(self._schema)
         self._file = ship(self._spark, AutoMatcher().fit(self._base))
         self._change = IndexChange.none(self._schema)
-        self._settle(self._changed_by(self._files(self._changes)) or self._change)
+        self._set_snapshot(self._read_changes(self._files(self._changes)) or self._change)
 
-    def _changed_by(self, new: dict[str, ListedFile]) -> IndexChange | None:
-        """Return what files change that are new, in the order of their writing; None if none can be read."""
+    def _read_changes(self, new: dict[str, ListedFile]) -> IndexChange | None:
+        """Read new files in the order of their modification times; return None if none can be read."""
         changes = self._files(self._changes)
-        whole: IndexChange | None = None
+        total: IndexChange | None = None
         for path in sorted(new, key=lambda path: (new[path].written, path)):
             if self._unread.get(path) == new[path]:
                 continue
@@ -187,67 +185,69 @@ class SubscriptionSnapshots:
                 with fetched(self._spark, path) as local:
                     update = SubscriptionUpdate.read(local, actions=path in changes)
             except (NarrowcastError, OSError) as error:
-                # Perhaps it is still being written; it is looked at again when it has changed.
-                log.warning("%s is left until it changes: %s", path, error)
+                # The file may be incomplete; it is read again when it has changed.
+                log.warning("%s is ignored until it changes: %s", path, error)
                 self._unread[path] = new[path]
                 continue
-            change = self._ordered(update) if path in changes else self._appended(update, whole)
+            change = (
+                self._change_of_actions(update) if path in changes else self._change_of_rows(update, total)
+            )
             self._unread.pop(path, None)
             self._seen[path] = new[path]
-            whole = change if whole is None else whole.then(change)
-        return whole
+            total = change if total is None else total.then(change)
+        return total
 
-    def _appended(self, update: SubscriptionUpdate, before: IndexChange | None) -> IndexChange:
-        """Return rows of the table itself as a change: an id that is there already stays as it is."""
-        used = np.union1d(self._ids(before), self._decided)
-        taken = np.isin(update.joins["subscription_id"].to_numpy(), used)
-        again = update.joins.filter(pa.array(taken))
+    def _change_of_rows(self, update: SubscriptionUpdate, before: IndexChange | None) -> IndexChange:
+        """Return the change by rows added to the table, after a change `before`; ids in use are rejected."""
+        used = np.union1d(self._ids(before), self._changed_ids)
+        is_duplicate = np.isin(update.joins["subscription_id"].to_numpy(), used)
+        duplicates = update.joins.filter(pa.array(is_duplicate))
         reason = "subscription_id {} is used by another row, or by a change; give each its own"
-        said = [reason.format(i) for i in again["subscription_id"].to_pylist()]
-        self._reject(rejected_rows(again, pa.array(said, pa.string())))
-        return IndexChange(np.zeros(0, np.int64), self._compiled(update, pa.array(~taken)))
+        reasons = [reason.format(i) for i in duplicates["subscription_id"].to_pylist()]
+        self._reject(rejected_rows(duplicates, pa.array(reasons, pa.string())))
+        return IndexChange(np.zeros(0, np.int64), self._compile(update, pa.array(~is_duplicate)))
 
-    def _ordered(self, update: SubscriptionUpdate) -> IndexChange:
-        """Return rows with actions as a change; a filter that cannot be used leaves the one before it."""
-        new = self._compiled(update)
-        self._decided = np.union1d(self._decided, np.union1d(update.leaves, new.subscription_id))
+    def _change_of_actions(self, update: SubscriptionUpdate) -> IndexChange:
+        """Return the change by rows with actions; an invalid filter does not replace the previous one."""
+        new = self._compile(update)
+        self._changed_ids = np.union1d(self._changed_ids, np.union1d(update.leaves, new.subscription_id))
         return IndexChange(np.union1d(update.leaves, new.subscription_id), new)
 
-    def _compiled(self, update: SubscriptionUpdate, which: pa.Array | None = None) -> SubscriptionSet:
-        """Return the subscriptions that come; rows that cannot be used are set aside."""
-        rows = update.joins if which is None else update.joins.filter(which)
+    def _compile(self, update: SubscriptionUpdate, mask: pa.Array | None = None) -> SubscriptionSet:
+        """Compile the added subscriptions, optionally only those of a mask, and collect rejected rows."""
+        rows = update.joins if mask is None else update.joins.filter(mask)
         done = compile_filters(self._schema, rows, compiler=self._compiler)
         self._reject(update.rejected)
         self._reject(rejected_rows(done.rejected.drop_columns("reason"), done.rejected["reason"]))
         return done.subscriptions
 
     def _ids(self, before: IndexChange | None) -> NDArray[np.int64]:
-        """Return the ids that are in use after a change that is still to be made."""
+        """Return the ids in use after the current changes and a further change `before`."""
         change = self._change if before is None else self._change.then(before)
         base = np.setdiff1d(self._base.subscription_id, change.removed)
         return np.union1d(base, change.added.subscription_id)
 
-    def _settle(self, change: IndexChange) -> None:
-        """Make the present snapshot."""
+    def _set_snapshot(self, change: IndexChange) -> None:
+        """Set the current snapshot from the index and its changes."""
         self._change = change
-        gone = np.isin(self._base.subscription_id, change.removed)
-        count = len(self._base) - int(np.count_nonzero(gone)) + len(change.added)
+        removed = np.isin(self._base.subscription_id, change.removed)
+        count = len(self._base) - int(np.count_nonzero(removed)) + len(change.added)
         number = self._number_of(self._seen)
         self._snapshot = SubscriptionSnapshot(number, self._file, change.to_bytes(), self._columns(), count)
 
     def _columns(self) -> tuple[str, ...]:
-        """Return the columns that filters look at."""
+        """Return the event columns that filters use."""
         return tuple(sorted({*self._base_columns, *columns_of(self._change.added)}))
 
-    def _rebase(self) -> None:
-        """Start to make a new index when much has changed, or take up one that is ready."""
+    def _update_index(self) -> None:
+        """Use a new index that is ready, and start to build one if there are many changes."""
         if self._building is not None and self._building.done():
             self._file = ship(self._spark, self._building.result())
             self._base, self._building = self._next, None
             self._base_columns = columns_of(self._base)
-            self._settle(self._since)
-        if self._building is None and len(self._change) > max(_CARRIED, len(self._base) // _SHARE):
-            self._next, self._since = self._change.of(self._base), IndexChange.none(self._schema)
+            self._set_snapshot(self._since)
+        if self._building is None and len(self._change) > max(_MAX_CHANGES, len(self._base) // _SHARE):
+            self._next, self._since = self._change.apply_to(self._base), IndexChange.none(self._schema)
             self._building = self._builder.submit(AutoMatcher().fit, self._next)
 
     def _reject(self, rows: pa.Table) -> None:

@@ -1,6 +1,6 @@
-"""NATS JetStream and Spark: a stream as a source, and tables sent as messages.
+"""Spark connector for NATS JetStream: a streaming source, and a sink that publishes tables.
 
-Imported on use only: it needs pyspark and nats-py.
+Imported on first use, because it needs pyspark and nats-py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Connections of Spark's tasks to NATS: where servers are, and a link that is made anew when it is lost."""
+"""Connections of Spark tasks to NATS: server addresses, and a connection that is restored when lost."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-#: Seconds that a caller waits for servers, unless told.
+#: Default of the seconds to wait for a server.
 TIMEOUT = 30.0
-#: Seconds between two tries.
+#: Seconds between two attempts to connect.
 _PAUSE = 0.2
-#: What errors say when a server does not let somebody in.
-_SHUT_OUT = ("authorization", "invalid user credentials")
+#: Parts of the messages of a server that refuses a client's credentials.
+_ACCESS_DENIED = ("authorization", "invalid user credentials")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where NATS servers are, and how to be let in.
+    """Addresses of the servers of a NATS cluster, and credentials for them.
 
     Parameters
     ----------
     servers
-        URLs of servers of one cluster, any of which will do.
+        URLs of servers of one cluster; connections use any of them.
     credentials
-        A credentials file, which has to be in this place on every machine that reads or writes.
+        Path of a credentials file, the same on every machine that reads or writes; default none.
     timeout
-        Seconds to wait for servers that do not answer, before it is an error.
+        Seconds to wait for a server that does not answer, above 0; default 30.
 
     Examples
     --------
@@ -57,26 +57,28 @@ class ServerAddress:
 
     @classmethod
     def of(cls, servers: str, credentials: str | None = None, timeout: float = TIMEOUT) -> Self:
-        """Return an address from URLs joined by commas.
+        """Return an address from URLs separated by commas.
 
         Raises
         ------
         ParameterError
-            When there is no server, one is no URL of NATS, or the timeout is not above 0.
+            When no server is given, a URL is not a NATS URL, or the timeout is not above 0 and finite.
         """
         found = tuple(word.strip() for word in servers.split(",") if word.strip())
         if not found:
-            raise ParameterError("servers is empty; give at least one, such as nats://localhost:4222")
+            limit = "at least one URL, such as nats://localhost:4222"
+            raise ParameterError(parameter="servers", value=servers, limit=limit)
         for server in found:
             try:
                 parts = urlsplit(server)
-                good = parts.scheme in ("nats", "tls") and parts.hostname and parts.port != 0
-            except ValueError:  # a port that is none
-                good = False
-            if not good:
-                raise ParameterError(f"server {_public(server)!r} is no URL; write it as nats://host:4222")
+                valid = parts.scheme in ("nats", "tls") and parts.hostname and parts.port != 0
+            except ValueError:  # an invalid port
+                valid = False
+            if not valid:
+                limit = "a URL such as nats://host:4222"
+                raise ParameterError(parameter="servers", value=_public(server), limit=limit)
         if not 0 < timeout < float("inf"):
-            raise ParameterError(f"timeout is {timeout}; give seconds above 0")
+            raise ParameterError(parameter="timeout", value=timeout, limit="seconds above 0")
         return cls(found, credentials, timeout)
 
     def __str__(self) -> str:
@@ -84,19 +86,21 @@ class ServerAddress:
 
 
 async def connect(address: ServerAddress) -> NatsConnection:
-    """Return a connection to one of the servers, trying until the address's timeout has passed.
+    """Connect to one of the servers, retrying until the timeout of the address.
 
     Raises
     ------
     ParameterError
-        When the credentials file is missing or no such file.
+        When the credentials file does not exist.
     TransportError
         When no server answers in time, or one refuses the credentials.
+    MissingError
+        When credentials are given and the package nkeys is not installed.
     """
     credentials = address.credentials
     if credentials is not None and not Path(credentials).is_file():
-        raise ParameterError(f"credentials file {credentials!r} is not there; name one that is")
-    end, said = time.monotonic() + address.timeout, ""
+        raise ParameterError(parameter="credentials", value=credentials, limit="an existing file")
+    end, problem = time.monotonic() + address.timeout, ""
     while True:
         for server in random.sample(address.servers, len(address.servers)):
             try:
@@ -105,23 +109,27 @@ async def connect(address: ServerAddress) -> NatsConnection:
                         server, where=str(address), timeout=address.timeout, credentials=credentials
                     )
             except ImportError as error:
-                raise MissingError("credentials need nkeys; run: pip install 'nats-py[nkeys]'") from error
+                raise MissingError(
+                    "nkeys is not installed, and credentials need it; run: pip install 'nats-py[nkeys]'"
+                ) from error
             except (LostError, OSError) as error:
-                said = first_line(error)
-                if any(text in said.lower() for text in _SHUT_OUT):
-                    raise _shut_out(address) from error
+                problem = first_line(error)
+                if any(text in problem.lower() for text in _ACCESS_DENIED):
+                    raise _access_denied(address) from error
         if time.monotonic() + _PAUSE > end:
             raise TransportError(
-                f"no NATS server at {address} within {address.timeout:g} s ({said}); "
-                "start it, or name another in servers"
+                f"no NATS server at {address} within {address.timeout:g} s ({problem}); "
+                "start it, or change servers",
+                parameter="servers",
+                value=str(address),
             )
         await asyncio.sleep(_PAUSE)
 
 
 class LazyConnection:
-    """A connection for code that is not asynchronous, made on use and again after it was lost.
+    """A blocking connection that is opened on first use and reopened after it was lost.
 
-    Between two calls nothing runs, so it may be kept for as long as it is used now and then.
+    Nothing runs between two calls, so an unused connection costs no work.
     """
 
     def __init__(self, address: ServerAddress) -> None:
@@ -141,21 +149,25 @@ class LazyConnection:
         self.close()
 
     def call(self, do: Callable[[NatsConnection], Awaitable[Answer]], *, tries: int = 0) -> Answer:
-        """Return what something makes of a connection; when that is lost it is done again on a new one.
+        """Return the result of an asynchronous function; if the connection is lost, retry on a new one.
 
         Parameters
         ----------
         do
-            What is done.
+            The function, called with the connection; it may be called several times.
         tries
-            How often at most; 0 for as often as the address's timeout allows.
+            Largest number of attempts; 0 (the default) to retry until the timeout of the address.
+
+        Raises
+        ------
+        TransportError
+            When all attempts lost the connection, or no server can be reached.
         """
         if self._runner is None:
             self._runner = asyncio.Runner()
-        return self._runner.run(self._done(do, tries))
+        return self._runner.run(self._retry(do, tries))
 
-    async def _done(self, do: Callable[[NatsConnection], Awaitable[Answer]], tries: int) -> Answer:
-        """Do something until it is done."""
+    async def _retry(self, do: Callable[[NatsConnection], Awaitable[Answer]], tries: int) -> Answer:
         end = time.monotonic() + self.address.timeout
         tried = 0
         while True:
@@ -169,8 +181,8 @@ class LazyConnection:
                 tried += 1
                 if tried == tries or (not tries and time.monotonic() + _PAUSE > end):
                     raise TransportError(
-                        f"the NATS server at {self.address} does not answer ({first_line(error)}); "
-                        f"tried {tried} times in {self.address.timeout:g} s; see its log"
+                        f"the NATS server at {self.address} does not answer ({first_line(error)}) after "
+                        f"{tried} attempts in {self.address.timeout:g} s; see its log"
                     ) from error
             await asyncio.sleep(_PAUSE * tried)
 
@@ -180,7 +192,7 @@ class LazyConnection:
             self._connection = None
 
     def close(self) -> None:
-        """Close the connection, if there is one; the next call makes another."""
+        """Close the connection, if it is open; the next call opens another."""
         if self._runner is not None:
             with suppress(Exception):
                 self._runner.run(self._drop())
@@ -194,9 +206,13 @@ def _public(server: str) -> str:
     return head + slashes + tail.rpartition("@")[2]
 
 
-def _shut_out(address: ServerAddress) -> TransportError:
-    """Return the error for a server that does not let us in."""
-    by = f"the credentials file {address.credentials!r}" if address.credentials else "what its URL says"
+def _access_denied(address: ServerAddress) -> TransportError:
+    """Return the error for a server that refuses the credentials."""
+    refused = (
+        f"the credentials file {address.credentials!r}" if address.credentials else "the user of its URL"
+    )
     return TransportError(
-        f"the NATS server at {address} refuses {by}; ask for access, or use other credentials"
+        f"the NATS server at {address} refuses {refused}; ask for access, or use other credentials",
+        parameter="credentials",
+        value=address.credentials,
     )

@@ -1,4 +1,4 @@
-"""A JetStream stream as a source of Spark's, for streams and for batches."""
+"""JetStream as a data source of Spark, for streaming and batch queries."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Put on a session that knows the source.
+#: Attribute of sessions in which the source is registered.
 _REGISTERED = "_narrowcast_jetstream"
 
-#: Messages in a micro-batch, unless told.
+#: Default of the largest number of messages in a micro-batch.
 LIMIT = 100_000
-#: Sequence numbers that are worth a task of their own.
+#: Smallest number of sequence numbers of a task.
 SMALLEST = 1000
 
 _STREAM = re.compile(r"[^\s.*>/\\\0]{1,255}")
@@ -44,7 +44,7 @@ _STREAM = re.compile(r"[^\s.*>/\\\0]{1,255}")
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a source is told, checked."""
+    """Validated options of the source."""
 
     address: ServerAddress
     stream: str
@@ -56,73 +56,92 @@ class SourceOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> SourceOptions:
-        """Return options of Spark's, which are all text, as what they mean."""
+        """Parse the options of Spark, which are all text.
+
+        Raises
+        ------
+        ParameterError
+            When an option is unknown, missing or invalid.
+        """
         known = ("servers", "stream", "subject", "start", "end", "limit", "parts", "credentials", "timeout")
         for name in given:
             if name.lower() not in known:
-                raise ParameterError(f"option {name!r} is unknown; use one of {', '.join(known)}")
+                raise ParameterError(
+                    f"unknown option {name!r}; known: {', '.join(known)}", parameter=name, value=given[name]
+                )
         for name in ("servers", "stream"):
             if not given.get(name):
-                raise ParameterError(f"option {name!r} is missing; name the {name} to read from")
+                raise ParameterError(
+                    f"{name} is missing: give the {name} to read from", parameter=name, value=given.get(name)
+                )
         stream, subject = given["stream"], given.get("subject") or None
         if not _STREAM.fullmatch(stream):
-            raise ParameterError(f"stream {stream!r} cannot be a name; use letters, digits, - and _")
+            limit = "a name of letters, digits, - and _"
+            raise ParameterError(parameter="stream", value=stream, limit=limit)
         if subject is not None and (fault := fault_of(subject, pattern=True)):
-            raise ParameterError(f"subject {subject!r} is no filter: {fault}; write it as ticks.* or ticks.>")
+            raise ParameterError(
+                f"subject={subject!r}: {fault}; must be a filter such as ticks.* or ticks.>",
+                parameter="subject",
+                value=subject,
+                limit="a filter such as ticks.* or ticks.>",
+            )
         start: int | str = given.get("start", "first").strip().lower()
         if start not in ("first", "new"):
-            start = _whole("start", given["start"], "first, new or a sequence number from 1")
+            start = _positive("start", given["start"], "first, new or a sequence number from 1")
         try:
             timeout = float(given.get("timeout", TIMEOUT))
         except ValueError:
-            raise ParameterError(f"timeout is {given['timeout']!r}; give seconds above 0") from None
+            limit = "seconds above 0"
+            raise ParameterError(parameter="timeout", value=given["timeout"], limit=limit) from None
         return cls(
             ServerAddress.of(given["servers"], given.get("credentials") or None, timeout),
             stream,
             subject,
             start,
-            _whole("end", given["end"], "a sequence number from 1") if "end" in given else None,
-            _whole("limit", given.get("limit", str(LIMIT)), "a number of messages from 1"),
-            _whole("parts", given.get("parts", "1"), "a number of tasks from 1"),
+            _positive("end", given["end"], "a sequence number from 1") if "end" in given else None,
+            _positive("limit", given.get("limit", str(LIMIT)), "a number of messages from 1"),
+            _positive("parts", given.get("parts", "1"), "a number of tasks from 1"),
         )
 
 
 class JetStreamSource(DataSource):
-    """Messages of a NATS JetStream stream, under the name ``jetstream``.
+    """Spark data source ``jetstream``: the messages of a NATS JetStream stream.
 
     Register it once with ``spark.dataSource.register(JetStreamSource)``, or use `read_messages`, which does.
     Its columns are `sequence` bigint, `subject` string, `time` timestamp, `id` string (the header
-    Nats-Msg-Id; null where there is none) and `payload` binary.
+    Nats-Msg-Id, or null) and `payload` binary.
 
     Options
     -------
     servers
-        URLs joined by commas: ``nats://host:4222``. A name and password may be in them, but Spark shows
-        options on its own pages, so a credentials file is better.
+        URLs such as ``nats://host:4222``, separated by commas. They may have a user and password, but the
+        Spark UI shows options, so a credentials file is safer.
     stream
-        The name of the stream; its retention has to be by limits.
+        Name of the stream; its retention has to be `limits`.
     subject
-        A pattern for the subjects that are read; all without it.
+        Subject filter with wildcards; default all subjects.
     start
-        Where a new query begins: ``first`` (the oldest message there is), ``new`` (what comes from now on),
-        or a sequence number. A query with a checkpoint goes on where it was.
+        Where a new query starts: ``first`` (the oldest stored message, the default), ``new`` (messages from
+        now on), or a sequence number. A query with a checkpoint continues from its offset.
     limit
-        Messages in one micro-batch at most, 100,000 unless told.
+        Largest number of messages in a micro-batch; default 100,000.
     parts
-        Tasks that read a micro-batch; each reads at least 1,000 sequence numbers.
+        Largest number of tasks that read a micro-batch, default 1; each reads at least 1,000 sequence
+        numbers.
     credentials
-        A credentials file, in the same place on all machines.
+        Path of a credentials file, the same on all machines; default none.
     timeout
-        Seconds to wait for a server that does not answer, 30 unless told.
+        Seconds to wait for a server that does not answer; default 30.
     end
-        The last sequence number; only for a batch, which otherwise ends at the newest message.
+        Last sequence number of a batch query; default the newest message. Not for streaming queries.
 
     Notes
     -----
-    An offset is `{"sequence", "begin", "missing", "created"}`: the last sequence number that was taken, the
-    one before the query's first, how many numbers in between had no message any more when they were planned
-    (deleted, or removed by the stream's limits), and when the stream was made. With a filter, numbers of
-    other subjects that are gone count too. `missing_of` reads it from a query's progress.
+    An offset is `{"sequence", "begin", "missing", "created"}`: the last sequence number that was read, the
+    one before the query's first, the number of sequence numbers between them that had no message any more
+    when their micro-batch was planned (deleted, or removed by the stream's limits), and the creation time of
+    the stream. With a filter, missing sequence numbers of other subjects count too. `missing_of` reads
+    `missing` from a query's progress.
     """
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -131,7 +150,7 @@ class JetStreamSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return what Spark calls the source."""
+        """Return the name of the source in Spark."""
         return "jetstream"
 
     def schema(self) -> str:
@@ -139,61 +158,62 @@ class JetStreamSource(DataSource):
         return "sequence bigint, subject string, time timestamp, id string, payload binary"
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  # Spark's own signature
-        """Return what reads all messages of a range."""
+        """Return a reader for batch queries."""
         return _BatchReader(self._options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
-        """Return what reads messages as they come."""
+        """Return a reader for streaming queries."""
         if self._options.end is not None:
-            raise ParameterError("option 'end' is for a batch and this is a stream; leave it out")
+            limit = "omitted: it is for batch queries, and this is a streaming query"
+            raise ParameterError(parameter="end", value=self._options.end, limit=limit)
         return _StreamReader(self._options)
 
 
 class _BatchReader(DataSourceReader):
-    """Reads a range of sequence numbers once."""
+    """Reader of batch queries."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Return ranges that cover what the stream holds now."""
-        told = self._options
-        with LazyConnection(told.address) as link:
-            state = link.call(partial(state_of, stream=told.stream))
-        last = state.last if told.end is None else min(told.end, state.last)
-        return _ranges(max(_before(told, state), state.first - 1), last, told.parts)
+        """Return ranges that cover the messages stored now."""
+        options = self._options
+        with LazyConnection(options.address) as link:
+            state = link.call(partial(state_of, stream=options.stream))
+        last = state.last if options.end is None else min(options.end, state.last)
+        return _ranges(max(_before(options, state), state.first - 1), last, options.parts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Give the messages of a range."""
+        """Yield the messages of a range."""
         return _read(self._options, partition)
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches in one process beside the driver, and reads them in the workers."""
+    """Reader of streaming queries: plans micro-batches in a process beside the driver, reads in workers."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._link = LazyConnection(options.address)
-        #: Where to stop when only what was there at the start is wanted.
+        #: Last sequence number of a query that reads only the messages stored at its start.
         self._target: int | None = None
         self._latest: dict[str, Any] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # the names are Spark's
-        """Return where a new query begins."""
+        """Return the offset at which a new query starts."""
         state = self._state()
         before = _before(self._options, state)
         return {"sequence": before, "begin": before, "missing": 0, "created": state.created}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return how much one micro-batch takes."""
+        """Return the largest size of a micro-batch."""
         return ReadMaxRows(self._options.limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Remember what is there now; nothing newer is read."""
+        """Limit the query to the messages stored now."""
         self._target = self._state().last
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return where the next micro-batch ends: at the newest message, or where the limit is reached."""
+        """Return the offset at which the next micro-batch ends, by the newest message and the limit."""
         state = self._state()
         self._check(start, state)
         self._latest = {"sequence": state.last, "created": state.created}
@@ -207,79 +227,87 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = self._reach(state, max(begin, state.first - 1), top, rows)
         if end <= begin:
             return start
-        # Deleted messages are listed only for a batch that is really taken: Spark asks many times a second.
+        # Deleted messages are listed only for a non-empty batch: Spark polls many times a second.
         state = self._state(listed=True)
         missing = state.missing(begin, end)
         if missing:
             log.warning(
-                "stream %r has no message any more for %d of the sequence numbers %d to %d",
+                "stream %r: %d of the sequence numbers %d to %d no longer have a message",
                 self._options.stream, missing, begin + 1, end,
             )  # fmt: skip
         if state.unlisted:
             log.warning(
-                "stream %r has %d deleted messages, too many to list: those between others are not counted",
+                "stream %r: %d deleted messages are too many to list; those after the first message "
+                "are not counted as missing",
                 self._options.stream, state.unlisted,
             )  # fmt: skip
         return {**start, "sequence": end, "missing": int(start["missing"]) + missing}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the newest message that was known when the last micro-batch was planned."""
+        """Return the offset of the newest message at the time the last micro-batch was planned."""
         return self._latest
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return ranges that cover a micro-batch."""
         state = self._state()
         self._check(end, state)
-        # Spark does not keep the start of its first batch but asks for it again when it has to repeat it;
-        # by then `new` and `first` mean something else. The end remembers.
+        # Spark does not store the start of its first batch but asks for it again to repeat the batch, when
+        # `new` and `first` have another value. The end offset stores the start.
         begin = int(start["sequence"] if start["begin"] == end["begin"] else end["begin"])
         gone = min(state.first - 1, int(end["sequence"])) - begin
         known = int(end["missing"]) - int(start["missing"] if start["begin"] == end["begin"] else 0)
-        if gone > known:  # they were there when the batch was planned
+        if gone > known:  # deleted after the batch was planned
             log.warning(
-                "stream %r has lost %d messages or more since a micro-batch of them was planned",
+                "stream %r: at least %d messages were deleted after their micro-batch was planned",
                 self._options.stream, gone - known,
             )  # fmt: skip
         return _ranges(max(begin, state.first - 1), int(end["sequence"]), self._options.parts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Give the messages of a range."""
+        """Yield the messages of a range."""
         return _read(self._options, partition)
 
     def stop(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         self._link.close()
 
     def _state(self, *, listed: bool = False) -> StreamState:
         return self._link.call(partial(state_of, stream=self._options.stream, listed=listed))
 
     def _check(self, offset: dict[str, Any], state: StreamState) -> None:
-        """Refuse to go on in a stream that is not the one the checkpoint is of."""
-        told = self._options
+        """Raise a `JobError` unless the stream is the one of the checkpoint."""
+        stream = self._options.stream
         if offset["created"] != state.created:
             raise JobError(
-                f"stream {told.stream!r} was made on {state.created} and the checkpoint is of one made on "
-                f"{offset['created']}; begin again with a new checkpoint"
+                f"stream {stream!r} was created on {state.created}, but the stream of the checkpoint on "
+                f"{offset['created']}; start again with a new checkpoint",
+                parameter="stream",
+                value=stream,
             )
         if int(offset["sequence"]) > state.last:
             raise JobError(
-                f"stream {told.stream!r} ends at {state.last} and the checkpoint is at {offset['sequence']}; "
-                "it has lost messages, so begin again with a new checkpoint"
+                f"stream {stream!r} ends at {state.last}, but the checkpoint is at {offset['sequence']}: the "
+                "stream has lost messages; start again with a new checkpoint",
+                parameter="stream",
+                value=stream,
             )
 
     def _reach(self, state: StreamState, begin: int, top: int, rows: int) -> int:
-        """Return the last sequence number of a micro-batch of at most so many messages."""
+        """Return the last sequence number, at most `top`, of a micro-batch of at most `rows` messages.
+
+        With a subject filter it is `begin` (no micro-batch) while only other subjects have new messages.
+        """
         end = min(top, begin + rows)
         subject = self._options.subject
         if subject is None:
             return end
-        there = self._link.call(
+        n_pending = self._link.call(
             partial(pending, stream=self._options.stream, subject=subject, start=begin + 1)
         )
-        if there == 0 and state.last - begin <= rows:
-            # Only other subjects: no batch for nothing, but a step now and then so as not to fall behind.
+        if n_pending == 0 and state.last - begin <= rows:
+            # Only other subjects: an empty batch is worth it only to keep the offset from falling far behind.
             return begin
-        return top if there <= rows else end
+        return top if n_pending <= rows else end
 
 
 def read_messages(
@@ -294,33 +322,33 @@ def read_messages(
     credentials: str | None = None,
     timeout: float = TIMEOUT,
 ) -> DataFrame:
-    """Return the messages of a JetStream stream as a streaming table; see `JetStreamSource` for all of it.
+    """Return the messages of a JetStream stream as a streaming table; see `JetStreamSource` for its columns.
 
     Parameters
     ----------
     spark
         The session; the source is registered in it.
     servers
-        URLs joined by commas.
+        URLs of servers, separated by commas.
     stream
-        The name of the stream.
+        Name of the stream.
     subject
-        A pattern for the subjects that are read.
+        Subject filter with wildcards; default all subjects.
     start
-        Where a new query begins: ``first``, ``new``, or a sequence number.
+        Where a new query starts: ``first`` (the default), ``new``, or a sequence number.
     limit
-        Messages in one micro-batch at most.
+        Largest number of messages in a micro-batch; default 100,000.
     parts
-        Tasks that read a micro-batch, as many as Spark has cores unless told.
+        Largest number of tasks that read a micro-batch; default the number of cores of Spark.
     credentials
-        A credentials file.
+        Path of a credentials file, the same on all machines; default none.
     timeout
-        Seconds to wait for a server that does not answer.
+        Seconds to wait for a server that does not answer; default 30.
 
     Raises
     ------
     ParameterError
-        When a value cannot be used; whether the stream is there is seen when the query starts.
+        When a value is invalid. A missing stream is an error of the query when it starts.
     """
     given = {
         "servers": servers,
@@ -332,33 +360,33 @@ def read_messages(
         **({"subject": subject} if subject is not None else {}),
         **({"credentials": credentials} if credentials is not None else {}),
     }
-    SourceOptions.of(given)  # here, where it is told in one line
-    if not getattr(spark, _REGISTERED, False):  # Spark warns of a second time
+    SourceOptions.of(given)  # raises here a short error, which Spark would wrap in a long one
+    if not getattr(spark, _REGISTERED, False):  # Spark warns of a second registration
         spark.dataSource.register(JetStreamSource)
         setattr(spark, _REGISTERED, True)
     return spark.readStream.format(JetStreamSource.name()).options(**given).load()
 
 
 def missing_of(progress: StreamingQueryProgress) -> int:
-    """Return how many messages of JetStream a query has found missing, since its checkpoint was begun.
+    """Return the number of missing JetStream messages of a query since the start of its checkpoint.
 
-    It is the number of sequence numbers that had no message any more when their micro-batch was planned.
+    These are the sequence numbers that had no message any more when their micro-batch was planned.
 
     Parameters
     ----------
     progress
-        What a query says of itself: `query.lastProgress`, or what a listener is given.
+        Progress of a query: `query.lastProgress`, or the progress of a listener's event.
     """
     return sum(end["missing"] for end, _ in _offsets(progress))
 
 
 def lag_of(progress: StreamingQueryProgress) -> int:
-    """Return how many sequence numbers a query was behind its streams of JetStream when it last looked."""
+    """Return how many sequence numbers a query was behind its JetStream streams at its last micro-batch."""
     return sum(max(0, latest["sequence"] - end["sequence"]) for end, latest in _offsets(progress) if latest)
 
 
 def _offsets(progress: StreamingQueryProgress) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
-    """Give the end and the newest offset of each source that is one of these."""
+    """Yield the end offset and the newest offset of each JetStream source of a query."""
     for source in progress.sources:
         end = _offset(source.endOffset)
         if end is not None and {"sequence", "missing"} <= set(end):
@@ -366,13 +394,13 @@ def _offsets(progress: StreamingQueryProgress) -> Iterator[tuple[dict[str, Any],
 
 
 def _offset(text: str | None) -> dict[str, Any] | None:
-    """Return an offset from what Spark writes of it."""
+    """Parse an offset from Spark's JSON; None if it is not an object."""
     found = json.loads(text) if text else None
     return found if isinstance(found, dict) else None
 
 
 def _before(options: SourceOptions, state: StreamState) -> int:
-    """Return the sequence number before the first that is wanted."""
+    """Return the sequence number before the first one to read."""
     if options.start == "first":
         return state.first - 1
     if options.start == "new":
@@ -380,14 +408,16 @@ def _before(options: SourceOptions, state: StreamState) -> int:
     before = int(options.start) - 1
     if before > state.last:
         raise ParameterError(
-            f"start is {options.start} and stream {options.stream!r} ends at {state.last}; "
-            f"use at most {state.last + 1}, or 'new'"
+            parameter="start",
+            value=options.start,
+            limit=f"at most {state.last + 1}, because stream {options.stream!r} ends at {state.last}",
+            fix="or give 'new'",
         )
     return before
 
 
 def _ranges(before: int, last: int, parts: int) -> list[InputPartition]:
-    """Return even ranges (first, last), each inclusive, that cover all behind one number up to another."""
+    """Return ranges (first, last) of about equal size, ends included, from `before` + 1 to `last`."""
     n = last - before
     if n <= 0:
         return []
@@ -397,16 +427,16 @@ def _ranges(before: int, last: int, parts: int) -> list[InputPartition]:
 
 
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Give the messages of one range, over a connection of its own."""
-    if partition.value is None:  # what Spark makes of no ranges at all
+    """Yield the messages of one range, over a connection of its own."""
+    if partition.value is None:  # Spark's partition for an empty list of ranges
         return
     first, last = partition.value
     with LazyConnection(options.address) as link:
         yield from messages(link, options.stream, options.subject, first, last)
 
 
-def _whole(name: str, text: str, wanted: str) -> int:
-    """Return an option that is a number from 1."""
+def _positive(name: str, text: str, limit: str) -> int:
+    """Parse an option that is an integer of at least 1."""
     if not re.fullmatch(r"\s*[0-9]{1,18}\s*", text) or int(text) < 1:
-        raise ParameterError(f"{name} is {text!r}; give {wanted}")
+        raise ParameterError(parameter=name, value=text, limit=limit)
     return int(text)

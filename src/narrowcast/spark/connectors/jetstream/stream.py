@@ -1,4 +1,4 @@
-"""A JetStream stream as a row of sequence numbers: what it holds, what is gone, the messages of a range."""
+"""Reading of a JetStream stream by sequence numbers: its state, and the messages of a range."""
 
 from __future__ import annotations
 
@@ -31,52 +31,53 @@ MESSAGES = pa.schema(
     ]
 )
 
-#: Deleted messages that are listed to be counted; of more only those before the first are counted.
+#: Largest number of deleted messages that are listed; of more, only those before the first stored message
+#: are counted.
 LISTED = 100_000
-#: Messages, and bytes, that are asked for at once, and make one Arrow batch.
+#: Messages, and bytes, of one pull request and one Arrow batch.
 _PULLED = 8192
 _PULLED_BYTES = 8 << 20
-#: The first question where messages are filtered: those behind the end of a range are asked for in vain.
+#: Messages of the first pull request with a subject filter: messages beyond the range would be wasted.
 _PULLED_FIRST = 64
-#: Times that a consumer with messages may give none before it is an error.
+#: Number of consecutive empty answers of a consumer that has messages after which reading fails.
 _TRIES = 5
-#: Seconds that the server keeps a consumer nobody asks.
-_KEPT = 60
+#: Seconds after which the server deletes an unused consumer.
+_EXPIRY_S = 60
 
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """What a stream holds at one moment: messages from `first` to `last`, fewer those that were deleted."""
+    """State of a stream at one moment: it has the messages `first` to `last` except the deleted ones."""
 
     first: int
     last: int
     created: str
     deleted: tuple[int, ...] = ()
-    #: Deleted messages that are not in the list.
+    #: Number of deleted messages that are not in `deleted`.
     unlisted: int = 0
 
     def missing(self, after: int, to: int) -> int:
-        """Return how many sequence numbers behind one and up to another have no message any more."""
+        """Return how many sequence numbers above `after` and up to `to` no longer have a message."""
         gone = max(0, min(self.first - 1, to) - after)
         return gone + sum(max(after, self.first - 1) < number <= to for number in self.deleted)
 
 
 async def state_of(connection: NatsConnection, stream: str, *, listed: bool = False) -> StreamState:
-    """Return what a stream holds.
+    """Return the state of a stream.
 
     Parameters
     ----------
     connection
-        Where it is.
+        A connection to the server.
     stream
-        Its name.
+        Name of the stream.
     listed
-        Whether deleted messages are wanted too, if they are few enough.
+        Whether to list deleted messages, if there are at most `LISTED`; default no.
 
     Raises
     ------
     ParameterError
-        When there is no such stream, or it forgets messages that somebody else has taken.
+        When there is no such stream, or its retention deletes messages that other consumers have read.
     """
     try:
         answer = await connection.jetstream.stream_info(stream)
@@ -90,19 +91,21 @@ async def state_of(connection: NatsConnection, stream: str, *, listed: bool = Fa
     retention = answer["config"].get("retention", "limits")
     if retention != "limits":
         raise ParameterError(
-            f"stream {stream!r} has retention {retention!r}, which forgets messages that were taken; "
-            "read one with retention 'limits', such as a mirror of it"
+            f"stream {stream!r} has retention {retention!r}, which deletes messages that were consumed; "
+            "read a stream with retention 'limits', such as a mirror of it",
+            parameter="stream",
+            value=stream,
         )
     state = answer["state"]
     deleted = tuple(state.get("deleted") or ())
     first, last = int(state["first_seq"]), int(state["last_seq"])
-    # A stream that never had a message says that its first is 0.
+    # A stream that never had a message reports 0 as its first sequence number.
     unlisted = int(state.get("num_deleted", 0)) - len(deleted)
     return StreamState(max(first, 1), last, str(answer["created"]), deleted, max(unlisted, 0))
 
 
 async def pending(connection: NatsConnection, stream: str, subject: str | None, start: int) -> int:
-    """Return how many messages a stream holds from a sequence number on, of those that fit a filter."""
+    """Return the number of messages from sequence number `start` on whose subject matches a filter."""
     name, n = await _consumer(connection, stream, subject, start)
     await _forget(connection, stream, name)
     return n
@@ -111,41 +114,46 @@ async def pending(connection: NatsConnection, stream: str, subject: str | None, 
 def messages(
     link: LazyConnection, stream: str, subject: str | None, first: int, last: int
 ) -> Iterator[pa.RecordBatch]:
-    """Give the messages of a range of sequence numbers that are still there, in order, each once.
+    """Yield the stored messages of a range of sequence numbers, in order, each once.
 
     Parameters
     ----------
     link
-        Where the stream is.
+        A connection to the server.
     stream
-        Its name.
+        Name of the stream.
     subject
-        A pattern that their subjects have to fit, if any.
+        Subject filter, with wildcards; None for all messages.
     first, last
-        The range; `last` is in it.
+        First and last sequence number of the range.
+
+    Yields
+    ------
+    pyarrow.RecordBatch
+        Rows with the columns of `MESSAGES`.
 
     Raises
     ------
     TransportError
-        When the server gives nothing for too long.
+        When the server sends nothing although it has messages.
     """
     pulls = _Pulls(stream, subject, first, last)
     failed = 0
     while not pulls.done:
-        got = link.call(pulls.next)
-        failed = 0 if got or pulls.done else failed + 1
+        rows = link.call(pulls.next)
+        failed = 0 if rows or pulls.done else failed + 1
         if failed == _TRIES:
             raise TransportError(
                 f"stream {stream!r} at {link.address} has messages from {pulls.position + 1} on "
-                f"and gave none in {_TRIES} tries; see the server's log"
+                f"but sent none in {_TRIES} attempts; see the server's log"
             )
-        if got:
-            yield _batch(got)
+        if rows:
+            yield _batch(rows)
     link.call(pulls.forget)
 
 
 class _Pulls:
-    """The messages of a range, some at a time; lost connections and consumers are replaced on the way."""
+    """Pull requests for the messages of a range; lost connections and consumers are replaced."""
 
     def __init__(self, stream: str, subject: str | None, first: int, last: int) -> None:
         self.stream = stream
@@ -156,22 +164,23 @@ class _Pulls:
         self._size = _PULLED if subject is None else _PULLED_FIRST
         self._connection: NatsConnection | None = None
         self._inbox = self._consumer = ""
-        self._taken: list[Msg] = []
+        self._received: list[Msg] = []
+        #: Number of requested messages that have not arrived.
         self._due = 0
-        #: What the server numbers the next message to this consumer with.
+        #: Consumer sequence number of the next message.
         self._expected = 1
         self._wake = asyncio.Event()
 
     async def next(self, connection: NatsConnection) -> list[tuple[Any, ...]]:
-        """Return the next messages; none when the range is done or the consumer has to be made anew."""
+        """Return the next rows; none if the range is complete or the consumer has to be replaced."""
         if connection is not self._connection or not self._consumer:
             await self._begin(connection)
             if self.done:
                 return []
-        self._taken = []
+        self._received = []
         self._due = min(self._size, self.last - self.position)
         self._wake.clear()
-        # A message may be as large as the server allows, and must still fit.
+        # At least one message of the largest size must fit.
         room = max(_PULLED_BYTES, 2 * connection.max_payload)
         await connection.publish(
             f"{API}CONSUMER.MSG.NEXT.{self.stream}.{self._consumer}",
@@ -183,43 +192,43 @@ class _Pulls:
         return self._rows()
 
     async def forget(self, connection: NatsConnection) -> None:
-        """Let the server forget the consumer at once; it would do so by itself later."""
+        """Delete the consumer at once, which the server would otherwise do after a while."""
         if connection is self._connection and self._consumer:
             await _forget(connection, self.stream, self._consumer)
         self._connection = None
 
     async def _begin(self, connection: NatsConnection) -> None:
-        """Make a consumer from the first message that has not been seen."""
-        # An inbox of its own: what an older consumer still sends is not for this one.
+        """Create a consumer that starts at the first unread message."""
+        # A new inbox, so that late messages of an older consumer are ignored.
         self._inbox = connection.inbox()
-        await connection.subscribe(self._inbox, partial(self._take, self._inbox), bounded=False)
+        await connection.subscribe(self._inbox, partial(self._on_message, self._inbox), bounded=False)
         self._connection = connection
         start = self.position + 1
-        self._consumer, there = await _consumer(connection, self.stream, self.subject, start)
+        self._consumer, n_pending = await _consumer(connection, self.stream, self.subject, start)
         self._expected = 1
-        self.done = there == 0
+        self.done = n_pending == 0
 
-    async def _take(self, inbox: str, message: Msg) -> None:
-        """Keep what the server sends, until it is all that was asked for or the server says that it is."""
+    async def _on_message(self, inbox: str, message: Msg) -> None:
+        """Store a message, and wake the reader at the last requested message or at a status message."""
         if inbox != self._inbox:
             return
-        self._taken.append(message)
+        self._received.append(message)
         self._due -= 1
         if self._due <= 0 or not message.reply.startswith(ACK):
             self._wake.set()
 
     def _rows(self) -> list[tuple[Any, ...]]:
-        """Return what was taken as rows, and note how far it goes."""
+        """Convert the received messages to rows, and advance the position."""
         rows: list[tuple[Any, ...]] = []
         full = self._due <= 0
-        for message in self._taken:
+        for message in self._received:
             if not message.reply.startswith(ACK):
-                # The end of what there is, or a consumer that is gone; a full one (409) goes on.
+                # No more messages, or the consumer is gone; after status 409 (byte limit) it can be used on.
                 if (message.headers or {}).get("Status") != "409" or not rows:
                     self._consumer = ""
                 break
             sequence, number, pending, time = delivery_of(message.reply)
-            if number != self._expected:  # one was lost on the way: ask for it again
+            if number != self._expected:  # a message was lost in transit: request it again
                 self._consumer = ""
                 break
             self._expected += 1
@@ -239,7 +248,7 @@ class _Pulls:
 
 
 def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-    """Return rows as Arrow."""
+    """Return rows as an Arrow batch."""
     columns = zip(*rows, strict=True)
     arrays = [pa.array(column, kind.type) for column, kind in zip(columns, MESSAGES, strict=True)]
     return pa.record_batch(arrays, schema=MESSAGES)
@@ -248,10 +257,10 @@ def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 async def _consumer(
     connection: NatsConnection, stream: str, subject: str | None, start: int
 ) -> tuple[str, int]:
-    """Make a consumer that the server forgets by itself, and return its name and how much it has to give."""
+    """Create a consumer that the server deletes when unused; return its name and its pending messages."""
     try:
         answer = await connection.jetstream.create_consumer(
-            stream, start=start, subjects=[subject] if subject else [], kept_s=_KEPT, ack_policy="none"
+            stream, start=start, subjects=[subject] if subject else [], kept_s=_EXPIRY_S, ack_policy="none"
         )
     except RefusedError as error:
         raise await _refused(connection, stream, error) from error
@@ -259,32 +268,33 @@ async def _consumer(
 
 
 async def _forget(connection: NatsConnection, stream: str, consumer: str) -> None:
-    """Delete a consumer, if the server can."""
+    """Delete a consumer; failures are ignored, because the server deletes unused consumers anyway."""
     with suppress(RefusedError, LostError):
         await connection.jetstream.delete_consumer(stream, consumer)
 
 
 async def _refused(connection: NatsConnection, stream: str, error: RefusedError) -> Exception:
-    """Return what the server has refused as an error of ours."""
+    """Convert a server's refusal to an exception of this package."""
     if error.code == NO_ACCOUNT:
         return TransportError(
-            f"the account at {connection.where} has no JetStream; enable it, or use other credentials"
+            f"the account at {connection.where} has no JetStream; enable it, or use other credentials",
+            parameter="credentials",
         )
     if error.absent:
         return await _absent(connection, stream)
-    # Such as no leader at the moment: worth another try, and told when there is none left.
+    # For example no leader at the moment: worth another attempt.
     return LostError(f"stream {stream!r}: {error.description}")
 
 
 async def _absent(connection: NatsConnection, stream: str) -> ParameterError:
-    """Return the error for a stream that is not there, with the names of those that are."""
+    """Return the error for a missing stream, with the names of existing streams."""
     try:
         names = sorted(await connection.jetstream.stream_names())
     except (RefusedError, LostError):
         names = []
-    there = (
-        f"there are {', '.join(names[:10])}{' and more' * (len(names) > 10)}" if names else "there is none"
-    )
+    known = ", ".join(names[:10]) + " and more" * (len(names) > 10) if names else "none"
     return ParameterError(
-        f"stream {stream!r} is not at {connection.where}; make it, or name another ({there})"
+        f"unknown stream {stream!r} at {connection.where}; create it, or give another (known: {known})",
+        parameter="stream",
+        value=stream,
     )
