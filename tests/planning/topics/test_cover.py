@@ -63,13 +63,13 @@ def state_is_right(covering: CoverState, model: Overall) -> None:
     assert directs.tolist() == direct.tolist()
     total = 0.0
     for t in range(len(direct)):
-        total += float(model.maintained(direct[t]) + frequency[t] * (model.cost_n + model.sent(direct[t])))
+        total += float(model.maintenance_of(direct[t]) + frequency[t] * (model.cost_n + model.dissemination_of(direct[t])))
     for c in range(len(size)):
         assert flows[c] == has[c].sum()
         assert rate[c] == pytest.approx(frequency @ has[c])
         if size[c]:
-            total += float(model.maintained(size[c]) + model.tied(flows[c]))
-            total += float(rate[c] * (model.cost_n + model.sent(size[c])))
+            total += float(model.maintenance_of(size[c]) + model.association_of(flows[c]))
+            total += float(rate[c] * (model.cost_n + model.dissemination_of(size[c])))
     assert covering.total == pytest.approx(total)
 
 
@@ -204,8 +204,8 @@ def giant(interest: Interest, model: Overall) -> float:
     frequency, wanted = model.frequencies(interest), interest.audience() > 0
     if wanted.sum() < 2:
         return np.inf
-    total = model.maintained(n) + model.tied(wanted.sum()) + frequency.sum() * model.cost_n
-    return float(total + frequency[wanted].sum() * (model.cost_n + model.sent(n)))
+    total = model.maintenance_of(n) + model.association_of(wanted.sum()) + frequency.sum() * model.cost_n
+    return float(total + frequency[wanted].sum() * (model.cost_n + model.dissemination_of(n)))
 
 
 @pytest.mark.parametrize("channels", [None, 9])

@@ -175,11 +175,11 @@ def test_the_account_is_right_whatever_frequencies_are_like(
         for t, each in enumerate(system.topics):
             seated = ("t", t) in system.addresses.number
             size, times = (len(each.members), 1) if seated else (1, len(each.members))
-            total += times * float(model.maintained(size) + each.frequency * model.sent(size))
+            total += times * float(model.maintenance_of(size) + each.frequency * model.dissemination_of(size))
         for cluster in system.clusters.values():
             size, busy = len(cluster.members), sum(system.topics[t].frequency for t in cluster.frequencies)
-            total += float(model.maintained(size)) + len(cluster.frequencies)
-            total += busy * (0.5 + float(model.sent(size)))
+            total += float(model.maintenance_of(size)) + len(cluster.frequencies)
+            total += busy * (0.5 + float(model.dissemination_of(size)))
         assert system.account.total == pytest.approx(total, rel=1e-9, abs=0)
 
 
@@ -205,7 +205,7 @@ def check(protocol: TamaraProtocol) -> None:
             assert others == system.topics[topic].clusters - {cluster}
         got[np.ix_(members, sorted(channel.frequencies))] = True
         size = len(members)
-        total += float(model.maintained(size)) + len(channel.frequencies)
+        total += float(model.maintenance_of(size)) + len(channel.frequencies)
         total += sum(system.topics[t].frequency for t in channel.frequencies) * (1 + size)
     assert not (direct & got).any()
     assert not (direct & ~wants).any()

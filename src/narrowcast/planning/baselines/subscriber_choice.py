@@ -149,7 +149,7 @@ def choose_members(interest: Interest, topics: Relation, costs: Overall, *, pass
     key = np.random.default_rng(0).random(interest.n_flows)
     order = np.argsort(np.asarray(wants @ key), kind="stable").astype(np.int64)
     sizes = np.arange(interest.n_subscribers + 2)
-    steps = np.diff(costs.maintained(sizes)), np.diff(costs.sent(sizes))
+    steps = np.diff(costs.maintenance_of(sizes)), np.diff(costs.dissemination_of(sizes))
     if topics.nnz:
         even = np.ones(len(sizes) - 1)
         choose(rows, clusters, frequency, load, (even, even), order, 1, state)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, get_args
 
 import numpy as np
 
-from narrowcast.costs.line_positions import LineCharges, LinePositions, shares_of
+from narrowcast.costs.line_positions import LineCharges, LinePositions, capacity_factor
 from narrowcast.errors import ParameterError
 from narrowcast.matching.match_queries import require_fitting, require_subscriptions
 from narrowcast.matching.partition.base import MOST_PARTS, shared
@@ -98,7 +98,7 @@ class CobasPartitioner:
         ):
             if getattr(self, name) not in known:
                 raise ParameterError(f"{name} is {getattr(self, name)!r}; give one of {', '.join(known)}")
-        shares_of(self.kappa)
+        capacity_factor(self.kappa)
         check_number("upkeep", self.upkeep, least=0.0, limit="a number of at least 0")
         check_seed(self.seed)
 
@@ -168,7 +168,7 @@ class CobasPartitioner:
     def _charges(self, subscriptions: int, positions: int) -> LineCharges:
         """Return what messages and segments cost, where all events together are one message."""
         each = max(1, subscriptions)
-        room = shares_of(self.kappa) * each / positions
+        room = capacity_factor(self.kappa) * each / positions
         return LineCharges(message=1.0, segment=self.upkeep / each, capacity=room)
 
 

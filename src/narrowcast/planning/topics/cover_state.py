@@ -60,8 +60,8 @@ class CoverState:
     def __init__(self, rows: Rows, model: Overall, frequency: Doubles, room: int) -> None:
         start, wanted, weight = self.rows = rows
         n, n_flows = int(weight.sum()), len(frequency)
-        keep, send = (np.array(grow(np.arange(n + 1)), np.float64) for grow in (model.maintained, model.sent))
-        tie = np.array(model.tied(np.arange(n_flows + 2)), np.float64)
+        keep, send = (np.array(grow(np.arange(n + 1)), np.float64) for grow in (model.maintenance_of, model.dissemination_of))
+        tie = np.array(model.association_of(np.arange(n_flows + 2)), np.float64)
         self.growths: Growths = (keep, tie, send, float(model.cost_n), frequency)
         # Clusters that nobody is in yet: whoever is first does not pay for their flows.
         self._open: Growths = (keep, np.zeros_like(tie), send, 0.0, frequency)

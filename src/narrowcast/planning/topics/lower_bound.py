@@ -63,8 +63,8 @@ def least_overall(interest: Interest, model: Overall, *, passes: int = PASSES) -
     start, wanted, weight = covering.rows
     sizes = np.arange(1, max(2, len(kind) + 1))
     flows = np.arange(2, max(3, interest.n_flows + 1))
-    keep, send = (float((grow(sizes) / sizes).min()) for grow in (model.maintained, model.sent))
-    tie = float((model.tied(flows) / flows).min())
+    keep, send = (float((grow(sizes) / sizes).min()) for grow in (model.maintenance_of, model.dissemination_of))
+    tie = float((model.association_of(flows) / flows).min())
     frequency = model.frequencies(interest)
     if keep <= 0:
         return trivial

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from narrowcast.costs.false_positives import heard, reached
+from narrowcast.costs.false_positives import is_reached, reached
 from narrowcast.costs.network import Network
 from narrowcast.errors import ParameterError
 from narrowcast.model.cells import CellGrid
@@ -434,13 +434,13 @@ def _in_vain(sent: Deliveries, block: _Block, route: _Route, job: _Job) -> dict[
     carries = relation_of(sent.channels.rows(), groups, (sent.n_events, route.plan.n_channels))
     every = sent.method == RouteMethod.BROADCAST
     who, which = block.interested, block.matched
-    got = heard(carries, route.members, who.rows(), who.index.astype(np.int64)) | every[who.rows()]
+    got = is_reached(carries, route.members, who.rows(), who.index.astype(np.int64)) | every[who.rows()]
     people = reached(carries, route.members).sum() + every.sum() * route.plan.n_subscribers
     listens, weight, row = route.finer, None, np.arange(len(job.ids))
     if listens is None:
         weight = np.bincount(job.place, minlength=route.plan.n_subscribers)
         listens, row = route.members, job.place.astype(np.int64)
-    hit = heard(carries, listens, which.rows(), row[which.index]) | every[which.rows()]
+    hit = is_reached(carries, listens, which.rows(), row[which.index]) | every[which.rows()]
     finer = reached(carries, listens, weight).sum() + every.sum() * len(job.ids)
     return {"false_positives": int(people - got.sum()), "finer": int(finer - hit.sum())}
 

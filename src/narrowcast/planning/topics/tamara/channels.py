@@ -100,9 +100,9 @@ class TopicChannel:
             return 1
         return -1 if self.frequency < self.checked / (1 + by) else 0
 
-    def pairs(self, other: TopicCost, *, common: int, everybody: bool, local: LocalChanges) -> bool:
+    def pairs(self, other: TopicCost, *, common: int, all_members: bool, local: LocalChanges) -> bool:
         """Return whether a cluster with another topic pays."""
-        return local.pair(self.described(), other, common=common, everybody=everybody) < 0
+        return local.pair(self.described(), other, common=common, all_members=all_members) < 0
 
 
 class ClusterChannel:

@@ -236,10 +236,10 @@ class ClusterSystem:
         heapq.heappush(self._free, cluster)
         self._seat()
 
-    def pair(self, one: int, other: int, *, everybody: bool) -> None:
+    def pair(self, one: int, other: int, *, all_members: bool) -> None:
         """Make a cluster of two topics, for all their direct subscribers or for those of both."""
         mine, theirs = (self.exchange.announced(self.topics[topic].members) for topic in (one, other))
-        members = np.union1d(mine, theirs) if everybody else np.intersect1d(mine, theirs)
+        members = np.union1d(mine, theirs) if all_members else np.intersect1d(mine, theirs)
         cluster = self.found((one, other))
         for peer in members.tolist():
             self.join(peer, cluster)
@@ -277,8 +277,8 @@ class ClusterSystem:
             self._untie(topic, gone)
             self.addresses.carry(("c", gone), topic, -1)
         self._close(gone)
-        everybody = into.members.all()
-        for peer in everybody[self.peers.overlapping(everybody, keep)].tolist():
+        members = into.members.all()
+        for peer in members[self.peers.overlapping(members, keep)].tolist():
             for topic in self.peers.taken_over(peer, keep):
                 self.exchange.send("resub")
                 self.drop(peer, topic)

@@ -173,7 +173,7 @@ class Tamara(BasePlanner):
             interval=self.interval,
         )
         rules = ChannelRules(
-            everybody=self.pair == "all", surely=self.surely, margin=self.margin, z=self.z, by=self.by,
+            all_members=self.pair == "all", surely=self.surely, margin=self.margin, z=self.z, by=self.by,
             grown=self.tidy if self.grown is None else self.grown, tidy=self.tidy, adapt=self.adapt,
         )  # fmt: skip
         self._rng = np.random.default_rng(self.seed)

@@ -23,7 +23,7 @@ class ChannelRules:
 
     Parameters
     ----------
-    everybody
+    all_members
         Whether all direct subscribers of two topics go over to their new cluster, or those of both.
     surely
         How surely a coin is to win once when an update pays.
@@ -39,7 +39,7 @@ class ChannelRules:
         Whether clusters change at all.
     """
 
-    everybody: bool = True
+    all_members: bool = True
     surely: float = 0.99
     margin: float = 0.05
     z: float = 1.96
@@ -248,13 +248,13 @@ class TamaraProtocol:
         partner = int(topics.argmax())
         if not topics[partner]:
             return
-        everybody = self.rules.everybody
+        all_members = self.rules.all_members
         other = self.exchange.asked("cluster", system.topics[partner]).described()
         common = min(int(topics[partner]), other.members, len(channel.members))
-        if not channel.pairs(other, common=common, everybody=everybody, local=self.local):
+        if not channel.pairs(other, common=common, all_members=all_members, local=self.local):
             return
         if self.exchange.applied(system.addresses).room_for_cluster:
-            system.pair(topic, partner, everybody=everybody)
+            system.pair(topic, partner, all_members=all_members)
 
     # Rounds
 
