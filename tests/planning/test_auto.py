@@ -36,7 +36,7 @@ def test_waste_by_how_many_flows_there_are(monkeypatch: pytest.MonkeyPatch) -> N
     assert seen
     asked = nc.planning.AutoPlanner(channels=2, topology=LINE, cost="waste").fit(INTEREST)
     assert asked.report_.method in names
-    monkeypatch.setattr(auto, "_MERGED", 60 * 60 * 30 - 1)
+    monkeypatch.setattr(auto, "_PAIRWISE_WORK", 60 * 60 * 30 - 1)
     monkeypatch.setattr(clusters, "_MOST", 5 * 30 * 5 - 1)
     chosen = nc.planning.AutoPlanner(channels=5).fit(many)
     assert (chosen.report_.method, chosen.plan_) == ("macqueen", nc.MacQueen(channels=5).fit(many).plan_)

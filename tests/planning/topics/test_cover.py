@@ -14,7 +14,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.kernels import cover as kernels
 from narrowcast.model.interest import Interest
 from narrowcast.planning import Cover, PerFlow
-from narrowcast.planning.progress import watching
+from narrowcast.planning.progress import observe_costs
 from narrowcast.planning.topics.cover_rounds import in_rounds
 from narrowcast.planning.topics.cover_state import CoverState
 from narrowcast.planning.topics.lower_bound import least_overall
@@ -175,7 +175,7 @@ def test_clusters_take_what_pays(interest: Interest, params: dict[str, Any], set
 @given(interest=interests(12), params=growths, channels=st.sampled_from([None, 1, 2, 3, 50]))
 def test_plans(interest: Interest, params: dict[str, Any], channels: int | None) -> None:
     model, told = Overall(**params), list[float]()
-    with watching(told.append):
+    with observe_costs(told.append):
         planner = Cover(channels=channels, rounds=2, **params).fit(interest)
     plan = planner.plan_
     plan.validate(interest)

@@ -11,7 +11,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.model.labels import positions
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.planning.fit_report import Succession
-from narrowcast.planning.sessions.warm_start import more_of
+from narrowcast.planning.sessions.warm_start import n_added
 from narrowcast.planning.subscribers.audiences import SubscriberClusters
 from narrowcast.planning.subscribers.numbering import numbers_of
 from narrowcast.validation import check_channels
@@ -64,7 +64,7 @@ def check_start(start: ChannelPlan | None, channels: int | None, method: str) ->
             f"the plan to start from has subscriber {who!r} in {joined.max()} channels; start from one in "
             "which each is in one cluster"
         )
-    return start.n_channels + more_of("channels", channels, start.n_channels)
+    return start.n_channels + n_added("channels", channels, start.n_channels)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,7 +12,7 @@ import numpy as np
 from narrowcast.costs.overall import INTERVAL, Overall
 from narrowcast.errors import ParameterError
 from narrowcast.planning.base import BasePlanner
-from narrowcast.planning.progress import tell
+from narrowcast.planning.progress import report_cost
 from narrowcast.planning.topics.cover_state import CoverState
 from narrowcast.planning.topics.lower_bound import least_overall
 from narrowcast.validation import check_channels, check_seed, check_whole
@@ -197,7 +197,7 @@ class _Search:
         cost = self._found.within(self._channels)
         if cost < self.cost:
             self.best, self.cost = self._found.saved(), cost
-            tell(cost)
+            report_cost(cost)
         return cost
 
     def from_everything(self) -> None:

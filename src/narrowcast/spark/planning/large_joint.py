@@ -64,7 +64,7 @@ def plan_packed(
         Called after each round with its number and the cost; first, as round 0, when all kinds are put in.
     """
     propose = partial(_proposed, found=found)
-    levels = plan_in_rounds(found, propose, planner, limit=limit, rounds=rounds, tell=tell)
+    levels = plan_in_rounds(found, propose, planner, limit=limit, rounds=rounds, progress=tell)
     table = found.flows()
     flows, [place] = encode("flow", labels_in(table, "flow", "flows"))
     used, place_of = np.unique(levels.session, return_inverse=True)
