@@ -119,7 +119,7 @@ def test_new_clusters_are_taken_where_they_cost_less(halves: Any) -> None:
     before, after = halves
     start = Direct(channels=12).fit(before).plan_
     anew = Direct(channels=12).fit(after)
-    clusters = EarlierClusters.of(start, after).kept(after, np.arange(300), 12, 2.0)
+    clusters = EarlierClusters.of(start, after).unmoved(after, np.arange(300), 12, 2.0)
     kept = clusters.cost
     any_, none = (Direct(start=start, moves=moves).fit(after) for moves in (None, 0))
     assert any_.receptions_ <= anew.receptions_ < none.receptions_
@@ -149,7 +149,7 @@ def test_who_is_new_has_settled_before_anybody_moves() -> None:
     start = plan_of_subscribers(Interest(wants[:3]), np.array([0, 0, 1]), 2)
     earlier = EarlierClusters.of(start, interest)
     for order in ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0]):
-        kept = earlier.kept(interest, np.array(order), 2, None)
+        kept = earlier.unmoved(interest, np.array(order), 2, None)
         assert (kept.cluster[:3].tolist(), kept.gains(np.array([3, 4])).tolist()) == ([0, 0, 1], [0, 0])
         assert Direct(start=start, moves=0).fit(interest).report_.succession == (3, 0, kept.cost, kept.cost)
 
@@ -186,7 +186,7 @@ def test_gains_are_what_moves_save(halves: Any) -> None:
     before, after = halves
     start = Direct(channels=12).fit(before).plan_
     earlier = EarlierClusters.of(start, after)
-    clusters = earlier.kept(after, np.arange(300), 12, None)
+    clusters = earlier.unmoved(after, np.arange(300), 12, None)
     gain = clusters.gains(np.arange(300))
     label, total = clusters.cluster.copy(), clusters.cost
     for who in [*np.argsort(-gain)[:5].tolist(), *np.flatnonzero(gain == 0)[:5].tolist()]:

@@ -55,7 +55,7 @@ def test_the_greedy_subscriptions_of_the_vector() -> None:
     protocol.system.create(GREEDY["f"])
     protocol.system.admit(GREEDY["users"])
     for topics in GREEDY["clusters"]:
-        protocol.system.found(topics)
+        protocol.system.create_cluster(topics)
     costs = []
     for peer, topic, action in GREEDY["ops"]:
         (protocol.subscribe if action > 0 else protocol.unsubscribe)(peer, topic)
@@ -168,7 +168,7 @@ def test_the_account_is_right_whatever_frequencies_are_like(
     for i, (peer, topic, wanted, frequency) in enumerate(steps):
         (protocol.subscribe if wanted else protocol.unsubscribe)(peer, topic)
         if i % 5 == 0:
-            protocol.believe(topic, frequency)
+            protocol.set_frequency(topic, frequency)
         if i % 7 == 0:
             protocol.round()
         total = sum(each.frequency * 0.5 for each in system.topics)

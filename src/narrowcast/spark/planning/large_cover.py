@@ -122,7 +122,7 @@ def covered(
     nothing = CandidateClusters.none(model, rate * model.interval)
     sampled = partial(_sampled, rows, rate, planner, limit)
     try:
-        found = choose_in_rounds(job.count, nothing, sampled, rounds=rounds, end=end, say=say)
+        found = choose_in_rounds(job.count, nothing, sampled, rounds=rounds, end=end, progress=say)
         yield job.result(found, planner.channels, flows, rate)
     finally:
         job.close()
