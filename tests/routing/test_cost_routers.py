@@ -176,7 +176,7 @@ def test_the_break_even_follows_from_the_network() -> None:
 def test_a_break_even_is_a_share_however_sums_are_rounded(lengths: Any, listens: Any) -> None:
     network = Network(Topology([0, 0, 0, 4, 4, 4, 0], [1, 2, 3, 5, 6, 7, 4], lengths))
     plan = ChannelPlan(np.eye(3, dtype=bool), listens, unicast=np.ones((8, 3)))
-    found = ThresholdRouter(network=network).settled(plan).thresholds(plan)
+    found = ThresholdRouter(network=network).for_plan(plan).thresholds(plan)
     assert ((found >= 0) & (found <= 1)).all()
     alone = listens.sum(axis=0) == 1
     np.testing.assert_allclose(found[alone], 1)  # one member: the channel is the way to them
@@ -252,7 +252,7 @@ def test_the_break_even_follows_from_what_sending_costs() -> None:
     plan = ChannelPlan(carries=[[1]], listens=[[1]] * 10)
     router = ThresholdRouter(send=0.35)
     np.testing.assert_allclose(router.thresholds(plan), [10.35 / 13.5])
-    np.testing.assert_allclose(router.settled(plan).thresholds(plan), [10.35 / 13.5])
+    np.testing.assert_allclose(router.for_plan(plan).thresholds(plan), [10.35 / 13.5])
     some = Matches.from_pairs([0] * 7 + [1] * 8, [*range(7), *range(8)], n_events=2)
     for each in (router, ExactRouter(send=0.35)):
         assert each.route([0, 0], some, plan).to_table()["method"].to_pylist() == ["unicast", "channel"]

@@ -42,7 +42,7 @@ def test_everybody_interested_is_reached_once(
     matches = Matches.from_pairs(
         [i for i, each in enumerate(wanted) for _ in each], [k for each in wanted for k in each], len(topics)
     )
-    fitted = routes.over(pa.array(people))
+    fitted = routes.for_subscribers(pa.array(people))
     sent = fitted.route(events, matches)
     listens = {name: set(plan.listens[[i]].indices) for i, name in enumerate(plan.subscribers.to_pylist())}
     carries = {name: set(plan.carries[[i]].indices) for i, name in enumerate(plan.flows.to_pylist())}
@@ -67,7 +67,7 @@ def test_a_plan_with_a_channel_for_each_subscription(tmp_path: Path) -> None:
     routes = read_routes(tmp_path / "plan", SCHEMA)
     people, ids = pa.array(["cid", "bob", "ann"]), np.array([21, 10, 12, 11, 30, 20])
     owner = np.array([1, 2, 2, 2, 0, 1], np.int32)
-    fitted = routes.over(people, ids, owner)
+    fitted = routes.for_subscribers(people, ids, owner)
     assert fitted.channel is not None
     assert fitted.channel.tolist() == [2, 0, -1, 1, -1, 1]
     wanted = [[1], [2], [0, 1], [1, 2, 3], [4, 5], []]
@@ -79,7 +79,7 @@ def test_a_plan_with_a_channel_for_each_subscription(tmp_path: Path) -> None:
     assert [each.tolist() for each in sent.channels] == [[0], [], [0, 2], [0, 1], [1], []]
     assert [each.tolist() for each in sent.unicast] == [[], [2], [], [], [0], []]
     # Without the subscriptions it is every channel of those interested, as by a plan of subscribers.
-    whole = routes.over(people).route(events, interested)
+    whole = routes.for_subscribers(people).route(events, interested)
     assert [each.tolist() for each in whole.channels] == [[0, 1], [0, 1], [0, 1, 2], [0, 1], [1, 2], []]
 
 

@@ -180,7 +180,7 @@ class RoutingSnapshot:
         reader = interests.matcher.snapshot()
         mine = reader.subscriptions_
         names: list[str] = mine.subscribers.cast(pa.string()).to_pylist()
-        fitted = epoch.routes.over(mine.subscribers, mine.subscription_id, mine.subscriber)
+        fitted = epoch.routes.for_subscribers(mine.subscribers, mine.subscription_id, mine.subscriber)
         there = np.fromiter((name in epoch.joined for name in names), bool, len(names))
         plan = fitted.plan
         listens = sp.csr_array(plan.listens.multiply(there[:, None]))

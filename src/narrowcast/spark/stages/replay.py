@@ -293,7 +293,7 @@ def _job(
 ) -> _Job:
     """Return what workers are sent."""
     flows = None if flow_space == "events" else FlowAssignment()
-    fitted = [PlanRoutes("", each.plan, flows).over(everybody, ids, place) for each in plans.values()]
+    fitted = [PlanRoutes("", each.plan, flows).for_subscribers(everybody, ids, place) for each in plans.values()]
     network = among = None
     nowhere = np.empty(0, np.int64)
     if tables.topology is not None:
@@ -306,7 +306,7 @@ def _job(
     routes = []
     for each, fit in zip(plans.values(), fitted, strict=True):
         router = router_maker(each.router, each.params)(network)
-        routes.append(_Route.of(fit, router.settled(fit.plan)))
+        routes.append(_Route.of(fit, router.for_plan(fit.plan)))
     numbers = pa.array(np.arange(len(everybody)))
     names = everybody.take(pa.array(nowhere))
     return _Job(numbers, ids, place, routes, network, among, tables.published, nowhere, names, seed, block)

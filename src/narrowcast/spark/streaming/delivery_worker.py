@@ -189,7 +189,7 @@ class _Ready:
         """Return the routes of a plan for these subscribers."""
         if self._routes is None or self._routes.name != given.name:
             mine = self.subscriptions
-            self._routes = given.over(mine.subscribers, mine.subscription_id, mine.subscriber)
+            self._routes = given.for_subscribers(mine.subscribers, mine.subscription_id, mine.subscriber)
         return self._routes
 
 

@@ -168,7 +168,7 @@ class ClusterChannel:
         return change < 0
 
     def resized(self, by: float) -> int:
-        """Return whether the number of members rose (1) or fell (-1) by the share `by` since the last review."""
+        """Return whether the members rose (1) or fell (-1) by the share `by` since the last review."""
         if len(self.members) > max(self.checked * (1 + by), self.checked + 3):
             return 1
         return -1 if len(self.members) < self.checked / (1 + by) else 0
