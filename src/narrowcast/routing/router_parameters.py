@@ -42,7 +42,7 @@ def router_maker(name: str, params: Mapping[str, Any] | None = None) -> Callable
     0.15
     >>> router_maker("exact", {"threshold": 0.15})
     Traceback (most recent call last):
-    narrowcast.errors.ParameterError: threshold=0.15: not a parameter of router 'exact'; it has broadcast, send
+    narrowcast.errors.ParameterError: threshold=0.15: not a parameter of 'exact'; it has broadcast, send
     >>> router_maker("threshold", {"threshold": 2})
     Traceback (most recent call last):
     narrowcast.errors.ParameterError: threshold=2: must be a share from 0 to 1
@@ -53,7 +53,7 @@ def router_maker(name: str, params: Mapping[str, Any] | None = None) -> Callable
         if key not in own:
             known = ", ".join(own) or "none"
             raise ParameterError(
-                f"{key}={given[key]!r}: not a parameter of router {name!r}; it has {known}",
+                f"{key}={given[key]!r}: not a parameter of {name!r}; it has {known}",
                 parameter=key,
                 value=given[key],
             )

@@ -181,7 +181,7 @@ class Joint(BasePlanner):
                 break
             found = self._initial_state(kinds, copies, frame, limits, pin, before, turn, end)
             found.improve(self.sweeps, end)
-            if best is None or found.worth < best.worth:
+            if best is None or found.rank < best.rank:
                 best = found
         return best, []
 

@@ -289,6 +289,7 @@ class _BestState:
                 f"moves={self._moves}: no plan found that keeps the limits with so few changes; {fix}",
                 parameter="moves",
                 value=self._moves,
+                limit=None if least is None else f"at least {least}",
             )
         self._levels.restore(self._best.snapshot)
         found: list[SuccessionStep] = []
