@@ -184,8 +184,8 @@ def test_plans(interest: Interest, params: dict[str, Any], channels: int | None)
     plan = planner.plan_
     plan.validate(interest)
     assert planner.cost_ == pytest.approx(model.score(interest, plan).total)
-    assert told[-1] == pytest.approx(planner.cost_)
-    assert told == sorted(told, reverse=True)
+    assert costs[-1] == pytest.approx(planner.cost_)
+    assert costs == sorted(costs, reverse=True)
     own = PerFlow(channels=channels).fit(interest).plan_
     assert planner.cost_ <= model.score(interest, own).total + 1e-6
     assert planner.cost_ <= giant(interest, model) + 1e-6

@@ -321,7 +321,7 @@ def watched(
     watch = Watch()
     monkeypatch.setattr(system_module, "TopicChannel", watched_channel(TopicChannel, watch))
     monkeypatch.setattr(system_module, "ClusterChannel", watched_channel(ClusterChannel, watch))
-    monkeypatch.setattr(system_module, "Addresses", WatchedAddresses)
+    monkeypatch.setattr(system_module, "ChannelRows", WatchedAddresses)
     local = LocalChanges(Overall(cost_m=growth, cost_d=growth))
     protocol = watch.protocol = TamaraProtocol(local, rules, np.random.default_rng(5), limit=limit)
     protocol.system.peers = Watched(interest.n_subscribers, interest.n_flows, watch)
@@ -335,7 +335,7 @@ def watched(
 @pytest.mark.parametrize("limit", [None, 7])
 @pytest.mark.parametrize("growth", ["linear", "log", "sqrt"])
 @pytest.mark.parametrize("tidy", [False, True])
-def test_nobody_is_looked_at_without_a_message(
+def test_no_state_is_read_without_a_message(
     monkeypatch: pytest.MonkeyPatch, *, tidy: bool, growth: str, limit: int | None
 ) -> None:
     """Whoever acts looks at itself; all others have been asked or told something, which is counted."""
