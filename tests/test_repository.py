@@ -127,9 +127,9 @@ def script(name: str) -> ModuleType:
     return found
 
 
-def test_words_finds_the_dialect_and_exceptions_by_line(tmp_path: Path) -> None:
+def test_words_finds_the_dialect_and_exceptions_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = script("words")
-    words.ROOT = tmp_path
+    monkeypatch.setattr(words, "ROOT", tmp_path)
     page = tmp_path / "page.md"
     page.write_text("A node.\nNobody listens, in vain.\nAnybody <!-- words: allow -->\n")
     found = list(words.faults(page))

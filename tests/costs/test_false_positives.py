@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from narrowcast.costs import COSTS, FalsePositives, Waste
-from narrowcast.costs.false_positives import heard, reached
+from narrowcast.costs.false_positives import is_reached, reached
 from narrowcast.lab.spectral.quality import received
 from narrowcast.model import plan as plan_module
 from narrowcast.model.interest import Interest
@@ -165,6 +165,6 @@ def test_whom_channels_reach_equals_its_literal_loops(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan_module, "BLOCK", block)
         assert reached(relation(carries), relation(listens), weight).tolist() == want.tolist()
-        assert heard(relation(carries), relation(listens), event, row).tolist() == hit
+        assert is_reached(relation(carries), relation(listens), event, row).tolist() == hit
         once = reached(relation(carries), relation(listens))
     assert once.tolist() == reached(relation(carries), relation(listens), np.ones(rows, np.int64)).tolist()

@@ -19,6 +19,7 @@ from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.interest import Interest
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.planning.sessions.hierarchical import GroupsFirst
+from support.errors import refused
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "tock2005_tiny.json").read_text())
 INTEREST = Interest([[1, 1, 0], [0, 1, 1]], rate=[1, 10, 100])
@@ -261,16 +262,16 @@ def test_by_the_messages_of_a_packet() -> None:
     assert Filtering.at(1, alpha=(0.5, 2), beta=(1, 4)) == Filtering(alpha=2.5, beta=5)
     assert Filtering.at(4, alpha=(0.5, 2), beta=(1, 4)) == Filtering(alpha=1, beta=2)
     for h in (0, 0.5, -1, math.inf, math.nan, "4", True):
-        with pytest.raises(ParameterError, match="give how many messages a packet has"):
+        with refused(ParameterError, repr(h), parameter="h"):
             Filtering.at(h, alpha=(1, 1), beta=(1, 1))  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match=r"alpha is -1\.0; give what a message costs"):
+    with refused(ParameterError, "-1.0", parameter="alpha", value=-1.0):
         Filtering.at(2, alpha=(0, -2), beta=(1, 1))
 
 
 @pytest.mark.parametrize("name", ["alpha", "beta"])
 @pytest.mark.parametrize("value", [-0.1, math.nan, math.inf, "1", None, True])
-def test_prices_that_are_none(name: str, value: Any) -> None:
-    with pytest.raises(ParameterError, match=f"{name} is .*; give what a message costs: a finite number"):
+def test_invalid_prices(name: str, value: Any) -> None:
+    with refused(ParameterError, repr(value), parameter=name):
         Filtering(**{name: value})
 
 
@@ -326,10 +327,9 @@ def test_rates_of_zero_and_rates_that_are_missing() -> None:
 
 
 @pytest.mark.parametrize("rate", [-1.0, -1e-9, math.inf, math.nan])
-def test_rates_that_are_none(rate: float) -> None:
-    reason = r"flow 8 has rate .*; a rate is a finite number of events per second, at least 0"
+def test_invalid_rates(rate: float) -> None:
     interests = pa.table({"subscriber": [1, 1], "flow": [7, 8]})
-    with pytest.raises(TableError, match=reason):
+    with refused(TableError, 8, rate):
         Interest.from_tables(interests, pa.table({"flow": [7, 8], "rate": [1.0, rate]}))
-    with pytest.raises(ParameterError, match=reason):
+    with refused(ParameterError, 8, rate):
         Interest([[1, 1]], [1.0, rate], flows=[7, 8])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from narrowcast.costs.line_positions import LineCharges, LinePositions, hold
 from narrowcast.errors import InputError, ParameterError
+from support.errors import refused
 from support.positions import charged, lines, literal, literal_cost
 
 
@@ -65,41 +66,35 @@ def test_the_papers_charges() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "shown"),
     [
-        (([1.0], [0], [1]), "interval 0 goes from 0 to 1; give positions from 0 to 0"),
-        (([1.0, 1.0], [0, 1], [1, 0]), "interval 1 goes from 1 to 0 and is empty"),
-        (([1.0], [-1], [0]), "interval 0 goes from -1 to 0"),
-        (([], [], []), "density has shape"),
-        (([[1.0]], [], []), "density has shape"),
-        (([1.0, -1.0], [], []), "density is -1.0 at position 1"),
-        (([1.0, np.nan], [], []), "density is nan at position 1"),
-        (([1.0], [0.5], [0.5]), "first is float64"),
-        (([1.0], [0], [0, 0]), "there are 1 first and 2 last positions"),
-        (([1.0], [0], [0], [0.0]), "interval 0 weighs 0.0; give a finite number above 0"),
-        (([1.0], [0], [0], [np.inf]), "interval 0 weighs inf"),
+        (([1.0], [0], [1]), ["interval 0", "last=1"]),
+        (([1.0, 1.0], [0, 1], [1, 0]), ["interval 1", "first=1", "last=0"]),
+        (([1.0], [-1], [0]), ["interval 0", "first=-1"]),
+        (([], [], []), ["density", "(0,)"]),
+        (([[1.0]], [], []), ["density", "(1, 1)"]),
+        (([1.0, -1.0], [], []), ["density", "-1.0", "position 1"]),
+        (([1.0, np.nan], [], []), ["density", "nan", "position 1"]),
+        (([1.0], [0.5], [0.5]), ["first", "float64"]),
+        (([1.0], [0], [0, 0]), ["first", "last", 1, 2]),
+        (([1.0], [0], [0], [0.0]), ["interval 0", "weight", "0.0"]),
+        (([1.0], [0], [0], [np.inf]), ["interval 0", "weight", "inf"]),
     ],
 )
-def test_bad_positions(given: Any, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_invalid_positions(given: Any, shown: list[object]) -> None:
+    with refused(InputError, *shown):
         LinePositions(*given)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"message": -1}, "message is -1; give a finite number of at least 0"),
-        ({"segment": math.inf}, "segment is inf"),
-        ({"segment": True}, "segment is True"),
-        ({"capacity": 0}, "capacity is 0; give a number above 0, infinity for no limit"),
-        ({"capacity": math.nan}, "capacity is nan"),
-    ],
+    ("name", "value"),
+    [("message", -1), ("segment", math.inf), ("segment", True), ("capacity", 0), ("capacity", math.nan)],
 )
-def test_bad_charges(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ParameterError, match=said):
-        LineCharges(**given)
+def test_invalid_charges(name: str, value: Any) -> None:
+    with refused(ParameterError, repr(value), parameter=name):
+        LineCharges(**{name: value})
 
 
 def test_pushes_of_another_length_are_refused() -> None:
-    with pytest.raises(InputError, match=r"push has shape \(1, 2\); give \(2, 2\)"):
+    with refused(InputError, "(1, 2)", "(2, 2)", parameter="push"):
         hold(LinePositions([1.0, 1.0], [], []), LineCharges(), [[0, 0]])

@@ -24,6 +24,7 @@ from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.topology import Locations, Topology
 from narrowcast.planning.base import PLANNERS, planners
 from narrowcast.workloads.topologies import transit_stub
+from support.errors import refused
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "riabov2003_network.json").read_text())
 MODES: list[Literal["dense", "alm"]] = ["dense", "alm"]
@@ -88,7 +89,7 @@ def test_little_room_for_distances() -> None:
     assert small._closure.limit == 13
     np.testing.assert_allclose(small.multicast(roots, sets), whole.multicast(roots, sets), rtol=1e-12)
     np.testing.assert_allclose(small.mean_multicast(sets), whole.mean_multicast(sets), rtol=1e-12)
-    with pytest.raises(ParameterError, match="the distances between 15 nodes and takes 13 at most; use"):
+    with refused(ParameterError, 15, 13, parameter="multicast", value="alm"):
         small.multicast([0], sets_of(list(range(1, 15))))
 
 
@@ -139,15 +140,15 @@ def test_a_network_in_parts(mode: Literal["dense", "alm"]) -> None:
     sets = sets_of([1], [6], [2])
     assert network.multicast([0, 5, 1], sets).tolist() == [1, 3, 2]
     for method in (network.unicast, network.multicast):
-        with pytest.raises(ParameterError, match=r"^node 'g' cannot be reached from 'a'; add a link$"):
+        with refused(ParameterError, "'g'", "'a'"):
             method([0, 0], sets_of([1], [2, 6]))
     # Some publisher does not reach it: an average is infinite.
     for mean in (network.mean_unicast, network.mean_multicast):
-        with pytest.raises(ParameterError, match=r"^node 'b' cannot be reached from 'f'; add a link$"):
+        with refused(ParameterError, "'b'", "'f'"):
             mean(sets_of([], [1]))
-    with pytest.raises(ParameterError, match=r"^node 'f' cannot be reached from 'b'; add a link$"):
+    with refused(ParameterError, "'f'", "'b'"):
         network.broadcast([1, 5])
-    with pytest.raises(ParameterError, match=r"^node 'f' cannot be reached from 'a'; add a link$"):
+    with refused(ParameterError, "'f'", "'a'"):
         network.mean_broadcast()
     near = Network(topology, multicast=mode, publishers=[0, 1])
     assert near.mean_unicast(sets_of([1], [0, 1])).tolist() == [0.5, 1.0]
@@ -161,21 +162,20 @@ def test_a_network_in_parts(mode: Literal["dense", "alm"]) -> None:
 def test_bad_parameters() -> None:
     network = Network(LINKS)
     wrong: Any = "sparse"
-    calls: dict[str, Callable[[], object]] = {
-        "multicast is 'sparse'; give one of dense, alm": lambda: Network(LINKS, multicast=wrong),
-        "publisher 7 is no node; give numbers from 0 to 6": lambda: Network(LINKS, publishers=[0, 7]),
-        "location -1 is no node; give": lambda: Network(LINKS, locations=[-1]),
-        "location 9 is no node": lambda: Network(LINKS, locations=Locations(["a"], [9])),
-        "there are no publishers; give at least one node": lambda: Network(LINKS, publishers=[]),
-        "publisher 8 is no node": lambda: network.broadcast([8]),
-        "member 7 is no node": lambda: network.unicast([0], sets_of([7])),
-        "2 publishers for 1 events; give one each": lambda: network.multicast([0, 1], sets_of([1])),
-        "publisher is of type float64; give whole numbers": lambda: network.unicast([0.5], sets_of([1])),
+    calls: dict[tuple[object, ...], Callable[[], object]] = {
+        ("multicast", "'sparse'"): lambda: Network(LINKS, multicast=wrong),
+        ("publisher", 7): lambda: Network(LINKS, publishers=[0, 7]),
+        ("location", -1): lambda: Network(LINKS, locations=[-1]),
+        ("location", 9): lambda: Network(LINKS, locations=Locations(["a"], [9])),
+        ("publishers", "[]"): lambda: Network(LINKS, publishers=[]),
+        ("publisher", 8): lambda: network.broadcast([8]),
+        ("member", 7): lambda: network.unicast([0], sets_of([7])),
+        ("2 publishers", "1 events"): lambda: network.multicast([0, 1], sets_of([1])),
+        ("publisher", "float64"): lambda: network.unicast([0.5], sets_of([1])),
     }
-    for message, call in calls.items():
-        with pytest.raises(ParameterError) as error:
+    for shown, call in calls.items():
+        with refused(ParameterError, *shown):
             call()
-        assert message in str(error.value)
 
 
 def test_improvement() -> None:
@@ -297,15 +297,14 @@ def test_who_is_where() -> None:
     assert Network(topology, locations=[3, 1], publishers=[0]).score(interest, known).total == 7.5
     named = Interest([[1], [1]], subscribers=["d", "b"])
     assert Network(topology, publishers=[0]).ideal(named).total == 7.5
-    for network, message in {
-        Network(topology, locations=[3, 1]): "subscriber 'eve' has no location; give locations by label",
-        Network(topology, locations=[3]): "1 locations for 2 subscribers; give one each",
-        Network(topology): "subscriber 'ann' has no location; it is no node: give locations",
-        Network(topology, locations=Locations(["ann"], [1])): "subscriber 'bob' has no row in locations",
+    for network, shown in {
+        Network(topology, locations=[3, 1]): ["'eve'"],
+        Network(topology, locations=[3]): ["1 locations", "2 subscribers"],
+        Network(topology): ["'ann'"],
+        Network(topology, locations=Locations(["ann"], [1])): ["'bob'"],
     }.items():
-        with pytest.raises(ParameterError) as error:
+        with refused(ParameterError, "location", *shown):
             network.score(interest, plan)
-        assert message in str(error.value)
 
 
 # ----------------------------------------------------------------------------------------------- registry
@@ -323,7 +322,7 @@ def test_it_is_found_by_name_and_left_out_where_no_topology_is_given() -> None:
     assert isinstance(network, Network)
     assert network.publishers.tolist() == [0, 1]
     assert not network.additive
-    with pytest.raises(ParameterError, match="cost 'network' needs topology; give it, or leave the cost out"):
+    with refused(ParameterError, "'network'", parameter="topology", value=None):
         COSTS.made(["waste", "network"])
-    with pytest.raises(ParameterError, match="unknown cost 'netwerk'; did you mean 'network'"):
+    with refused(ParameterError, "'netwerk'", "'network'"):
         COSTS.made(["netwerk"])

@@ -19,6 +19,7 @@ from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.interest import Interest
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.planning.baselines.simple import PerFlow, Unicast
+from support.errors import refused
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = json.loads((GOLDEN / "tamara2007_cost_model.json").read_text())
@@ -45,15 +46,15 @@ def literal(model: Overall, interest: Interest, plan: ChannelPlan) -> tuple[floa
     carries, listens, unicast = (each.toarray() for each in (plan.carries, plan.listens, plan.unicast))
     maintenance, dissemination = 0.0, 0.0
     for channel in range(plan.n_channels):
-        maintenance += float(model.maintained(listens[:, channel].sum()))
+        maintenance += float(model.maintenance_of(listens[:, channel].sum()))
         if carries[:, channel].sum() >= 2:
-            maintenance += float(model.tied(carries[:, channel].sum()))
-    maintenance += float(unicast.sum()) * float(model.maintained(1))
+            maintenance += float(model.association_of(carries[:, channel].sum()))
+    maintenance += float(unicast.sum()) * float(model.maintenance_of(1))
     for flow in range(plan.n_flows):
-        each: float = model.cost_n + float(unicast[:, flow].sum()) * float(model.sent(1))
+        each: float = model.cost_n + float(unicast[:, flow].sum()) * float(model.dissemination_of(1))
         for channel in np.flatnonzero(carries[flow]).tolist():
             each += model.cost_n * bool(carries[:, channel].sum() >= 2)
-            each += float(model.sent(listens[:, channel].sum()))
+            each += float(model.dissemination_of(listens[:, channel].sum()))
         dissemination += float(interest.rate[flow]) * model.interval * each
     return maintenance, dissemination
 
@@ -99,7 +100,7 @@ def test_vectors_of_local_changes(delta: dict[str, Any]) -> None:
 
     common = int((direct[:, 0] & direct[:, 1]).sum())
     for everybody, name in ((False, "pair_0_1_common"), (True, "pair_0_1_all")):
-        paired = local.pair(topic(0), topic(1), common=common, everybody=everybody)
+        paired = local.pair(topic(0), topic(1), common=common, all_members=everybody)
         assert paired == pytest.approx(delta[name], rel=1e-12)
 
     user, cluster = delta["subscribe"]["user"], delta["subscribe"]["cluster"]
@@ -211,25 +212,19 @@ def test_a_table_on_disk(tmp_path: Path) -> None:
     path = tmp_path / "measured.csv"
     path.write_text("size,cost\n10,15\n20,25\n")
     model = Overall(cost_m=str(path))
-    assert model.maintained([0, 10, 30]).tolist() == [0.0, 15.0, 35.0]
+    assert model.maintenance_of([0, 10, 30]).tolist() == [0.0, 15.0, 35.0]
     (tmp_path / "odd.csv").write_text("size,price\n1,1\n")
-    with pytest.raises(TableError, match="'cost'"):
+    with refused(TableError, "'cost'"):
         Overall(cost_d=str(tmp_path / "odd.csv"))
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"cost_m": "cubic"}, "cost_m is 'cubic'; give linear, log, sqrt"),
-        ({"cost_n": -1}, "cost_n is -1; give a finite number, at least 0"),
-        ({"cost_n": float("nan")}, "cost_n is nan"),
-        ({"interval": 0}, "interval is 0; give a finite number, above 0"),
-        ({"interval": True}, "interval is True"),
-    ],
+    ("name", "value"),
+    [("cost_m", "cubic"), ("cost_n", -1), ("cost_n", float("nan")), ("interval", 0), ("interval", True)],
 )
-def test_bad_parameters(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ParameterError, match=said):
-        Overall(**given)
+def test_invalid_parameters(name: str, value: Any) -> None:
+    with refused(ParameterError, repr(value), parameter=name):
+        Overall(**{name: value})
 
 
 @pytest.mark.parametrize(

@@ -65,11 +65,11 @@ def anew(
     kept, sent = [], []
     for frequency, (members, seated) in topics:
         size, times = (members, 1) if seated else (1, members)
-        kept.append(times * float(model.maintained(size)))
-        sent.append(frequency * (model.cost_n + times * float(model.sent(size))))
+        kept.append(times * float(model.maintenance_of(size)))
+        sent.append(frequency * (model.cost_n + times * float(model.dissemination_of(size))))
     for members, flows, frequency in clusters:
-        kept.append(float(model.maintained(members)) + float(model.tied(flows)))
-        sent.append(frequency * (model.cost_n + float(model.sent(members))))
+        kept.append(float(model.maintenance_of(members)) + float(model.association_of(flows)))
+        sent.append(frequency * (model.cost_n + float(model.dissemination_of(members))))
     return math.fsum(kept), math.fsum(sent)
 
 

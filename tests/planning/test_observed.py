@@ -1,4 +1,4 @@
-"""Rates that are learned from counts of events, by planners that plan anew."""
+"""Rates learned from counts of events, by planners that plan anew."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import narrowcast as nc
-from narrowcast.errors import ParameterError, TableError
+from narrowcast.errors import NarrowcastError, ParameterError, TableError
 from narrowcast.lab.giant import FrequencyThreshold
 from narrowcast.planning.baselines.simple import PerFlow
 from narrowcast.planning.replanner import HALF_LIFE, Replanner, observed
 from narrowcast.planning.topics.tamara import Tamara
+from support.errors import refused
 
 
 def events(**counts: float) -> pa.Table:
@@ -30,7 +31,7 @@ COUNTS = st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(1e-3
 
 
 @given(COUNTS)
-def test_rates_are_those_that_tamara_believes_in(batches: list[tuple[float, float, float]]) -> None:
+def test_rates_equal_those_of_tamara(batches: list[tuple[float, float, float]]) -> None:
     start = interest(2.0, 0.5, 1.0)
     mine, tamara = Replanner(PerFlow()).fit(start), Tamara().fit(start)
     for x, z, seconds in batches:
@@ -63,28 +64,24 @@ def test_the_plan_is_made_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "seconds", "half_life", "error", "message"),
+    ("table", "seconds", "half_life", "error", "shown"),
     [
-        (events(x=1), 0, 60.0, ParameterError, "seconds is 0; give a number above 0"),
-        (events(x=1), float("nan"), 60.0, ParameterError, "seconds is nan; give a number above 0"),
-        (events(x=1), 5, -1.0, ParameterError, "half_life is -1.0; give a number above 0"),
-        (events(x=1), 5, True, ParameterError, "half_life is True; give a number above 0"),
-        (
-            events(x=-1),
-            5,
-            60.0,
-            TableError,
-            "column 'events' of events holds -1.0; give numbers of at least 0",
-        ),
-        (events(x=float("inf")), 5, 60.0, TableError, "column 'events' of events holds inf; give numbers"),
-        (pa.table({"flow": ["x"]}), 5, 60.0, TableError, "events has no column 'events'"),
+        (events(x=1), 0, 60.0, ParameterError, "seconds=0"),
+        (events(x=1), float("nan"), 60.0, ParameterError, "seconds=nan"),
+        (events(x=1), 5, -1.0, ParameterError, "half_life=-1.0"),
+        (events(x=1), 5, True, ParameterError, "half_life=True"),
+        (events(x=-1), 5, 60.0, TableError, "events=-1.0"),
+        (events(x=float("inf")), 5, 60.0, TableError, "events=inf"),
+        (pa.table({"flow": ["x"]}), 5, 60.0, TableError, "'events'"),
     ],
 )
-def test_what_is_refused(table: pa.Table, seconds: Any, half_life: Any, error: type, message: str) -> None:
+def test_what_is_refused(
+    table: pa.Table, seconds: Any, half_life: Any, error: type[NarrowcastError], shown: str
+) -> None:
     online = Replanner(PerFlow(), half_life=half_life)
-    with pytest.raises(ParameterError, match="there is no plan to update yet; call fit"):
+    with refused(ParameterError, "fit"):
         online.observe(table, seconds)
     online.fit(interest(1.0))
-    with pytest.raises(error, match=message):
+    with refused(error, shown):
         online.observe(table, seconds)
     assert online.interest_.rate.tolist() == [1.0]

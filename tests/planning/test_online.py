@@ -1,4 +1,4 @@
-"""What every planner that follows changes must hold, whatever it does inside."""
+"""Properties of all on-line planners."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from narrowcast.model.interest import Interest
 from narrowcast.planning.baselines.simple import Hash, PerFlow
 from narrowcast.planning.replanner import Replanner, changed
 from narrowcast.planning.topics.tamara import Tamara, TamaraTidy
+from support.errors import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +47,7 @@ def table(batch: list[Any]) -> pa.Table:
 
 def first(pairs: set[tuple[str, int]]) -> Interest:
     wanted = table([(0, *pair, "subscribe") for pair in sorted(pairs)]).select(["subscriber", "flow"])
-    # All flows are known, those that nobody wants too: a planner may carry what it knows of.
+    # All flows are known, unwanted ones as well: a planner may carry any flow that it knows.
     return Interest.from_tables(wanted, pa.table({"flow": range(5), "rate": [1e-4, 1e-4, 1e-4, 2.0, 0.0]}))
 
 
@@ -73,7 +74,7 @@ def applied(before: dict[str, set[tuple[Any, ...]]], delta: PlanDelta) -> dict[s
 @online
 @some
 @given(start=st.sets(st.tuples(names, numbers)), log=logs)
-def test_everybody_is_served_and_the_change_leads_from_plan_to_plan(
+def test_interests_are_served_and_deltas_lead_from_plan_to_plan(
     make: Callable[[], OnlinePlanner], start: set[tuple[str, int]], log: list[list[Any]]
 ) -> None:
     interest = first(start)
@@ -89,7 +90,7 @@ def test_everybody_is_served_and_the_change_leads_from_plan_to_plan(
 @online
 @some
 @given(start=st.sets(st.tuples(names, numbers), min_size=1), data=st.data())
-def test_what_is_so_already_changes_nothing(
+def test_redundant_changes_change_nothing(
     make: Callable[[], OnlinePlanner], start: set[tuple[str, int]], data: st.DataObject
 ) -> None:
     planner = make().fit(first(start))
@@ -106,26 +107,18 @@ def test_what_is_so_already_changes_nothing(
 
 @online
 @pytest.mark.parametrize(
-    ("column", "value", "message"),
-    [
-        ("action", "join", "'action' of changes holds 'join'; use 'subscribe' or 'unsubscribe'"),
-        ("action", None, "changes has 1 nulls"),
-        ("time", None, "'time' of changes has 1 nulls"),
-        ("flow", None, "changes has 1 nulls"),
-    ],
+    ("column", "value"), [("action", "join"), ("action", None), ("time", None), ("flow", None)]
 )
-def test_bad_changes_are_refused_and_leave_all_as_it_was(
-    make: Callable[[], OnlinePlanner], column: str, value: Any, message: str
-) -> None:
+def test_invalid_changes_change_nothing(make: Callable[[], OnlinePlanner], column: str, value: Any) -> None:
     planner = make().fit(first({("a", 0), ("b", 1)}))
     before = pairs_of(planner.plan_)
     row = {"time": 1, "subscriber": "a", "flow": 4, "action": "subscribe"} | {column: value}
-    with pytest.raises(TableError, match=message):
+    with refused(TableError, column, "1 nulls" if value is None else repr(value)):
         planner.update(pa.Table.from_pylist([row], SCHEMA))
     assert pairs_of(planner.plan_) == before
 
 
 @online
 def test_an_update_needs_a_fit(make: Callable[[], OnlinePlanner]) -> None:
-    with pytest.raises(ParameterError, match="call fit"):
+    with refused(ParameterError, "fit"):
         make().update(table([]))

@@ -12,6 +12,7 @@ from narrowcast.model.diff import delta_between
 from narrowcast.model.interest import Interest
 from narrowcast.planning.baselines.simple import Broadcast, Hash, PerFlow
 from narrowcast.planning.replanner import Replanner, changed
+from support.errors import refused
 
 if TYPE_CHECKING:
     from narrowcast.planning.base import OnlinePlanner
@@ -68,38 +69,38 @@ def test_nothing_changes_without_changes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "message"),
+    ("column", "value", "shown"),
     [
-        ("action", ["join"], "'action' of changes holds 'join'; use 'subscribe' or 'unsubscribe'"),
-        ("action", [None], "changes has 1 nulls"),
-        ("action", [3], "'action' of changes holds 3"),
-        ("time", [None], "'time' of changes has 1 nulls"),
-        ("flow", [0.5], "'flow' of changes is of type double"),
-        ("flow", ["x"], "flow is int64 here and string there"),
-        ("subscriber", None, "changes has no column 'subscriber'"),
+        ("action", ["join"], "'join'"),
+        ("action", [None], "1 nulls"),
+        ("action", [3], "3"),
+        ("time", [None], "1 nulls"),
+        ("flow", [0.5], "double"),
+        ("flow", ["x"], "string"),
+        ("subscriber", None, "changes"),
     ],
 )
-def test_bad_changes_leave_all_as_it_was(column: str, value: Any, message: str) -> None:
+def test_invalid_changes_change_nothing(column: str, value: Any, shown: str) -> None:
     online = Replanner(Broadcast()).fit(Interest([[1]]))
     columns = {"time": [0], "subscriber": [0], "flow": [0], "action": ["unsubscribe"]} | {column: value}
     plan = online.plan_
-    with pytest.raises(TableError, match=message):
+    with refused(TableError, column, shown):
         online.update(pa.table({name: each for name, each in columns.items() if each is not None}))
     assert online.plan_ is plan
     assert online.interest_ == Interest([[1]])
 
 
 def test_an_update_needs_a_fit() -> None:
-    with pytest.raises(ParameterError, match="call fit"):
+    with refused(ParameterError, "fit"):
         Replanner(Broadcast()).update(table([]))
 
 
-def test_the_last_word_of_a_pair_counts() -> None:
-    words = [
+def test_the_last_change_of_a_pair_counts() -> None:
+    rows = [
         (2, "a", 1, "unsubscribe"),
         (1, "a", 1, "subscribe"),
         (1, "a", 2, "unsubscribe"),
         (1, "a", 2, "subscribe"),
     ]
-    nobody = Interest.from_tables(table([]).select(["subscriber", "flow"]))
-    assert pairs(changed(nobody, table(words))) == {("a", 2)}
+    empty = Interest.from_tables(table([]).select(["subscriber", "flow"]))
+    assert pairs(changed(empty, table(rows))) == {("a", 2)}

@@ -173,12 +173,16 @@ def test_partial_looks_at_every_channel() -> None:
 @pytest.mark.parametrize("name", sorted(ROUTERS))
 def test_nobody_and_no_channel(name: str) -> None:
     nobody = only(made(name, None), [], SITE_PLAN)
-    assert (nobody.chosen.name, nobody.chosen.cost, nobody.why) == ("none", 0.0, "nobody is interested")
+    assert (nobody.chosen.name, nobody.chosen.cost, nobody.why) == (
+        "none",
+        0.0,
+        "no subscriber is interested",
+    )
     assert nobody.method == RouteMethod.NONE
     bare = ChannelPlan(np.zeros((1, 0)), np.zeros((2, 0)))
     alone = only(made(name, None), [1], bare)
     assert (alone.chosen.name, alone.chosen.cost) == ("unicast", 1.0)
-    assert alone.why == "no channel carries it to anybody interested"
+    assert alone.why == "no channel carries it to an interested subscriber"
     assert alone.share is None
 
 
@@ -199,7 +203,7 @@ def test_a_router_of_ones_own() -> None:
 
 def test_a_broadcast_without_a_channel() -> None:
     class Loud(BaseRouter):
-        """It sends everything to everybody."""
+        """A router that broadcasts every event."""
 
         def route(
             self, events: Any, matches: Matches, plan: ChannelPlan, publisher: Any = None
@@ -209,13 +213,13 @@ def test_a_broadcast_without_a_channel() -> None:
 
     found = only(Loud(), [0], SITE_PLAN)
     assert (found.chosen.name, found.chosen.cost) == ("broadcast", 8.0)
-    assert found.why == "a message to everybody costs 8"
+    assert found.why == "a broadcast costs 8"
     everybody = list(range(8))
     asked = only(ExactRouter(network=Network(SITES), broadcast=True), everybody, SITE_PLAN, publisher=[0])
     assert asked.method == RouteMethod.BROADCAST
     assert asked.chosen.channels == ()
     # The channel of the first site saves nothing there, and all four of the other are sent to directly.
-    assert asked.why == "a message to everybody costs 17.6875, and the next best, unicast, 47.6875"
+    assert asked.why == "a broadcast costs 17.6875, and the next best, unicast, 47.6875"
 
 
 def test_json_has_all_of_it() -> None:

@@ -10,7 +10,7 @@ import typer
 
 from narrowcast.cli import options
 from narrowcast.costs import multicast_loopback
-from narrowcast.costs.calibration import Calibration, check_place, write_calibration
+from narrowcast.costs.calibration import Calibration, check_output_path, write_calibration
 from narrowcast.errors import ParameterError
 
 
@@ -52,7 +52,7 @@ def calibrate(
         raise ParameterError(
             f"--h is {aggregation!r}; write whole numbers joined by commas: 1,8,40"
         ) from None
-    check_place(out)  # before it takes any time
+    check_output_path(out)  # before it takes any time
     with options.bars() as progress:
         task = progress.add_task("start", total=None)
 
@@ -66,7 +66,7 @@ def calibrate(
             size=size,
             group=group,
             interface=interface,
-            tell=tell,
+            progress=tell,
         )
     write_calibration(found, out)
     options.show(msgspec.to_builtins(found), _tables(found), as_json=as_json)
@@ -75,8 +75,8 @@ def calibrate(
         typer.echo(
             f"{found.lost:,} packets were lost ({share:.2g} %): costs are of those that came", err=True
         )
-    if found.doubts:
-        typer.echo(found.doubts, err=True)
+    if found.fit_warning:
+        typer.echo(found.fit_warning, err=True)
     if not as_json:
         typer.echo(f"{out}: for --cost filtering, give --set calibration={out} --set h=8")
 

@@ -17,7 +17,7 @@ from narrowcast.files import rows_in
 from narrowcast.model.artefact import read_info, write_plan
 from narrowcast.model.schema import Schema
 from narrowcast.planning.base import PLANNERS, planners
-from narrowcast.planning.progress import watching
+from narrowcast.planning.progress import observe_costs
 from narrowcast.spark.planning.large_planner import LARGE_PLANNERS
 from narrowcast.spark.planning.plan import check_large, costs_of, make_plan
 from narrowcast.spark.planning.planner_parameters import check_planner, parameters_of
@@ -204,7 +204,7 @@ def plan(
             write_table(taken.rejected, rejected, doing=f"write {rejected}")
         with (
             watched(at.spark, at.progress, "plan") as say,
-            watching(PlanningProgress(say)),
+            observe_costs(PlanningProgress(say)),
             plainly("plan"),
         ):
             network = network.fitting(text=taken.frames.text)

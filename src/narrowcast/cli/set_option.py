@@ -95,8 +95,8 @@ def measured(params: Mapping[str, Any]) -> dict[str, Any]:
 
     calibration = read_calibration(Path(str(params["calibration"])))
     cost = calibration.at(h)
-    if calibration.doubts:
-        typer.echo(f"{params['calibration']}: {calibration.doubts}", err=True)
+    if calibration.fit_warning:
+        typer.echo(f"{params['calibration']}: {calibration.fit_warning}", err=True)
     found = {name: value for name, value in params.items() if name not in MEASURED}
     return found | {"alpha": cost.alpha, "beta": cost.beta}
 

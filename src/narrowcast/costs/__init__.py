@@ -1,4 +1,4 @@
-"""What a plan costs, by one model or another."""
+"""Cost models: what a plan costs, each by its own definition."""
 
 from __future__ import annotations
 

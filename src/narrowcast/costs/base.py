@@ -1,4 +1,4 @@
-"""The seam between plans and what they cost."""
+"""The contract of cost models, and the registry of those that are known by name."""
 
 from __future__ import annotations
 
@@ -16,33 +16,34 @@ if TYPE_CHECKING:
 
 
 class CostModel(Protocol):
-    """Something that scores a plan for an interest; parameters, if any, are given when it is made.
+    """Scores a plan for an interest; parameters, if any, are given to the constructor.
 
-    A model that is additive can be scored in parts, each with some of the flows and all who want them,
-    under one plan: totals and terms of the parts add up to those of the whole. For that, what a part does
-    not know costs nothing there: neither do the plan's other flows and pairs, nor channels that carry none
-    of its flows; and a subscriber who wants nothing is as good as one that is not named.
+    An additive model can score parts separately: each part has some of the flows and all subscribers that
+    want them, and all parts are scored under the same plan; totals and terms of the parts add up to those of
+    the whole. This requires that what is absent from a part costs nothing there: flows and pairs of the plan
+    that the part does not have, and channels that carry none of its flows. A subscriber that wants nothing
+    must cost the same as one that is absent.
     """
 
     @property
     def additive(self) -> bool:
-        """Whether disjoint sets of flows add up; where not, all has to fit into one process."""
+        """Whether costs of disjoint sets of flows add up; if not, one process scores the whole plan."""
         ...
 
     def score(self, interest: Interest, plan: ChannelPlan) -> Cost:
-        """Return what the plan costs; plan and interest are brought together by label."""
+        """Return the cost of a plan; plan and interest are joined by label."""
         ...
 
     def ideal(self, interest: Interest) -> Cost:
-        """Return what no plan can beat, with the terms that `score` has."""
+        """Return a lower bound on the cost of any plan, with the same terms as `score`."""
         ...
 
 
 class Costs(Registry[Callable[..., CostModel]]):
-    """Cost models by name; some need more than an interest and a plan, such as a topology: see `needs`."""
+    """Cost models by name; a model may require parameters such as a topology, which `needs` lists."""
 
     def needs(self, name: str) -> list[str]:
-        """Return the parameters that a cost model cannot be made without.
+        """Return the required parameters of a cost model.
 
         Examples
         --------
@@ -55,14 +56,14 @@ class Costs(Registry[Callable[..., CostModel]]):
         return [each.name for each in parameters if each.default is empty and each.kind not in variadic]
 
     def made(self, names: Iterable[str] | None = None, **given: Any) -> dict[str, CostModel]:
-        """Return models by name, each made with those of the given parameters that it has.
+        """Create cost models, passing to each the given parameters that it accepts.
 
         Parameters
         ----------
         names
-            Which; all that what is given suffices for where left out.
+            Names of the models (default: all models whose required parameters are given).
         given
-            Parameters of any of them, such as `topology`; None stands for one that is not given.
+            Parameters of any of the models, such as `topology`; None means not given.
 
         Examples
         --------
@@ -74,7 +75,7 @@ class Costs(Registry[Callable[..., CostModel]]):
         ['false-positives', 'filtering', 'forwarding', 'network', 'overall', 'waste']
         >>> COSTS.made(["network"])
         Traceback (most recent call last):
-        narrowcast.errors.ParameterError: cost 'network' needs topology; give it, or leave the cost out
+        narrowcast.errors.ParameterError: cost 'network': requires topology; give it, or leave the cost out
         """
         known = {key: value for key, value in given.items() if value is not None}
         chosen = list(self) if names is None else list(names)
@@ -85,14 +86,17 @@ class Costs(Registry[Callable[..., CostModel]]):
                 takes = inspect.signature(self[name]).parameters
                 found[name] = self[name](**{key: value for key, value in known.items() if key in takes})
             elif names is not None:
+                need = " and ".join(missing)
                 raise ParameterError(
-                    f"cost {name!r} needs {' and '.join(missing)}; give it, or leave the cost out"
+                    f"cost {name!r}: requires {need}; give it, or leave the cost out",
+                    parameter=missing[0],
+                    value=None,
                 )
         return found
 
 
-#: Cost models by the name that `--cost` takes; each entry makes a model from keyword parameters; an
-#: installed package adds its own by entry points of the group `narrowcast.costs`.
+#: Cost models by the name that a user gives; each entry creates a model from keyword parameters. An installed
+#: package adds its own through entry points of the group `narrowcast.costs`.
 COSTS = Costs(
     "cost",
     {

@@ -1,4 +1,4 @@
-"""What filtering a message costs on a machine: fitted to measurements, kept in a file (tock2005, 5.2)."""
+"""Calibration: the cost of filtering one message on this machine, measured and fitted (tock2005, 5.2)."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: What the file of a calibration says it is.
+#: Version of the calibration's file format.
 FORMAT = 1
-#: What alpha and beta are measured in. It is per cent of a processor for 10,000 messages a second, too.
+#: Unit of alpha and beta. The same number is per cent of a processor at 10,000 messages per second.
 UNIT = "us per message"
-#: The R2 below which a curve is said to fit badly.
-FITS = 0.8
+#: The R2 below which a fitted curve is reported as bad.
+MIN_R2 = 0.8
 
 
 class ReceiverReading(msgspec.Struct, frozen=True):
-    """What a receiver did while packets came.
+    """What a receiver measured in one run.
 
     Parameters
     ----------
     h
-        Messages of each packet.
-    heard, passed
-        Messages a second of the session that it listens to, and of the one that it does not.
+        Messages per packet.
+    accepted, dropped
+        Messages per second of the session that it listens to, and of the other session.
     cpu
-        The share of a processor that it took.
+        Share of one processor used, from 0 to 1.
     packets, lost
-        Packets that came, and that were sent and did not.
+        Packets received, and packets sent but not received.
     """
 
     h: int
-    heard: float
-    passed: float
+    accepted: float
+    dropped: float
     cpu: float
     packets: int = 0
     lost: int = 0
 
 
 class CalibrationPoint(msgspec.Struct, frozen=True):
-    """What a message costs with so many to a packet: in microseconds; and how well equation 9 holds."""
+    """Alpha and beta in microseconds per message at h messages per packet, and the R2 of equation 9."""
 
     h: int
     alpha: float
@@ -61,41 +61,49 @@ class CalibrationPoint(msgspec.Struct, frozen=True):
 
 
 class CostCurve(msgspec.Struct, frozen=True):
-    """A cost of c0 + c1 / h microseconds for a message, and how well that fits."""
+    """The cost of a message in microseconds as c0 + c1 / h, and the R2 of the fit."""
 
     c0: float
     c1: float
     r2: float
 
     def at(self, h: float) -> float:
-        """Return the cost with h messages to a packet."""
+        """Return the cost at h messages per packet."""
         return self.c0 + self.c1 / h
 
 
-def solved(readings: Sequence[ReceiverReading]) -> CalibrationPoint:
-    """Return alpha and beta of readings that have the same messages to a packet (equation 9).
+def solve_point(readings: Sequence[ReceiverReading]) -> CalibrationPoint:
+    """Solve for alpha and beta from readings with the same number of messages per packet (equation 9).
 
-    The share of a processor is (heard + passed) x alpha + heard x beta; of all alpha and beta that are at
-    least 0, these have the least squares.
+    The share of a processor is (accepted + dropped) x alpha + accepted x beta. Alpha and beta are the
+    non-negative least-squares solution.
 
     Parameters
     ----------
     readings
-        At least two, of which the rates are not all in one proportion.
+        At least two; the proportion of accepted to dropped messages must differ between them.
 
     Examples
     --------
-    >>> point = solved([ReceiverReading(8, 1000, 0, 0.003), ReceiverReading(8, 0, 1000, 0.001), ReceiverReading(8, 500, 500, 0.002)])
+    >>> point = solve_point(
+    ...     [
+    ...         ReceiverReading(8, 1000, 0, 0.003),
+    ...         ReceiverReading(8, 0, 1000, 0.001),
+    ...         ReceiverReading(8, 500, 500, 0.002),
+    ...     ]
+    ... )
     >>> round(point.alpha, 6), round(point.beta, 6), round(point.r2, 6)
     (1.0, 2.0, 1.0)
     """
-    if len({reading.h for reading in readings}) != 1:
-        raise ParameterError("readings differ in h, or there are none; solve those of one h at a time")
-    load = np.array([[each.heard + each.passed, each.heard] for each in readings])
+    sizes = sorted({reading.h for reading in readings})
+    if len(sizes) != 1:
+        raise ParameterError(parameter="readings", value=sizes, limit="readings with one common value of h")
+    load = np.array([[each.accepted + each.dropped, each.accepted] for each in readings])
     if np.linalg.matrix_rank(load) < 2:
         raise ParameterError(
-            f"the rates of {len(readings)} readings tell alpha and beta not apart; "
-            "measure with at least two proportions of the two sessions"
+            f"readings: the rates of {len(readings)} readings do not determine alpha and beta; "
+            "measure with at least two proportions of the two sessions",
+            parameter="readings",
         )
     cpu = np.array([each.cpu for each in readings])
     (alpha, beta), _ = nnls(load * 1e-6, cpu)
@@ -109,26 +117,24 @@ def solved(readings: Sequence[ReceiverReading]) -> CalibrationPoint:
     )
 
 
-def fitted(h: Sequence[float], cost: Sequence[float]) -> CostCurve:
-    """Return the curve c0 + c1 / h of least squares, of those with c0 and c1 at least 0 (equations 2 and 4).
+def fit_curve(h: Sequence[float], cost: Sequence[float]) -> CostCurve:
+    """Fit c0 + c1 / h by non-negative least squares (equations 2 and 4).
 
     Parameters
     ----------
     h
-        Messages to a packet: at least two numbers that differ.
+        Messages per packet: at least two different numbers.
     cost
-        What a message costs with each.
+        The cost of a message at each.
 
     Examples
     --------
-    >>> curve = fitted([1, 2, 4], [2.5, 1.5, 1.0])
+    >>> curve = fit_curve([1, 2, 4], [2.5, 1.5, 1.0])
     >>> round(curve.c0, 9), round(curve.c1, 9)
     (0.5, 2.0)
     """
     if len(set(h)) < 2:
-        raise ParameterError(
-            f"a curve over h = {sorted(set(h))} has no slope; measure at two of them at least"
-        )
+        raise ParameterError(parameter="h", value=sorted(set(h)), limit="at least two different numbers")
     places, costs = np.asarray(h, np.float64), np.asarray(cost, np.float64)
     parts = np.stack([np.ones_like(places), 1 / places], axis=1)
     (c0, c1), _ = nnls(parts, costs)
@@ -136,24 +142,25 @@ def fitted(h: Sequence[float], cost: Sequence[float]) -> CostCurve:
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
-    """What filtering costs on a machine, measured.
+    """The measured cost of filtering on a machine.
 
     Parameters
     ----------
     points
-        What was measured, by messages to a packet.
+        Alpha and beta measured at each number of messages per packet.
     alpha, beta
-        The curves fitted to them.
+        The curves fitted to the points.
     message_bytes, flows, pairs
-        Bytes of a message, flows of each session, and the pairs of rates, as shares of a full one.
+        Bytes of a message, flows per session, and pairs of session rates as shares of the full rate.
     seconds, seed
-        How long it took, about, and what random choices came from.
+        Approximate duration of the measurement, and the seed of its random choices.
     command
-        What measures it again.
+        The command line that repeats the measurement.
 
     Examples
     --------
-    >>> calibration = Calibration.of([CalibrationPoint(1, 5.0, 0.75, 1.0), CalibrationPoint(10, 0.5, 0.3, 1.0)])
+    >>> points = [CalibrationPoint(1, 5.0, 0.75, 1.0), CalibrationPoint(10, 0.5, 0.3, 1.0)]
+    >>> calibration = Calibration.of(points)
     >>> filtering = calibration.at(5)
     >>> round(filtering.alpha, 6), round(filtering.beta, 6)
     (1.0, 0.35)
@@ -175,46 +182,53 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, points: Sequence[CalibrationPoint], **facts: Any) -> Calibration:
-        """Fit the curves of some points; `facts` are the other parameters."""
+        """Fit the curves to points; `facts` are the other parameters of the constructor."""
         h = [point.h for point in points]
         return cls(
             points=list(points),
-            alpha=fitted(h, [point.alpha for point in points]),
-            beta=fitted(h, [point.beta for point in points]),
+            alpha=fit_curve(h, [point.alpha for point in points]),
+            beta=fit_curve(h, [point.beta for point in points]),
             packets=sum(point.packets for point in points),
             lost=sum(point.lost for point in points),
             **facts,
         )
 
     @property
-    def doubts(self) -> str:
-        """What speaks against using it: curves that fit what was measured badly; nothing where they fit.
+    def fit_warning(self) -> str:
+        """A warning that names the curves with an R2 below `MIN_R2`; empty if both fit.
 
-        >>> Calibration.of([CalibrationPoint(1, 5, 0.3, 1), CalibrationPoint(4, 2, 0.1, 1), CalibrationPoint(9, 1, 0.4, 1)]).doubts
-        'beta(h) fits badly (R2 0.00): measure longer, on a machine that does nothing else'
+        >>> points = [CalibrationPoint(1, 5, 0.3, 1), CalibrationPoint(4, 2, 0.1, 1)]
+        >>> Calibration.of([*points, CalibrationPoint(9, 1, 0.4, 1)]).fit_warning
+        'beta(h) fits badly (R2 0.00): measure longer, on an otherwise idle machine'
         """
         curves = (("alpha", self.alpha), ("beta", self.beta))
-        poor = [f"{name}(h) fits badly (R2 {curve.r2:.2f})" for name, curve in curves if curve.r2 < FITS]
-        return f"{', '.join(poor)}: measure longer, on a machine that does nothing else" if poor else ""
+        poor = [f"{name}(h) fits badly (R2 {curve.r2:.2f})" for name, curve in curves if curve.r2 < MIN_R2]
+        return f"{', '.join(poor)}: measure longer, on an otherwise idle machine" if poor else ""
 
     def at(self, h: float) -> Filtering:
-        """Return the cost model for h messages to a packet, in microseconds; h is at least 1."""
+        """Return the cost model in microseconds for h messages per packet; h is at least 1."""
         alpha, beta = ((curve.c0, curve.c1) for curve in (self.alpha, self.beta))
         return Filtering.at(h, alpha=alpha, beta=beta)
 
 
-def check_place(path: Path) -> None:
-    """Refuse a place where no file can be."""
+def check_output_path(path: Path) -> None:
+    """Refuse a path that is a folder, or whose folder does not exist."""
     if path.is_dir():
-        raise InputError(f"{path} is a folder; name a file for the calibration")
+        raise InputError(
+            f"{path}: is a folder; name a file for the calibration", parameter="path", value=str(path)
+        )
     if not path.resolve().parent.is_dir():
-        raise InputError(f"{path} is in a folder that does not exist; make it first, or name another place")
+        raise InputError(
+            f"{path}: its folder does not exist; create the folder, or name another path",
+            parameter="path",
+            value=str(path),
+        )
 
 
 def write_calibration(calibration: Calibration, path: str | Path) -> None:
-    """Write a calibration as JSON, aside and then in place."""
+    """Write a calibration as JSON, to a temporary file that then replaces the target."""
     path = Path(path)
-    check_place(path)
+    check_output_path(path)
     aside = path.with_name(f".{path.name}.part")
     with writing(path):
         try:
@@ -225,34 +239,42 @@ def write_calibration(calibration: Calibration, path: str | Path) -> None:
 
 
 def read_calibration(path: str | Path) -> Calibration:
-    """Read what `narrowcast calibrate` wrote.
+    """Read a calibration file that `narrowcast calibrate` wrote.
 
     Raises
     ------
     InputError
-        When the file is not there, is none of these, or has costs that are none.
+        When the file is missing, is not a calibration, has another format, or has negative costs.
     """
-    again = "make it with: narrowcast calibrate --out FILE"
+    again = "make a new one with narrowcast calibrate"
     try:
         found = msgspec.json.decode(Path(path).read_bytes(), type=Calibration)
     except OSError as error:
-        raise InputError(f"cannot read the calibration {path}: {error.strerror}; {again}") from error
+        raise InputError(
+            f"{path}: cannot be read as a calibration: {error.strerror}; {again}", value=str(path)
+        ) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is no calibration: {first_line(error)}; {again}") from error
+        raise InputError(
+            f"{path}: is not a valid calibration: {first_line(error)}; {again}", value=str(path)
+        ) from error
     if (found.format, found.unit) != (FORMAT, UNIT):
         raise InputError(
-            f"{path} is of format {found.format} in {found.unit!r}, and {FORMAT} in {UNIT!r} is read; {again}"
+            f"{path}: format {found.format} with unit {found.unit!r} is not supported, "
+            f"only format {FORMAT} with unit {UNIT!r}; {again}",
+            value=str(path),
         )
     for name, curve in (("alpha", found.alpha), ("beta", found.beta)):
         if min(curve.c0, curve.c1) < 0:
             raise InputError(
-                f"{path}: {name} is {curve.c0:g} + {curve.c1:g} / h; costs are at least 0; {again}"
+                f"{path}: {name} is {curve.c0:g} + {curve.c1:g} / h: costs must be at least 0; {again}",
+                parameter=name,
+                limit="at least 0",
             )
     return found
 
 
 def _r2(values: NDArray[np.float64], found: NDArray[np.float64]) -> float:
-    """Return which part of what values differ by is explained; 1 where they do not differ."""
+    """Return the coefficient of determination; 1 where all values are equal and found exactly."""
     off, differ = float(((values - found) ** 2).sum()), float(((values - values.mean()) ** 2).sum())
     rounding = 1e-18 * float((values**2).sum())
     return 1 - off / differ if differ > rounding else float(off <= rounding)

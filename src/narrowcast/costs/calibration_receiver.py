@@ -1,8 +1,8 @@
-"""The receiving end of a calibration: a script for a process of its own, with nothing but Python's own.
+"""The receiver of a calibration: a script that runs in its own process and imports the standard library only.
 
-What it does with a packet is what tock2005 counts (figure 3): it takes it from the socket and looks which
-session it is of, and of the session it listens to it looks at every message, which flow that is of. What it
-spends on that is the time of its processor, which it reports.
+For each packet it does the work that tock2005 counts (figure 3): it reads the packet from the socket and
+checks its session; in packets of its own session it checks the flow of every message. It reports the
+processor time that this takes.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ import sys
 import time
 from typing import Any
 
-#: What a packet begins with: its session, its number among all of the group, and how many messages it has.
+#: Header of a packet: session, sequence number across both sessions, number of messages.
 HEAD = struct.Struct("!HIH")
-#: What a message begins with: its flow.
+#: Header of a message: its flow.
 FLOW = struct.Struct("!I")
-#: The session whose packet ends a run; its number is how many were sent before it.
+#: Session number of the packet that ends a run; its sequence number is the number of packets sent before it.
 END = 0xFFFF
-#: The most that a packet of UDP holds.
-MOST = 65_507
-#: Bytes of packets that may wait; the system may allow less.
-_WAITING = 1 << 22
-#: Seconds without a packet after which the sender must be gone.
-_GONE = 10
+#: Bytes of the largest UDP payload.
+MAX_DATAGRAM = 65_507
+#: Bytes of the socket's receive buffer; the system may allow less.
+_RECEIVE_BUFFER = 1 << 22
+#: Seconds without a packet after which the sender is taken for gone.
+_TIMEOUT_S = 10
 
 
-def opened(group: str, interface: str) -> socket.socket:
-    """Return a socket that is a member of a group, at a port that is free."""
+def join_group(group: str, interface: str) -> socket.socket:
+    """Return a socket that has joined a multicast group, bound to a free port."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _WAITING)
-        # By the system, and not by Python, which would ask before every packet whether one is there.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _GONE, 0))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
+        # A timeout of the kernel's: one of Python's costs an additional system call per packet.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _TIMEOUT_S, 0))
         sock.bind((group, 0))
         member = socket.inet_aton(group) + socket.inet_aton(interface)
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
@@ -45,33 +45,33 @@ def opened(group: str, interface: str) -> socket.socket:
     return sock
 
 
-def emptied(sock: socket.socket) -> None:
-    """Throw away what waits from the run before."""
+def drain(sock: socket.socket) -> None:
+    """Discard packets left over from the previous run."""
     sock.setblocking(False)
     try:
         while True:
-            sock.recv(MOST)
+            sock.recv(MAX_DATAGRAM)
     except BlockingIOError:
         sock.setblocking(True)
 
 
-def filtered(sock: socket.socket, accepted: int, size: int, wanted: frozenset[int]) -> dict[str, int]:
-    """Filter packets until one says that it is the last, and return what came and what it took.
+def filter_packets(sock: socket.socket, session_id: int, size: int, wanted: frozenset[int]) -> dict[str, int]:
+    """Filter packets until the end packet, and return counts and the time spent.
 
     Parameters
     ----------
     sock
-        Where packets come from.
-    accepted
-        The session that is listened to; all others are dropped as soon as they are known.
+        The socket that packets arrive on.
+    session_id
+        The session to listen to; packets of others are dropped after their header is read.
     size
-        Bytes of a message.
+        Bytes per message.
     wanted
         The flows that are wanted.
     """
-    buffer = bytearray(MOST)
+    buffer = bytearray(MAX_DATAGRAM)
     receive, head, flow, first = sock.recv_into, HEAD.unpack_from, FLOW.unpack_from, HEAD.size
-    heard = passed = heard_messages = passed_messages = taken = lost = expected = 0
+    accepted_packets = dropped_packets = accepted = dropped = n_wanted = lost = expected = 0
     begin, spent = time.perf_counter_ns(), time.process_time_ns()
     while True:
         receive(buffer)
@@ -80,51 +80,51 @@ def filtered(sock: socket.socket, accepted: int, size: int, wanted: frozenset[in
             lost += number - expected
             expected = number
         expected += 1
-        if session == accepted:
+        if session == session_id:
             for at in range(first, first + count * size, size):
                 if flow(buffer, at)[0] in wanted:
-                    taken += 1
-            heard += 1
-            heard_messages += count
+                    n_wanted += 1
+            accepted_packets += 1
+            accepted += count
         elif session == END:
             break
         else:
-            passed += 1
-            passed_messages += count
+            dropped_packets += 1
+            dropped += count
     return {
         "cpu_ns": time.process_time_ns() - spent,
         "wall_ns": time.perf_counter_ns() - begin,
-        "packets": heard + passed,
-        "heard": heard_messages,
-        "passed": passed_messages,
-        "taken": taken,
+        "packets": accepted_packets + dropped_packets,
+        "accepted": accepted,
+        "dropped": dropped,
+        "wanted": n_wanted,
         "lost": lost,
     }
 
 
-def _tell(what: dict[str, Any]) -> None:
-    """Print an answer, a line of JSON."""
-    print(json.dumps(what), flush=True)
+def _print_json(answer: dict[str, Any]) -> None:
+    print(json.dumps(answer), flush=True)
 
 
 def main(group: str, interface: str) -> None:
-    """Answer the lines of standard input, a run each, until there are no more."""
+    """Do one run for each line of standard input, and print its result as a line of JSON."""
     try:
-        sock = opened(group, interface)
+        sock = join_group(group, interface)
     except OSError as error:
-        _tell({"problem": error.strerror or str(error)})
+        _print_json({"problem": error.strerror or str(error)})
         return
-    gc.disable()  # a collection in the middle of a run would count as work on its packets
+    gc.disable()  # a collection during a run would count as work on its packets
     with sock:
-        _tell({"port": sock.getsockname()[1]})
+        _print_json({"port": sock.getsockname()[1]})
         for line in sys.stdin:
-            asked = json.loads(line)
-            emptied(sock)
-            _tell({"ready": True})
+            request = json.loads(line)
+            drain(sock)
+            _print_json({"ready": True})
             try:
-                _tell(filtered(sock, asked["accepted"], asked["size"], frozenset(asked["wanted"])))
+                wanted = frozenset(request["wanted"])
+                _print_json(filter_packets(sock, request["session"], request["size"], wanted))
             except BlockingIOError:
-                _tell({"problem": f"no packet came for {_GONE} s"})
+                _print_json({"problem": f"no packet received for {_TIMEOUT_S} s"})
 
 
 if __name__ == "__main__":

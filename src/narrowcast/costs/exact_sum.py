@@ -1,18 +1,18 @@
-"""Sums of many changes that lose nothing."""
+"""A sum of many changes without rounding error."""
 
 from __future__ import annotations
 
 import math
 
-#: Changes that are kept before they are put together.
-_KEPT = 512
+#: Changes that are collected before they are combined.
+_BUFFERED = 512
 
 
 class ExactSum:
-    """A sum that is exact however long it goes on: what was added and is taken away leaves no trace.
+    """A sum that stays exact: adding a number and subtracting it again leaves no trace.
 
-    Plain sums of floats keep what was rounded away while they were large. Changes are kept here and put
-    together now and then, into parts that make up their sum to the last bit; there are two or three of them.
+    A plain sum of floats loses digits while it is large. Here changes are collected and now and then combined
+    into a few floats (two or three) whose sum is exact to the last bit.
 
     Examples
     --------
@@ -29,26 +29,26 @@ class ExactSum:
         self._entries: list[float] = []
 
     def change(self, before: float, after: float) -> None:
-        """Take one number away and add another in its place."""
+        """Replace one summand by another."""
         entries = self._entries
         entries += (after, -before)
-        if len(entries) > _KEPT:
+        if len(entries) > _BUFFERED:
             self._entries = _parts(entries)
 
     @property
     def value(self) -> float:
-        """The sum, rounded once."""
+        """The sum, rounded to the nearest float."""
         self._entries = _parts(self._entries)
         return self._entries[0] if self._entries else 0.0
 
 
 def _parts(entries: list[float]) -> list[float]:
-    """Return few numbers with the same sum, the first being that sum as far as a float can tell."""
+    """Return a few numbers with the same sum, of which the first is that sum rounded to a float."""
     left, found = list(entries), []
     try:
         while (part := math.fsum(left)) and math.isfinite(part):
             found.append(part)
             left.append(-part)
-    except (OverflowError, ValueError):  # beyond all floats, or of infinities of both signs
+    except (OverflowError, ValueError):  # beyond the range of floats, or infinities of both signs
         return [math.nan]
     return found if math.isfinite(part) else [part]

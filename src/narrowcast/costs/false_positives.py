@@ -1,4 +1,4 @@
-"""Messages that reach somebody who did not want them, each of them counted once."""
+"""The false-positive cost: unwanted messages, each counted once per subscriber."""
 
 from __future__ import annotations
 
@@ -24,20 +24,23 @@ if TYPE_CHECKING:
 class FalsePositives:
     """False positives per second.
 
-    For a flow of rate r that reaches n distinct subscribers, of whom s want it, these are r (n - s): what
-    counts is whom a flow reaches for nothing, not how often. A session's message reaches every member of its
-    group; what is sent directly to somebody who does not want it is a false positive too.
+    For a flow of rate r that reaches n distinct subscribers, of which s want it, this is r (n - s): each
+    subscriber that a flow reaches unwanted counts once, whatever the number of copies. A session's message
+    reaches every member of its group. A message sent directly to a subscriber that does not want it is a
+    false positive, too.
 
-    `Waste` counts copies: of two over two channels one is waste if the subscriber wants the flow, and both
-    are if not. Here these are no false positive and one. Where nobody gets anything twice, and nothing is
-    sent directly to who does not want it, both costs are the same.
+    `Waste` counts copies instead: of two copies over two channels it counts one where the subscriber wants
+    the flow, and two where not; this model counts none and one. The two costs are equal where no subscriber
+    gets a message twice and nothing is sent directly to a subscriber that does not want it.
 
-    With clusters of subscribers as channels and recent events as flows this is what tariq2012 measures, by
-    peer: who wants an event by any of its subscriptions has none. By subscription each that does not match
-    counts: that is the cost of an interest and a plan whose rows are subscriptions (`by_subscription`).
+    With clusters of subscribers as channels and recent events as flows, this is the measure of tariq2012 by
+    peer: a peer that wants an event by any of its subscriptions has no false positive. By subscription, each
+    subscription that does not match counts: that is the cost of an interest and a plan whose rows are
+    subscriptions (`by_subscription`).
 
-    The terms, all in messages per second: `receptions`, one for each flow and subscriber that it reaches, by
-    channel or directly; `wanted` in all; `false_positives` (the total); and `repeated`, second copies and
+    The terms, all in messages per second: `receptions` (one for each flow and subscriber that it reaches, by
+    channel or directly); `wanted` (all wanted messages); `false_positives` (the total); and `repeated`
+    (second and further copies over channels).
     more, over channels.
 
     Examples
@@ -50,7 +53,8 @@ class FalsePositives:
     >>> FalsePositives().score(interest, twice).total, Waste().score(interest, twice).total
     (3.0, 13.0)
 
-    Ann has two subscriptions, of which one matches the event: none by subscriber, one by subscription.
+    Ann has two subscriptions, of which one matches the event: no false positive by subscriber, one by
+    subscription.
 
     >>> from narrowcast.model.ownership import by_subscription
     >>> plan = ChannelPlan(carries=[[1]], listens=[[1]], subscribers=["ann"])
@@ -60,27 +64,27 @@ class FalsePositives:
     (0.0, 1.0)
     """
 
-    #: Each term is a sum over flows, and a flow that the interest does not know has rate 0.
+    #: Each term is a sum over flows, and a flow that the interest does not have counts with rate 0.
     additive = True
 
     def score(self, interest: Interest, plan: ChannelPlan) -> Cost:
-        """Return the false positives of a plan; its flows that the interest does not know have rate 0."""
+        """Return the false positives of a plan; flows that only the plan has count with rate 0."""
         place = positions("flow", plan.flows, interest.flows)
         known = np.flatnonzero(place >= 0)
         flat = _flat(plan)
-        copies, got_by = np.zeros((2, interest.n_flows), np.int64)
+        copies, reached_by = np.zeros((2, interest.n_flows), np.int64)
         copies[place[known]] = np.asarray(plan.carries[known] @ plan.members()[plan.groups()])
-        got_by[place[known]] = reached(flat.carries[known], flat.listens)
-        repeated = copies - got_by
-        got_by += _direct(flat, place, interest.n_flows)
+        reached_by[place[known]] = reached(flat.carries[known], flat.listens)
+        repeated = copies - reached_by
+        reached_by += _direct_receptions(flat, place, interest.n_flows)
         got = flat.by_channel(interest) | flat.by_unicast(interest)
         served = np.bincount(interest.wants.indices[got], minlength=interest.n_flows)
-        # Whom flows reach are whole numbers, so that a plan without false positives costs exactly 0.
-        false = float(interest.rate @ (got_by - served))
+        # Subscribers reached are integers, so that a plan without false positives costs exactly 0.
+        false = float(interest.rate @ (reached_by - served))
         return Cost(
             false,
             {
-                "receptions": float(interest.rate @ got_by),
+                "receptions": float(interest.rate @ reached_by),
                 "wanted": float(interest.rate @ interest.audience()),
                 "false_positives": false,
                 "repeated": float(interest.rate @ repeated),
@@ -88,13 +92,13 @@ class FalsePositives:
         )
 
     def ideal(self, interest: Interest) -> Cost:
-        """Return the cost of channels that bring everybody what they want and nothing else."""
+        """Return the cost of delivering exactly what each subscriber wants: no false positives."""
         wanted = float(interest.rate @ interest.audience())
         return Cost(0.0, {"receptions": wanted, "wanted": wanted, "false_positives": 0.0, "repeated": 0.0})
 
 
 def _flat(plan: ChannelPlan) -> ChannelPlan:
-    """Return a plan of one level whose channels reach whom the groups of a plan reach."""
+    """Return a one-level plan whose channels reach the same subscribers as the groups of a plan."""
     if plan.n_groups == plan.n_channels:
         return plan
     group = plan.groups()
@@ -105,18 +109,19 @@ def _flat(plan: ChannelPlan) -> ChannelPlan:
 
 
 def reached(carries: Relation, listens: Relation, weight: Ints | None = None) -> Ints:
-    """Return how many rows of `listens` each row of `carries` reaches over channels of one level, each once.
+    """Return for each row of `carries` how many rows of `listens` its channels reach, each counted once.
 
-    The work is linear in the copies, over several channels, to who listens to several.
+    The plan must have one level. The work is linear in the copies that are delivered over several channels to
+    rows that listen to several.
 
     Parameters
     ----------
     carries
-        Flows, or events, x channels.
+        Flows or events x channels.
     listens
-        Subscribers, or subscriptions, x channels.
+        Subscribers or subscriptions x channels.
     weight
-        How much each of these counts, such as the subscriptions that a subscriber has; 1 where left out.
+        Weight of each row of `listens`, such as the number of a subscriber's subscriptions (default: 1).
 
     Examples
     --------
@@ -144,8 +149,8 @@ def reached(carries: Relation, listens: Relation, weight: Ints | None = None) ->
     return found
 
 
-def heard(carries: Relation, listens: Relation, event: Ints, row: Ints) -> Flags:
-    """Return for pairs of an event and a row of `listens` whether a channel brings one to the other.
+def is_reached(carries: Relation, listens: Relation, event: Ints, row: Ints) -> Flags:
+    """Return for pairs of an event and a row of `listens` whether some channel delivers the event to the row.
 
     Parameters
     ----------
@@ -157,7 +162,8 @@ def heard(carries: Relation, listens: Relation, event: Ints, row: Ints) -> Flags
     Examples
     --------
     >>> from narrowcast.model.relation import relation
-    >>> heard(relation([[1, 0]]), relation([[1, 1], [0, 1]]), np.array([0, 0]), np.array([0, 1])).tolist()
+    >>> both = relation([[1, 1], [0, 1]])
+    >>> is_reached(relation([[1, 0]]), both, np.array([0, 0]), np.array([0, 1])).tolist()
     [True, False]
     """
     found = np.zeros(len(event), np.bool_)
@@ -168,8 +174,8 @@ def heard(carries: Relation, listens: Relation, event: Ints, row: Ints) -> Flags
     return found
 
 
-def _direct(plan: ChannelPlan, place: Ints, n_flows: int) -> Ints:
-    """Return to how many subscribers each of an interest's flows is sent directly and by no channel."""
+def _direct_receptions(plan: ChannelPlan, place: Ints, n_flows: int) -> Ints:
+    """Return for each flow of the interest the number of subscribers that only a direct message reaches."""
     subscriber, flow = rows_of(plan.unicast), plan.unicast.indices.astype(np.int64)
     left = place[flow] >= 0
     for pair, _ in plan.heard(subscriber, np.where(left, flow, -1)):

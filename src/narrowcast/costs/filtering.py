@@ -1,19 +1,18 @@
-"""What it takes receivers to sort out the messages that reach them."""
+"""The filtering cost: the work of receivers to sort the messages that reach them."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from narrowcast.errors import ParameterError
 from narrowcast.model.cost import Cost
 from narrowcast.model.labels import encode, positions
 from narrowcast.model.plan import BLOCK
 from narrowcast.model.relation import relation_of, rows_of
+from narrowcast.validation import check_number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,22 +28,22 @@ if TYPE_CHECKING:
 class Filtering:
     """The work of receivers per second (tock2005, equations 1 to 4).
 
-    A receiver looks at every message of the groups it is a member of, to see which session it is of; that
-    costs `alpha` each. It looks at every message of the sessions it listens to, to see which flow it is of;
-    that costs `beta` each. What is sent directly is wanted, and costs both once. In a plan of one level each
-    channel is a group and its only session.
+    A receiver inspects every message of the groups that it is a member of, to find its session; each costs
+    `alpha`. It inspects every message of the sessions that it listens to, to find its flow; each costs
+    `beta`. A message sent directly is wanted and costs both once. In a plan of one level each channel is a
+    group with one session.
 
-    The terms: `groups`, the first of these (C1 in the paper); `sessions`, the second (C2); `direct`; `ideal`,
-    what it costs to get what is wanted and nothing else; `excess`, the total less the ideal (Cx); and
-    `everything`, what one subscriber who gets every wanted flow costs. From the last follows what flooding
-    costs in excess (Cf), and from that how much of it a plan is left with: `share`.
+    The terms: `groups`, the cost of inspecting group messages (C1 in the paper); `sessions`, that of session
+    messages (C2); `direct`; `ideal`, the cost of receiving exactly what is wanted; `excess`, the total less
+    the ideal (Cx); and `everything`, the cost of one subscriber that receives every wanted flow. The last
+    gives the excess cost of flooding (Cf), and the excess of a plan as a share of it: `share`.
 
     Parameters
     ----------
     alpha
-        The cost of a message of a group that one is a member of: finite, at least 0.
+        Cost of inspecting a message of a joined group: finite, at least 0.
     beta
-        The cost of a message of a session that one listens to: finite, at least 0.
+        Cost of inspecting a message of a session listened to: finite, at least 0.
 
     Examples
     --------
@@ -62,35 +61,34 @@ class Filtering:
     alpha: float = 1.0
     beta: float = 1.0
 
-    #: Each term is a sum over flows, and a flow that the interest does not know has rate 0.
+    #: Each term is a sum over flows, and a flow that the interest does not have counts with rate 0.
     additive = True
 
     def __post_init__(self) -> None:
-        _check("alpha", self.alpha)
-        _check("beta", self.beta)
+        for name in ("alpha", "beta"):
+            check_number(name, getattr(self, name), least=0, limit="a finite number of at least 0")
 
     @classmethod
     def at(cls, h: float, *, alpha: tuple[float, float], beta: tuple[float, float]) -> Self:
-        """Return the model for h messages to a packet: alpha(h) = a0 + a1 / h, and beta(h) alike.
+        """Return the model at h messages per packet: alpha(h) = a0 + a1 / h, and beta(h) alike.
 
         Parameters
         ----------
         h
-            How many messages a packet has on average: at least 1.
+            Messages per packet on average: at least 1.
         alpha, beta
-            The cost of a message as such, and that of a packet.
+            The cost per message and the cost per packet, as (a0, a1).
 
         Examples
         --------
         >>> Filtering.at(10, alpha=(0.5, 2.0), beta=(1.0, 4.0))
         Filtering(alpha=0.7, beta=1.4)
         """
-        if not _number(h) or not 1 <= h < math.inf:
-            raise ParameterError(f"h is {h!r}; give how many messages a packet has: a number, at least 1")
+        check_number("h", h, least=1, limit="a finite number of messages per packet, at least 1")
         return cls(alpha=alpha[0] + alpha[1] / h, beta=beta[0] + beta[1] / h)
 
     def score(self, interest: Interest, plan: ChannelPlan) -> Cost:
-        """Return what a plan costs; its flows that the interest does not know have rate 0."""
+        """Return the filtering cost of a plan; flows that only the plan has count with rate 0."""
         members = plan.members()
         place = positions("flow", interest.flows, plan.flows)
         direct, in_sessions, in_groups = (
@@ -104,18 +102,18 @@ class Filtering:
         audience, rate = interest.audience(), interest.rate
         groups, sessions = self.alpha * float(rate @ in_groups), self.beta * float(rate @ in_sessions)
         sent = (self.alpha + self.beta) * float(rate @ direct)
-        # Copies are whole numbers, so that a plan without excess has exactly 0.
+        # Copies are integers, so that a plan without excess has exactly 0.
         excess = self.alpha * float(rate @ (in_groups + direct - audience))
         excess += self.beta * float(rate @ (in_sessions + direct - audience))
         return self._cost(interest, groups, sessions, sent, excess)
 
     def ideal(self, interest: Interest) -> Cost:
-        """Return the cost of groups and sessions that bring everybody what they want and nothing else."""
+        """Return the cost when each subscriber receives exactly what it wants."""
         wanted = float(interest.rate @ interest.audience())
         return self._cost(interest, self.alpha * wanted, self.beta * wanted, 0.0, 0.0)
 
     def flooding(self, interest: Interest) -> float:
-        """Return what it costs in excess when everybody who wants something gets every wanted flow (Cf).
+        """Return the excess cost of flooding: each subscriber with any interest gets every wanted flow (Cf).
 
         Examples
         --------
@@ -129,14 +127,14 @@ class Filtering:
 
     @staticmethod
     def share(cost: Cost, n_subscribers: int) -> float:
-        """Return the excess of a cost as a share of that of flooding: Cx / Cf, 0 where there is none.
+        """Return the excess of a cost as a share of that of flooding: Cx / Cf; 0 where flooding has none.
 
         Parameters
         ----------
         cost
-            As `score` returns it.
+            A cost that `score` returned.
         n_subscribers
-            How many subscribers flooding reaches: those who want something, or all that there are.
+            Subscribers that flooding reaches: those with any interest, or all.
         """
         everything, ideal = n_subscribers * cost.terms["everything"], cost.terms["ideal"]
         flooding = everything - ideal
@@ -145,7 +143,7 @@ class Filtering:
 
     @staticmethod
     def multiplicity(interest: Interest) -> float:
-        """Return how many copies of a message unicast sends on average; 0 where nothing is sent.
+        """Return the mean number of copies of a message that unicast sends; 0 where nothing is sent.
 
         Examples
         --------
@@ -160,33 +158,33 @@ class Filtering:
 
     @staticmethod
     def goodput(interest: Interest) -> float:
-        """Return the share of what flooding brings to receivers that they want; 0 where nothing is sent."""
+        """Return the share of flooding's deliveries that is wanted; 0 where nothing is sent."""
         return Filtering.multiplicity(interest) / max(1, receivers(interest))
 
     def per_subscriber(self, interest: Interest, plan: ChannelPlan) -> pa.Table:
-        """Return what each subscriber pays, in the order of labels; those of the plan alone pay, too.
+        """Return the cost of each subscriber of the interest or the plan, in the order of labels.
 
         The columns: `subscriber`, `groups`, `sessions`, `direct`, `ideal` and `excess`; each adds up to the
         term of `score`.
         """
-        labels, [wants, hears] = encode("subscriber", interest.subscribers, plan.subscribers)
+        labels, [wants, in_plan] = encode("subscriber", interest.subscribers, plan.subscribers)
         rates = plan.rates(interest)
         joined = relation_of(rows_of(plan.listens), plan.groups()[plan.listens.indices], plan.listens.shape)
         found = {name: np.zeros(len(labels)) for name in ("groups", "sessions", "direct", "ideal")}
         both = self.alpha + self.beta
-        found["groups"][hears] = self.alpha * np.asarray(joined @ rates)
-        found["sessions"][hears] = self.beta * np.asarray(plan.listens @ rates)
-        found["direct"][hears] = both * np.asarray(plan.unicast @ plan.rate_of_flows(interest))
+        found["groups"][in_plan] = self.alpha * np.asarray(joined @ rates)
+        found["sessions"][in_plan] = self.beta * np.asarray(plan.listens @ rates)
+        found["direct"][in_plan] = both * np.asarray(plan.unicast @ plan.rate_of_flows(interest))
         found["ideal"][wants] = both * np.asarray(interest.wants @ interest.rate)
         excess = found["groups"] + found["sessions"] + found["direct"] - found["ideal"]
         return pa.table({"subscriber": labels, **found, "excess": excess})
 
     def per_channel(self, interest: Interest, plan: ChannelPlan) -> pa.Table:
-        """Return what each channel costs its members.
+        """Return the filtering cost that each channel causes at its members.
 
         The columns: `channel`, `parent` (null for a group), `members`, `rate`, `wanted` (messages per second
-        that members want, each of them once), `groups`, `sessions` and `excess`. `groups` and `sessions` add
-        up to the terms of `score`; so does `excess`, where everybody gets everything from one place.
+        that members want, each counted once), `groups`, `sessions` and `excess`. `groups` and `sessions` add
+        up to the terms of `score`; so does `excess`, if no subscriber gets a flow from two channels.
         """
         members, rates = plan.members(), plan.rates(interest)
         wanted = _wanted(interest, plan)
@@ -209,7 +207,6 @@ class Filtering:
         )
 
     def _cost(self, interest: Interest, groups: float, sessions: float, direct: float, excess: float) -> Cost:
-        """Return a cost with its terms."""
         audience, both = interest.audience(), self.alpha + self.beta
         terms = {"groups": groups, "sessions": sessions, "direct": direct, "excess": excess}
         terms["ideal"] = both * float(interest.rate @ audience)
@@ -218,12 +215,12 @@ class Filtering:
 
 
 def receivers(interest: Interest) -> int:
-    """Return how many subscribers want something."""
+    """Return the number of subscribers that want at least one flow."""
     return int(np.count_nonzero(np.diff(interest.wants.indptr)))
 
 
 def _wanted(interest: Interest, plan: ChannelPlan) -> Doubles:
-    """Return the messages per second of each channel that its listeners want."""
+    """Return for each channel the messages per second that its listeners want."""
     subscriber = positions("subscriber", interest.subscribers, plan.subscribers)
     flow = positions("flow", interest.flows, plan.flows)
     wants, found = interest.wants, np.zeros(plan.n_channels)
@@ -233,14 +230,3 @@ def _wanted(interest: Interest, plan: ChannelPlan) -> Doubles:
         for some, channel in plan.heard(subscriber[row], flow[column]):
             found += np.bincount(channel, interest.rate[column[some]], plan.n_channels)
     return found
-
-
-def _number(value: object) -> bool:
-    """Return whether a value is a number."""
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
-
-
-def _check(name: str, value: float) -> None:
-    """Refuse a cost of a message that is not a finite number, at least 0."""
-    if not _number(value) or not 0 <= value < math.inf:
-        raise ParameterError(f"{name} is {value!r}; give what a message costs: a finite number, at least 0")

@@ -1,4 +1,4 @@
-"""How a cost grows with a number: of the subscribers of a channel, or of the flows in it."""
+"""Growth functions: how a cost grows with the number of a channel's subscribers or flows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Doubles: TypeAlias = NDArray[np.float64]
 
-#: From numbers to costs, both as arrays.
+#: A function from sizes to costs, both as arrays.
 Growth: TypeAlias = "Callable[[Doubles], Doubles]"
 
 
@@ -35,20 +35,20 @@ def _sqrt(n: Doubles) -> Doubles:
     return n + np.sqrt(n)
 
 
-#: Growths by name, of n: n; n log2(n + 2), each paying a path through a tree; n + sqrt(n), with helpers.
+#: Growth functions by name: n; n log2(n + 2), a path in a tree for each; n + sqrt(n), with helper nodes.
 GROWTHS: dict[str, Growth] = {"linear": _linear, "log": _log, "sqrt": _sqrt}
 
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)
 class MeasuredGrowth:
-    """A growth that was measured: straight lines between points, the last one going on.
+    """A measured growth function: linear between points, and beyond the last with its slope.
 
     Parameters
     ----------
     sizes
-        Numbers, each above the one before; where the first is above 0, a cost of 0 at 0 is put before it.
+        Sizes in ascending order; if the first is above 0, the point (0, 0) is added.
     costs
-        What each costs: at least 0, and no less than at the number before.
+        The cost at each size: at least 0, not decreasing.
 
     Examples
     --------
@@ -63,13 +63,16 @@ class MeasuredGrowth:
         at, cost = np.array(sizes, np.float64), np.array(costs, np.float64)
         if at.ndim != 1 or at.shape != cost.shape or not len(at):
             raise ParameterError(
-                f"{at.shape} sizes and {cost.shape} costs; give a row of each, as many of both"
+                f"costs: has shape {cost.shape} for sizes of shape {at.shape}; give one cost for each size",
+                parameter="costs",
             )
         finite = np.isfinite(at).all() and np.isfinite(cost).all()
         if not finite or at[0] < 0 or cost[0] < 0 or (np.diff(at) <= 0).any() or (np.diff(cost) < 0).any():
             raise ParameterError(
-                "sizes or costs of a table fall, repeat or are below 0; give sizes that grow, and costs that "
-                "do not fall"
+                "sizes: must be finite, at least 0 and ascending, with costs that are at least 0 and do not "
+                "decrease",
+                parameter="sizes",
+                limit="finite, at least 0 and ascending",
             )
         if at[0] > 0:
             at, cost = np.append(0.0, at), np.append(0.0, cost)
@@ -79,7 +82,7 @@ class MeasuredGrowth:
         object.__setattr__(self, "costs", cost)
 
     def __call__(self, n: Doubles) -> Doubles:
-        """Return the costs of numbers."""
+        """Return the costs of sizes."""
         found = np.interp(n, self.sizes, self.costs)
         if len(self.sizes) > 1:
             last = (self.costs[-1] - self.costs[-2]) / (self.sizes[-1] - self.sizes[-2])
@@ -88,14 +91,15 @@ class MeasuredGrowth:
 
 
 def growth_of(name: str, given: Any) -> Growth:
-    """Return the growth that a parameter names.
+    """Return the growth function that the value of a parameter names.
 
     Parameters
     ----------
     name
-        Of the parameter, for errors.
+        Name of the parameter, for error messages.
     given
-        `linear`, `log`, `sqrt`, a table of `size` and `cost` on disk, or any function of an array.
+        `linear`, `log`, `sqrt`, the path of a table with columns `size` and `cost`, or any function from an
+        array to an array.
 
     Examples
     --------
@@ -103,7 +107,7 @@ def growth_of(name: str, given: Any) -> Growth:
     [0.0, 4.0]
     >>> growth_of("cost_m", "cubic")
     Traceback (most recent call last):
-    narrowcast.errors.ParameterError: cost_m is 'cubic'; give linear, log, sqrt, or a table of size and cost
+    narrowcast.errors.ParameterError: cost_m='cubic': must be linear, log, sqrt, or a table's path
     """
     if callable(given):
         found: Growth = given
@@ -113,4 +117,5 @@ def growth_of(name: str, given: Any) -> Growth:
     if isinstance(given, str | Path) and Path(given).suffix in FORMATS:
         table = read_table(given, ("size", "cost"))
         return MeasuredGrowth(*(numbers_in(table, column, str(given)) for column in ("size", "cost")))
-    raise ParameterError(f"{name} is {given!r}; give {', '.join(GROWTHS)}, or a table of size and cost")
+    limit = f"{', '.join(GROWTHS)}, or a table's path"
+    raise ParameterError(parameter=name, value=given, limit=limit)

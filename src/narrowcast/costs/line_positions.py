@@ -1,8 +1,8 @@
-"""Intervals and events along a line of positions, one machine each, and what it takes to bring them together.
+"""Intervals and events on a line of positions, one machine each, and the cost of matching them.
 
-The model of cobas2009, section IV: positions are the keys of a balanced tree. An interval is held by the
-first position on the way down the tree that it covers, or in pieces by several; an event enters at its own
-position and goes on to all those above whose intervals reach it.
+The model of cobas2009, section IV: positions are the keys of a balanced search tree. An interval is stored at
+the first position on the way down the tree that it covers, or in pieces at several. An event enters at its
+own position and goes on to all positions above it whose intervals reach it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from narrowcast.errors import InputError, ParameterError
 from narrowcast.kernels import division as kernels
 from narrowcast.model.cost import Cost
+from narrowcast.validation import check_number, is_number
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -25,28 +26,28 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
     Flags: TypeAlias = NDArray[np.bool_]
 
-#: What cobas2009, section VII, says: events a minute, bytes of each, bytes a minute to keep up a segment.
+#: Of cobas2009, section VII: events per minute, bytes per event, bytes per minute to maintain a segment.
 RATE, MESSAGE, UPKEEP = 1e4, 256e3, 12.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineCharges:
-    """What is paid for, and how much a machine holds.
+    """Prices of messages and segments, and the capacity of a machine.
 
     Parameters
     ----------
     message
-        For an event that goes on to another machine; of events per minute, rate x bytes.
+        Price of an event sent on to another machine; with events per minute: rate x bytes.
     segment
-        For an interval, or a piece of one, that a machine holds.
+        Price of an interval, or a piece of one, that a machine stores.
     capacity
-        How many segments a machine holds; what a position has above that is spread over more machines, to
-        all of which its events go. Infinite unless given.
+        Segments that one machine stores; a position with more is spread over several machines, and its
+        events go to all of them (default: infinite).
 
     Examples
     --------
     >>> LineCharges.of(rate=120, capacity=math.inf)
-    Charges(message=30720000.0, segment=12.8, capacity=inf)
+    LineCharges(message=30720000.0, segment=12.8, capacity=inf)
     >>> LineCharges(message=1.0, segment=0.1, capacity=2).machines([0, 2, 5]).tolist()
     [1.0, 1.0, 3.0]
     """
@@ -57,12 +58,10 @@ class LineCharges:
 
     def __post_init__(self) -> None:
         for name in ("message", "segment"):
-            value = getattr(self, name)
-            if not _is_number(value) or not 0 <= value < math.inf:
-                raise ParameterError(f"{name} is {value!r}; give a finite number of at least 0")
-        if not _is_number(self.capacity) or not self.capacity > 0:
+            check_number(name, getattr(self, name), least=0, limit="a finite number of at least 0")
+        if not is_number(self.capacity) or not self.capacity > 0:
             raise ParameterError(
-                f"capacity is {self.capacity!r}; give a number above 0, infinity for no limit"
+                parameter="capacity", value=self.capacity, limit="a number above 0; infinity means no limit"
             )
 
     @classmethod
@@ -74,33 +73,33 @@ class LineCharges:
         upkeep: float = UPKEEP,
         capacity: float = math.inf,
     ) -> LineCharges:
-        """Return charges in bytes a minute, for events a minute and bytes of each."""
+        """Return charges in bytes per minute, from events per minute and bytes per event."""
         return cls(message=rate * message, segment=upkeep, capacity=capacity)
 
     def machines(self, segments: ArrayLike) -> Doubles:
-        """Return how many machines hold so many segments each: one at least."""
-        # The same slack as in the kernel: a weight that was rounded makes no machine.
+        """Return for each number of segments the machines that store them: at least one."""
+        # The slack is that of the kernel: rounding of a weight must not add a machine.
         many = np.asarray(segments, np.float64) / self.capacity * (1 - 1e-12)
         return np.asarray(np.maximum(1.0, np.ceil(many)), np.float64)
 
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)
 class LinePositions:
-    """Events and intervals along a line of positions.
+    """Event densities and intervals on a line of positions.
 
     Parameters
     ----------
     density
-        Content density: how many events there are at each position, or their share.
+        Content density: events at each position, or their share.
     first, last
-        The positions that each interval covers, both ends included.
+        The positions that each interval covers, both ends inclusive.
     weight
-        How many intervals each stands for; 1 where left out.
+        Number of identical intervals that each row counts for (default: 1).
 
     Raises
     ------
     InputError
-        Where an interval is empty or beyond the line, or a number is of no use.
+        Where an interval is empty or leaves the line, or a number is not usable.
 
     Examples
     --------
@@ -109,7 +108,7 @@ class LinePositions:
     [1.0, 2.0, 1.0]
     >>> LinePositions([1.0, 1.0], [1], [0])
     Traceback (most recent call last):
-    narrowcast.errors.InputError: interval 0 goes from 1 to 0 and is empty; leave it out, or exchange its ends
+    narrowcast.errors.InputError: interval 0: first=1 is above last=0; leave it out, or swap its ends
     """
 
     density: Doubles
@@ -122,19 +121,29 @@ class LinePositions:
     ) -> None:
         events = np.array(density, np.float64)
         if events.ndim != 1 or not len(events):
-            raise InputError(f"density has shape {events.shape}; give a number for each position")
+            raise InputError(
+                f"density: has shape {events.shape}; give one number per position", parameter="density"
+            )
         bad = ~(np.isfinite(events) & (events >= 0))
         if bad.any():
             at = int(np.flatnonzero(bad)[0])
-            raise InputError(f"density is {events[at]} at position {at}; give finite numbers of at least 0")
-        low, high = _whole("first", first), _whole("last", last)
+            raise InputError(
+                f"density={events[at]} at position {at}: must be a finite number of at least 0",
+                parameter="density",
+                value=float(events[at]),
+                limit="a finite number of at least 0",
+            )
+        low, high = _integers("first", first), _integers("last", last)
         if len(low) != len(high):
-            raise InputError(f"there are {len(low)} first and {len(high)} last positions; give as many")
+            raise InputError(
+                f"last: has {len(high)} positions for {len(low)} in first; give one last for each first",
+                parameter="last",
+            )
         many = np.array(np.broadcast_to(np.asarray(1.0 if weight is None else weight, np.float64), len(low)))
-        _refuse(low > high, "goes from {} to {} and is empty; leave it out, or exchange its ends", low, high)
-        beyond = "goes from {} to {}; give positions from 0 to " + str(len(events) - 1)
+        _refuse(low > high, "first={} is above last={}; leave it out, or swap its ends", low, high)
+        beyond = "first={}, last={}: must be from 0 to " + str(len(events) - 1)
         _refuse((low < 0) | (high >= len(events)), beyond, low, high)
-        _refuse(~(np.isfinite(many) & (many > 0)), "weighs {}; give a finite number above 0", many)
+        _refuse(~(np.isfinite(many) & (many > 0)), "weight={}: must be a finite number above 0", many)
         for name, value in {"density": events, "first": low, "last": high, "weight": many}.items():
             value.flags.writeable = False
             object.__setattr__(self, name, value)
@@ -143,30 +152,30 @@ class LinePositions:
         return len(self.density)
 
     def popularity(self) -> Doubles:
-        """Return how many intervals cover each position."""
+        """Return the number of intervals that cover each position."""
         steps = np.bincount(self.first, self.weight, len(self) + 1)
         steps -= np.bincount(self.last + 1, self.weight, len(self) + 1)
         return np.asarray(np.cumsum(steps)[:-1], np.float64)
 
     def below(self) -> Doubles:
-        """Return how many events there are below each position, and behind the last, in all."""
+        """Return the events below each position, followed by the total."""
         return np.append(0.0, np.cumsum(self.density))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PositionLoads:
-    """What each position holds, and what comes to it.
+    """What each position stores, and the messages that reach it.
 
     Parameters
     ----------
     segments
-        Intervals and pieces that it holds, by weight.
+        Intervals and pieces stored, by weight.
     first, last
-        The positions that these cover together, its bounding interval; itself where it holds none.
+        Ends of the smallest interval that covers these; the position itself where it stores none.
     machines
-        How many machines these are spread over.
+        Machines that these are spread over.
     messages
-        Events that come to these from other positions, or go on from the first of them to the others.
+        Events that arrive from other positions, or are copied from the first machine to the others.
     """
 
     segments: Doubles
@@ -176,9 +185,9 @@ class PositionLoads:
     messages: Doubles
 
     def cost(self, charges: LineCharges) -> Cost:
-        """Return what all positions cost; the terms are `messages` and `segments`, as they are counted.
+        """Return the cost of all positions; the terms are `messages` and `segments`, as counts.
 
-        Looking up where an event enters is not part of it.
+        Finding the position where an event enters is not included.
         """
         messages, segments = float(self.messages.sum()), float(self.segments.sum())
         total = charges.message * messages + charges.segment * segments
@@ -187,7 +196,7 @@ class PositionLoads:
 
 @lru_cache(maxsize=4)
 def tree_of(n: int) -> kernels.PositionTree:
-    """Return the balanced tree of so many positions; it is not to be written to."""
+    """Return the balanced tree of n positions; it is shared and must not be modified."""
     return kernels.tree_of(n)
 
 
@@ -198,17 +207,17 @@ def hold(
     *,
     sums: kernels.NodeSums | None = None,
 ) -> PositionLoads:
-    """Return what each position holds when intervals are cut where pushes say.
+    """Return the load of each position when intervals are cut as the pushes say.
 
     Parameters
     ----------
     positions, charges
-        Intervals, events and what they cost.
+        Intervals, events and prices.
     push
-        For each position whether it hands what is to the left of it down to the left, and the same for the
-        right; no position does where left out.
+        Booleans of shape (positions, 2): whether a position hands the part of an interval to its left down
+        to its left child, and likewise on the right (default: none does).
     sums
-        What `sums_of` says of these intervals, where that is known already.
+        The result of `sums_of` for these intervals, if already known.
 
     Examples
     --------
@@ -222,67 +231,66 @@ def hold(
     n = len(positions)
     pushed = np.zeros((n, 2), np.bool_) if push is None else np.asarray(push, np.bool_)
     if pushed.shape != (n, 2):
-        raise InputError(f"push has shape {pushed.shape}; give ({n}, 2): left and right for each position")
+        raise InputError(
+            f"push: has shape {pushed.shape}; give shape ({n}, 2), left and right for each position",
+            parameter="push",
+        )
     tree = tree_of(n)
     if sums is None:
         sums = kernels.sums_of(tree, positions.first, positions.last, positions.weight)
     segments, first, last = kernels.held(tree, sums, pushed)
-    return _held(positions, charges, segments, first, last)
+    return _loads(positions, charges, segments, first, last)
 
 
-def _held(
+def _loads(
     positions: LinePositions, charges: LineCharges, segments: Doubles, first: Ints, last: Ints
 ) -> PositionLoads:
-    """Return what comes to positions that hold so many segments."""
+    """Return the loads of positions from their segments and the ends of these."""
     below, machines = positions.below(), charges.machines(segments)
     others = (below[:-1] - below[first]) + (below[last + 1] - below[1:])
     messages = np.where(segments > 0, machines * others + (machines - 1) * positions.density, 0.0)
     return PositionLoads(segments, first, last, machines, messages)
 
 
-def _is_number(value: Any) -> bool:
-    """Return whether a value is a number."""
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and value == value
-
-
-def _whole(name: str, given: Any) -> Ints:
-    """Return positions as whole numbers."""
+def _integers(name: str, given: Any) -> Ints:
     found = np.asarray(given)
     if found.ndim != 1 or (len(found) and not np.issubdtype(found.dtype, np.integer)):
         raise InputError(
-            f"{name} is {found.dtype} of shape {found.shape}; give a whole number for each interval"
+            f"{name}: has type {found.dtype} and shape {found.shape}; give one integer for each interval",
+            parameter=name,
         )
     return np.array(found, np.int64)
 
 
-def _refuse(bad: Flags, said: str, *values: NDArray[Any]) -> None:
-    """Say what is wrong with the first bad interval."""
+def _refuse(bad: Flags, problem: str, *values: NDArray[Any]) -> None:
+    """Raise an error about the first bad interval; `problem` is a format for the values at its position."""
     if bad.any():
         at = int(np.flatnonzero(bad)[0])
-        raise InputError(f"interval {at} {said.format(*(value[at] for value in values))}")
+        raise InputError(f"interval {at}: {problem.format(*(value[at] for value in values))}")
 
 
-def shares_of(kappa: float | str, *, above: float = 0.0) -> float:
-    """Return how many times its even share a machine may have; 0, inf and "inf" stand for no limit.
+def capacity_factor(kappa: float | str, *, above: float = 0.0) -> float:
+    """Return the limit of a machine's load as a multiple of its even share; 0, inf and "inf" mean no limit.
 
     Parameters
     ----------
     kappa
-        The number.
+        The multiple.
     above
-        What it has to be above, if it is a limit.
+        The multiple must be above this, unless it means no limit.
 
     Examples
     --------
-    >>> shares_of(2), shares_of(0), shares_of("inf")
+    >>> capacity_factor(2), capacity_factor(0), capacity_factor("inf")
     (2.0, inf, inf)
-    >>> shares_of(-1)
+    >>> capacity_factor(-1)
     Traceback (most recent call last):
-    narrowcast.errors.ParameterError: kappa is -1; give a number above 0, or 0 or inf for no limit
+    narrowcast.errors.ParameterError: kappa=-1: must be a number above 0; 0 or inf means no limit
     """
     number = isinstance(kappa, int | float | np.number) and not isinstance(kappa, bool)
     if kappa == "inf" or (number and kappa == 0):
         return math.inf
     if not number or not float(kappa) > above:
-        raise ParameterError(f"kappa is {kappa!r}; give a number above {above:g}, or 0 or inf for no limit")
+        limit = f"a number above {above:g}; 0 or inf means no limit"
+        raise ParameterError(parameter="kappa", value=kappa, limit=limit)
     return float(kappa)

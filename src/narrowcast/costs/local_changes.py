@@ -1,4 +1,4 @@
-"""What a local change of clusters does to the overall cost: the sums that channels decide by (tamara2007)."""
+"""Cost differences of local changes of clusters, by which channels decide (tamara2007)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class TopicCost(NamedTuple):
-    """A flow as its channel knows it: events in an interval, and direct subscribers."""
+    """A flow as its channel knows it: events per interval, and number of direct subscribers."""
 
     frequency: float
     members: int
 
 
-class _Known:
-    """Costs of whole numbers, looked up: each is worked out once."""
+class _CachedGrowth:
+    """A growth function of integers, with its values cached."""
 
     __slots__ = ("_found", "_growth")
 
@@ -39,22 +39,24 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class LocalChanges:
-    """Differences of the overall cost, each by what is known where it is decided; below 0 is a gain.
+    """Differences of the overall cost, each from what is known where the decision is made; below 0 is a gain.
 
-    `sized` says whether costs hang on sizes. With linear costs it does not matter how many have a topic
-    directly when a cluster takes it up or drops it, or when somebody goes over to a cluster or back; nor, to
-    the latter, how many are in that cluster. Such sizes cancel out, and any number does in their place.
+    `sized` says whether costs depend on the numbers of members. With linear costs it does not matter how many
+    subscribers have a topic directly when a cluster adds or drops it, or when a subscriber moves to a cluster
+    or back; nor, for the latter, how many members the cluster has. These numbers cancel out, so that any
+    number may be given for them.
 
     Parameters
     ----------
     model
-        Says what channels and events cost.
+        The cost model: prices of channels and events.
 
     Examples
     --------
     >>> from narrowcast.costs.overall import Overall
     >>> local = LocalChanges(Overall())
-    >>> local.add(TopicCost(0.1, 5000), members=10_000, flows=3, common=911)  # of 10,000 members 911 pay
+    >>> local = LocalChanges(Overall())  # 911 of 10,000 members subscribe to the topic directly
+    >>> local.add(TopicCost(0.1, 5000), members=10_000, flows=3, common=911)
     -1.0
     """
 
@@ -65,40 +67,45 @@ class LocalChanges:
     sized: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name, growth in (("m", self.model.maintained), ("a", self.model.tied), ("d", self.model.sent)):
+        growths = (
+            ("m", self.model.maintenance_of),
+            ("a", self.model.association_of),
+            ("d", self.model.dissemination_of),
+        )
+        for name, growth in growths:
             given = getattr(self.model, f"cost_{name}")
             linear = isinstance(given, str) and given == "linear"
-            object.__setattr__(self, name, float if linear else _Known(growth))
+            object.__setattr__(self, name, float if linear else _CachedGrowth(growth))
         object.__setattr__(self, "sized", self.m is not float or self.d is not float)
 
     def last(self, topic: TopicCost) -> float:
-        """Return what one of its direct subscribers costs a topic, over what the others do."""
+        """Return the marginal cost of one direct subscriber of a topic."""
         m, d, members = self.m, self.d, topic.members
         return m(members) - m(members - 1) + topic.frequency * (d(members) - d(members - 1))
 
     def add(self, topic: TopicCost, *, members: int, flows: int, common: int) -> float:
-        """Return the change when a cluster takes up a topic that `common` of its members have directly."""
+        """Return the change when a cluster adds a topic that `common` of its members have directly."""
         m, a, d = self.m, self.a, self.d
         left = topic.members - common
         events = d(left) - d(topic.members) + self.model.cost_n + d(members)
         return m(left) - m(topic.members) + a(flows + 1) - a(flows) + topic.frequency * events
 
     def remove(self, topic: TopicCost, *, members: int, flows: int, need: int) -> float:
-        """Return the change when a cluster drops a topic that `need` of its members have from it alone."""
+        """Return the change when a cluster drops a topic that `need` of its members get from it alone."""
         return -self.add(
             TopicCost(topic.frequency, topic.members + need), members=members, flows=flows - 1, common=need
         )
 
-    def pair(self, one: TopicCost, other: TopicCost, *, common: int, everybody: bool) -> float:
-        """Return the change when two topics make a cluster, with `common` direct subscribers of both.
+    def pair(self, one: TopicCost, other: TopicCost, *, common: int, all_members: bool) -> float:
+        """Return the change when two topics form a cluster, with `common` direct subscribers of both.
 
-        With `everybody` all direct subscribers of either go over to it, else only the common ones.
+        With `all_members` all direct subscribers of either topic move to it, else only the common ones.
         """
         m, a, d, n = self.m, self.a, self.d, self.model.cost_n
-        members = one.members + other.members - common if everybody else common
+        members = one.members + other.members - common if all_members else common
         total = m(members) + a(2)
         for topic in (one, other):
-            left = 0 if everybody else topic.members - common
+            left = 0 if all_members else topic.members - common
             total += m(left) - m(topic.members)
             total += topic.frequency * (n + d(members) + d(left) - d(topic.members))
         return total
@@ -113,16 +120,16 @@ class LocalChanges:
         shared: int,
         shared_frequency: float,
     ) -> float:
-        """Return the change when two clusters become one (section 3.2).
+        """Return the change when two clusters merge (section 3.2).
 
         Parameters
         ----------
         members, flows, frequencies
-            Of the one and the other: members, flows, and their events in an interval.
+            Of each cluster: members, flows, and their events per interval.
         common
             Members of both.
         shared, shared_frequency
-            Flows of both, and their events in an interval.
+            Flows of both, and their events per interval.
         """
         m, a, d, n = self.m, self.a, self.d, self.model.cost_n
         together = sum(members) - common
@@ -133,14 +140,14 @@ class LocalChanges:
         return total + shared_frequency * (d(together) - n - d(members[0]) - d(members[1]))
 
     def join(self, topics: Iterable[TopicCost], *, members: int, frequency: float) -> float:
-        """Return the change when somebody goes over to a cluster.
+        """Return the change when a subscriber moves to a cluster.
 
         Parameters
         ----------
         topics
-            What they drop for it, with them among the direct subscribers.
+            The topics that it drops for it, each with the subscriber counted among its direct subscribers.
         members, frequency
-            The cluster's members without them, and the events of all its flows in an interval.
+            The cluster's members without the subscriber, and the events of all its flows per interval.
         """
         m, d = self.m, self.d
         total = m(members + 1) - m(members) + frequency * (d(members + 1) - d(members))
@@ -149,23 +156,23 @@ class LocalChanges:
         return total
 
     def leave(self, topics: Iterable[TopicCost], *, members: int, frequency: float) -> float:
-        """Return the change when somebody leaves a cluster and takes topics directly instead.
+        """Return the change when a subscriber leaves a cluster and takes topics directly instead.
 
         Parameters
         ----------
         topics
-            What they need, without them among the direct subscribers.
+            The topics that it needs, each without the subscriber among its direct subscribers.
         members, frequency
-            The cluster's members with them, and the events of all its flows in an interval.
+            The cluster's members with the subscriber, and the events of all its flows per interval.
         """
         back = (TopicCost(topic.frequency, topic.members + 1) for topic in topics)
         return -self.join(back, members=members - 1, frequency=frequency)
 
     def worth(self, topic: TopicCost, *, members: int, flows: int) -> float:
-        """Return how many common subscribers make it worth a cluster's while to take up a topic.
+        """Return the number of common subscribers from which adding a topic pays off for a cluster.
 
-        With linear costs that is (1 + f (|S_c| + 1)) / (1 + f), as in section 3.1; with others what one
-        subscriber saves is taken from where the topic is now.
+        With linear costs that is (1 + f (|S_c| + 1)) / (1 + f), as in section 3.1; with others, the saving
+        per subscriber is estimated at the topic's current size.
         """
         a, d = self.a, self.d
         once = a(flows + 1) - a(flows) + topic.frequency * (self.model.cost_n + d(members))

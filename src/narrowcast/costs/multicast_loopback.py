@@ -1,4 +1,4 @@
-"""Real multicast within this machine, and what it costs a receiver (tock2005, section 5.2)."""
+"""Real multicast on the loopback interface, and its cost for a receiver (tock2005, section 5.2)."""
 
 from __future__ import annotations
 
@@ -17,51 +17,51 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from narrowcast.costs import calibration_receiver
-from narrowcast.costs.calibration import Calibration, ReceiverReading, solved
+from narrowcast.costs.calibration import Calibration, ReceiverReading, solve_point
 from narrowcast.errors import ParameterError, TransportError
 from narrowcast.validation import check_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-#: Messages to a packet that are measured; the paper's figure has 1 to 40.
+#: Numbers of messages per packet that are measured; the paper's figure has 1 to 40.
 AGGREGATION = (1, 2, 4, 8, 16, 24, 32, 40)
-#: Rates of the session that is listened to and of the other, as shares of a full rate.
+#: Rates of the session listened to and of the other session, as shares of the full rate.
 PAIRS = ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.5, 1.0), (1.0, 0.5), (0.5, 0.5))
-#: Bytes of a message, and flows of a session, of which a receiver wants every other.
+#: Bytes of a message, and flows of a session, of which the receiver wants every other one.
 MESSAGE, FLOWS = 200, 8
-#: Where packets go: within this machine, in the range that nobody else has.
+#: Destination of packets: the loopback interface, and a group of the administratively scoped range.
 GROUP, INTERFACE = "239.255.71.4", "127.0.0.1"
-#: How often each pair of rates is measured: the middle one counts, whatever else the machine did meanwhile.
+#: Runs of each pair of rates: the median counts, which discards runs disturbed by other work of the machine.
 TURNS = 5
-#: How long all runs take together, and the least that one takes.
+#: Seconds of all runs together, and the least seconds of one run.
 SECONDS, LEAST = 20.0, 0.004
 
-#: A full rate: packets a second, and the most messages a second.
+#: The full rate: packets per second, and the most messages per second.
 _PACKETS, _MESSAGES = 15_000.0, 300_000.0
-#: Packets that are sent one right after the other: as many for any rate, so that waking up is a part of the
-#: cost of a packet and not of a second.
+#: Packets sent back to back: the same number at any rate, so that the cost of waking up is a part of the cost
+#: per packet and not per second.
 _BURST = 8
-#: The sender does not catch up on more seconds than these: what cannot be sent in time is not sent.
-_BEHIND = 0.05
-#: Seconds in which the receiver has to answer.
-_PATIENCE = 5.0
-_MEND = "allow it (Linux: ip link set lo multicast on), or name another place with --interface"
+#: Seconds of delay that the sender makes up for; packets that are later than this are not sent.
+_MAX_DELAY_S = 0.05
+#: Seconds within which the receiver has to answer.
+_ANSWER_TIMEOUT_S = 5.0
+_MULTICAST_FIX = "allow multicast (Linux: ip link set lo multicast on), or use another interface"
 
 
 class MulticastLoopback:
-    """A group with two sessions, and a receiver in a process of its own that listens to the first of them.
+    """A multicast group with two sessions, and a receiver process that listens to the first of them.
 
     Parameters
     ----------
     process
-        The receiver.
+        The receiver process.
     to
-        The address and port of the group.
+        Address and port of the group.
     sock
-        Where packets are sent from.
+        The socket that packets are sent from.
     size, seed
-        Bytes of a message, and what the order of flows comes from.
+        Bytes of a message, and the seed for the order of flows.
     """
 
     def __init__(
@@ -75,47 +75,51 @@ class MulticastLoopback:
     ) -> None:
         self._process, self._to, self._sock = process, to, sock
         self._size, self._random = size, random.Random(seed)  # noqa: S311
-        self._patience = _PATIENCE
+        self._patience = _ANSWER_TIMEOUT_S
 
-    def run(self, h: int, heard: float, passed: float, seconds: float) -> ReceiverReading:
-        """Send packets of both sessions for some time, and return what it was for the receiver.
+    def run(self, h: int, accepted: float, dropped: float, seconds: float) -> ReceiverReading:
+        """Send packets of both sessions for some seconds, and return what the receiver measured.
 
         Parameters
         ----------
         h
-            Messages of each packet.
-        heard, passed
-            Packets a second of the session that is listened to, and of the other.
+            Messages per packet.
+        accepted, dropped
+            Packets per second of the session listened to, and of the other.
         seconds
-            How long.
+            Duration of the run.
         """
         flows = list(range(1, FLOWS + 1))
-        asked = {"accepted": 1, "size": self._size, "wanted": flows[::2]}
-        _write(self._process, asked)
-        _answer(self._process, "ready")
+        request = {"session": 1, "size": self._size, "wanted": flows[::2]}
+        _send_request(self._process, request)
+        _read_answer(self._process, "ready")
         packets = [bytearray(self._packet(h)) for _ in range(2)]
-        sent = self._send(packets, h, (heard, passed), seconds)
+        sent = self._send(packets, h, (accepted, dropped), seconds)
         end = calibration_receiver.HEAD.pack(calibration_receiver.END, sent, 0)
-        # The last packet may be lost as any other; one is enough.
+        # The end packet may be lost like any other: it is repeated until the receiver answers.
         found = None
         until = time.monotonic() + self._patience
         while found is None and time.monotonic() < until:
             self._sock.sendto(end, self._to)
-            found = _waited(self._process, 0.02)
+            found = _read_line(self._process, 0.02)
         if found is None or (sent and not found["packets"]):
-            raise TransportError(f"multicast sent to {self._to[0]} does not arrive on this machine; {_MEND}")
+            raise TransportError(
+                f"group={self._to[0]}: multicast packets do not arrive on this machine; {_MULTICAST_FIX}",
+                parameter="group",
+                value=self._to[0],
+            )
         wall = found["wall_ns"] * 1e-9
         return ReceiverReading(
             h=h,
-            heard=found["heard"] / wall,
-            passed=found["passed"] / wall,
+            accepted=found["accepted"] / wall,
+            dropped=found["dropped"] / wall,
             cpu=found["cpu_ns"] * 1e-9 / wall,
             packets=found["packets"],
             lost=found["lost"],
         )
 
     def _packet(self, h: int) -> bytes:
-        """Return a packet of messages of several flows, in any order; its head is still empty."""
+        """Return a packet with an empty header and messages of several flows in random order."""
         of = [1 + number % FLOWS for number in range(h)]
         self._random.shuffle(of)
         rest = bytes(self._size - calibration_receiver.FLOW.size)
@@ -124,7 +128,7 @@ class MulticastLoopback:
         )
 
     def _send(self, packets: list[bytearray], h: int, rates: tuple[float, float], seconds: float) -> int:
-        """Send packets of both sessions in proportion to their rates, and return how many."""
+        """Send packets of both sessions in proportion to their rates, and return their number."""
         total = sum(rates)
         share, pace = rates[0] / total, _BURST / total
         send, head, to = self._sock.sendto, calibration_receiver.HEAD.pack_into, self._to
@@ -134,7 +138,7 @@ class MulticastLoopback:
             late = time.perf_counter() - due
             if late < 0:
                 time.sleep(-late)
-            elif late > _BEHIND:
+            elif late > _MAX_DELAY_S:
                 due += late
             for _ in range(_BURST):
                 first += share
@@ -151,17 +155,17 @@ class MulticastLoopback:
 def loopback(
     *, group: str = GROUP, interface: str = INTERFACE, size: int = MESSAGE, seed: int = 0
 ) -> Iterator[MulticastLoopback]:
-    """Give a group with a receiver for the length of a block.
+    """Create a multicast group with a receiver process, for the duration of a block.
 
     Raises
     ------
     TransportError
-        When this machine does not do multicast there.
+        When this machine does not support multicast on the interface.
 
     Examples
     --------
     >>> with loopback() as both:
-    ...     reading = both.run(4, heard=500, passed=500, seconds=0.1)
+    ...     reading = both.run(4, accepted=500, dropped=500, seconds=0.1)
     >>> reading.packets > 0 and reading.cpu > 0
     True
     """
@@ -172,14 +176,17 @@ def loopback(
         subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process,
     ):
         try:
-            to = group, _answer(process, "port")["port"]
+            to = group, _read_answer(process, "port")["port"]
             sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(interface))
             sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
             sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 0)  # never beyond this machine
             yield MulticastLoopback(process, to, sock, size=size, seed=seed)
         except OSError as error:
             raise TransportError(
-                f"no multicast to {group} on {interface}: {error.strerror or error}; {_MEND}"
+                f"interface={interface}: no multicast to {group}: {error.strerror or error}; "
+                f"{_MULTICAST_FIX}",
+                parameter="interface",
+                value=interface,
             ) from error
         finally:
             process.kill()
@@ -193,61 +200,62 @@ def calibrate(
     size: int = MESSAGE,
     group: str = GROUP,
     interface: str = INTERFACE,
-    tell: Callable[[str, int, int], None] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> Calibration:
-    """Measure what filtering costs a receiver on this machine, and fit alpha(h) and beta(h) to it.
+    """Measure the cost of filtering for a receiver on this machine, and fit alpha(h) and beta(h).
 
     Two sessions of several flows go to one multicast group, and the receiver listens to the first. For each
-    h, messages to a packet, several pairs of rates are measured, alpha(h) and beta(h) are those of least
-    squares in equation 9 of tock2005, and the curves a0 + a1 / h those of least squares over h. Runs come in
-    an order by chance, so that what else the machine does meanwhile is nobody's alone.
+    h (messages per packet) several pairs of rates are measured. Alpha(h) and beta(h) are the least-squares
+    solution of equation 9 of tock2005, and the curves a0 + a1 / h least-squares fits over h. The order of the
+    runs is random, so that other work of the machine affects all pairs alike.
 
     Parameters
     ----------
     aggregation
-        Which h: at least two.
+        Values of h: at least two, all different.
     seconds
-        How long all runs take together; longer is more exact.
+        Duration of all runs together (default: 20); longer is more exact.
     seed
-        What random choices come from.
+        Seed of the random choices.
     size
-        Bytes of a message.
+        Bytes per message.
     group, interface
-        A multicast address, and the address of the interface that is used.
+        A multicast address, and the address of the interface to use.
     tell
-        Told before each run which it is, how many are done and how many there are.
+        Called before each run with its description, the number of finished runs and that of all runs.
 
     Raises
     ------
     ParameterError
         When a parameter is out of range.
     TransportError
-        When this machine does not do multicast there.
+        When this machine does not support multicast on the interface.
     """
     _check(aggregation, seconds, size, group, interface)
     check_seed(seed)
     runs = [(h, pair) for h in aggregation for pair in PAIRS for _ in range(TURNS)]
     each = seconds / len(runs)
     if each < LEAST:
-        raise ParameterError(
-            f"seconds is {seconds:g} for {len(runs)} runs; give at least {LEAST * len(runs):g}"
-        )
+        least = f"at least {LEAST * len(runs):g} for {len(runs)} runs"
+        raise ParameterError(parameter="seconds", value=seconds, limit=least)
     random.Random(seed).shuffle(runs)  # noqa: S311
     readings: dict[tuple[int, tuple[float, float]], list[ReceiverReading]] = {run: [] for run in runs}
     with loopback(group=group, interface=interface, size=size, seed=seed) as both:
-        both.run(aggregation[0], _PACKETS, _PACKETS, min(each, 0.1))  # the first is slower than the others
-        for done, (h, (heard, passed)) in enumerate(runs):
-            if tell is not None:
-                tell(f"packets of {h}", done, len(runs))
+        # The first run is slower than the others and does not count.
+        both.run(aggregation[0], _PACKETS, _PACKETS, min(each, 0.1))
+        for done, (h, (accepted, dropped)) in enumerate(runs):
+            if progress is not None:
+                progress(f"packets of {h}", done, len(runs))
             full = min(_PACKETS, _MESSAGES / h)
-            readings[h, (heard, passed)].append(both.run(h, full * heard, full * passed, each))
+            readings[h, (accepted, dropped)].append(both.run(h, full * accepted, full * dropped, each))
     points = []
     for h in sorted(aggregation):
-        some = [readings[h, pair] for pair in PAIRS]
-        came, lost = (
-            sum(getattr(one, name) for turns in some for one in turns) for name in ("packets", "lost")
+        by_pair = [readings[h, pair] for pair in PAIRS]
+        packets, lost = (
+            sum(getattr(one, name) for turns in by_pair for one in turns) for name in ("packets", "lost")
         )
-        points.append(replace(solved([_middle(turns) for turns in some]), packets=came, lost=lost))
+        median = [_median(turns) for turns in by_pair]
+        points.append(replace(solve_point(median), packets=packets, lost=lost))
     words = ["narrowcast calibrate", f"--seconds {seconds:g}", f"--seed {seed}"]
     words += ["--h " + ",".join(map(str, aggregation))] * (tuple(aggregation) != AGGREGATION)
     words += [f"--size {size}"] * (size != MESSAGE) + [f"--group {group}"] * (group != GROUP)
@@ -263,62 +271,59 @@ def calibrate(
     )
 
 
-def _middle(readings: list[ReceiverReading]) -> ReceiverReading:
-    """Return the reading in the middle, by what a message cost."""
-    ordered = sorted(readings, key=lambda one: one.cpu / max(one.heard + one.passed, 1.0))
+def _median(readings: list[ReceiverReading]) -> ReceiverReading:
+    """Return the median reading by processor time per message."""
+    ordered = sorted(readings, key=lambda one: one.cpu / max(one.accepted + one.dropped, 1.0))
     return ordered[len(ordered) // 2]
 
 
 def _check(aggregation: Sequence[int], seconds: float, size: int, group: str, interface: str) -> None:
-    """Refuse parameters that are out of range."""
-    if (
-        not calibration_receiver.FLOW.size
-        <= size
-        <= calibration_receiver.MOST - calibration_receiver.HEAD.size
-    ):
-        most = calibration_receiver.MOST - calibration_receiver.HEAD.size
-        raise ParameterError(
-            f"size is {size}; give bytes of a message: from {calibration_receiver.FLOW.size} to {most}"
-        )
-    most = (calibration_receiver.MOST - calibration_receiver.HEAD.size) // size
+    head, least = calibration_receiver.HEAD.size, calibration_receiver.FLOW.size
+    most = calibration_receiver.MAX_DATAGRAM - head
+    if not least <= size <= most:
+        raise ParameterError(parameter="size", value=size, limit=f"from {least} to {most} bytes")
     if len(set(aggregation)) < 2 or len(set(aggregation)) < len(aggregation):
-        raise ParameterError(f"h is {list(aggregation)}; give at least two numbers of messages, each once")
+        limit = "at least two different numbers of messages"
+        raise ParameterError(parameter="aggregation", value=list(aggregation), limit=limit)
+    most //= size
     for h in aggregation:
         if not 1 <= h <= most:
-            raise ParameterError(f"h is {h}; a packet takes 1 to {most} messages of {size} bytes")
+            limit = f"from 1 to {most} messages of {size} bytes"
+            raise ParameterError(parameter="aggregation", value=h, limit=limit)
     if not 0 < seconds < math.inf:
-        raise ParameterError(f"seconds is {seconds}; give a number above 0")
+        raise ParameterError(parameter="seconds", value=seconds, limit="a finite number above 0")
     for name, text, like in (("group", group, GROUP), ("interface", interface, INTERFACE)):
         try:
             address = ipaddress.IPv4Address(text)
         except ValueError:
-            raise ParameterError(f"{name} is {text!r}; give an address such as {like}") from None
+            limit = f"an IPv4 address such as {like}"
+            raise ParameterError(parameter=name, value=text, limit=limit) from None
         if address.is_multicast != (name == "group"):
-            kind = (
+            limit = (
                 "a multicast address, 224.0.0.0 to 239.255.255.255"
                 if name == "group"
-                else "one of this machine"
+                else "an address of this machine"
             )
-            raise ParameterError(f"{name} is {text}; give {kind}")
+            raise ParameterError(parameter=name, value=text, limit=limit)
 
 
-def _write(process: subprocess.Popen[str], what: dict[str, Any]) -> None:
-    """Ask the receiver for something."""
+def _send_request(process: subprocess.Popen[str], request: dict[str, Any]) -> None:
+    """Send a request to the receiver as a line of JSON."""
     assert process.stdin is not None
-    process.stdin.write(json.dumps(what) + "\n")
+    process.stdin.write(json.dumps(request) + "\n")
     process.stdin.flush()
 
 
-def _answer(process: subprocess.Popen[str], name: str) -> dict[str, Any]:
-    """Return the receiver's answer, which has a name in it."""
-    found = _waited(process, _PATIENCE)
+def _read_answer(process: subprocess.Popen[str], name: str) -> dict[str, Any]:
+    """Return the receiver's next answer, which must contain a certain key."""
+    found = _read_line(process, _ANSWER_TIMEOUT_S)
     if found is None or name not in found:
         raise OSError("the receiver does not answer" if found is None else found.get("problem", str(found)))
     return found
 
 
-def _waited(process: subprocess.Popen[str], seconds: float) -> dict[str, Any] | None:
-    """Return the next line of the receiver, or None when there is none in time."""
+def _read_line(process: subprocess.Popen[str], seconds: float) -> dict[str, Any] | None:
+    """Return the receiver's next line of JSON, or None after a timeout."""
     assert process.stdout is not None
     if not select.select([process.stdout], [], [], seconds)[0]:
         return None

@@ -1,4 +1,4 @@
-"""What messages cost on the links of a network."""
+"""The network cost: what messages cost on the links of a network."""
 
 from __future__ import annotations
 
@@ -29,39 +29,39 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
     Numbers: TypeAlias = NDArray[np.int32]
 
-#: Pairs of a set and a publisher that are looked at in one go.
+#: Pairs of a set of nodes and a publisher that are processed at once.
 _PAIRS = 1 << 20
 #: Sums that differ by less than this share differ by rounding only.
 _ROUNDING = 1e-12
 
 
 class Network:
-    """The cost of links that messages pass, on a network (riabov2003, section 5).
+    """The cost of the links that messages pass (riabov2003, section 5).
 
-    A message to several nodes goes along the publisher's shortest-path tree, cut back to those nodes, and
-    pays each link once (`dense`, as dense-mode multicast does); or from one node to the next along a minimum
-    spanning tree of publisher and nodes, each step a shortest path (`alm`, application-level multicast). A
-    message sent directly pays the whole path. Broadcast pays the whole tree of the publisher, to every node
-    there is. What is published at a member's own node costs nothing to bring there.
+    A message to several nodes travels along the publisher's shortest-path tree, pruned to those nodes, and
+    pays each link once (`dense`, like dense-mode multicast); or from node to node along a minimum spanning
+    tree of the publisher and the nodes, each step a shortest path (`alm`, application-level multicast). A
+    message sent directly pays its whole path. Broadcast pays the publisher's tree to every node of the
+    network. A message from a member's own node costs nothing to deliver there.
 
-    In the paper a subscriber is a node. So subscribers on one node count once, for trees and for what is
-    sent directly as well: the node gets the message, and hands it on at no cost.
+    In the paper a subscriber is a node. So several subscribers on one node count once, for trees and for
+    direct messages: the node gets the message and hands it on at no cost.
 
-    Trees are computed once for each publisher and kept, up to 256 MB; beyond that, they are computed in
-    parts, again each time. The work of `score` grows with publishers x nodes: on a large network give a
-    sample of publishers. Where two paths cost the same, the tree is one of several, and costs that hang on
-    its shape depend on the numbers of the nodes.
+    Trees are computed once per publisher and cached, up to 256 MB; beyond that, they are computed in parts,
+    anew for each call. The work of `score` grows with publishers x nodes: on a large network, give a sample
+    of publishers. Where two paths cost the same, the tree is one of several, and costs that depend on its
+    shape depend on the numbering of the nodes.
 
     Parameters
     ----------
     topology
         The network.
     locations
-        Where subscribers are: `Locations`, by label; or the number of the node of each of the interest's
-        subscribers, in order. Where left out, a subscriber is on the node of the same name.
+        Where subscribers are: `Locations`, by label; or for each subscriber of the interest, in order, the
+        number of its node (default: a subscriber is on the node of the same name).
     publishers
-        Numbers of the nodes that events come from, each as often as it is named; all nodes alike where left
-        out.
+        Numbers of the nodes that publish; a node's share of events is the number of times it occurs
+        (default: all nodes, with equal shares).
     multicast
         `dense` or `alm`.
 
@@ -93,7 +93,7 @@ class Network:
         multicast: Literal["dense", "alm"] = "dense",
     ) -> None:
         if multicast not in ("dense", "alm"):
-            raise ParameterError(f"multicast is {multicast!r}; give one of dense, alm")
+            raise ParameterError(parameter="multicast", value=multicast, limit="dense or alm")
         self.topology = topology
         self.mode = multicast
         if locations is None or isinstance(locations, Locations):
@@ -105,48 +105,48 @@ class Network:
         every = np.arange(topology.n_nodes) if publishers is None else publishers
         self.publishers, count = np.unique(topology.check_nodes(every, "publisher"), return_counts=True)
         if len(count) == 0:
-            raise ParameterError("there are no publishers; give at least one node, or a topology with nodes")
+            raise ParameterError(parameter="publishers", value=[], limit="at least one node of the topology")
         self._weight = count / count.sum()
         self._forest = ShortestPathForest(topology)
         self._closure = NodeDistances(topology)
         self._means: tuple[Doubles, float] | None = None
-        self._against: tuple[Interest, tuple[float, float]] | None = None
+        self._reference_costs: tuple[Interest, tuple[float, float]] | None = None
 
     @property
     def shares(self) -> Doubles:
-        """How much of all events comes from each of the publishers."""
+        """The share of all events that each publisher sends."""
         found: Doubles = self._weight
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Trees are cheaper to compute than to send.
-        return _remade, (self.topology, self.locations, self.publishers, self._weight, self.mode)
+        # Trees are cheaper to compute again than to send.
+        return _unpickle, (self.topology, self.locations, self.publishers, self._weight, self.mode)
 
     def unicast(self, publisher: ArrayLike, sets: Matches) -> Doubles:
-        """Return for each event the sum of the distances from its publisher to the nodes of its set."""
-        root = self._roots(publisher, sets)
+        """Return for each event the sum of distances from its publisher to the nodes of its set."""
+        root = self._checked_publishers(publisher, sets)
         out = np.zeros(len(root))
-        for events, tree in self._in_place(root, sets):
+        for events, tree in self._loaded_trees(root, sets):
             out[events] = distance_sums(self._forest.distance, tree, events, sets.indptr, sets.index)
         self._check(out, root, sets)
         return out
 
     def multicast(self, publisher: ArrayLike, sets: Matches) -> Doubles:
         """Return for each event the cost of one message from its publisher to all nodes of its set."""
-        root = self._roots(publisher, sets)
+        root = self._checked_publishers(publisher, sets)
         if self.mode == "alm":
             first, kind = sets.distinct()
             out = self._spanning(root, kind, sets.take(first))
         else:
             out = np.zeros(len(root))
             forest = self._forest
-            for events, tree in self._in_place(root, sets):
+            for events, tree in self._loaded_trees(root, sets):
                 out[events] = tree_costs(forest.parent, forest.link, tree, events, sets.indptr, sets.index)
         self._check(out, root, sets)
         return out
 
     def broadcast(self, publisher: ArrayLike) -> Doubles:
-        """Return for each event the cost of its publisher's whole tree, to every node."""
+        """Return for each event the cost of its publisher's tree to every node."""
         root = self.topology.check_nodes(publisher, "publisher")
         by_node = np.zeros(self.topology.n_nodes)
         for part in self._forest.blocks(root):
@@ -156,43 +156,43 @@ class Network:
         return found
 
     def mean_unicast(self, sets: Matches) -> Doubles:
-        """Return for each set the sum of distances, on average over the publishers."""
-        nodes = self._members(sets)
-        distance, _ = self._far_off()
+        """Return for each set the sum of distances, averaged over the publishers."""
+        nodes = self._checked_nodes(sets)
+        distance, _ = self._mean_distances()
         sums = np.bincount(sets.rows(), distance[nodes], sets.n_events).astype(np.float64)
         return self._checked_mean(sums, sets)
 
     def mean_multicast(self, sets: Matches) -> Doubles:
-        """Return for each set the cost of one message to all of it, on average over the publishers.
+        """Return for each set the cost of one message to all its nodes, averaged over the publishers.
 
-        With the unicast mean this gives the share of a group from which a message to all of it is cheaper
-        than one to each of the interested: the break-even of the two.
+        Together with `mean_unicast` this gives the share of interested members from which one message to a
+        whole group is cheaper than a message to each of them.
         """
-        self._members(sets)
+        self._checked_nodes(sets)
         first, kind = sets.distinct()
         once = sets.take(first)
         if self.mode == "alm":
             found = self._spanning_means(once)
         else:
             forest, found = self._forest, np.zeros(once.n_events)
-            for part, weight in self._weighted():
+            for part, weight in self._publisher_blocks():
                 rows = forest.slot[part]
-                # The rows of a block mostly lie side by side: then nothing is copied.
+                # Rows of a block are mostly adjacent: then a slice avoids a copy.
                 at = slice(rows[0], rows[-1] + 1) if (np.diff(rows) == 1).all() else rows
                 found += tree_means(forest.parent[at], forest.link[at], weight, once.indptr, once.index)
         return self._checked_mean(found[kind], sets)
 
     def mean_broadcast(self) -> float:
-        """Return the cost of a whole tree, on average over the publishers."""
-        found = self._far_off()[1]
+        """Return the cost of a tree to every node, averaged over the publishers."""
+        found = self._mean_distances()[1]
         self._check_whole(np.array([found]), self.publishers[:1])
         return found
 
     @staticmethod
     def improvement(costs: ArrayLike, unicast: ArrayLike, ideal: ArrayLike) -> float:
-        """Return how far costs are from all unicast (0) to the ideal (100): a ratio of sums over events.
+        """Return the percentage of the possible saving that costs achieve: 0 for unicast, 100 for the ideal.
 
-        Where the ideal saves nothing over unicast it is 0. Below 0 means dearer than unicast.
+        It is a ratio of sums over events: 0 where the ideal saves nothing, below 0 if costs exceed unicast.
 
         Examples
         --------
@@ -208,74 +208,73 @@ class Network:
         return 100 * ((most - paid) / (most - least))
 
     def score(self, interest: Interest, plan: ChannelPlan) -> Cost:
-        """Return the cost per second of a plan, on average over the publishers.
+        """Return the cost per second of a plan, averaged over the publishers.
 
-        Each channel that carries a flow brings it to all its listeners, those of a session to all of its
-        group; what the plan sends directly pays its distance. The terms: `unicast`, everything sent directly;
-        `ideal`, one message to exactly the interested; `broadcast`, every flow to every node, infinite where
-        one cannot be reached; each per second, and `improvement_pct`, from 0 for unicast to 100 for the
-        ideal. Flows without a rate cost nothing, and who only listens to those need not be reached.
+        Each channel that carries a flow delivers it to all its listeners, a session to all members of its
+        group; a direct message pays its distance. The terms, per second: `unicast`, everything sent directly;
+        `ideal`, one message to exactly the interested nodes; `broadcast`, every flow to every node, infinite
+        where a node cannot be reached; and `improvement_pct`, from 0 for unicast to 100 for the ideal. Flows
+        of rate 0 cost nothing, and subscribers that listen only to those need not be reachable.
         """
-        self.nodes_of(interest.subscribers)  # that everybody is somewhere is seen before anything is computed
-        channels, channel_rate = self._channels(interest, plan)
-        direct, direct_rate = self._direct(interest, plan)
+        self.nodes_of(interest.subscribers)  # fail early where a subscriber has no location
+        channels, channel_rate = self._channel_sets(interest, plan)
+        direct, direct_rate = self._direct_sets(interest, plan)
         total = float(channel_rate @ self.mean_multicast(channels))
         total += float(direct_rate @ self.mean_unicast(direct))
         return self._cost(total, interest)
 
     def ideal(self, interest: Interest) -> Cost:
-        """Return the cost of one message for each event, to exactly those who want it.
+        """Return the cost of one message per event, to exactly the subscribers that want it.
 
-        With `dense` no plan costs less. With `alm` a plan can, by a little: a spanning tree over more nodes
-        may be shorter.
+        With `dense` this is a lower bound for all plans. With `alm` a plan can cost slightly less: a spanning
+        tree over additional nodes may be shorter.
         """
-        return self._cost(self._ends(interest)[1], interest)
+        return self._cost(self._unicast_and_ideal(interest)[1], interest)
 
     def _cost(self, total: float, interest: Interest) -> Cost:
-        """Return a cost with its terms."""
-        unicast, ideal = self._ends(interest)
+        unicast, ideal = self._unicast_and_ideal(interest)
         rate = float(interest.rate.sum())
         return Cost(
             total,
             {
                 "unicast": unicast,
                 "ideal": ideal,
-                "broadcast": rate * self._far_off()[1] if rate else 0.0,
+                "broadcast": rate * self._mean_distances()[1] if rate else 0.0,
                 "improvement_pct": self.improvement(total, unicast, ideal),
             },
         )
 
-    def _ends(self, interest: Interest) -> tuple[float, float]:
-        """Return what unicast and the ideal cost; kept, since one plan after another is held against them."""
-        if self._against is None or self._against[0] is not interest:
-            wanted, rate = self._wanted(interest)
+    def _unicast_and_ideal(self, interest: Interest) -> tuple[float, float]:
+        """Return the costs of unicast and of the ideal; cached, since many plans are compared with them."""
+        if self._reference_costs is None or self._reference_costs[0] is not interest:
+            wanted, rate = self._wanted_sets(interest)
             ends = float(rate @ self.mean_unicast(wanted)), float(rate @ self.mean_multicast(wanted))
-            self._against = (interest, ends)
-        return self._against[1]
+            self._reference_costs = (interest, ends)
+        return self._reference_costs[1]
 
-    def _wanted(self, interest: Interest) -> tuple[Matches, Doubles]:
-        """Return the nodes that want each flow that has a rate, and the rates."""
+    def _wanted_sets(self, interest: Interest) -> tuple[Matches, Doubles]:
+        """Return for each flow with a rate above 0 the nodes that want it, and its rate."""
         node = self.nodes_of(interest.subscribers)
-        number, flows = _numbered(interest.rate > 0)
+        number, flows = _ranks(interest.rate > 0)
         flow = number[interest.wants.indices]
         sets = Matches.from_pairs(
             flow[flow >= 0], node[rows_of(interest.wants)[flow >= 0]], n_events=len(flows)
         )
         return sets, interest.rate[flows]
 
-    def _channels(self, interest: Interest, plan: ChannelPlan) -> tuple[Matches, Doubles]:
-        """Return the nodes that listen to each group that sends something, and the rates."""
+    def _channel_sets(self, interest: Interest, plan: ChannelPlan) -> tuple[Matches, Doubles]:
+        """Return for each group with a rate above 0 the nodes that listen to it, and its rate."""
         rates = np.where(plan.parent < 0, plan.rates(interest), 0.0)
-        number, groups = _numbered(rates > 0)
+        number, groups = _ranks(rates > 0)
         group = number[plan.groups()[plan.listens.indices]]
         row = rows_of(plan.listens)[group >= 0]
         node = self.nodes_of(plan.subscribers, row, known=interest.subscribers)
         return Matches.from_pairs(group[group >= 0], node, n_events=len(groups)), rates[groups]
 
-    def _direct(self, interest: Interest, plan: ChannelPlan) -> tuple[Matches, Doubles]:
-        """Return the nodes that each flow with a rate is sent to directly, and the rates."""
+    def _direct_sets(self, interest: Interest, plan: ChannelPlan) -> tuple[Matches, Doubles]:
+        """Return for each flow with a rate above 0 the nodes that it is sent to directly, and its rate."""
         rate = plan.rate_of_flows(interest)
-        number, flows = _numbered(rate > 0)
+        number, flows = _ranks(rate > 0)
         flow = number[plan.unicast.indices]
         row = rows_of(plan.unicast)[flow >= 0]
         node = self.nodes_of(plan.subscribers, row, known=interest.subscribers)
@@ -289,47 +288,56 @@ class Network:
         labels
             The subscribers.
         rows
-            Which of them are asked for: the others need not be anywhere. All where left out.
+            Indices of the subscribers to look up; only these need a location (default: all).
         known
-            Whom a plain list of locations is of, in order; `labels` themselves where left out.
+            The subscribers that a plain list of locations belongs to, in order (default: `labels`).
         """
         used, back = np.unique(np.arange(len(labels)) if rows is None else rows, return_inverse=True)
         chosen = labels.take(used)
         if isinstance(self.locations, Locations):
             return self.locations.of(chosen)[back]
-        whose = self.topology.nodes if self.locations is None else labels if known is None else known
-        if self.locations is not None and len(self.locations) != len(whose):
+        located = self.topology.nodes if self.locations is None else labels if known is None else known
+        if self.locations is not None and len(self.locations) != len(located):
             raise ParameterError(
-                f"{len(self.locations)} locations for {len(whose)} subscribers; give one each"
+                f"locations: {len(self.locations)} locations for {len(located)} subscribers; "
+                "give one location per subscriber",
+                parameter="locations",
             )
-        place = positions("subscriber", chosen, whose)
+        place = positions("subscriber", chosen, located)
         wrong = np.flatnonzero(place < 0)
         if len(wrong):
-            who = chosen[int(wrong[0])].as_py()
+            missing = chosen[int(wrong[0])].as_py()
+            problem, fix = (
+                ("is not a node of the topology", "give locations")
+                if self.locations is None
+                else ("has no location", "give locations by label")
+            )
             raise ParameterError(
-                f"subscriber {who!r} has no location; "
-                + ("it is no node: give locations" if self.locations is None else "give locations by label")
+                f"subscriber {missing!r}: {problem}; {fix}", parameter="locations", value=missing
             )
         if self.locations is None:
             return place.astype(np.int32)[back]
         return np.asarray(self.locations[place][back], np.int32)
 
-    def _roots(self, publisher: ArrayLike, sets: Matches) -> Numbers:
-        """Return the publisher of each event, checked together with the sets."""
+    def _checked_publishers(self, publisher: ArrayLike, sets: Matches) -> Numbers:
+        """Return the publisher of each event; publishers and sets are checked."""
         root = self.topology.check_nodes(publisher, "publisher")
         if len(root) != sets.n_events:
-            raise ParameterError(f"{len(root)} publishers for {sets.n_events} events; give one each")
-        self._members(sets)
+            raise ParameterError(
+                f"publisher: {len(root)} publishers for {sets.n_events} events; give one publisher per event",
+                parameter="publisher",
+            )
+        self._checked_nodes(sets)
         return root
 
-    def _members(self, sets: Matches) -> Numbers:
-        """Return the nodes of all sets, once it is sure that they are nodes."""
+    def _checked_nodes(self, sets: Matches) -> Numbers:
+        """Return the nodes of all sets; an index that is not a node is refused."""
         if sets.n_pairs and int(sets.index.max()) >= self.topology.n_nodes:
             self.topology.check_nodes(sets.index, "member")
         return sets.index
 
-    def _in_place(self, root: Numbers, sets: Matches) -> Iterator[tuple[Ints, Ints]]:
-        """Yield events in parts, and the row of each one's tree; events that nobody wants are left out."""
+    def _loaded_trees(self, root: Numbers, sets: Matches) -> Iterator[tuple[Ints, Ints]]:
+        """Yield parts of the events that have receivers, and the cache row of each one's tree."""
         some = sets.counts() > 0
         loaded = np.zeros(self.topology.n_nodes, np.bool_)
         for part in self._forest.blocks(root[some]):
@@ -338,19 +346,19 @@ class Network:
             events = np.flatnonzero(loaded[root] & some)
             yield events, self._forest.slot[root[events]]
 
-    def _weighted(self) -> Iterator[tuple[Ints, Doubles]]:
-        """Yield the publishers in parts, with their trees in place, and the share of each."""
+    def _publisher_blocks(self) -> Iterator[tuple[Ints, Doubles]]:
+        """Yield parts of the publishers, with their trees in the cache, and the share of each."""
         weight = np.zeros(self.topology.n_nodes)
         weight[self.publishers] = self._weight
         for part in self._forest.blocks(self.publishers):
             ordered = part[np.argsort(self._forest.slot[part])]
             yield ordered, weight[ordered]
 
-    def _far_off(self) -> tuple[Doubles, float]:
-        """Return the distance of each node and the cost of a whole tree, on average over the publishers."""
+    def _mean_distances(self) -> tuple[Doubles, float]:
+        """Return each node's distance and the cost of a tree to every node, averaged over the publishers."""
         if self._means is None:
             distance, whole = np.zeros(self.topology.n_nodes), 0.0
-            for part, weight in self._weighted():
+            for part, weight in self._publisher_blocks():
                 whole += float(weight @ self._whole_trees(part))
                 for row, share in zip(self._forest.slot[part].tolist(), weight.tolist(), strict=True):
                     distance += share * self._forest.distance[row]
@@ -358,11 +366,11 @@ class Network:
         return self._means
 
     def _whole_trees(self, roots: Ints) -> Doubles:
-        """Return the cost of trees that are in place, to all nodes."""
+        """Return the costs of cached trees, to all nodes."""
         return np.array([self._forest.link[row].sum() for row in self._forest.slot[roots].tolist()])
 
     def _spanning(self, root: Numbers, kind: Ints, sets: Matches) -> Doubles:
-        """Return the cost of a spanning tree for each case: a root, and the number of a set."""
+        """Return the cost of a spanning tree for each pair of a root and the index of a set."""
         out = np.zeros(len(root))
         order = np.argsort(kind, kind="stable")
         order = order[sets.counts()[kind[order]] > 0]
@@ -384,7 +392,7 @@ class Network:
         return out
 
     def _spanning_means(self, sets: Matches) -> Doubles:
-        """Return the cost of spanning trees, on average over the publishers."""
+        """Return for each set the cost of its spanning tree, averaged over the publishers."""
         out = np.zeros(sets.n_events)
         n = len(self.publishers)
         step = max(1, _PAIRS // n)
@@ -395,35 +403,35 @@ class Network:
         return out
 
     def _check(self, cost: Doubles, root: Numbers, sets: Matches) -> None:
-        """Refuse costs that are infinite, naming a publisher and a node that it does not reach."""
+        """Refuse infinite costs, with an error that names a publisher and a node it does not reach."""
         wrong = np.flatnonzero(~np.isfinite(cost))
         if len(wrong):
             self.topology.check_reached(root[wrong[0]], sets[int(wrong[0])])
 
     def _check_whole(self, cost: Doubles, root: Numbers) -> None:
-        """Refuse whole trees that are infinite, naming a publisher and a node that it does not reach."""
+        """Refuse infinite costs of whole trees; the error names a publisher and a node it does not reach."""
         wrong = np.flatnonzero(~np.isfinite(cost))
         if len(wrong):
             self.topology.check_reached(root[wrong[0]], np.arange(self.topology.n_nodes))
 
     def _checked_mean(self, cost: Doubles, sets: Matches) -> Doubles:
-        """Return costs unless one is infinite: then name a publisher and a node that it does not reach."""
+        """Return costs if finite; else raise an error that names a publisher and a node it does not reach."""
         wrong = np.flatnonzero(~np.isfinite(cost))
         for node in sets[int(wrong[0])].tolist() if len(wrong) else ():
             self.topology.check_reached(self.publishers, node)
         return cost
 
 
-def _numbered(some: NDArray[np.bool_]) -> tuple[Ints, Ints]:
-    """Return the number of each position among the true ones, -1 for others, and where those are."""
+def _ranks(some: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+    """Return each position's rank among the true ones (-1 for false ones), and the true positions."""
     number = np.where(some, np.cumsum(some) - 1, -1)
     return number, np.flatnonzero(some)
 
 
-def _remade(
+def _unpickle(
     topology: Topology, locations: Any, publishers: Numbers, weight: Doubles, mode: Literal["dense", "alm"]
 ) -> Network:
-    """Return a network as it was before it was sent."""
+    """Return an unpickled network."""
     made = Network(topology, locations=locations, publishers=publishers, multicast=mode)
     made._weight = weight
     return made

@@ -1,4 +1,4 @@
-"""What it takes to keep channels up, and to send events through them."""
+"""The overall cost: upkeep of channels, and messages to deliver events through them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from narrowcast.costs.growth import Growth, growth_of
-from narrowcast.errors import ParameterError
 from narrowcast.model.cost import Cost
 from narrowcast.model.relation import relation_of, rows_of
+from narrowcast.validation import check_number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,33 +21,36 @@ if TYPE_CHECKING:
 
     Doubles: TypeAlias = NDArray[np.float64]
 
-#: Seconds between two rounds of maintenance, where nothing else is said (tamara2007, section 5.2).
+#: Default seconds between two rounds of maintenance (tamara2007, section 5.2).
 INTERVAL = 360.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overall:
-    """Messages per interval of maintenance: upkeep of all channels, and events (tamara2007, section 2).
+    """Messages per maintenance interval: upkeep of all channels, and events (tamara2007, section 2).
 
-    A channel with n members takes `cost_m(n)` to keep up, and one of k >= 2 flows, a cluster, `cost_a(k)` for
-    its ties to the channels of these flows. A channel of one flow is that flow's own: who is in it is
-    subscribed directly. An event goes to the channel of its flow, which takes `cost_n`, from there to its n
-    members for `cost_d(n)`, and on to each cluster with that flow, for `cost_n` and `cost_d` of its members.
-    What a plan leaves to unicast has a channel of one member for each pair, so to speak: `cost_m(1)` and, for
-    each event, `cost_d(1)`. In a plan of two levels a group is what has members and is kept up.
+    The upkeep of a channel with n members is `cost_m(n)`. A cluster, a channel of k >= 2 flows, adds
+    `cost_a(k)` for its associations with the channels of these flows. A channel of one flow is that flow's
+    own: its members subscribe directly. An event goes to the channel of its flow for `cost_n`, from there to
+    the n members for `cost_d(n)`, and on to each cluster with that flow, for `cost_n` and the `cost_d` of
+    its members. Each pair that a plan leaves to unicast counts as a channel of one member: `cost_m(1)` and,
+    for each event, `cost_d(1)`. In a plan of two levels the groups have members and upkeep.
 
     The terms: `maintenance` (MC in the paper) and `dissemination` (DC), which add up to the total (OC);
-    `association`, of the first what ties cost; `direct`, the members of channels of one flow; `clustered`,
-    those of clusters; `unicast`, of both what goes without a channel.
+    `association`, the part of maintenance that clusters pay for their flows; `direct`, the members of
+    channels of one flow; `clustered`, the members of clusters; `unicast`, the part of maintenance and
+    dissemination that pairs without a channel cause.
 
     Parameters
     ----------
     cost_m, cost_a, cost_d
-        `linear`, `log`, `sqrt`, a table of `size` and `cost`, or a function of an array: see `growth`.
+        `linear`, `log`, `sqrt`, the path of a table of `size` and `cost`, or a function of an array: see
+        `growth_of`.
     cost_n
-        What it takes to hand an event to a channel: finite, at least 0.
+        Messages to hand an event to a channel: finite, at least 0 (default: 1).
     interval
-        Seconds between two rounds of maintenance. Rates are per second; a frequency is rate x interval.
+        Seconds between two rounds of maintenance (default: 360). Rates are per second; a frequency is
+        rate x interval.
 
     Examples
     --------
@@ -67,51 +70,48 @@ class Overall:
     interval: float = INTERVAL
     _growths: dict[str, Growth] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    #: A channel is kept up once, whatever it carries.
+    #: Upkeep is paid once per channel, whatever it carries.
     additive = False
 
     def __post_init__(self) -> None:
         for name in ("cost_m", "cost_a", "cost_d"):
             self._growths[name] = growth_of(name, getattr(self, name))
-        for name, least in (("cost_n", 0.0), ("interval", math.ulp(0.0))):
-            value = getattr(self, name)
-            number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-            if not number or not least <= value < math.inf:
-                wanted = "at least 0" if name == "cost_n" else "above 0"
-                raise ParameterError(f"{name} is {value!r}; give a finite number, {wanted}")
+        check_number("cost_n", self.cost_n, least=0, limit="a finite number of at least 0")
+        limit = "a finite number above 0"
+        check_number("interval", self.interval, least=math.ulp(0.0), limit=limit)
 
-    def maintained(self, members: Any) -> Doubles:
-        """Return what it takes to keep up channels of so many members each."""
+    def maintenance_of(self, members: Any) -> Doubles:
+        """Return the upkeep per interval of channels with these numbers of members."""
         return self._growths["cost_m"](np.asarray(members, np.float64))
 
-    def tied(self, flows: Any) -> Doubles:
-        """Return what it takes to keep the ties of clusters of so many flows each."""
+    def association_of(self, flows: Any) -> Doubles:
+        """Return the upkeep per interval of a cluster's associations, for these numbers of flows."""
         return self._growths["cost_a"](np.asarray(flows, np.float64))
 
-    def sent(self, members: Any) -> Doubles:
-        """Return what it takes to send an event to channels of so many members each."""
+    def dissemination_of(self, members: Any) -> Doubles:
+        """Return the messages per event of channels with these numbers of members."""
         return self._growths["cost_d"](np.asarray(members, np.float64))
 
     def frequencies(self, interest: Interest) -> Doubles:
-        """Return how many events each flow has in an interval."""
+        """Return the events per interval of each flow."""
         return np.asarray(interest.rate * self.interval, np.float64)
 
     def score(self, interest: Interest, plan: ChannelPlan) -> Cost:
-        """Return what a plan costs; its flows that the interest does not know have rate 0."""
+        """Return the overall cost of a plan; flows that only the plan has count with rate 0."""
         flow, group = rows_of(plan.carries), plan.groups()[plan.carries.indices]
         carries = relation_of(flow, group, plan.carries.shape)
         members, flows = plan.members(), np.bincount(carries.indices, minlength=plan.n_channels)
-        members[plan.parent >= 0] = 0  # a session is kept up with its group
+        members[plan.parent >= 0] = 0  # the upkeep of a session is that of its group
         shared = flows >= 2
-        association = float(self.tied(flows[shared]).sum())
+        association = float(self.association_of(flows[shared]).sum())
         frequency = plan.rate_of_flows(interest) * self.interval
         pairs = np.bincount(plan.unicast.indices, minlength=plan.n_flows)
-        kept = plan.unicast.nnz * float(self.maintained(1))
-        alone = float(frequency @ pairs) * float(self.sent(1))
-        each = np.asarray(carries @ (self.sent(members) + np.where(shared, self.cost_n, 0.0)))
-        handed = float(self.frequencies(interest).sum()) * self.cost_n
-        maintenance = float(self.maintained(members).sum()) + association + kept
-        dissemination = handed + float(frequency @ each) + alone
+        unicast_upkeep = plan.unicast.nnz * float(self.maintenance_of(1))
+        unicast_events = float(frequency @ pairs) * float(self.dissemination_of(1))
+        each = np.asarray(carries @ (self.dissemination_of(members) + np.where(shared, self.cost_n, 0.0)))
+        handover = float(self.frequencies(interest).sum()) * self.cost_n
+        maintenance = float(self.maintenance_of(members).sum()) + association + unicast_upkeep
+        dissemination = handover + float(frequency @ each) + unicast_events
         return Cost(
             maintenance + dissemination,
             {
@@ -120,20 +120,20 @@ class Overall:
                 "association": association,
                 "direct": float(members[~shared].sum()),
                 "clustered": float(members[shared].sum()),
-                "unicast": kept + alone,
+                "unicast": unicast_upkeep + unicast_events,
             },
         )
 
     def ideal(self, interest: Interest) -> Cost:
-        """Return what no plan can beat: everybody is in one channel, which brings what they want alone.
+        """Return a lower bound: each subscriber is in one channel, which delivers exactly what it wants.
 
-        Nothing can be sent to n members for less than n times the least that one of any number of them costs.
+        Upkeep and delivery of n members cost at least n times the least cost per member over all sizes.
         """
         audience = interest.audience()
         receivers = int(np.count_nonzero(np.diff(interest.wants.indptr)))
         sizes = np.arange(1, max(receivers, 1) + 1)
-        maintenance = receivers * float((self.maintained(sizes) / sizes).min())
-        least = float((self.sent(sizes) / sizes).min())
+        maintenance = receivers * float((self.maintenance_of(sizes) / sizes).min())
+        least = float((self.dissemination_of(sizes) / sizes).min())
         dissemination = float(self.frequencies(interest) @ (self.cost_n + least * audience))
         terms = {"association": 0.0, "direct": 0.0, "clustered": float(receivers), "unicast": 0.0}
         return Cost(

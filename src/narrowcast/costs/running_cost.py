@@ -1,4 +1,4 @@
-"""The overall cost of channels that change one at a time, kept up to date."""
+"""The overall cost of channels, updated with each change of a channel."""
 
 from __future__ import annotations
 
@@ -11,72 +11,72 @@ if TYPE_CHECKING:
 
 
 class RunningCost:
-    """Maintenance and dissemination of topics and clusters; a change takes as long, however many there are.
+    """Maintenance and dissemination of topics and clusters; a change takes constant time.
 
-    What a channel cost before a change is taken away to the last bit, so that the account equals one that is
-    made anew, after any number of changes and with frequencies of any size.
+    Sums are exact, so that the running cost equals one computed anew, after any number of changes and with
+    frequencies of any magnitude.
 
     Parameters
     ----------
     local
-        What channels and events cost.
+        Prices of channels and events.
 
     Examples
     --------
     >>> from narrowcast.costs.local_changes import LocalChanges
     >>> from narrowcast.costs.overall import Overall
-    >>> account = RunningCost(LocalChanges(Overall()))
-    >>> account.topic(0.5, (0, True), (10, True))  # ten subscribe to a flow with half an event in an interval
-    >>> account.total
+    >>> running = RunningCost(LocalChanges(Overall()))
+    >>> running.topic(0.5, (0, True), (10, True))  # ten subscribe to a flow of half an event per interval
+    >>> running.total
     15.0
     """
 
-    __slots__ = ("_kept", "_local", "_sent")
+    __slots__ = ("_dissemination", "_local", "_maintenance")
 
     def __init__(self, local: LocalChanges) -> None:
         self._local = local
-        self._kept, self._sent = ExactSum(), ExactSum()
+        self._maintenance, self._dissemination = ExactSum(), ExactSum()
 
     @property
     def maintenance(self) -> float:
-        """What it takes to keep all channels up."""
-        return self._kept.value
+        """Messages per interval for the upkeep of all channels."""
+        return self._maintenance.value
 
     @property
     def dissemination(self) -> float:
-        """What it takes to send all events of an interval."""
-        return self._sent.value
+        """Messages per interval for all events."""
+        return self._dissemination.value
 
     @property
     def total(self) -> float:
-        """What all channels cost."""
+        """Messages per interval in all."""
         return self.maintenance + self.dissemination
 
     def topic(self, frequency: float, before: tuple[int, bool], after: tuple[int, bool]) -> None:
-        """Take up a change of the direct subscribers of a flow, and of whether they have a channel."""
+        """Change the number of direct subscribers of a flow, and whether it has a channel."""
         kept, sent = self._direct(*before)
         kept_now, sent_now = self._direct(*after)
-        self._kept.change(kept, kept_now)
-        self._sent.change(frequency * sent, frequency * sent_now)
+        self._maintenance.change(kept, kept_now)
+        self._dissemination.change(frequency * sent, frequency * sent_now)
 
     def frequency(self, members: tuple[int, bool], before: float, after: float) -> None:
-        """Take up a change of a flow's frequency; one that is new had 0 before."""
+        """Change the frequency of a flow; a new flow had 0 before."""
         sent = self._direct(*members)[1]
-        self._sent.change(before * sent, after * sent)
+        self._dissemination.change(before * sent, after * sent)
 
-    def _direct(self, members: int, seated: bool) -> tuple[float, float]:
-        """Return what direct subscribers, in a channel or by unicast, take: to keep up, and for an event."""
+    def _direct(self, members: int, has_channel: bool) -> tuple[float, float]:
+        """Return the upkeep of direct subscribers, by a channel or by unicast, and the messages per event."""
         m, d, n = self._local.m, self._local.d, self._local.model.cost_n
-        return (m(members), n + d(members)) if seated else (members * m(1), n + members * d(1))
+        return (m(members), n + d(members)) if has_channel else (members * m(1), n + members * d(1))
 
     def cluster(self, before: tuple[int, int, float], after: tuple[int, int, float]) -> None:
-        """Take up a change of a cluster's members, flows, and the frequency of all its flows."""
+        """Change a cluster's members, number of flows, and the summed frequency of its flows."""
         kept, sent = self._cluster(*before)
         kept_now, sent_now = self._cluster(*after)
-        self._kept.change(kept, kept_now)
-        self._sent.change(sent, sent_now)
+        self._maintenance.change(kept, kept_now)
+        self._dissemination.change(sent, sent_now)
 
     def _cluster(self, members: int, flows: int, frequency: float) -> tuple[float, float]:
-        """Return what a cluster takes: to keep up, and for all events of an interval."""
+        """Return the upkeep of a cluster, and its messages for all events of an interval."""
         local = self._local
         return local.m(members) + local.a(flows), frequency * (local.model.cost_n + local.d(members))

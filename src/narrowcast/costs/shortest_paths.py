@@ -1,4 +1,4 @@
-"""Shortest-path trees and distances of a network, computed once and kept while there is room."""
+"""Shortest-path trees and distances of a network, computed once and cached up to a size."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
     Numbers: TypeAlias = NDArray[np.int32]
 
-#: Bytes of trees, and of distances, that are kept.
+#: Default bytes of cached trees, and of cached distances.
 ROOM = 256 << 20
-#: A node of a tree: its parent, its link and its distance.
+#: Bytes of a tree per node: parent, link and distance.
 _NODE = 4 + 8 + 8
-#: Nodes of trees that are computed in one go: it bounds what the computation takes besides.
+#: Nodes of trees that are computed at once: bounds the temporary memory of the computation.
 _BLOCK = 1 << 21
 
 
 class ShortestPathForest:
-    """Trees by root: `parent`, `link` and `distance` have the tree of node r in row `slot[r]`.
+    """A cache of trees by root: row `slot[r]` of `parent`, `link` and `distance` is the tree of node r.
 
     Parameters
     ----------
     topology
         The network.
     room
-        Bytes that the trees may take; one tree is kept in any case.
+        Bytes of the cache; it holds at least one tree.
 
     Examples
     --------
@@ -51,13 +51,13 @@ class ShortestPathForest:
         self.topology = topology
         self.rows = min(n, max(1, room // (max(n, 1) * _NODE)))
         self.slot = np.full(n, -1, np.int64)
-        # Memory that is not touched costs nothing.
+        # Pages of memory that are never written take no space.
         self.parent = np.empty((self.rows, n), np.int32)
         self.link, self.distance = np.empty((self.rows, n)), np.empty((self.rows, n))
         self._used = 0
 
     def blocks(self, roots: Numbers | Ints) -> Iterator[Ints]:
-        """Yield the distinct roots in parts, those of a part with their trees in place until the next."""
+        """Yield the distinct roots in parts; the trees of a part are cached until the next part."""
         wanted = np.unique(roots).astype(np.int64)
         new = wanted[self.slot[wanted] < 0]
         if self._used + len(new) <= self.rows:
@@ -74,7 +74,7 @@ class ShortestPathForest:
             yield part
 
     def _add(self, roots: Ints) -> None:
-        """Compute the trees of roots that have none yet."""
+        """Compute and cache the trees of roots that have none."""
         step = max(1, _BLOCK // max(self.topology.n_nodes, 1))
         for start in range(0, len(roots), step):
             trees = self.topology.trees(roots[start : start + step])
@@ -85,14 +85,14 @@ class ShortestPathForest:
 
 
 class NodeDistances:
-    """Distances between some nodes: `distance[place[u], place[v]]`; more nodes are added while there is room.
+    """A cache of distances between nodes: `distance[place[u], place[v]]`.
 
     Parameters
     ----------
     topology
         The network.
     room
-        Bytes that the distances may take.
+        Bytes of the cache.
     """
 
     def __init__(self, topology: Topology, room: int = ROOM) -> None:
@@ -102,14 +102,16 @@ class NodeDistances:
         self.distance = np.empty((0, 0))
 
     def add(self, nodes: Numbers | Ints) -> None:
-        """Make sure that the distances between all these nodes are there; others stay if they fit."""
+        """Cache the distances between all these nodes; cached ones stay if there is space."""
         wanted = np.unique(nodes)
         if (self.place[wanted] >= 0).all():
             return
         if len(wanted) > self.limit:
             raise ParameterError(
-                f"application-level multicast needs the distances between {len(wanted)} nodes and takes "
-                f"{self.limit} at most; use multicast='dense', or smaller sets"
+                f"multicast='alm': needs the distances between {len(wanted)} nodes, which must be at most "
+                f"{self.limit}; use multicast='dense', or smaller sets",
+                parameter="multicast",
+                value="alm",
             )
         every = np.union1d(wanted, np.flatnonzero(self.place >= 0))
         kept = wanted if len(every) > self.limit else every
@@ -122,7 +124,7 @@ class NodeDistances:
             self.distance[rows] = self.topology.distances(kept[rows])[:, kept]
 
     def parts(self, nodes: Iterator[Numbers]) -> Iterator[int]:
-        """Yield where to cut a sequence of sets of nodes so that the nodes of each part fit."""
+        """Yield the indices at which to cut a sequence of node sets so that the nodes of each part fit."""
         seen = np.zeros(self.topology.n_nodes, np.bool_)
         count = end = 0
         for end, some in enumerate(nodes):

@@ -1,4 +1,4 @@
-"""Messages that reach somebody who did not want them, or who had them already."""
+"""The waste cost: messages that reach a subscriber that does not want them, or has them already."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 class Waste:
     """Wasted messages per second.
 
-    For a flow of rate r that d copies are delivered of, to the members of all channels that carry it, and
-    that s distinct subscribers want and get from a channel, the waste is r (d - s). A second copy is waste
-    too; what is sent directly wastes nothing. A session's message reaches every member of its group.
+    For a flow of rate r of which the channels that carry it deliver d copies to all their members, and which
+    s distinct subscribers want and get from a channel, the waste is r (d - s). A second copy is waste, too;
+    a message sent directly is not. A session's message reaches every member of its group.
 
-    This is the sum of p(G) EW(G) over all channels G of riabov2003, appendix A.2, with rates in the place
-    of probabilities: EW(G), the expected waste, is the number of uninterested members reached per event.
+    This is the sum of p(G) EW(G) over all channels G of riabov2003, appendix A.2, with rates instead of
+    probabilities: EW(G), the expected waste, is the number of uninterested members reached per event.
 
-    The terms, all in messages per second: `deliveries` over channels, `wanted` in all, `wasted` (the
-    total) and `unicast`, sent directly.
+    The terms, all in messages per second: `deliveries` over channels, `wanted` (all wanted messages),
+    `wasted` (the total) and `unicast`, sent directly.
 
     Examples
     --------
@@ -38,16 +38,16 @@ class Waste:
     23.0
     """
 
-    #: Each term is a sum over flows, and a flow that the interest does not know has rate 0.
+    #: Each term is a sum over flows, and a flow that the interest does not have counts with rate 0.
     additive = True
 
     def score(self, interest: Interest, plan: ChannelPlan) -> Cost:
-        """Return the waste of a plan; its flows that the interest does not know have rate 0."""
+        """Return the waste of a plan; flows that only the plan has count with rate 0."""
         copies = np.asarray(plan.carries @ plan.members()[plan.groups()])
         place = positions("flow", interest.flows, plan.flows)
         sent = np.where(place >= 0, np.append(copies, 0)[place], 0)
         served = np.bincount(interest.wants.indices[plan.by_channel(interest)], minlength=interest.n_flows)
-        # Copies are whole numbers, so that a plan without waste costs exactly 0.
+        # Copies are integers, so that a plan without waste costs exactly 0.
         wasted = float(interest.rate @ (sent - served))
         return Cost(
             wasted,
@@ -60,6 +60,6 @@ class Waste:
         )
 
     def ideal(self, interest: Interest) -> Cost:
-        """Return the cost of channels that bring everybody what they want and nothing else."""
+        """Return the cost of delivering exactly what each subscriber wants, once: no waste."""
         wanted = float(interest.rate @ interest.audience())
         return Cost(0.0, {"deliveries": wanted, "wanted": wanted, "wasted": 0.0, "unicast": 0.0})

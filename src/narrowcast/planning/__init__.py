@@ -1,4 +1,4 @@
-"""Planners: from who wants what to which channel carries what."""
+"""Planners: assign flows to channels, and subscribers to the channels they listen to."""
 
 from __future__ import annotations
 

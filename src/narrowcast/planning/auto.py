@@ -1,4 +1,4 @@
-"""The method that is best for what is to be planned, as measured."""
+"""The planner `auto`: chooses the method that measured best for a cost."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ if TYPE_CHECKING:
 
 #: The costs that a method can be chosen for.
 COSTS = ("network", "filtering", "overall", "false-positives", "waste")
-#: Flows x flows x subscribers up to which the closest are merged: ten seconds.
-_MERGED = 10**12
+#: Flows x flows x subscribers up to which `pairwise` is tried: ten seconds.
+_PAIRWISE_WORK = 10**12
 
 
 class AutoPlanner(BasePlanner):
-    """Plans by the method that measured best for a cost (benchmarks/results/planning.json).
+    """Plans with the method that measured best for a cost (benchmarks/results/planning.json).
 
-    For network cost that is `partial`, for filtering `joint`, for the overall cost `cover`, for false
-    positives on events that are yet to come `direct`. For waste, where every flow goes by a channel, it
-    mostly is `joint` too, now and then `pairwise` or `macqueen`: all three are tried, and the plan that
-    wastes least is kept. `pairwise` is left out where it would take more than some ten seconds, as for 10,000
-    flows and 10,000 subscribers, and `joint` where it takes too much memory.
+    For the network cost that is `partial`, for filtering `joint`, for the overall cost `cover`, for false
+    positives on future events `direct`. For waste, where every flow goes by a channel, it is mostly `joint`,
+    sometimes `pairwise` or `macqueen`: all three are tried, and the plan of least waste is chosen. `pairwise`
+    is skipped where it would take more than about ten seconds, as for 10,000 flows and 10,000 subscribers,
+    and `joint` where it would take too much memory.
 
     Parameters
     ----------
     channels
-        The most channels; required, but for the overall cost, for which any number will do.
+        The most channels; optional for the overall cost only, where None means no limit.
     seed
-        Of what the method leaves to chance.
+        Seed of the method's random choices (default: 0).
     topology, locations, publishers
-        The network, where there is one: see `Partial`.
+        The network, if there is one: see `Partial`.
     cost
-        `network`, `filtering`, `overall`, `false-positives` or `waste`; where left out, the first if there is
-        a topology, the second if there are sessions, else the last.
+        `network`, `filtering`, `overall`, `false-positives` or `waste` (default: `network` with a topology,
+        `filtering` with sessions, else `waste`).
     sessions
-        The most sessions, for filtering.
+        The most sessions; for filtering only.
 
     Examples
     --------
@@ -91,12 +91,12 @@ class AutoPlanner(BasePlanner):
 
     def fit(self, interest: Interest) -> Self:
         """Choose the method and make the plan, `plan_`."""
-        cost = self._checked()
+        cost = self._checked_cost()
         if cost != "waste":
-            method, planner = self._for(cost)
+            method, planner = self._best_method(cost)
             self.plan_ = planner.fit(interest).plan_
         else:
-            plans = {name: planner.fit(interest).plan_ for name, planner in self._tried(interest)}
+            plans = {name: planner.fit(interest).plan_ for name, planner in self._candidates(interest)}
             waste = Waste()
             method = min(plans, key=lambda name: waste.score(interest, plans[name]).total)
             self.plan_ = plans[method]
@@ -104,31 +104,38 @@ class AutoPlanner(BasePlanner):
         return self
 
     def for_large(self) -> tuple[str, Planner]:
-        """Return the method for an interest too large to try several: its name, and its planner.
+        """Return the name and planner of one method, for an interest too large to try several.
 
-        On one level `joint` saves waste as well: what users filter is what they get and do not want.
+        For the overall cost and for waste this is the method for filtering: on one level, what subscribers
+        filter out is what is wasted.
         """
-        cost = self._checked()
-        return self._for("filtering" if cost in ("overall", "waste") else cost)
+        cost = self._checked_cost()
+        return self._best_method("filtering" if cost in ("overall", "waste") else cost)
 
-    def _checked(self) -> str:
-        """Refuse parameters that do not go together, and return the cost to plan for."""
+    def _checked_cost(self) -> str:
+        """Check parameters and their combinations, and return the cost to plan for."""
         check_channels(self.channels, required="" if self.cost == "overall" else "auto")
         check_seed(self.seed)
         alone = "waste" if self.sessions is None else "filtering"
         cost = self.cost or (alone if self.topology is None else "network")
         if cost not in COSTS:
-            raise ParameterError(f"cost is {cost!r}; auto knows the best method for {', '.join(COSTS)}")
+            raise ParameterError(parameter="cost", value=cost, limit=f"one of {', '.join(COSTS)}")
         if self.sessions is not None and cost != "filtering":
             raise ParameterError(
-                f"sessions is {self.sessions}, and plans for {cost} have one level; leave it out"
+                f"sessions={self.sessions}: plans for cost {cost!r} have one level; leave sessions out",
+                parameter="sessions",
+                value=self.sessions,
             )
         if cost == "network" and self.topology is None:
-            raise ParameterError("cost is 'network' and there is no topology; give one, or take waste")
+            raise ParameterError(
+                "cost='network': requires a topology; give a topology, or use cost 'waste'",
+                parameter="cost",
+                value="network",
+            )
         return cost
 
-    def _for(self, cost: str) -> tuple[str, Planner]:
-        """Return the method for a cost that one method is best for, and its planner."""
+    def _best_method(self, cost: str) -> tuple[str, Planner]:
+        """Return the name and planner of the best method for a cost that has a single best one."""
         if cost == "network":
             planner = Partial(
                 channels=self.channels,
@@ -144,11 +151,11 @@ class AutoPlanner(BasePlanner):
             return "direct", Direct(channels=self.channels, seed=self.seed)
         return "joint", Joint(channels=self.channels, sessions=self.sessions, seed=self.seed)
 
-    def _tried(self, interest: Interest) -> Iterator[tuple[str, Planner]]:
-        """Yield the methods, by name, that may waste least and take neither too long nor too much memory."""
+    def _candidates(self, interest: Interest) -> Iterator[tuple[str, Planner]]:
+        """Yield names and planners of the methods to try for waste that are fast and small enough."""
         assert self.channels is not None
         if fits(interest.n_subscribers, self.channels):
             yield "joint", Joint(channels=self.channels, seed=self.seed)
-        if interest.n_flows**2 * interest.n_subscribers <= _MERGED:
+        if interest.n_flows**2 * interest.n_subscribers <= _PAIRWISE_WORK:
             yield "pairwise", Pairwise(channels=self.channels)
         yield "macqueen", MacQueen(channels=self.channels)

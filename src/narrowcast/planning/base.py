@@ -1,4 +1,4 @@
-"""The contract between interests and plans, and what every planner shares."""
+"""The contract of planners, their registry, and the construction of plans from assignments."""
 
 from __future__ import annotations
 
@@ -39,29 +39,29 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a planner needs and does, as far as callers depend on it.
+    """What a planner requires and supports.
 
     Parameters
     ----------
     clusters
-        What a channel is made of: `flows`, `subscribers`, each of which is in one channel that carries all
-        that any of them wants, or `nothing`, where the number of channels changes nothing.
+        What channels are made of: `flows`; `subscribers`, each of which is in one channel that carries
+        everything that any of its members wants; or `nothing`, if the number of channels has no effect.
     all_subscribers
-        Whether subscribers that want nothing yet are in the plan as well.
+        Whether subscribers without interest are part of the plan.
     boxes
-        Whether it needs the boxes of subscribers, its parameter `boxes`.
+        Whether it requires the boxes of subscribers as its parameter `boxes`.
     network
-        Whether it takes `topology`, `locations` and `publishers`.
+        Whether it has the parameters `topology`, `locations` and `publishers`.
     warm_start
-        Whether it takes an earlier plan, its parameter `start`, or requires one.
+        Whether its parameter `start`, an earlier plan, is absent, optional or required.
     limits
-        Whether it takes limits on groups: `memberships`, `members`, `rate` and `pinned`.
+        Whether it has the parameters that limit groups: `memberships`, `members`, `rate` and `pinned`.
     partial_groups
-        Whether a channel may leave out subscribers that want its flows, which are then sent to directly.
+        Whether a channel may leave out subscribers that want its flows; they are served directly.
     online
         Whether it is an `OnlinePlanner`.
     chooses
-        Whether it makes its plan by one of several other methods: whether it is a `ChoosingPlanner`.
+        Whether it chooses among other methods, as a `ChoosingPlanner`.
     """
 
     clusters: Literal["flows", "subscribers", "nothing"] = "flows"
@@ -76,9 +76,9 @@ class Capabilities:
 
 
 class Planner(Protocol):
-    """Something that makes a plan for an interest; `BasePlanner` has defaults for all but `fit` and `plan_`.
+    """Makes a plan for an interest; `BasePlanner` has defaults for all but `fit` and `plan_`.
 
-    `__init__` only stores keyword parameters, `channels` and `seed` among them; `fit` checks them, writes
+    `__init__` only stores keyword parameters, among them `channels` and `seed`; `fit` checks them, sets
     `plan_` and `report_` and returns self. The same interest, parameters and seed give the same plan.
     """
 
@@ -88,7 +88,7 @@ class Planner(Protocol):
 
     @property
     def seed(self) -> int:
-        """What all random choices come from."""
+        """Seed of all random choices."""
         ...
 
     @property
@@ -98,24 +98,24 @@ class Planner(Protocol):
 
     @property
     def report_(self) -> FitReport:
-        """What the last `fit` found besides the plan."""
+        """What the last `fit` reports in addition to the plan."""
         ...
 
     def fit(self, interest: Interest) -> Self:
-        """Make a plan that serves every wanted pair."""
+        """Make a plan that serves every pair of a subscriber and a flow it wants."""
         ...
 
 
 class ChoosingPlanner(Planner, Protocol):
-    """A planner that makes its plan by one of several other methods, which its report names."""
+    """A planner that chooses among other methods; its report names the method that made the plan."""
 
     def for_large(self) -> tuple[str, Planner]:
-        """Return the method for an interest too large to try several: its name, and its planner."""
+        """Return the name and planner of one method, for an interest too large to try several."""
         ...
 
 
 class OnlinePlanner(Planner, Protocol):
-    """A planner that follows changes of interest and learns rates from events."""
+    """A planner that updates its plan as interest changes, and learns rates from events."""
 
     @property
     def half_life(self) -> float:
@@ -124,40 +124,40 @@ class OnlinePlanner(Planner, Protocol):
 
     @property
     def interest_(self) -> Interest:
-        """The interest now, with the rates that the planner believes in."""
+        """The current interest, with the rates learned so far."""
         ...
 
     @property
     def messages_(self) -> dict[str, int]:
-        """The messages that adapting has taken so far, by kind; empty where they are not counted."""
+        """Messages that updates have caused so far, by kind; empty if they are not counted."""
         ...
 
     def update(self, changes: pa.Table) -> PlanDelta:
-        """Take up a table of changes (time, subscriber, flow, action) and return what changed in `plan_`."""
+        """Apply a table of changes (time, subscriber, flow, action) and return what changed in `plan_`."""
         ...
 
     def observe(self, events: pa.Table, seconds: float) -> PlanDelta:
-        """Take up the number of events (flow, events) of the last seconds; return what changed in `plan_`."""
+        """Learn from the numbers of events (flow, events) of the last seconds; return the plan's change."""
         ...
 
     def advance(self, time: float) -> PlanDelta:
-        """Let time pass without a change, up to a time in seconds, and return what changed in `plan_`."""
+        """Advance the time, in seconds, without a change of interest, and return what changed in `plan_`."""
         ...
 
     def resumed(self, interest: Interest, plan: ChannelPlan | None) -> Self:
-        """Return a copy fitted to an interest that goes on from a plan, where there is one to go on from."""
+        """Return a copy fitted to an interest, continuing from a plan if one is given."""
         ...
 
 
 class BasePlanner:
-    """What planners derive from: by default they cluster flows and need nothing but an interest."""
+    """Base class of planners; by default they cluster flows and require nothing but an interest."""
 
     capabilities: Capabilities = Capabilities()
     report_: FitReport = FitReport()
 
 
-#: Planners by the name that `--method` takes; an installed package adds its own by
-#: entry points of the group `narrowcast.planners`.
+#: Planners by the name of their method. An installed package adds its own through entry points of the group
+#: `narrowcast.planners`.
 PLANNERS: Registry[type[Planner]] = Registry(
     "method",
     {
@@ -210,25 +210,26 @@ def planners(**capabilities: Any) -> list[str]:
 
 
 def capabilities_of(method: str) -> Capabilities:
-    """Return the capabilities of a method; the defaults for one that only a plan names."""
+    """Return the capabilities of a method; the defaults for a method that is not registered."""
     found: Capabilities = PLANNERS.get(method, BasePlanner).capabilities
     return found
 
 
 def router_for(method: str, flow_space: str) -> str:
-    """Return the name of the router that plans of a method come out best with.
+    """Return the name of the best router for plans of a method.
 
-    Clusters of subscribers get every event that one of their members wants: that is what they are made for,
-    and what their false positives are counted by. In another plan of events any channel may carry an event.
-    Sent to all that have somebody interested, it would mostly cost more than direct messages do, so the
-    break-even would leave channels unused: there, as in plans of partial groups, the best one is chosen.
+    For clusters of subscribers it is `channels`: every event goes to each cluster with an interested member,
+    which is what their false positives are counted by. In other plans of events any channel may carry any
+    event. To send an event to all channels with an interested subscriber would mostly cost more than direct
+    messages, and the break-even threshold would leave channels unused: there, and for partial groups,
+    `partial` chooses the cheapest channel.
 
     Parameters
     ----------
     method
-        One of `PLANNERS`.
+        The name of a method.
     flow_space
-        What the plan's flows are.
+        What the plan's flows are, such as `topics`, `cells` or `events`.
 
     Examples
     --------
@@ -246,18 +247,18 @@ def router_for(method: str, flow_space: str) -> str:
 def plan_of_flows(
     interest: Interest, channel: Positions, n_channels: int, *, parent: Positions | None = None
 ) -> ChannelPlan:
-    """Return the plan in which each flow goes to one channel and subscribers listen where they must.
+    """Return the plan with one channel per flow, to which all subscribers of its flows listen.
 
     Parameters
     ----------
     interest
-        Whom to serve.
+        The interest to serve.
     channel
-        For each flow its channel; with -1 it is sent directly to those who want it.
+        For each flow its channel, or -1 to send it directly to the subscribers that want it.
     n_channels
-        How many channels the plan has.
+        Number of channels of the plan.
     parent
-        In a plan of two levels the group of each channel, -1 for a group itself.
+        For a plan of two levels, the group of each session, and -1 for groups.
 
     Examples
     --------
@@ -281,16 +282,16 @@ def plan_of_flows(
 
 
 def plan_of_subscribers(interest: Interest, channel: Positions, n_channels: int) -> ChannelPlan:
-    """Return the plan in which each subscriber listens to one channel, which carries all that they want.
+    """Return the plan with one channel per subscriber, which carries everything that its members want.
 
     Parameters
     ----------
     interest
-        Whom to serve.
+        The interest to serve.
     channel
-        For each subscriber its channel.
+        The channel of each subscriber.
     n_channels
-        How many channels the plan has.
+        Number of channels of the plan.
 
     Examples
     --------
@@ -300,18 +301,19 @@ def plan_of_subscribers(interest: Interest, channel: Positions, n_channels: int)
     [[1, 0], [1, 0], [0, 1]]
     """
     row, flow = rows_of(interest.wants), interest.wants.indices
-    everybody = np.arange(interest.n_subscribers)
+    subscriber = np.arange(interest.n_subscribers)
     return ChannelPlan(
         relation_of(flow, channel[row], (interest.n_flows, n_channels)),
-        relation_of(everybody, channel, (interest.n_subscribers, n_channels)),
+        relation_of(subscriber, channel, (interest.n_subscribers, n_channels)),
         subscribers=interest.subscribers,
         flows=interest.flows,
     )
 
 
 def order_of(interest: Interest) -> Positions:
-    """Return subscribers in an order that only depends on what they want, however they are numbered."""
+    """Return subscribers in an order that depends on their interest only, not on their numbering."""
     wants = interest.wants
     key = np.random.default_rng(0).integers(0, 2**63, interest.n_flows, np.uint64)
-    total = np.append(np.uint64(0), np.cumsum(key[wants.indices], dtype=np.uint64))  # wraps, as a hash may
+    # A hash of the wanted flows; the sum may wrap around.
+    total = np.append(np.uint64(0), np.cumsum(key[wants.indices], dtype=np.uint64))
     return np.argsort(total[wants.indptr[1:]] - total[wants.indptr[:-1]], kind="stable")

@@ -1,4 +1,4 @@
-"""What planners report about a fit beside the plan."""
+"""What a planner reports about a fit in addition to the plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["FitReport", "Succession", "SuccessionStep"]
 
 
 class SuccessionStep(NamedTuple):
-    """What is filtered after a number of groups joined and left, with a number of wants sent directly."""
+    """The filtering cost after a number of groups joined and left, with a number of pairs sent directly."""
 
     moves: int
     cost: float
@@ -22,14 +22,14 @@ class Succession(NamedTuple):
     Parameters
     ----------
     known
-        Subscribers that were in a cluster of the earlier plan and are in one now.
+        Subscribers in a cluster both in the earlier plan and now.
     moved
-        Of these, the subscribers that are in another cluster now: each leaves a group and joins one.
+        Those of them in another cluster than before: each leaves one group and joins one.
     kept
-        The messages per second that clusters would get had no subscriber moved, with new subscribers where
-        they cost least.
+        Messages per second that clusters would receive if no subscriber had moved, with new subscribers in
+        the cluster where they cost least.
     cost
-        The messages per second that clusters get.
+        Messages per second that clusters receive.
     """
 
     known: int
@@ -40,21 +40,22 @@ class Succession(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitReport:
-    """What a fit found besides the plan.
+    """What a fit reports in addition to the plan.
 
     Parameters
     ----------
     method
-        The name of the method that made the plan, where the planner chose among several; empty elsewhere.
+        Name of the method that made the plan, if the planner chose among several; else empty.
     curve
-        With an earlier plan to start from: the cost by the number of groups joined and left. None for methods
-        that do not weigh these.
+        With an earlier plan as the start: the cost by the number of groups joined and left. None for methods
+        that do not minimize these.
     moves
-        The groups joined and left for the plan, on that curve.
+        Groups joined and left from the earlier plan to this one, a point of that curve.
     succession
-        With an earlier plan of clusters to start from: how the new clusters follow them.
+        With an earlier plan of clusters as the start: how the new clusters follow them.
     memberships
-        The most groups that a subscriber may be in, also on the way from an earlier plan; None for no limit.
+        The most groups that a subscriber may be in, also while switching from an earlier plan; None means no
+        limit.
     """
 
     method: str = ""

@@ -1,4 +1,4 @@
-"""How far a planner is: what its plan costs by now, told to whoever watches."""
+"""Progress of planners: reports of the current plan's cost to an observer."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ if TYPE_CHECKING:
     #: Called with the number of a round and the cost after it.
     Progress: TypeAlias = Callable[[int, float], None]
 
-_WATCHER: ContextVar[Callable[[float], None] | None] = ContextVar("watcher", default=None)
+_OBSERVER: ContextVar[Callable[[float], None] | None] = ContextVar("observer", default=None)
 
 
 @contextmanager
-def watching(tell: Callable[[float], None]) -> Iterator[None]:
-    """Have planners tell what their plan costs, again and again, while a block runs.
+def observe_costs(observer: Callable[[float], None]) -> Iterator[None]:
+    """Have planners report the current cost of their plan repeatedly, for the duration of a block.
 
     Parameters
     ----------
-    tell
-        Called with the cost; it should be quick.
+    observer
+        Called with the cost; it should return quickly.
 
     Examples
     --------
     >>> from narrowcast.model.interest import Interest
     >>> from narrowcast.planning.sessions.joint import Joint
     >>> costs = []
-    >>> with watching(costs.append):
+    >>> with observe_costs(costs.append):
     ...     planner = Joint(channels=1).fit(Interest([[1, 0], [1, 1]], rate=[3.0, 1.0]))
     >>> costs[-1] == planner.cost_ == 16.0
     True
     """
-    token = _WATCHER.set(tell)
+    token = _OBSERVER.set(observer)
     try:
         yield
     finally:
-        _WATCHER.reset(token)
+        _OBSERVER.reset(token)
 
 
-def tell(cost: float) -> None:
-    """Tell what the plan costs by now, where somebody watches."""
-    watcher = _WATCHER.get()
-    if watcher is not None:
-        watcher(cost)
+def report_cost(cost: float) -> None:
+    """Report the current cost to the observer, if there is one."""
+    observer = _OBSERVER.get()
+    if observer is not None:
+        observer(cost)
 
 
-def report_round(say: Progress | None, turn: int, cost: float) -> None:
-    """Report the cost after a round, to the caller's own function and to whoever watches planners."""
-    tell(cost)
-    if say is not None:
-        say(turn, cost)
+def report_round(progress: Progress | None, turn: int, cost: float) -> None:
+    """Report the cost after a round to the caller's function and to the observer, if given."""
+    report_cost(cost)
+    if progress is not None:
+        progress(turn, cost)

@@ -1,4 +1,4 @@
-"""Following changes of interest, and of how often flows send, in the simplest way: plan again."""
+"""The replanner: an on-line planner that plans anew after each change of interest or rates."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from narrowcast.model.interest import Interest
 from narrowcast.model.labels import column_of, encode, labels_in, numbers_in
 from narrowcast.model.relation import relation_of, rows_of
 from narrowcast.planning.base import BasePlanner, Capabilities
+from narrowcast.validation import is_number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,23 +28,24 @@ if TYPE_CHECKING:
     from narrowcast.planning.base import OnlinePlanner, Planner
 
 ACTIONS = ("subscribe", "unsubscribe")
-#: The most events that a row may stand for.
-MOST = 2.0**63
-#: Seconds after which an event counts half, where nobody says otherwise.
+#: The most events that a row may count.
+MAX_EVENTS = 2.0**63
+#: Default seconds after which an event counts half: three days.
 HALF_LIFE = 3 * 86_400.0
 
 
 class Replanner(BasePlanner):
-    """An on-line planner out of any planner: it keeps the interest, applies changes and fits anew.
+    """Makes an on-line planner of any planner: keeps the interest, applies changes and plans anew.
 
     Parameters
     ----------
     planner
-        Makes each plan.
+        The planner that makes each plan.
     renumber
-        Whether each new plan's channels are numbered to fit the plan before, so that fewer rows change.
+        Whether channels of a new plan are renumbered to match the previous plan, so that fewer rows change
+        (default: no).
     half_life
-        Seconds after which an observed frequency counts half.
+        Seconds after which an observed event counts half (default: three days).
 
     Examples
     --------
@@ -68,12 +70,12 @@ class Replanner(BasePlanner):
 
     @property
     def seed(self) -> int:
-        """What all random choices of the planner come from."""
+        """Seed of the planner's random choices."""
         return self.planner.seed
 
     @property
     def messages_(self) -> dict[str, int]:
-        """No messages: adapting takes none."""
+        """Always empty: planning anew sends no messages."""
         return {}
 
     def fit(self, interest: Interest) -> Self:
@@ -84,23 +86,23 @@ class Replanner(BasePlanner):
     def update(self, changes: pa.Table) -> PlanDelta:
         """Apply a table of changes (time, subscriber, flow, action) and return what changed in `plan_`."""
         self._check_fitted()
-        return self._moved(changed(self.interest_, changes))
+        return self._replan(changed(self.interest_, changes))
 
     def observe(self, events: pa.Table, seconds: float) -> PlanDelta:
-        """Take up how many events (flow, events) there were in the last so many seconds, and plan with that.
+        """Update rates from the numbers of events (flow, events) of the last seconds, and plan anew.
 
-        A flow that is not named had none; one that is new has rate 1 before.
+        A flow without a row had no events; a new flow has rate 1 before.
         """
         self._check_fitted()
-        return self._moved(observed(self.interest_, events, seconds, half_life=self.half_life))
+        return self._replan(observed(self.interest_, events, seconds, half_life=self.half_life))
 
     def advance(self, time: float) -> PlanDelta:  # noqa: ARG002 - part of the contract
-        """Change nothing: time alone changes no plan."""
+        """Return an empty change: time alone does not change the plan."""
         self._check_fitted()
         return delta_between(self.plan_, self.plan_)
 
     def resumed(self, interest: Interest, plan: ChannelPlan | None) -> Self:
-        """Return a copy fitted to an interest; a planner that requires an earlier plan gets this one."""
+        """Return a copy fitted to an interest; a planner that requires an earlier plan gets `plan`."""
         again = copy(self)
         if self.planner.capabilities.warm_start == "required":
             planner: Any = copy(self.planner)
@@ -108,8 +110,8 @@ class Replanner(BasePlanner):
             again.planner = planner
         return again.fit(interest)
 
-    def _moved(self, interest: Interest) -> PlanDelta:
-        """Plan for another interest."""
+    def _replan(self, interest: Interest) -> PlanDelta:
+        """Plan for another interest and return what changed."""
         plan = self.planner.fit(interest).plan_
         plan = renumbered(plan, self.plan_) if self.renumber else plan
         delta = delta_between(self.plan_, plan)
@@ -118,18 +120,18 @@ class Replanner(BasePlanner):
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "plan_"):
-            raise ParameterError("there is no plan to update yet; call fit with the first interest")
+            raise ParameterError("no plan yet: nothing to update; call fit with the first interest")
 
 
 def online(planner: Planner, **parameters: Any) -> OnlinePlanner:
-    """Return a planner that follows changes: the planner itself where it does, else one that plans anew.
+    """Return an on-line planner: the planner itself if it is one, else a `Replanner` of it.
 
     Parameters
     ----------
     planner
         Any planner.
     parameters
-        Parameters of the `Replanner`, where one is made.
+        Parameters of the `Replanner`, if one is made.
     """
     if planner.capabilities.online:
         return cast("OnlinePlanner", planner)
@@ -137,23 +139,30 @@ def online(planner: Planner, **parameters: Any) -> OnlinePlanner:
 
 
 def read_changes(changes: pa.Table) -> tuple[Labels, Labels, NDArray[np.bool_], Positions]:
-    """Return subscribers, flows, whether they subscribe, and the order of changes in time, checked."""
+    """Return subscribers, flows, whether each subscribes, and the time order of a table of changes."""
     subscriber, flow, action = (
         labels_in(changes, name, "changes") for name in ("subscriber", "flow", "action")
     )
     time = column_of(changes, "time", "changes")
     if time.null_count:
-        raise TableError(f"column 'time' of changes has {time.null_count} nulls; remove those rows")
+        raise TableError(
+            f"changes: column 'time' has {time.null_count} nulls; remove these rows",
+            parameter="time",
+            value=None,
+        )
     act = np.asarray(pc.index_in(action.cast(pa.string()), pa.array(ACTIONS)).fill_null(-1))
     if (act < 0).any():
         bad = action[int(act.argmin())].as_py()
-        raise TableError(f"column 'action' of changes holds {bad!r}; use {' or '.join(map(repr, ACTIONS))}")
+        limit = " or ".join(map(repr, ACTIONS))
+        raise TableError(
+            f"changes: action={bad!r}: must be {limit}", parameter="action", value=bad, limit=limit
+        )
     order = pc.sort_indices(time).to_numpy().astype(np.int64)
     return subscriber, flow, act == ACTIONS.index("subscribe"), order
 
 
 def seconds_of(time: pa.ChunkedArray) -> NDArray[np.float64]:
-    """Return a column of times as seconds: since 1970 of timestamps and dates; numbers are taken as such.
+    """Return a column of times in seconds: since 1970 for timestamps and dates, unchanged for numbers.
 
     Examples
     --------
@@ -170,25 +179,29 @@ def seconds_of(time: pa.ChunkedArray) -> NDArray[np.float64]:
         elif pa.types.is_integer(kind) or pa.types.is_floating(kind):
             found = np.asarray(time.cast(pa.float64(), safe=False).to_numpy(), np.float64)
         else:
-            raise TableError(f"column 'time' is of type {kind}; use timestamps, dates or seconds")
+            raise TableError(
+                f"column 'time': has type {kind}; use timestamps, dates or seconds", parameter="time"
+            )
     except pa.ArrowException as error:
-        raise TableError(f"column 'time' cannot be read as times: {error}") from error
+        raise TableError(f"column 'time': cannot be read as times: {error}", parameter="time") from error
     if not np.isfinite(found).all():
-        raise TableError("column 'time' holds a number that is no time; give finite seconds")
+        raise TableError(
+            "column 'time': has a value that is not finite; use finite seconds", parameter="time"
+        )
     return np.asarray(found, np.float64)
 
 
 def changed(interest: Interest, changes: pa.Table) -> Interest:
     """Return the interest after a table of changes.
 
-    They count in the order of `time`, equal times in the order of rows; only the last one of a pair
-    matters. A new flow has rate 1. Subscribing twice, or unsubscribing from what is not wanted, changes
-    nothing; subscribers and flows stay known when nothing is left of them.
+    Changes apply in the order of `time`, those of equal times in the order of rows; only the last change of a
+    pair matters. A new flow has rate 1. A repeated subscription, or an unsubscription without a subscription,
+    changes nothing. Subscribers and flows stay in the interest when nothing is left of them.
     """
     subscriber, flow, subscribes, by_time = read_changes(changes)
     subscribers, [old_subscriber, new_subscriber] = encode("subscriber", interest.subscribers, subscriber)
     flows, [old_flow, new_flow] = encode("flow", interest.flows, flow)
-    # What counts is the last entry of each pair: the old wants, then the changes by time.
+    # The last entry of each pair counts: first the old wants, then the changes by time.
     row = np.append(old_subscriber[rows_of(interest.wants)], new_subscriber[by_time])
     column = np.append(old_flow[interest.wants.indices], new_flow[by_time])
     joins = np.append(np.ones(interest.n_wants, np.bool_), subscribes[by_time])
@@ -202,10 +215,10 @@ def changed(interest: Interest, changes: pa.Table) -> Interest:
 
 
 def observed(interest: Interest, events: pa.Table, seconds: float, *, half_life: float) -> Interest:
-    """Return the interest after so many events (flow, events) were seen in the last so many seconds.
+    """Return the interest after a table of event counts (flow, events) of the last seconds.
 
-    The rate before counts half for each half-life that has passed, and the events, spread evenly over the
-    seconds, count for the rest. A flow that is not named had none; one that is new has rate 1 before.
+    The previous rate counts half for each half-life that has passed, and the events, spread evenly over the
+    seconds, count for the rest. A flow without a row had no events; a new flow has rate 1 before.
 
     Examples
     --------
@@ -229,16 +242,15 @@ def observed(interest: Interest, events: pa.Table, seconds: float, *, half_life:
 
 
 def check_counts(count: NDArray[np.float64]) -> None:
-    """Refuse numbers of events that are none, or more than there could be."""
-    wrong = np.flatnonzero(~((count >= 0) & (count <= MOST)))
+    """Refuse numbers of events below 0, above 2^63 or not finite."""
+    wrong = np.flatnonzero(~((count >= 0) & (count <= MAX_EVENTS)))
     if len(wrong):
-        raise TableError(
-            f"column 'events' of events holds {count[wrong[0]]}; give numbers of at least 0, and at most 2^63"
-        )
+        bad = float(count[wrong[0]])
+        limit = "a number from 0 to 2^63"
+        raise TableError(f"events: events={bad}: must be {limit}", parameter="events", value=bad, limit=limit)
 
 
 def check_positive(name: str, value: float) -> None:
-    """Refuse what is no finite number above 0."""
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not number or not 0 < value < math.inf:
-        raise ParameterError(f"{name} is {value!r}; give a number above 0")
+    """Refuse a value that is not a finite number above 0."""
+    if not is_number(value) or not 0 < value < math.inf:
+        raise ParameterError(parameter=name, value=value, limit="a finite number above 0")

@@ -1,4 +1,4 @@
-"""Which way each event goes: to nobody, directly, over channels, or to everybody."""
+"""Routers: choose for each event direct messages, channels, broadcast or nothing."""
 
 from __future__ import annotations
 

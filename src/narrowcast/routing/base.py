@@ -1,4 +1,4 @@
-"""The seam that routers fit, and what they say of each event."""
+"""The contract of routers, and the deliveries that they return."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class RouteMethod(IntEnum):
-    """How an event is sent; `RouteMethod(3).label` is the name that users see."""
+    """How an event is sent; `RouteMethod(3).label` is the name in tables and output."""
 
     NONE = 0
     UNICAST = 1
@@ -34,23 +34,23 @@ class RouteMethod(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name that users see."""
+        """The name in tables and output."""
         return self.name.lower().replace("_", "+")
 
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """What is sent for each event of a batch.
+    """The deliveries of a batch of events.
 
     Parameters
     ----------
     method
-        A `RouteMethod` per event. Broadcast is one message to everybody, wherever they are, over no channel; a
-        channel that everybody listens to is a channel.
+        A `RouteMethod` for each event. Broadcast is one message to all subscribers without a channel; a
+        channel that all subscribers listen to counts as a channel.
     channels
-        The channels each event is sent to.
+        The channels that each event is sent to.
     unicast
-        The subscribers each event is sent to directly.
+        The subscribers that each event is sent to directly.
     """
 
     method: NDArray[np.uint8]
@@ -61,15 +61,17 @@ class Deliveries:
         method = np.asarray(self.method, np.uint8).view()
         if not method.shape == (self.channels.n_events,) == (self.unicast.n_events,):
             raise ParameterError(
-                f"{method.size} methods, {self.channels.n_events} events with channels and "
-                f"{self.unicast.n_events} with direct recipients; give the same number of each"
+                f"method: {method.size} methods for {self.channels.n_events} events with channels and "
+                f"{self.unicast.n_events} with direct recipients; give the same number of each",
+                parameter="method",
+                value=method.size,
             )
         method.flags.writeable = False
         object.__setattr__(self, "method", method)
 
     @property
     def n_events(self) -> int:
-        """How many events there are."""
+        """Number of events."""
         return len(self.method)
 
     def to_table(self) -> pa.Table:
@@ -85,40 +87,40 @@ class Deliveries:
 
 
 def _lists(rows: Matches) -> pa.ListArray:
-    """Return compressed rows as an Arrow array of lists."""
+    """Return matches as an Arrow array of lists."""
     return pa.ListArray.from_arrays(pa.array(rows.indptr.astype(np.int32)), pa.array(rows.index))
 
 
 class Router(Protocol):
-    """Something that decides how each event is sent; `BaseRouter` has defaults for all but `route`."""
+    """Decides how each event is sent; `BaseRouter` has defaults for all but `route`."""
 
     @property
     def network(self) -> Network | None:
-        """Where subscribers and publishers are; None where the router does not know."""
+        """The network of subscribers and publishers; None if the router has none."""
         ...
 
     @property
     def broadcast(self) -> bool:
-        """Whether an event may go to everybody at once."""
+        """Whether an event may be sent to all subscribers at once."""
         ...
 
     @property
     def send(self) -> float:
-        """Without a network, the cost of sending a message, in that of delivering one."""
+        """Without a network, the cost of sending a message, as a multiple of the cost of a delivery."""
         ...
 
     def thresholds(self, plan: ChannelPlan) -> NDArray[np.float64] | None:
-        """Return the share of members from which on each channel is used; None without such a rule."""
+        """Return for each channel the least share of interested members for its use; None if not used."""
         ...
 
-    def settled(self, plan: ChannelPlan) -> Router:
-        """Return a router for this plan alone that does not compute again what depends on the plan."""
+    def for_plan(self, plan: ChannelPlan) -> Router:
+        """Return a router for this plan only, with everything precomputed that depends on the plan."""
         ...
 
     def route(
         self, events: ArrayLike, matches: Matches, plan: ChannelPlan, publisher: ArrayLike | None = None
     ) -> Deliveries:
-        """Return the way of each event.
+        """Return the deliveries of each event.
 
         Parameters
         ----------
@@ -127,30 +129,31 @@ class Router(Protocol):
         matches
             The interested subscribers of each event, as positions among the plan's subscribers.
         plan
-            Which channels there are to choose from.
+            The plan with the channels to choose from.
         publisher
-            The number of the node that each event comes from; where left out, costs are averages.
+            For each event the number of its publisher's node (default: costs are averaged over publishers).
         """
         ...
 
 
 class BaseRouter:
-    """What routers derive from: by default they know no network and no threshold."""
+    """Base class of routers; by default without a network, broadcast or thresholds."""
 
     network: Network | None = None
     broadcast: bool = False
     send: float = 0.0
 
     def thresholds(self, plan: ChannelPlan) -> NDArray[np.float64] | None:  # noqa: ARG002
-        """Return None: there is no share of members from which on a channel is used."""
+        """Return None: the router has no thresholds."""
         return None
 
-    def settled(self, plan: ChannelPlan) -> Self:  # noqa: ARG002
-        """Return the router itself: nothing that it computes depends on the plan alone."""
+    def for_plan(self, plan: ChannelPlan) -> Self:  # noqa: ARG002
+        """Return the router itself: nothing is precomputed for a plan."""
         return self
 
 
-#: Routers by name; each entry makes a router from keyword parameters.
+#: Routers by name; each entry creates a router from keyword parameters. An installed package adds its own
+#: through entry points of the group `narrowcast.routers`.
 ROUTERS: Registry[Callable[..., Router]] = Registry(
     "router",
     {
@@ -164,44 +167,54 @@ ROUTERS: Registry[Callable[..., Router]] = Registry(
 
 
 def flows_of(events: ArrayLike, matches: Matches, plan: ChannelPlan) -> Positions:
-    """Return the events' flows, or say what does not fit the matches or the plan."""
+    """Return the flow of each event; refuse events that do not fit the matches or the plan."""
     flow = np.asarray(events, np.int64)
     if flow.shape != (matches.n_events,):
         raise ParameterError(
-            f"{flow.size} events for matches of {matches.n_events}; route the batch that matched"
+            f"events: {flow.size} events for matches of {matches.n_events} events; use the matched batch",
+            parameter="events",
+            value=flow.size,
         )
     if flow.size and not (flow.min() >= -1 and flow.max() < plan.n_flows):
         raise ParameterError(
-            f"events have flows {flow.min()} to {flow.max()}; the plan's flows are 0 to {plan.n_flows - 1}, "
-            "and -1 stands for any other"
+            f"events: have flows {flow.min()} to {flow.max()}; must be from 0 to {plan.n_flows - 1}, or -1 "
+            "for a flow that the plan does not have",
+            parameter="events",
+            limit=f"from -1 to {plan.n_flows - 1}",
         )
     if matches.index.max(initial=-1) >= plan.n_subscribers:
+        most = int(matches.index.max())
         raise ParameterError(
-            f"matches name subscriber {matches.index.max()}; the plan's are 0 to {plan.n_subscribers - 1}"
+            f"matches: subscriber={most}: must be from 0 to {plan.n_subscribers - 1}, as in the plan",
+            parameter="matches",
+            value=most,
+            limit=f"from 0 to {plan.n_subscribers - 1}",
         )
     return flow
 
 
-def delivered(channels: Matches, unicast: Matches, everybody: NDArray[np.bool_] | None = None) -> Deliveries:
-    """Return deliveries with their methods, from where each event goes; some go to everybody instead."""
-    if everybody is not None:
-        channels, unicast = rows_where(channels, ~everybody), rows_where(unicast, ~everybody)
+def deliveries_of(
+    channels: Matches, unicast: Matches, broadcast: NDArray[np.bool_] | None = None
+) -> Deliveries:
+    """Return deliveries with their methods; events flagged in `broadcast` are broadcast instead."""
+    if broadcast is not None:
+        channels, unicast = rows_where(channels, ~broadcast), rows_where(unicast, ~broadcast)
     method = np.where(channels.counts() > 0, RouteMethod.CHANNEL, RouteMethod.NONE)
     method += np.where(unicast.counts() > 0, RouteMethod.UNICAST, RouteMethod.NONE)
-    if everybody is not None:
-        method[everybody] = RouteMethod.BROADCAST
+    if broadcast is not None:
+        method[broadcast] = RouteMethod.BROADCAST
     return Deliveries(method.astype(np.uint8), channels, unicast)
 
 
 def rows_where(matches: Matches, some: NDArray[np.bool_]) -> Matches:
-    """Return the matches of some events, and none of the others."""
+    """Return the matches of the flagged events, and none for the others."""
     rows = matches.rows()
     kept = some[rows]
     return Matches.from_pairs(rows[kept], matches.index[kept], matches.n_events)
 
 
 def without(matches: Matches, other: Matches) -> Matches:
-    """Return the pairs that are not among others."""
+    """Return the pairs of `matches` that are not in `other`."""
     width = max(int(matches.index.max(initial=0)), int(other.index.max(initial=0))) + 1
     keys, gone = matches.rows() * width + matches.index, other.rows() * width + other.index
     kept = keys[~np.isin(keys, gone, assume_unique=True)]

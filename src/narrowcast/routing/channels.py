@@ -1,4 +1,4 @@
-"""The router that does what the plan says."""
+"""The router `channels`: follows the plan."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from narrowcast.model.matches import Matches
-from narrowcast.routing.base import BaseRouter, delivered, flows_of
+from narrowcast.routing.base import BaseRouter, deliveries_of, flows_of
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class ChannelRouter(BaseRouter):
-    """Over every channel that carries the flow and has an interested listener; directly to the others.
+    """Sends over every channel that carries the flow and has an interested listener; directly to the others.
 
-    Nobody interested is missed, whatever the plan says: who is reached by no channel is sent to directly.
+    An interested subscriber that no channel reaches is sent to directly, whatever the plan says.
 
     Examples
     --------
@@ -40,7 +40,7 @@ class ChannelRouter(BaseRouter):
         plan: ChannelPlan,
         publisher: ArrayLike | None = None,  # noqa: ARG002 - no cost is weighed
     ) -> Deliveries:
-        """Return the way of each event."""
+        """Return the deliveries of each event."""
         flow = flows_of(events, matches, plan)
         event, subscriber = matches.rows(), matches.index.astype(np.int64)
         width = max(plan.n_channels, 1)
@@ -50,4 +50,4 @@ class ChannelRouter(BaseRouter):
             chosen.append(np.unique(event[pair] * width + channel))
         channels = Matches.from_pairs(*np.divmod(np.concatenate(chosen), width), matches.n_events)
         unicast = Matches.from_pairs(event[~reached], subscriber[~reached], matches.n_events)
-        return delivered(channels, unicast)
+        return deliveries_of(channels, unicast)

@@ -1,4 +1,4 @@
-"""Routers that weigh what each way costs: the decision of riabov2003, section 4, and beyond."""
+"""Routers that compare the costs of routes: the decision of riabov2003, section 4, and extensions."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import numpy as np
 from narrowcast.errors import ParameterError
 from narrowcast.kernels import partial
 from narrowcast.model.matches import Matches
-from narrowcast.routing.base import BaseRouter, delivered, flows_of, rows_where, without
+from narrowcast.routing.base import BaseRouter, deliveries_of, flows_of, rows_where, without
 from narrowcast.routing.channels import ChannelRouter
-from narrowcast.routing.route_prices import RoutePrices, direct, over, shares
+from narrowcast.routing.route_prices import RoutePrices, channel_costs, direct_costs, interested_shares
+from narrowcast.validation import check_flag
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -25,67 +26,67 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 
-class _Weighing(BaseRouter):
-    """A router that knows what ways cost."""
+class _CostRouter(BaseRouter):
+    """Base class of routers that compare costs."""
 
     def __init__(self, *, network: Network | None = None, broadcast: bool = False, send: float = 0.0) -> None:
-        if not isinstance(broadcast, bool | np.bool_):
-            raise ParameterError(f"broadcast is {broadcast!r}; give true or false")
+        check_flag("broadcast", broadcast)
         if isinstance(send, bool) or not isinstance(send, int | float) or not 0 <= send < np.inf:
-            raise ParameterError(f"send is {send!r}; give what a message costs to send, 0 or more")
+            raise ParameterError(parameter="send", value=send, limit="a finite number of at least 0")
         self.network = network
         self.broadcast = broadcast
         self.send = send
 
-    def _sent(self, channels: Matches, unicast: Matches, prices: RoutePrices) -> Deliveries:
-        """Return deliveries, by broadcast where that may be and costs less."""
+    def _deliveries(self, channels: Matches, unicast: Matches, prices: RoutePrices) -> Deliveries:
+        """Return deliveries, by broadcast where that is allowed and costs less."""
         if not self.broadcast:
-            return delivered(channels, unicast)
-        paid = over(channels, prices) + direct(unicast, prices)
-        return delivered(channels, unicast, prices.everybody[prices.row] < paid * (1 - partial.EQUAL))
+            return deliveries_of(channels, unicast)
+        paid = channel_costs(channels, prices) + direct_costs(unicast, prices)
+        return deliveries_of(channels, unicast, prices.broadcast[prices.row] < paid * (1 - partial.EQUAL))
 
     def _prices(self, plan: ChannelPlan, publisher: ArrayLike | None, n_events: int) -> RoutePrices:
         return RoutePrices(self.network, plan, publisher, n_events, self.send)
 
 
-class _Demoting(_Weighing, ABC):
-    """A router that does what the plan says, unless direct messages are better."""
+class _PlanOrDirectRouter(_CostRouter, ABC):
+    """Base class of routers that follow the plan, or send directly where that is better."""
 
     def route(
         self, events: ArrayLike, matches: Matches, plan: ChannelPlan, publisher: ArrayLike | None = None
     ) -> Deliveries:
-        """Return the way of each event.
+        """Return the deliveries of each event.
 
         Parameters
         ----------
         events, matches, plan
-            As for every router.
+            As for every router: see `Router.route`.
         publisher
-            The number of the node that each event comes from; where left out, costs are averages.
+            For each event the number of its publisher's node (default: costs are averaged over publishers).
         """
         sent = ChannelRouter().route(events, matches, plan)
         prices = self._prices(plan, publisher, matches.n_events)
-        worth = self._worth(sent, matches, plan, prices)
-        reached = rows_where(without(matches, sent.unicast), worth)
-        return self._sent(rows_where(sent.channels, worth), without(matches, reached), prices)
+        used = self._uses_channels(sent, matches, plan, prices)
+        reached = rows_where(without(matches, sent.unicast), used)
+        return self._deliveries(rows_where(sent.channels, used), without(matches, reached), prices)
 
     @abstractmethod
-    def _worth(self, sent: Deliveries, matches: Matches, plan: ChannelPlan, prices: RoutePrices) -> Flags:
-        """Return for which events the channels that the plan says are worth it."""
+    def _uses_channels(
+        self, sent: Deliveries, matches: Matches, plan: ChannelPlan, prices: RoutePrices
+    ) -> Flags:
+        """Return flags of the events that go over the plan's channels."""
 
 
-class ThresholdRouter(_Demoting):
-    """Over a channel when enough of its members are interested, directly otherwise (riabov2003, section 4).
+class ThresholdRouter(_PlanOrDirectRouter):
+    """Sends over a channel if enough of its members are interested, else directly (riabov2003, section 4).
 
     Parameters
     ----------
     threshold
-        The share of a channel's members from which on it is used, for all channels or one for each. Where
-        left out it is the break-even of each channel: what a message to all its members costs, divided by
-        what one to each of them directly does, on average over publishers. So it follows from the network,
-        and needs no tuning.
+        The least share of interested members for the use of a channel, one for all or one for each. By
+        default it is the break-even of each channel: the cost of a message to all its members, divided by
+        the cost of a direct message to each of them, averaged over publishers.
     network
-        As for `ExactRouter`. Without, and without a threshold and `send`, channels are always used.
+        As for `ExactRouter`. With neither network nor threshold nor `send`, channels are always used.
     broadcast, send
         As for `ExactRouter`.
 
@@ -113,79 +114,85 @@ class ThresholdRouter(_Demoting):
         self.threshold = threshold
 
     def thresholds(self, plan: ChannelPlan) -> Doubles:
-        """Return the share of its members from which on each channel is used."""
+        """Return for each channel the least share of interested members for its use."""
         if self.threshold is not None:
             given = _check_threshold(self.threshold)
             if given.ndim and given.shape != (plan.n_channels,):
                 raise ParameterError(
-                    f"{given.size} thresholds for {plan.n_channels} channels; give one each, or one for all"
+                    f"threshold: {given.size} thresholds for {plan.n_channels} channels; give one each, or "
+                    "one for all",
+                    parameter="threshold",
+                    value=given.size,
+                    limit=f"one or {plan.n_channels} numbers",
                 )
             return np.broadcast_to(given, plan.n_channels).astype(np.float64)
         if self.network is None and not self.send:
             return np.zeros(plan.n_channels)
         prices = self._prices(plan, None, 0)
-        alone = self.network is None  # then not by `members`, which may be large
+        alone = self.network is None  # `members` may be large, and is not needed then
         direct = prices.sizes * (1.0 + self.send) if alone else prices.members @ prices.node[0]
         found = np.zeros(plan.n_channels)
         np.divide(prices.channel[0], direct, out=found, where=direct > 0)
-        # A channel never costs more than everybody in it directly, but sums may end a last digit above.
+        # A channel never costs more than direct messages to all, but rounding may put the ratio above 1.
         return np.minimum(found, 1.0)
 
-    def settled(self, plan: ChannelPlan) -> Self:
-        """Return the router with the thresholds that it has for a plan, which are then not computed again."""
+    def for_plan(self, plan: ChannelPlan) -> Self:
+        """Return a copy with the thresholds for a plan, so that they are computed only once."""
         found = self.thresholds(plan)
         return type(self)(threshold=found, network=self.network, broadcast=self.broadcast, send=self.send)
 
     def learn(
         self, events: ArrayLike, matches: Matches, plan: ChannelPlan, publisher: ArrayLike | None = None
     ) -> Self:
-        """Set the threshold of each channel to what sample events come cheapest with, and return self.
+        """Set the threshold of each channel for the least total cost of sample events; return self.
 
-        An event counts for the channel that it is sent to; one that goes to several counts for none.
+        An event counts for the channel that it is sent to; an event sent to several channels is ignored.
         """
         sent = ChannelRouter().route(events, matches, plan)
         prices = self._prices(plan, publisher, matches.n_events)
         reached = without(matches, sent.unicast)
-        share = shares(sent.channels, reached, prices)
-        gain = direct(matches, prices) - _paid(sent, prices)
+        share = interested_shares(sent.channels, reached, prices)
+        gain = direct_costs(matches, prices) - _event_costs(sent, prices)
         found = self.thresholds(plan)
         single = np.flatnonzero(sent.channels.counts() == 1)
         channel = sent.channels.index[sent.channels.indptr[single]]
         for number in np.unique(channel).tolist():
             some = single[channel == number]
             order = some[np.argsort(share[some], kind="stable")]
-            # From each share on, what using the channel saves in all.
+            # The total saving if the channel is used from each share on.
             saved = np.append(np.cumsum(gain[order][::-1])[::-1], 0.0)
             ends = np.append(share[order], np.nextafter(share[order[-1]], 2.0))
-            first = np.append(True, ends[1:] > ends[:-1])  # equal shares go the same way
+            first = np.append(True, ends[1:] > ends[:-1])  # events of equal share are treated alike
             found[number] = min(1.0, ends[first][np.argmax(saved[first])])
         self.threshold = found
         return self
 
-    def _worth(self, sent: Deliveries, matches: Matches, plan: ChannelPlan, prices: RoutePrices) -> Flags:
+    def _uses_channels(
+        self, sent: Deliveries, matches: Matches, plan: ChannelPlan, prices: RoutePrices
+    ) -> Flags:
         limits = self.thresholds(plan)
         limit = np.zeros(sent.n_events)
         np.maximum.at(limit, sent.channels.rows(), limits[sent.channels.index])
-        return shares(sent.channels, without(matches, sent.unicast), prices) >= limit
+        return interested_shares(sent.channels, without(matches, sent.unicast), prices) >= limit
 
 
-class ExactRouter(_Demoting):
-    """Over the channels that the plan says, or directly, whichever costs less for this very event.
+class ExactRouter(_PlanOrDirectRouter):
+    """Sends over the plan's channels or directly, whichever costs less for the event.
 
-    The reference for thresholds: no threshold comes cheaper.
+    It is the reference for thresholds: none is cheaper.
 
     Parameters
     ----------
     network
-        Where subscribers and publishers are. Without, each message to a subscriber costs 1, over a channel
-        or not.
+        The network of subscribers and publishers. Without it, each delivery costs 1, over a channel or
+        directly.
     send
-        Without a network, what it costs to send a message, whoever gets it, in what it costs to deliver one:
-        a channel is then worth it from some share of its members on, not only when all want the event. With
+        Without a network, the cost of sending a message, to a subscriber or a channel, as a multiple of the
+        cost of a delivery (default: 0). Above 0 a channel pays even if not all members are interested. For
         NATS it is about 0.35.
     broadcast
-        Whether an event may go to everybody, in one message and over no channel of the plan: on a network,
-        to every node. It does where that costs less.
+        Whether an event may be broadcast if that costs less: one message to all subscribers without a
+        channel; on a network, to every node (default: no).
 
     Examples
     --------
@@ -196,17 +203,22 @@ class ExactRouter(_Demoting):
     ['unicast', 'channel']
     """
 
-    def _worth(self, sent: Deliveries, matches: Matches, plan: ChannelPlan, prices: RoutePrices) -> Flags:  # noqa: ARG002
-        return _paid(sent, prices) <= direct(matches, prices)
+    def _uses_channels(
+        self,
+        sent: Deliveries,
+        matches: Matches,
+        plan: ChannelPlan,  # noqa: ARG002
+        prices: RoutePrices,
+    ) -> Flags:
+        return _event_costs(sent, prices) <= direct_costs(matches, prices)
 
 
-class PartialRouter(_Weighing):
-    """Over any one channel and directly to whom it leaves out, or directly to all: whichever costs least.
+class PartialRouter(_CostRouter):
+    """Sends over one channel plus directly to others, or directly to all, whichever costs least.
 
-    It does not ask which channel carries an event's flow, since whom a channel does not reach is sent to
-    directly. Of ways that cost the same it takes the one by which the fewest get it who do not want it, and
-    then a channel before direct messages. This is how plans of the method `partial` come out best, and it
-    serves any plan.
+    Any channel may be used, whether or not it carries the event's flow, since interested subscribers outside
+    of it are sent to directly. Among equal costs it prefers the route with the fewest unwanted deliveries,
+    and then a channel to direct messages. It suits plans of the method `partial`, and works with any plan.
 
     Parameters
     ----------
@@ -225,13 +237,13 @@ class PartialRouter(_Weighing):
     def route(
         self, events: ArrayLike, matches: Matches, plan: ChannelPlan, publisher: ArrayLike | None = None
     ) -> Deliveries:
-        """Return the way of each event; see `ThresholdRouter`."""
+        """Return the deliveries of each event; see `ThresholdRouter`."""
         flows_of(events, matches, plan)
         prices = self._prices(plan, publisher, matches.n_events)
         chosen, paid = np.empty(matches.n_events, np.int64), np.empty(matches.n_events)
-        # Those on one node side by side: a message that is sent there directly is sent once.
+        # Subscribers on one node are adjacent, so that a direct message to the node is counted once.
         order = np.lexsort((prices.node_of[matches.index], matches.rows()))
-        # A channel that costs no more and wastes nothing is used: it is one message to send.
+        # A channel of equal cost without waste is preferred: it is one message to send.
         partial.choose(
             prices.node, prices.row, matches.indptr, matches.index[order], prices.node_of, prices.channel,
             prices.listens, 1, chosen, paid,
@@ -243,24 +255,24 @@ class PartialRouter(_Weighing):
         if plan.n_channels:
             alone |= ~prices.listens[chosen[event], who]
         unicast = Matches.from_pairs(event[alone], who[alone], matches.n_events)
-        return self._sent(channels, unicast, prices)
+        return self._deliveries(channels, unicast, prices)
 
 
 def _check_threshold(threshold: ArrayLike) -> Doubles:
-    """Return a share, or one for each channel, or say that it is none."""
-    said = f"threshold is {threshold!r}; give a share from 0 to 1"
+    """Return a threshold, or one for each channel, as an array; refuse other values."""
+    error = ParameterError(parameter="threshold", value=threshold, limit="a share from 0 to 1")
     try:
         found = np.asarray(threshold)
     except ValueError:
-        raise ParameterError(said) from None
-    # Text, and true, would pass for numbers.
+        raise error from None
+    # Text and booleans could be converted to numbers.
     if found.ndim > 1 or (found.size and found.dtype.kind not in "iuf"):
-        raise ParameterError(said)
+        raise error
     if not ((found >= 0) & (found <= 1)).all():
-        raise ParameterError(said)
+        raise error
     return found.astype(np.float64)
 
 
-def _paid(sent: Deliveries, prices: RoutePrices) -> Doubles:
-    """Return what each event costs."""
-    return over(sent.channels, prices) + direct(sent.unicast, prices)
+def _event_costs(sent: Deliveries, prices: RoutePrices) -> Doubles:
+    """Return the cost of each event."""
+    return channel_costs(sent.channels, prices) + direct_costs(sent.unicast, prices)

@@ -1,4 +1,4 @@
-"""Why an event goes one way and not another: what each way would cost, and the rule that chose."""
+"""Explanations of routing decisions: the costs of an event's routes, and the reason for the chosen one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from narrowcast.routing.base import RouteMethod, flows_of, without
 from narrowcast.routing.channels import ChannelRouter
 from narrowcast.routing.cost_routers import ExactRouter, PartialRouter, ThresholdRouter
-from narrowcast.routing.route_prices import RoutePrices, direct, on_nodes, over
+from narrowcast.routing.route_prices import RoutePrices, channel_costs, direct_costs, on_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 
     Doubles = NDArray[np.float64]
 
-#: Ways that are always told: to everybody there is, which some routers may choose, and the ideal.
+#: Names of the routes that are always listed: broadcast, which some routers may choose, and the ideal.
 BROADCAST, IDEAL = "broadcast", "ideal"
 
 
 @dataclass(frozen=True, slots=True)
 class RouteOption:
-    """One way to send an event.
+    """One possible route of an event.
 
     Parameters
     ----------
     name
-        What users see: `unicast`, `channel 3 + unicast`, `broadcast`, `ideal`.
+        The name in output: `unicast`, `channel 3 + unicast`, `broadcast`, `ideal`.
     channels
-        The channels that the event is sent to.
+        The channels that the event would be sent to.
     unicast
-        How many subscribers it is sent to directly.
+        Number of subscribers that it would be sent to directly.
     cost
-        What that costs: the links of a network, or messages where there is none.
+        Cost of this route: of network links, or of messages without a network.
     allowed
-        Whether the router may choose it; the others are there to be compared with.
+        Whether the router may choose it; other routes are listed for comparison.
     """
 
     name: str
@@ -53,7 +53,7 @@ class RouteOption:
     allowed: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the route as a JSON object."""
         return {
             "way": self.name,
             "channels": list(self.channels),
@@ -65,27 +65,27 @@ class RouteOption:
 
 @dataclass(frozen=True, slots=True)
 class RouteDecision:
-    """What a router does with one event, beside what else it could have done.
+    """The decision of a router on one event, with the alternatives.
 
     Parameters
     ----------
     method
         How the event is sent.
     chosen
-        The way that it goes; it is among `ways`.
+        The chosen route, one of `ways`.
     ways
-        All ways: directly, as the plan says, others that the router looks at by their cost, to everybody,
-        and the ideal.
+        All routes: direct messages, the plan's channels, further routes that the router compares (by cost),
+        broadcast, and the ideal.
     interested, members
-        How many nodes (without a network, subscribers) those channels reach that the decision is about, and
-        how many of them have somebody interested.
+        Number of members of the channels in question, and of those with interest: nodes, or subscribers
+        without a network.
     threshold
-        The share of members from which on the router uses those channels; None for one that has no such rule.
+        The least share of interested members for the use of those channels; None without such a rule.
     break_even
-        The share from which on they cost less than direct messages, on average over publishers; None without
-        a network or channels.
+        The share from which they cost less than direct messages, averaged over publishers; None without a
+        network or channels.
     why
-        The reason in one sentence.
+        The reason, in one sentence.
     """
 
     method: RouteMethod
@@ -99,11 +99,11 @@ class RouteDecision:
 
     @property
     def share(self) -> float | None:
-        """How many of the members are interested, from 0 to 1; None where there are none."""
+        """Share of interested members, from 0 to 1; None without members."""
         return self.interested / self.members if self.members else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the decision as a JSON object."""
         return {
             "method": self.method.label,
             "why": self.why,
@@ -126,20 +126,20 @@ def decide(
     *,
     network: Network | None = None,
 ) -> list[RouteDecision]:
-    """Return what a router does with each event, what that costs, and why.
+    """Return the decisions of a router on some events, with costs and reasons.
 
-    It is made for a few events that somebody asks about: for many, the router's own `route` is the quick way.
+    It is slower than `route`, and meant for a few events.
 
     Parameters
     ----------
     router
-        Whose decisions they are; any will do, and reasons are given for those of `ROUTERS`.
+        The router that decides; reasons are specific for those of `ROUTERS`.
     events, matches, plan
-        As for every router.
+        As for every router: see `Router.route`.
     publisher
-        The number of the node that each event comes from; where left out, costs are averages.
+        For each event the number of its publisher's node (default: costs are averaged over publishers).
     network
-        What costs are told on, where the router itself knows of no network.
+        The network to compute costs on, if the router has none.
 
     Examples
     --------
@@ -157,12 +157,12 @@ def decide(
     flows_of(events, matches, plan)
     if network is None:
         network = router.network
-    case = _Case(router, events, matches, plan, publisher, network)
+    case = _Routing(router, events, matches, plan, publisher, network)
     return [case.decision(event) for event in range(matches.n_events)]
 
 
-class _Case:
-    """Events on their way, with the prices of all that could be done with them."""
+class _Routing:
+    """Routed events, with the costs of all their routes."""
 
     def __init__(
         self,
@@ -174,22 +174,22 @@ class _Case:
         network: Network | None,
     ) -> None:
         self.router, self.matches, self.plan, self.network = router, matches, plan, network
-        #: Whether the router weighs the plan's channels against direct messages, or any one channel.
+        #: Whether the router compares the plan's channels, or any single channel, with direct messages.
         self.demotes = isinstance(router, ThresholdRouter | ExactRouter)
         self.single = isinstance(router, PartialRouter)
         n = matches.n_events
         self.prices = RoutePrices(network, plan, publisher, n, router.send)
         self.sent = router.route(events, matches, plan, publisher)
         self.paid = self._cost(self.sent)
-        #: What the plan itself says, and whom its channels then reach.
+        #: The deliveries by the plan, and the subscribers that its channels reach.
         self.planned = ChannelRouter().route(events, matches, plan)
         self.as_planned = self._cost(self.planned)
         self.reached = without(matches, self.planned.unicast)
         self.nodes = on_nodes(matches, self.prices)
-        self.unicast = direct(matches, self.prices)
+        self.unicast = direct_costs(matches, self.prices)
         self.even = None if network is None else ThresholdRouter(network=network).thresholds(plan)
         self.limits = router.thresholds(plan)
-        self.broadcast = self.prices.everybody[self.prices.row]
+        self.broadcast = self.prices.broadcast[self.prices.row]
         if network is None:
             self.ideal: Doubles = self.nodes.counts().astype(np.float64)
         elif self.prices.roots is None:
@@ -200,12 +200,12 @@ class _Case:
     def decision(self, event: int) -> RouteDecision:
         """Return the decision on an event."""
         ways: dict[str, RouteOption] = {}
-        for way in self._ways(event):  # the plan may say what is a way anyhow
+        for way in self._ways(event):  # the plan's route may equal another one
             known = ways.get(way.name, way)
             ways[way.name] = replace(way, allowed=way.allowed or known.allowed)
         chosen = self._chosen(event, ways)
         ways[chosen.name] = chosen
-        about = self._about(event, chosen, ways)
+        about = self._channels_in_question(event, chosen, ways)
         members = self.prices.members[list(about)]
         interested = len(on_nodes(self.reached, self.prices)[event])
         if self.single:
@@ -216,17 +216,17 @@ class _Case:
             tuple(ways.values()),
             interested if about else 0,
             int(members.sum()),
-            _most(self.limits, about),
-            _most(self.even, about),
+            _greatest(self.limits, about),
+            _greatest(self.even, about),
             why="",
         )
         return replace(found, why=self._why(event, found, about))
 
     def _cost(self, sent: Deliveries) -> Doubles:
-        return over(sent.channels, self.prices) + direct(sent.unicast, self.prices)
+        return channel_costs(sent.channels, self.prices) + direct_costs(sent.unicast, self.prices)
 
     def _ways(self, event: int) -> Iterator[RouteOption]:
-        """Yield the ways of an event, whether or not the router may choose them."""
+        """Yield the routes of an event, whether or not the router may choose them."""
         some = len(self.matches[event])
         yield RouteOption(_name((), some), (), some, self.unicast[event].item(), self.demotes or self.single)
         as_planned = self.demotes or isinstance(self.router, ChannelRouter)
@@ -237,7 +237,7 @@ class _Case:
         yield RouteOption(IDEAL, (), 0, self.ideal[event].item())
 
     def _over_one(self, event: int) -> Iterator[RouteOption]:
-        """Yield the ways over one channel, with whom it leaves out sent to directly."""
+        """Yield the routes over a single channel, with direct messages to the others."""
         prices, who, row = self.prices, self.matches[event], self.prices.row[event]
         for channel in np.flatnonzero(prices.listens[:, who].any(axis=1)).tolist():
             left = who[~prices.listens[channel, who]]
@@ -245,32 +245,34 @@ class _Case:
             yield RouteOption(_name((channel,), len(left)), (channel,), len(left), cost.item(), allowed=True)
 
     def _chosen(self, event: int, ways: dict[str, RouteOption]) -> RouteOption:
-        """Return the way that the router has chosen, one of its own where no other is the same."""
+        """Return the chosen route; if it equals one of `ways`, that one."""
         found = _way(self.sent, event, self.paid[event].item())
         known = ways.get(found.name, found)
         if (known.channels, known.unicast) == (found.channels, found.unicast):
             found = known
         return replace(found, allowed=True)
 
-    def _about(self, event: int, chosen: RouteOption, ways: dict[str, RouteOption]) -> tuple[int, ...]:
-        """Return the channels that were weighed: those of the plan, or the best one."""
+    def _channels_in_question(
+        self, event: int, chosen: RouteOption, ways: dict[str, RouteOption]
+    ) -> tuple[int, ...]:
+        """Return the channels in question: those of the plan, or the best single one."""
         if not self.single:
             return tuple(self.planned.channels[event].tolist())
         others = [way for way in ways.values() if way.channels and way.allowed]
         return chosen.channels or (min(others, key=lambda way: way.cost).channels if others else ())
 
     def _why(self, event: int, found: RouteDecision, about: tuple[int, ...]) -> str:
-        """Return the reason in a sentence."""
+        """Return the reason as a sentence."""
         chosen, named = found.chosen, _name(about, 0)
         if len(self.matches[event]) == 0:
-            return "nobody is interested"
+            return "no subscriber is interested"
         if chosen.name == BROADCAST:
             others = [way for way in found.ways if way.allowed and way != chosen]
             best = min(others, key=lambda way: way.cost, default=None)
-            said = "" if best is None else f", and the next best, {best.name}, {_number(best.cost)}"
-            return f"a message to everybody costs {_number(chosen.cost)}{said}"
+            rest = "" if best is None else f", and the next best, {best.name}, {_number(best.cost)}"
+            return f"a broadcast costs {_number(chosen.cost)}{rest}"
         if not about:
-            return "no channel carries it to anybody interested"
+            return "no channel carries it to an interested subscriber"
         if isinstance(self.router, ThresholdRouter):
             who = "members" if self.network is None else "nodes"
             assert found.share is not None
@@ -291,7 +293,7 @@ class _Case:
 
 
 def _way(sent: Deliveries, event: int, cost: float, *, allowed: bool = False) -> RouteOption:
-    """Return the way that was decided on."""
+    """Return the route of an event by some deliveries."""
     channels, alone = tuple(sent.channels[event].tolist()), len(sent.unicast[event])
     name = _name(channels, alone)
     if sent.method[event] == RouteMethod.BROADCAST:
@@ -300,7 +302,7 @@ def _way(sent: Deliveries, event: int, cost: float, *, allowed: bool = False) ->
 
 
 def _name(channels: tuple[int, ...], unicast: int) -> str:
-    """Return what users see.
+    """Return the name of a route.
 
     >>> _name((3,), 2), _name((1, 4), 0), _name((), 0)
     ('channel 3 + unicast', 'channels 1, 4', 'none')
@@ -309,8 +311,8 @@ def _name(channels: tuple[int, ...], unicast: int) -> str:
     return " + ".join(parts + ["unicast"] * (unicast > 0)) or "none"
 
 
-def _most(shares: Doubles | None, channels: tuple[int, ...]) -> float | None:
-    """Return the greatest share of some channels."""
+def _greatest(shares: Doubles | None, channels: tuple[int, ...]) -> float | None:
+    """Return the greatest share of some channels; None without shares or channels."""
     return None if shares is None or not channels else float(shares[list(channels)].max())
 
 

@@ -1,4 +1,4 @@
-"""Events that go to the channels of the subscriptions that they match, not to all of their subscribers'."""
+"""Routing by subscription: events go to the channels of matching subscriptions only."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 def over_placed(plan: ChannelPlan, matched: Matches, channel: ArrayLike) -> ChannelPlan:
     """Return a plan in which each event is a flow of its own, for any router.
 
-    The flow of an event is its number in the batch, and the channels that carry it are those of the
-    subscriptions that it matches. Who is interested for the sake of one that has no channel is reached by
-    whatever channel of theirs carries the event, or directly. So nobody is missed, and no channel gets an
-    event that would not get it if every channel of those interested might carry it.
+    The flow of an event is its index in the batch, and the channels that carry it are those of the
+    subscriptions that it matches. A subscriber with a matching subscription without a channel is reached by
+    any of its channels that carries the event, or directly. So no interested subscriber is missed, and an
+    event goes only to channels that it could go to if all channels of interested subscribers carried it.
 
     Parameters
     ----------
     plan
-        Who listens to which channel.
+        The plan with the memberships of channels.
     matched
-        The subscriptions that each event matches, as positions.
+        The positions of the subscriptions that each event matches.
     channel
-        The channel of each subscription by position, -1 for none; see `ownership.channel_of`.
+        The channel of each subscription by position, -1 for none: see `ownership.channel_of`.
 
     Examples
     --------

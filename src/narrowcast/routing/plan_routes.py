@@ -1,4 +1,4 @@
-"""Which channels a plan sends an event over, whoever subscribes today."""
+"""The routes of a plan for current subscribers, who may differ from those it was planned for."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FlowAssignment:
-    """Which flow an event belongs to: the value of a column, or the cell of a grid that it falls in.
+    """Finds the flow of an event: the value of an attribute, or the cell of a grid that contains it.
 
     Examples
     --------
@@ -45,25 +45,29 @@ class FlowAssignment:
     grid: CellGrid | None = None
 
     def check(self, schema: Schema) -> None:
-        """Refuse a column that events lack, or that has no labels."""
+        """Refuse a column that events do not have, or that cannot name flows."""
         if self.column is not None and self.column.lower() not in [name.lower() for name in schema.names]:
+            known = ", ".join(map(repr, schema.names[:12])) or "none"
             raise ParameterError(
-                f"events have no attribute {self.column!r} to take flows from; they have "
-                f"{', '.join(map(repr, schema.names[:12])) or 'none'}"
+                f"flow={self.column!r}: events have no such attribute; they have {known}",
+                parameter="flow",
+                value=self.column,
             )
         if self.column is not None and schema[self.column].family in ("opaque", "void"):
             raise ParameterError(
-                f"attribute {self.column!r} of events is {schema[self.column]}, which cannot name flows; "
-                "take one of text or numbers"
+                f"flow={self.column!r}: attribute of type {schema[self.column]}, which cannot name flows; "
+                "use an attribute of text or numbers",
+                parameter="flow",
+                value=self.column,
             )
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of events that it looks at."""
+        """The attributes of events that determine the flow."""
         return (self.column,) if self.column is not None else self.grid.attributes if self.grid else ()
 
     def of(self, events: EventBatch) -> pa.Array:
-        """Return the flow of each event; null for one without."""
+        """Return the flow of each event; null for an event without one."""
         if self.column is not None:
             lower = [name.lower() for name in events.schema.names]
             return events.columns[lower.index(self.column.lower())]
@@ -74,23 +78,23 @@ class FlowAssignment:
 
 @dataclass(frozen=True, slots=True)
 class PlanRoutes:
-    """A plan as a stream uses it.
+    """A plan for routing a stream of events.
 
     Parameters
     ----------
     name
-        Tells it from any other plan.
+        Identifies the plan.
     plan
-        Which channels there are.
+        The plan with the channels.
     flows
-        Which of the plan's flows an event belongs to; None where every channel may carry every event.
+        Finds the flow of an event; None if every channel may carry every event.
     known
-        The flows of the plan, once it is fitted to subscribers.
+        The labels of the plan's flows; set by `for_subscribers`.
     channel
-        The channel of each subscription, by position, once it is fitted to subscriptions: an event then goes
-        to the channels of those that it matches. None where every channel of a subscriber's will do.
+        The channel of each subscription by position, so that an event goes to the channels of matching
+        subscriptions only; set by `for_subscribers`. None if any channel of a subscriber may be used.
     router
-        What decides which way an event goes.
+        The router that decides (default: `ChannelRouter`).
     """
 
     name: str
@@ -100,27 +104,26 @@ class PlanRoutes:
     channel: Ints | None = None
     router: Router = field(default_factory=ChannelRouter)
 
-    def over(
+    def for_subscribers(
         self, subscribers: pa.Array, subscription_id: Ints | None = None, owner: NDArray[Any] | None = None
     ) -> PlanRoutes:
-        """Return routes for these subscribers in this order; those whom the plan lacks listen to nothing.
-
-        They are sent to directly, until a plan has them.
+        """Return routes for these subscribers in this order; those that the plan lacks are sent to directly.
 
         Parameters
         ----------
         subscribers
-            Everybody who subscribes.
+            Labels of all current subscribers.
         subscription_id, owner
-            Their subscriptions, and the position of the subscriber of each: for a plan that has a channel
-            for each subscription. Where left out, whole subscribers are routed to by that plan, too.
+            Their subscriptions, and the position of the subscriber of each, for a plan with a channel per
+            subscription. Without these, such a plan routes to whole subscribers.
         """
         plan = self.plan
         listens = sp.vstack([plan.listens, sp.csr_array((1, plan.n_channels), dtype=plan.listens.dtype)])
         known = positions_of(subscribers, plan.subscribers)
         carries = plan.carries
-        if self.flows is None:  # whatever the plan was made from, an event may go over any channel
-            carries = sp.csr_array(~np.isin(np.arange(plan.n_channels), plan.parent)[None])  # not over groups
+        if self.flows is None:  # whatever the plan was made from, any channel may carry an event
+            # All channels but groups of a two-level plan.
+            carries = sp.csr_array(~np.isin(np.arange(plan.n_channels), plan.parent)[None])
         fitted = ChannelPlan(carries, listens.tocsr()[known], plan.parent)
         channel = None
         if plan.subscriptions is not None and subscription_id is not None and owner is not None:
@@ -128,16 +131,16 @@ class PlanRoutes:
         return PlanRoutes(self.name, fitted, self.flows, plan.flows, channel, self.router)
 
     def route(self, events: EventBatch, interested: Matches, matched: Matches | None = None) -> Deliveries:
-        """Return the way of each event to those who are interested, as positions among those fitted to.
+        """Return the deliveries of a batch; subscribers are positions among those given to `for_subscribers`.
 
         Parameters
         ----------
         events
-            A batch.
+            The events.
         interested
-            Who wants each.
+            The interested subscribers of each event.
         matched
-            The subscriptions that each matches, as positions among those fitted to.
+            The positions of the subscriptions that each event matches.
         """
         flow, plan = np.zeros(len(events), np.int64), self.plan
         if self.channel is not None and matched is not None:
@@ -149,7 +152,7 @@ class PlanRoutes:
 
 
 def positions_of(wanted: pa.Array, known: pa.Array) -> Ints:
-    """Return where labels stand among others, -1 for those that are not there; 7 and "7" are the same."""
+    """Return the positions of labels among others, -1 if absent; 7 and "7" are the same."""
     if wanted.type != known.type:
         wanted, known = wanted.cast(pa.string()), known.cast(pa.string())
     found = pc.fill_null(pc.index_in(wanted, value_set=known, skip_nulls=True), -1)
@@ -162,7 +165,7 @@ def read_routes(folder: str | Path, schema: Schema, flow: str | None = None) -> 
     Parameters
     ----------
     folder
-        The plan artefact.
+            Folder of the plan.
     schema
         The attributes of events.
     flow
@@ -175,12 +178,15 @@ def read_routes(folder: str | Path, schema: Schema, flow: str | None = None) -> 
         grid = info.params.get("grid")
         if not isinstance(grid, dict):
             raise PlanError(
-                f"{folder} is a plan of cells without its grid; make it again with narrowcast plan"
+                f"{folder}: a plan of cells without its grid; make the plan again with narrowcast plan",
+                value=str(folder),
             )
         return PlanRoutes(name, plan, FlowAssignment(grid=CellGrid.of_keys(schema, grid)))
     if flow is None:
         raise ParameterError(
-            f"{folder} is a plan of topics; name the attribute of events that has theirs: --flow"
+            f"flow is missing: {folder} is a plan of topics; name the attribute of events with their topic",
+            parameter="flow",
+            value=None,
         )
     found = FlowAssignment(column=flow)
     found.check(schema)

@@ -1,4 +1,4 @@
-"""Events sent by one plan or another, and what that costs on a network or in messages."""
+"""Replay of events: the messages and costs of sending past events by a plan."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MessageCounts:
-    """What is sent and received, for each event.
+    """Messages sent and received for each event.
 
     Parameters
     ----------
     channel
-        Messages sent to channels, or to everybody at once.
+        Messages sent to channels, or broadcast.
     received
-        Copies of these that arrive: a session's message reaches all of its group.
+        Copies of these that arrive; a session's message reaches all members of its group.
     direct
         Messages sent to one subscriber each.
     wasted
-        What arrives beyond one copy for each who wants the event.
+        Deliveries in excess of one for each interested subscriber.
     """
 
     channel: Ints
@@ -49,16 +49,16 @@ class MessageCounts:
 
 
 class EventReplay:
-    """Events with their publishers and those interested, to be sent by any plan.
+    """Past events with publishers and interested subscribers, to be sent by any plan.
 
     Parameters
     ----------
     network
-        What they are sent over; without, each message that arrives costs 1, by a channel or not.
+        The network to send over; without it, each delivery costs 1, by a channel or directly.
     publisher
-        The number of the node that each event comes from; not looked at without a network.
+        The number of the node that publishes each event; ignored without a network.
     interested
-        Who wants each event, as positions among the subscribers.
+        The interested subscribers of each event, as positions.
     subscribers
         Labels of subscribers.
 
@@ -84,12 +84,16 @@ class EventReplay:
         self, network: Network | None, publisher: ArrayLike | None, interested: Matches, subscribers: Labels
     ) -> None:
         self.network, self.interested, self.subscribers = network, interested, subscribers
-        #: What each event costs when it is sent to everybody directly, and over a tree to just them.
+        #: The cost of each event if sent directly to all interested, and over one tree to exactly these.
         self.unicast = self.ideal = interested.counts().astype(np.float64)
         self.publisher = np.zeros(interested.n_events, np.int64)
         if network is not None:
             if publisher is None:
-                raise ParameterError("there are no publishers; give the node that each event comes from")
+                raise ParameterError(
+                    "publisher is missing: a network requires the publishing node of each event",
+                    parameter="publisher",
+                    value=None,
+                )
             self.publisher = network.topology.check_nodes(publisher, "publisher").astype(np.int64)
             node = network.nodes_of(subscribers, interested.index.astype(np.int64))
             sets = Matches.from_pairs(interested.rows(), node, interested.n_events)
@@ -98,32 +102,36 @@ class EventReplay:
 
     @cached_property
     def broadcast(self) -> Doubles:
-        """What each event that somebody wants costs when it is sent to everybody there is."""
+        """The cost of broadcasting each event; 0 for events without interested subscribers."""
         wanted = self.interested.counts() > 0
         if self.network is None:
             return np.where(wanted, float(len(self.subscribers)), 0.0)
         return np.where(wanted, self.network.broadcast(self.publisher), 0.0)
 
     def in_plan(self, plan: ChannelPlan) -> Matches:
-        """Return those interested as positions among a plan's subscribers."""
+        """Return the interested subscribers as positions among a plan's subscribers."""
         place = positions("subscriber", self.subscribers, plan.subscribers)[self.interested.index]
         if (place < 0).any():
-            who = self.subscribers[int(self.interested.index[np.flatnonzero(place < 0)[0]])].as_py()
-            raise ParameterError(f"subscriber {who!r} wants events and is not in the plan; plan anew")
+            missing = self.subscribers[int(self.interested.index[np.flatnonzero(place < 0)[0]])].as_py()
+            raise ParameterError(
+                f"plan: subscriber {missing!r} is interested but not in the plan; make a new plan",
+                parameter="plan",
+                value=missing,
+            )
         return Matches.from_pairs(self.interested.rows(), place, self.interested.n_events)
 
     def messages(self, sent: Deliveries, plan: ChannelPlan) -> MessageCounts:
-        """Return the messages of each event."""
+        """Return the numbers of messages of each event."""
         channel, direct = sent.channels.counts(), sent.unicast.counts()
         members = plan.members()[plan.groups()]
         received = np.bincount(sent.channels.rows(), members[sent.channels.index], sent.n_events)
         received = received.astype(np.int64)
-        everybody = _at_once(sent)
-        channel[everybody], received[everybody] = 1, plan.n_subscribers
+        broadcast = _broadcast_events(sent)
+        channel[broadcast], received[broadcast] = 1, plan.n_subscribers
         return MessageCounts(channel, received, direct, received + direct - self.interested.counts())
 
     def cost(self, sent: Deliveries, plan: ChannelPlan) -> Doubles:
-        """Return what each event costs."""
+        """Return the cost of each event."""
         network = self.network
         if network is None:
             messages = self.messages(sent, plan)
@@ -139,17 +147,17 @@ class EventReplay:
             sent.n_events,
         )
         found = np.bincount(event, over, sent.n_events) + network.unicast(self.publisher, direct)
-        everybody = _at_once(sent)
-        found[everybody] = network.broadcast(self.publisher[everybody])
+        broadcast = _broadcast_events(sent)
+        found[broadcast] = network.broadcast(self.publisher[broadcast])
         return np.asarray(found, np.float64)
 
     def improvement(self, sent: Deliveries, plan: ChannelPlan) -> float:
-        """Return how far the costs are from all unicast (0) to the ideal (100); 0 without a network."""
+        """Return the achieved percentage of the possible saving over unicast; 0 without a network."""
         if self.network is None:
             return 0.0
         return self.network.improvement(self.cost(sent, plan), self.unicast, self.ideal)
 
 
-def _at_once(sent: Deliveries) -> Ints:
-    """Return the events that go to everybody, over no channel of the plan."""
+def _broadcast_events(sent: Deliveries) -> Ints:
+    """Return the events that are broadcast without a channel."""
     return np.flatnonzero(sent.method == RouteMethod.BROADCAST)

@@ -1,4 +1,4 @@
-"""What the ways of an event cost, on a network or in messages."""
+"""Prices of routes: direct messages, channels and broadcast, on a network or in messages."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 
 class RoutePrices:
-    """What ways cost, looked up where it is asked for.
+    """Costs of messages to nodes, channels and all subscribers, computed when first used.
 
     Parameters
     ----------
     network
-        Where subscribers and publishers are; without, each message to a subscriber costs 1.
+        The network of subscribers and publishers; without it, each delivery costs 1.
     plan
-        Whose channels there are.
+        The plan with the channels.
     publisher
-        The node that each event comes from; costs are averages over publishers where left out.
+        The publishing node of each event (default: costs are averaged over publishers).
     n_events
-        How many events there are.
+        Number of events.
     send
-        Without a network, what it costs to send a message, whoever gets it, in what it costs to deliver one.
+        Without a network, the cost of sending a message, as a multiple of the cost of a delivery.
     """
 
     def __init__(
@@ -52,41 +52,45 @@ class RoutePrices:
             self.node_of, self._n_nodes = np.arange(plan.n_subscribers, dtype=np.int32), plan.n_subscribers
         else:
             self.node_of, self._n_nodes = network.nodes_of(plan.subscribers), network.topology.n_nodes
-        #: The publishers that there are, and which of them each event has.
+        #: The distinct publishers, and the index of each event's publisher among them.
         self.roots: Ints | None = None
         self.row = np.zeros(n_events, np.int64)
         if publisher is not None and network is not None:
             given = network.topology.check_nodes(publisher, "publisher")
             if len(given) != n_events:
-                raise ParameterError(f"{len(given)} publishers for {n_events} events; give one each")
+                raise ParameterError(
+                    f"publisher: {len(given)} publishers for {n_events} events; give one per event",
+                    parameter="publisher",
+                    value=len(given),
+                )
             self.roots, self.row = np.unique(given, return_inverse=True)
 
     @cached_property
     def listens(self) -> Flags:
-        """Whom each channel reaches; a session's message reaches all of its group."""
+        """Flags of the subscribers that each channel reaches; a session reaches all members of its group."""
         return self._reached(np.arange(self._plan.n_subscribers), self._plan.n_subscribers)
 
     @cached_property
     def members(self) -> Flags:
-        """Which nodes each channel reaches; without a network, whom."""
+        """Flags of the nodes that each channel reaches; of subscribers without a network."""
         return self.listens if self.network is None else self._reached(self.node_of, self._n_nodes)
 
     @cached_property
     def sizes(self) -> Ints:
-        """How many nodes each channel reaches; without a network, how many subscribers."""
+        """Number of nodes that each channel reaches; of subscribers without a network."""
         if self.network is None:  # not by `members`, which may be large
             return self._plan.members()[self._plan.groups()]
         return np.asarray(self.members.sum(axis=1), np.int64)
 
     def _reached(self, place: NDArray[Any], n_places: int) -> Flags:
-        """Return where those are that each channel reaches, somebody being in a place."""
+        """Return flags of the places that each channel reaches, given the place of each subscriber."""
         plan = self._plan
         group, who = plan.groups()[plan.listens.indices], rows_of(plan.listens)
         return _flags(group, place[who], (plan.n_channels, n_places))[plan.groups()]
 
     @cached_property
     def channel(self) -> Doubles:
-        """What a message to each channel costs, a row for each publisher."""
+        """Cost of a message to each channel, one row per publisher."""
         if self.network is None:
             return np.asarray(self.sizes[None] + self._send, np.float64)
         n_channels = len(self.members)
@@ -100,7 +104,7 @@ class RoutePrices:
 
     @cached_property
     def node(self) -> Doubles:
-        """What a message to each node costs, a row for each publisher."""
+        """Cost of a message to each node, one row per publisher."""
         n_nodes = self._n_nodes
         if self.network is None:
             return np.full((1, n_nodes), 1.0 + self._send)
@@ -110,8 +114,8 @@ class RoutePrices:
         return self.network.topology.distances(self.roots)
 
     @cached_property
-    def everybody(self) -> Doubles:
-        """What a message to everybody costs, a row for each publisher: on a network, to every node."""
+    def broadcast(self) -> Doubles:
+        """Cost of a message to all subscribers, one per publisher; on a network, to every node."""
         if self.network is None:
             return np.array([self._n_nodes + self._send])
         if self.roots is None:
@@ -126,25 +130,25 @@ def _flags(row: NDArray[Any], column: NDArray[Any], shape: tuple[int, int]) -> F
 
 
 def on_nodes(matches: Matches, prices: RoutePrices) -> Matches:
-    """Return the nodes of those interested in each event, each once."""
+    """Return the nodes of the interested subscribers of each event, without repetition."""
     return Matches.from_pairs(matches.rows(), prices.node_of[matches.index], matches.n_events)
 
 
-def direct(reached: Matches, prices: RoutePrices) -> Doubles:
-    """Return what messages to each node of those reached cost."""
+def direct_costs(reached: Matches, prices: RoutePrices) -> Doubles:
+    """Return the cost of direct messages to the subscribers of each event, one per node."""
     sets = on_nodes(reached, prices)
     event = sets.rows()
     return _sums(event, prices.node[prices.row[event], sets.index], reached.n_events)
 
 
-def over(channels: Matches, prices: RoutePrices) -> Doubles:
-    """Return what messages over the channels of each event cost."""
+def channel_costs(channels: Matches, prices: RoutePrices) -> Doubles:
+    """Return the cost of messages to the channels of each event."""
     event = channels.rows()
     return _sums(event, prices.channel[prices.row[event], channels.index], channels.n_events)
 
 
-def shares(channels: Matches, reached: Matches, prices: RoutePrices) -> Doubles:
-    """Return how many of the nodes of its channels are interested in each event; 0 where it has none."""
+def interested_shares(channels: Matches, reached: Matches, prices: RoutePrices) -> Doubles:
+    """Return for each event the interested share of the nodes of its channels; 0 without channels."""
     members = _sums(channels.rows(), prices.sizes[channels.index], channels.n_events)
     interested = on_nodes(reached, prices).counts()
     return np.divide(interested, members, out=np.zeros(channels.n_events), where=members > 0)

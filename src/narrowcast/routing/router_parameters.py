@@ -1,4 +1,4 @@
-"""Routers by name, with their parameters."""
+"""Parameters of routers, and the creation of routers by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def router_parameters(name: str) -> list[str]:
-    """Return the parameters of a router that are its own: all but the network.
+    """Return the parameters of a router other than the network.
 
     Examples
     --------
@@ -27,14 +27,14 @@ def router_parameters(name: str) -> list[str]:
 
 
 def router_maker(name: str, params: Mapping[str, Any] | None = None) -> Callable[[Network | None], Router]:
-    """Return what makes a router for a network, once its parameters are known to be its own and in range.
+    """Return a function that creates a router for a network; parameters are checked at once.
 
     Parameters
     ----------
     name
-        One of `ROUTERS`.
+        Name of the router, one of `ROUTERS`.
     params
-        Its parameters.
+        Parameters of the router.
 
     Examples
     --------
@@ -42,18 +42,21 @@ def router_maker(name: str, params: Mapping[str, Any] | None = None) -> Callable
     0.15
     >>> router_maker("exact", {"threshold": 0.15})
     Traceback (most recent call last):
-    narrowcast.errors.ParameterError: router 'exact' has no parameter 'threshold'; it has: broadcast, send
+    narrowcast.errors.ParameterError: threshold=0.15: not a parameter of 'exact'; it has broadcast, send
     >>> router_maker("threshold", {"threshold": 2})
     Traceback (most recent call last):
-    narrowcast.errors.ParameterError: threshold is 2; give a share from 0 to 1
+    narrowcast.errors.ParameterError: threshold=2: must be a share from 0 to 1
     """
     factory, own = ROUTERS[name], router_parameters(name)
     given = dict(params or {})
     for key in given:
         if key not in own:
+            known = ", ".join(own) or "none"
             raise ParameterError(
-                f"router {name!r} has no parameter {key!r}; it has: {', '.join(own) or 'none'}"
+                f"{key}={given[key]!r}: not a parameter of {name!r}; it has {known}",
+                parameter=key,
+                value=given[key],
             )
-    factory(**given)  # what is out of range is told here, long before there is a network
+    factory(**given)  # invalid values are refused here, before there is a network
     takes = "network" in inspect.signature(factory).parameters
     return lambda network: factory(**given, **({"network": network} if takes else {}))

@@ -57,7 +57,7 @@ def test_charges_are_by_the_even_share(overlay: MachineRings) -> None:
     charges = overlay.charges(kappa=2, rate=120)
     assert (charges.capacity, charges.message) == (2 * 60_000 / 32, 120 * 256e3)
     assert overlay.charges(kappa=math.inf).capacity == overlay.charges(kappa=0).capacity == math.inf
-    with pytest.raises(ParameterError, match="kappa is -1; give a number above 0, or 0 or inf for no limit"):
+    with pytest.raises(ParameterError, match="kappa=-1"):
         overlay.charges(kappa=-1)
 
 

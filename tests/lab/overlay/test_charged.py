@@ -31,14 +31,14 @@ def rebuilt(charged: Charged, interest: Interest, plan: ChannelPlan, model: Over
         who = np.flatnonzero(listens[:, mine].any(axis=1)).tolist()
         links[c] = ScribeTree(charged.ring, keys[c], [number[plan.subscribers[i].as_py()] for i in who]).links
         flows[c] = carries[:, mine].any(axis=1).sum()
-        maintenance += links[c] + (float(model.tied(flows[c])) if flows[c] >= 2 else 0.0)
-    maintenance += plan.unicast.nnz * float(model.maintained(1))
+        maintenance += links[c] + (float(model.association_of(flows[c])) if flows[c] >= 2 else 0.0)
+    maintenance += plan.unicast.nnz * float(model.maintenance_of(1))
     rate = dict(zip(interest.flows.to_pylist(), interest.rate.tolist(), strict=True))
     dissemination = sum(rate.values()) * model.interval * model.cost_n
     for f, label in enumerate(plan.flows.to_pylist()):
         groups = {int(plan.parent[c]) if plan.parent[c] >= 0 else int(c) for c in np.flatnonzero(carries[f])}
         each = sum(links[c] + (model.cost_n if flows[c] >= 2 else 0.0) for c in groups)
-        each += float(model.sent(1)) * plan.unicast.toarray()[:, f].sum()
+        each += float(model.dissemination_of(1)) * plan.unicast.toarray()[:, f].sum()
         dissemination += rate.get(label, 0.0) * model.interval * each
     return maintenance, dissemination
 

@@ -11,8 +11,9 @@ from scipy.sparse import csr_array
 
 from narrowcast import Interest, KMeans, Overall, PerFlow
 from narrowcast.errors import ParameterError
-from narrowcast.planning.baselines.kmeans import distances, settled, started
+from narrowcast.planning.baselines.kmeans import distances, initial_clusters, lloyd
 from narrowcast.workloads.feeds import Feeds
+from support.errors import refused
 
 
 @given(st.data())
@@ -30,7 +31,7 @@ def test_distances_and_the_end_of_lloyd(data: st.DataObject) -> None:
         centre = dense[number == c].mean(axis=0)
         assert away[:, c] == pytest.approx(((dense - centre) ** 2).sum(axis=1))
 
-    found = settled(sets, number)
+    found = lloyd(sets, number)
     before = away[np.arange(n_sets), number].sum()
     away = distances(sets, found)
     own = away[np.arange(n_sets), found]
@@ -45,7 +46,7 @@ def test_distances_and_the_end_of_lloyd(data: st.DataObject) -> None:
 @given(st.integers(0, 99))
 def test_starts_differ_as_long_as_sets_do(seed: int) -> None:
     sets = csr_array(np.array([[1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1]]))
-    number = started(sets, 4, np.random.default_rng(seed))
+    number = initial_clusters(sets, 4, np.random.default_rng(seed))
     assert len(np.unique(number)) == 3
     assert number[0] == number[1] != number[2]
     assert number[3] == number[4]
@@ -101,5 +102,5 @@ def test_many_flows_of_many_subscribers() -> None:
 
 @pytest.mark.parametrize("name", ["clusters", "restarts"])
 def test_parameters(name: str) -> None:
-    with pytest.raises(ParameterError, match=f"{name} is 0; give a whole number of at least 1"):
+    with refused(ParameterError, parameter=name, value=0):
         KMeans(**{name: 0}).fit(Interest([[1]]))

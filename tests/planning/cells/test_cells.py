@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from narrowcast import PLANNERS, Forgy, Interest, MacQueen, Pairwise, Waste
 from narrowcast.errors import ParameterError
+from support.errors import refused
 
 CASES = json.loads((Path(__file__).parents[2] / "golden" / "riabov2003_clustering.json").read_text())
 
@@ -151,25 +152,18 @@ class TestAll:
         assert plan.unicast.nnz == 1 + 3  # the one that never sends too
         plan.validate(interest)
 
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"distance": "far"}, "distance is 'far'; use one of total, norm, printed"),
-            ({"top": 0}, "top is 0; give a whole number of at least 1"),
-            ({"top": 2.5}, "top is 2.5; give a whole number"),
-        ],
-    )
-    def test_bad_parameters(self, method: str, options: dict[str, Any], message: str) -> None:
-        with pytest.raises(ParameterError, match=message):
-            PLANNERS[method](channels=2, **options).fit(Interest([[1]]))
+    @pytest.mark.parametrize(("name", "value"), [("distance", "far"), ("top", 0), ("top", 2.5)])
+    def test_invalid_parameters(self, method: str, name: str, value: Any) -> None:
+        with refused(ParameterError, repr(value), parameter=name, value=value):
+            PLANNERS[method](channels=2, **{name: value}).fit(Interest([[1]]))
 
     def test_too_large(self, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("narrowcast.planning.cells.clusterings._MOST", 7)
-        with pytest.raises(ParameterError, match="by 1 subscribers take more than 0 GB"):
+        with refused(ParameterError, "1 subscribers"):
             PLANNERS[method](channels=2).fit(Interest([[1, 1]]))
 
 
 def test_passes_are_checked() -> None:
-    with pytest.raises(ParameterError, match="passes is -1; give a whole number of at least 0"):
+    with refused(ParameterError, parameter="passes", value=-1):
         Forgy(channels=2, passes=-1).fit(Interest([[1]]))
     assert Forgy(channels=1, passes=0).fit(Interest([[1]])).passes_ == 0

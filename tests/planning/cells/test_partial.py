@@ -27,6 +27,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.kernels import partial as kernels
 from narrowcast.routing.replay import EventReplay
 from narrowcast.workloads.stocks import SCHEMA, Stocks
+from support.errors import refused
 
 #: Two sites with a long link between them: nodes 0 to 3, and 4 to 7.
 SITES = Topology([0, 0, 0, 4, 4, 4, 0], [1, 2, 3, 5, 6, 7, 4], [1, 1.5, 1.25, 1.125, 1.75, 1.0625, 10])
@@ -100,21 +101,18 @@ def test_turns_lower_the_cost_and_end(seed: int, n_groups: int, n_events: int) -
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "shown"),
     [
-        ({"samples": 0}, "samples is 0; give a whole number of at least 1"),
-        ({"rounds": 1.5}, "rounds is 1.5; give a whole number"),
-        ({"topology": SITES, "locations": [99] * 8}, "location 99 is no node"),
-        (
-            {"topology": Topology([0], [1], [1.0], nodes=list("abcdefgh")), "locations": range(8)},
-            "add a link",
-        ),
+        ({"samples": 0}, "samples=0"),
+        ({"rounds": 1.5}, "rounds=1.5"),
+        ({"topology": SITES, "locations": [99] * 8}, "99"),
+        ({"topology": Topology([0], [1], [1.0], nodes=list("abcdefgh")), "locations": range(8)}, "link"),
     ],
 )
-def test_bad_parameters(options: dict[str, Any], message: str) -> None:
+def test_invalid_parameters(options: dict[str, Any], shown: str) -> None:
     if "locations" in options:
         options = options | {"locations": list(options["locations"])}
-    with pytest.raises(ParameterError, match=message):
+    with refused(ParameterError, shown):
         Partial(channels=2, **options).fit(Interest(np.ones((8, 2))))
 
 
@@ -206,7 +204,7 @@ def test_a_network_in_parts_is_refused() -> None:
     interest = Interest([[1, 0], [0, 1], [1, 1]])
     for publishers in ([0, 2], None):
         planner = Partial(channels=2, topology=parts, locations=[0, 1, 0], publishers=publishers)
-        with pytest.raises(ParameterError, match=r"cannot be reached from .*; add a link"):
+        with refused(ParameterError, "link"):
             planner.fit(interest)
 
 
@@ -266,7 +264,7 @@ def test_others_on_the_node_of_a_member_are_left_alone() -> None:
     assert plan.unicast.toarray().astype(int)[:, 1].tolist() == [0, 0, 1, 1, 0, 0]
 
 
-def test_who_gets_it_for_nothing_gets_nothing_in_vain() -> None:
+def test_a_subscriber_reached_at_no_cost_gets_nothing_unwanted() -> None:
     """At the only publisher's node a direct message costs nothing: the member of all flows stays."""
     line = Topology([0, 0, 1], [1, 2, 3], [5.0, 5.0, 1.0])
     interest = Interest([[1, 0], [1, 1], [1, 1], [1, 1]], rate=[2.0, 1.0])

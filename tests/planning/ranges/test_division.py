@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from narrowcast.costs.line_positions import LineCharges, LinePositions
 from narrowcast.errors import InputError, ParameterError
 from narrowcast.planning.ranges.division import Division, best_cuts
+from support.errors import refused
 from support.positions import charged, lines, literal, literal_cost
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "cobas2009_division.json").read_text())
@@ -233,16 +234,16 @@ def test_thousands_of_positions_in_a_second_without_a_square_table() -> None:
 
 def test_bad_input() -> None:
     line = LinePositions([1.0, 1.0], [0], [1])
-    with pytest.raises(ParameterError, match="way is 'best'; give one of optimal, greedy, all, none"):
+    with refused(ParameterError, "'best'", parameter="way", value="best"):
         Division(way="best").fit(line)  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match="nothing is divided yet; call fit first"):
+    with refused(ParameterError, "fit"):
         Division().undo(line)
-    for refused in (Division().fit, Division().fit(line).undo):
-        with pytest.raises(ParameterError, match="positions are a list; give Positions"):
-            refused([1, 2])  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match="there are 2 positions and were 1"):
+    for method in (Division().fit, Division().fit(line).undo):
+        with refused(ParameterError, "LinePositions", parameter="positions", value="list"):
+            method([1, 2])  # type: ignore[arg-type]
+    with refused(ParameterError, 1, parameter="positions", value=2):
         Division().fit(LinePositions([1.0], [], [])).undo(line)
-    with pytest.raises(InputError, match="interval 0 goes from 1 to 0 and is empty"):
+    with refused(InputError, "interval 0", "first=1", "last=0"):
         Division().fit(line).pieces([1], [0])
-    with pytest.raises(ParameterError, match="there are 9 positions; any cuts are tried for 8 at most"):
+    with refused(ParameterError, 8, parameter="positions", value=9):
         best_cuts(LinePositions(np.ones(9), [], []), LineCharges())

@@ -15,6 +15,7 @@ from narrowcast import EventBatch, Schema, SubscriptionSet, compile_filters
 from narrowcast.errors import InputError, ParameterError, TableError
 from narrowcast.matching.partition import RangeTrees, parts_of_table
 from narrowcast.planning.ranges.partitioning import SCHEMES, CobasPartitioner, scheme
+from support.errors import refused
 from support.filters import events, filters, schemas
 from support.partition import check_parts, cobas, raw
 
@@ -136,25 +137,25 @@ def test_a_position_is_spread_over_machines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "params", "message"),
+    ("name", "params", "shown"),
     [
-        ("kdd", {}, "unknown scheme 'kdd'; did you mean 'kd'"),
-        ("cobas", {"copies": 2}, "scheme 'cobas' has no parameter 'copies'; it has routing, search"),
-        ("cobas", {"parts": 0}, "parts is 0; give a whole number of at least 1"),
-        ("cobas", {"parts": 65_537}, "parts is 65537; give a whole number from 1 to 65536"),
-        ("cobas", {"routing": "hash"}, "routing is 'hash'; give one of random, selective"),
-        ("cobas", {"search": "all"}, "search is 'all'; give one of greedy"),
-        ("cobas", {"way": "best"}, "way is 'best'; give one of optimal"),
-        ("cobas", {"kappa": -1}, "kappa is -1; give a number above 0, or 0 or inf for no limit"),
-        ("cobas", {"upkeep": "much"}, "upkeep is 'much'; give a number of at least 0"),
-        ("cobas", {"seed": -1}, "seed is -1"),
-        ("hash", {"parts": 0}, "parts is 0"),
-        ("kd", {"work": 3}, "work is 3; give a Work"),
-        ("selective", {"work": "t.parquet"}, "work is 't.parquet'; give a Work"),
+        ("kdd", {}, ["'kdd'", "'kd'"]),
+        ("cobas", {"copies": 2}, ["copies=2", "'cobas'", "routing, search"]),
+        ("cobas", {"parts": 0}, ["parts=0"]),
+        ("cobas", {"parts": 65_537}, ["parts=65537", "65536"]),
+        ("cobas", {"routing": "hash"}, ["routing='hash'"]),
+        ("cobas", {"search": "all"}, ["search='all'"]),
+        ("cobas", {"way": "best"}, ["way='best'"]),
+        ("cobas", {"kappa": -1}, ["kappa=-1"]),
+        ("cobas", {"upkeep": "much"}, ["upkeep='much'"]),
+        ("cobas", {"seed": -1}, ["seed=-1"]),
+        ("hash", {"parts": 0}, ["parts", "0"]),
+        ("kd", {"work": 3}, ["work", "3"]),
+        ("selective", {"work": "t.parquet"}, ["work", "'t.parquet'"]),
     ],
 )
-def test_what_is_refused(name: str, params: dict[str, Any], message: str) -> None:
-    with pytest.raises(ParameterError, match=message):
+def test_invalid_parameters(name: str, params: dict[str, Any], shown: list[str]) -> None:
+    with refused(ParameterError, *shown):
         scheme(name, **params)
 
 
@@ -162,12 +163,12 @@ def test_bad_input() -> None:
     schema, batch = ints({"a": range(9)})
     _, strangers = ints({"b": range(9)})
     made = compile_filters(schema, ["a > 3"]).subscriptions
-    with pytest.raises(InputError, match="events have attributes"):
+    with refused(InputError, "attributes"):
         CobasPartitioner().fit(made, strangers)
-    with pytest.raises(InputError, match="not a SubscriptionSet"):
+    with refused(InputError, "SubscriptionSet"):
         CobasPartitioner().fit([1], batch)  # type: ignore[arg-type]
     parts = CobasPartitioner(parts=3).fit(made, batch)
-    with pytest.raises(InputError, match="events have attributes"):
+    with refused(InputError, "attributes"):
         parts.parts_of_events(strangers)
     assert parts != "something else"
 
@@ -192,6 +193,6 @@ def test_bad_tables() -> None:
         put("lo", [[0, 0]] * n),
         table.drop_columns(["machine"]),
     ):
-        with pytest.raises(TableError, match="not a table of parts"):
+        with refused(TableError):
             RangeTrees.from_arrow(bad, schema)
     assert parts_of_table(table, schema) == parts

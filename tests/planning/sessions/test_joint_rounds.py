@@ -176,7 +176,7 @@ def test_rounds_in_one_process(sessions: int | None) -> None:
     interest, model = small(), Filtering()
     planner = Joint(channels=8, sessions=sessions, sweeps=20)
     costs: list[float] = []
-    plan = in_rounds(interest, planner, limit=200, tell=lambda _, cost: costs.append(cost))
+    plan = in_rounds(interest, planner, limit=200, progress=lambda _, cost: costs.append(cost))
     plan.validate(interest)
     there = model.score(interest, plan).total
     assert there == pytest.approx(costs[-1])

@@ -16,6 +16,7 @@ from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.relation import relation_of, rows_of
 from narrowcast.planning.sessions.limits import GroupLimits
 from narrowcast.workloads.flows import Flows
+from support.errors import refused
 
 
 def memberships(plan: ChannelPlan) -> Any:
@@ -29,12 +30,12 @@ def workload(n_flows: int = 3000, n_subscribers: int = 80, seed: int = 3) -> Int
     return Interest.from_tables(tables["interests"], tables["rates"])
 
 
-def made(planner: Joint, interest: Interest) -> tuple[ChannelPlan | None, str]:
-    """Return the plan, or why there is none."""
+def made(planner: Joint, interest: Interest) -> tuple[ChannelPlan | None, ParameterError | None]:
+    """Return the plan, or the error if there is none."""
     try:
-        return planner.fit(interest).plan_, ""
+        return planner.fit(interest).plan_, None
     except ParameterError as error:
-        return None, str(error)
+        return None, error
 
 
 cases = st.tuples(st.integers(1, 5), st.integers(1, 7), st.integers(1, 3)).flatmap(
@@ -53,7 +54,7 @@ cases = st.tuples(st.integers(1, 5), st.integers(1, 7), st.integers(1, 3)).flatm
 
 @given(cases, st.integers(0, 3))
 def test_limits_are_kept_whatever_they_are(case: Any, seed: int) -> None:
-    """Where a plan is made, each limit is kept and everybody is served; else it is said why not."""
+    """A plan keeps each limit and serves all interests; without a plan, the error names a limit."""
     wants, rates, channels, more, most, members, rate, pinned = case
     interest = Interest(wants, rates)
     sessions = None if more is None else channels + more
@@ -61,7 +62,8 @@ def test_limits_are_kept_whatever_they_are(case: Any, seed: int) -> None:
     planner = Joint(channels=channels, sessions=sessions, seed=seed, sweeps=20, **given)
     plan, problem = made(planner, interest)
     if plan is None:
-        assert problem.startswith(("members is", "memberships is", "rate is"))
+        assert problem is not None
+        assert problem.parameter in ("members", "memberships", "rate")
         return
     plan.validate(interest)
     groups = plan.parent < 0
@@ -127,62 +129,50 @@ def test_pinned_flows_are_where_they_must_be() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "parameter", "shown"),
     [
-        ({"memberships": 0}, "memberships is 0; give a whole number of at least 1"),
-        ({"memberships": 2.5}, "memberships is 2.5; give a whole number of at least 1"),
-        ({"members": True}, "members is True; give a whole number of at least 1"),
-        ({"rate": 0}, "rate is 0; give the most messages per second in a group, above 0"),
-        ({"rate": float("inf")}, "rate is inf; give the most"),
-        ({"rate": "9"}, "rate is '9'; give the most"),
-        ({"members": 2}, "members is 2 and flow 'c' has 3 subscribers by itself; allow as many in a group"),
-        ({"rate": 3.0}, "rate is 3.0 and flow 'b' has 4.0 by itself; allow as much in a group"),
-        ({"rate": 4.5}, "rate is 4.5: 2 groups have room for 9 of 10 messages per second; allow as much"),
-        ({"pinned": {"c": 2}}, "flow 'c' is pinned to channel 2; groups are 0 to 1"),
-        ({"pinned": {"c": -1}}, "flow 'c' is pinned to channel -1; groups are 0 to 1"),
-        ({"pinned": {"c": 0.5}}, "the channels of pinned flows are of type double; use integers"),
-        ({"pinned": 5}, "pinned is 5; give a table of flow and channel, as --pinned does, or a mapping"),
-        ({"pinned": {"x": 1}}, "flow 'x' is pinned and not in the interest; leave it out"),
-        (
-            {"pinned": pa.table({"flow": ["a", "b", "a"], "channel": [0, 0, 1]})},
-            "flow 'a' is pinned to several channels; give one",
-        ),
-        (
-            {"pinned": {"a": 0, "b": 0, "c": 0}, "rate": 7.0},
-            "rate is 7.0 and the flows pinned to channel 0 have 10; allow as much, or pin fewer",
-        ),
-        (
-            {"pinned": {"a": 0, "c": 1}, "memberships": 1},
-            "memberships is 1 and subscriber 'u' wants flows pinned to 2 channels; allow as many",
-        ),
+        ({"memberships": 0}, "memberships", [0]),
+        ({"memberships": 2.5}, "memberships", [2.5]),
+        ({"members": True}, "members", [True]),
+        ({"rate": 0}, "rate", [0]),
+        ({"rate": float("inf")}, "rate", ["inf"]),
+        ({"rate": "9"}, "rate", ["'9'"]),
+        ({"members": 2}, "members", [2, 3, "'c'"]),
+        ({"rate": 3.0}, "rate", [3.0, 4.0, "'b'"]),
+        ({"rate": 4.5}, "rate", [4.5, "9", "10"]),
+        ({"pinned": {"c": 2}}, "pinned", ["'c'", 2, "0 to 1"]),
+        ({"pinned": {"c": -1}}, "pinned", ["'c'", -1, "0 to 1"]),
+        ({"pinned": {"c": 0.5}}, "pinned", ["double"]),
+        ({"pinned": 5}, "pinned", [5]),
+        ({"pinned": {"x": 1}}, "pinned", ["'x'"]),
+        ({"pinned": pa.table({"flow": ["a", "b", "a"], "channel": [0, 0, 1]})}, "pinned", ["'a'"]),
+        ({"pinned": {"a": 0, "b": 0, "c": 0}, "rate": 7.0}, "rate", [7.0, 10, "channel 0"]),
+        ({"pinned": {"a": 0, "c": 1}, "memberships": 1}, "memberships", [1, 2, "'u'"]),
     ],
 )
-def test_what_cannot_be_kept_is_told(given: dict[str, Any], message: str) -> None:
+def test_impossible_limits(given: dict[str, Any], parameter: str, shown: list[object]) -> None:
     interest = Interest(
         [[1, 0, 1], [0, 1, 1], [0, 0, 1]], rate=[3, 4, 3], subscribers=["u", "v", "w"], flows=["a", "b", "c"]
     )
-    with pytest.raises(ParameterError) as told:
+    with refused(ParameterError, *shown, parameter=parameter):
         Joint(channels=2, **given).fit(interest)
-    assert str(told.value).startswith(message)
 
 
 def test_too_few_places() -> None:
     interest = Interest(np.eye(5, dtype=bool))
-    with pytest.raises(
-        ParameterError, match="members is 2: 2 groups have room for 4 of 5 subscribers; allow"
-    ):
+    with refused(ParameterError, "4 of 5", parameter="members", value=2):
         Joint(channels=2, members=2).fit(interest)
     pinned = dict.fromkeys(range(3), 0)
-    with pytest.raises(ParameterError, match="members is 2 and the flows pinned to channel 0 have 3 subs"):
+    with refused(ParameterError, "channel 0", 3, parameter="members", value=2):
         Joint(channels=3, members=2, pinned=pinned).fit(interest)
 
 
 def test_a_table_of_pinned_flows_has_its_columns() -> None:
-    with pytest.raises(TableError, match="pinned has no column 'channel'; its columns: 'flow'"):
+    with refused(TableError, "pinned", "'channel'", "'flow'"):
         Joint(channels=2, pinned=pa.table({"flow": [0]})).fit(Interest([[1]]))
 
 
-def test_a_flow_nobody_wants_may_be_pinned() -> None:
+def test_an_unwanted_flow_may_be_pinned() -> None:
     plan = Joint(channels=2, pinned={1: 1}).fit(Interest([[1, 0]])).plan_
     assert plan.carries.toarray().tolist() == [[True], [False]]
 
@@ -217,17 +207,17 @@ def test_pinned_plans_have_no_empty_session() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    "given",
     [
-        ({"seconds": "abc"}, "seconds is 'abc'; give a number above 0"),
-        ({"seconds": float("nan")}, "seconds is nan; give a number above 0"),
-        ({"seconds": True}, "seconds is True; give a number above 0"),
-        ({"alpha": -1}, "alpha is -1; give what a message costs"),
-        ({"beta": float("nan")}, "beta is nan; give what a message costs"),
-        ({"alpha": "x"}, "alpha is 'x'; give what a message costs"),
+        {"seconds": "abc"},
+        {"seconds": float("nan")},
+        {"seconds": True},
+        {"alpha": -1},
+        {"beta": float("nan")},
+        {"alpha": "x"},
     ],
 )
-def test_parameters_that_are_none(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(ParameterError) as told:
+def test_invalid_parameters(given: dict[str, Any]) -> None:
+    [(name, value)] = given.items()
+    with refused(ParameterError, repr(value), parameter=name):
         Joint(channels=1, **given).fit(Interest([[1]]))
-    assert str(told.value).startswith(message)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from narrowcast.errors import ParameterError
 from narrowcast.planning.subscribers.numbering import matched_labels, numbers_of
+from support.errors import refused
 
 LABELS = st.lists(st.tuples(st.integers(-1, 3), st.integers(-1, 3)), max_size=30)
 
@@ -59,14 +60,14 @@ def test_what_stays_is_left_alone(both: list[tuple[int, int]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("old", "new", "parameter", "shown"),
     [
-        ([0, 1], [0], "2 old labels and 1 new ones; give both for each member"),
-        ([0, -2], [0, 0], "member 1 has the old label -2; give a number from 0, or -1 for none"),
-        ([0.5], [0], "old labels have shape .* give whole numbers"),
-        ([0], [[0]], "new labels have shape .* give whole numbers"),
+        ([0, 1], [0], "new", ["1 labels", "2"]),
+        ([0, -2], [0, 0], "old", ["-2", "member 1"]),
+        ([0.5], [0], "old", ["float64"]),
+        ([0], [[0]], "new", ["(1, 1)"]),
     ],
 )
-def test_bad_labels(old: Any, new: Any, message: str) -> None:
-    with pytest.raises(ParameterError, match=message):
+def test_invalid_labels(old: Any, new: Any, parameter: str, shown: list[str]) -> None:
+    with refused(ParameterError, *shown, parameter=parameter):
         matched_labels(old, new)

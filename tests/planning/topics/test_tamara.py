@@ -25,6 +25,7 @@ from narrowcast.planning.topics.tamara.protocol import ChannelRules, TamaraProto
 from narrowcast.planning.topics.tamara.sampling import coin, sample_size
 from narrowcast.planning.topics.tamara.subscribers import BitRelation, SubscriberPeers
 from narrowcast.workloads.feeds import Feeds
+from support.errors import refused
 from support.interests import clustered
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -55,7 +56,7 @@ def test_the_greedy_subscriptions_of_the_vector() -> None:
     protocol.system.create(GREEDY["f"])
     protocol.system.admit(GREEDY["users"])
     for topics in GREEDY["clusters"]:
-        protocol.system.found(topics)
+        protocol.system.create_cluster(topics)
     costs = []
     for peer, topic, action in GREEDY["ops"]:
         (protocol.subscribe if action > 0 else protocol.unsubscribe)(peer, topic)
@@ -96,7 +97,7 @@ def histories(draw: st.DrawFn) -> tuple[Interest, list[list[tuple[float, int, in
     st.integers(0, 3),
 )
 @settings(max_examples=80)
-def test_everybody_is_covered_and_the_cost_is_right(
+def test_interests_are_covered_and_the_cost_is_right(
     made: tuple[Interest, list[list[tuple[float, int, int, str]]]],
     kind: type[Tamara],
     growth: str,
@@ -168,18 +169,18 @@ def test_the_account_is_right_whatever_frequencies_are_like(
     for i, (peer, topic, wanted, frequency) in enumerate(steps):
         (protocol.subscribe if wanted else protocol.unsubscribe)(peer, topic)
         if i % 5 == 0:
-            protocol.believe(topic, frequency)
+            protocol.set_frequency(topic, frequency)
         if i % 7 == 0:
             protocol.round()
         total = sum(each.frequency * 0.5 for each in system.topics)
         for t, each in enumerate(system.topics):
             seated = ("t", t) in system.addresses.number
             size, times = (len(each.members), 1) if seated else (1, len(each.members))
-            total += times * float(model.maintained(size) + each.frequency * model.sent(size))
+            total += times * float(model.maintenance_of(size) + each.frequency * model.dissemination_of(size))
         for cluster in system.clusters.values():
             size, busy = len(cluster.members), sum(system.topics[t].frequency for t in cluster.frequencies)
-            total += float(model.maintained(size)) + len(cluster.frequencies)
-            total += busy * (0.5 + float(model.sent(size)))
+            total += float(model.maintenance_of(size)) + len(cluster.frequencies)
+            total += busy * (0.5 + float(model.dissemination_of(size)))
         assert system.account.total == pytest.approx(total, rel=1e-9, abs=0)
 
 
@@ -205,7 +206,7 @@ def check(protocol: TamaraProtocol) -> None:
             assert others == system.topics[topic].clusters - {cluster}
         got[np.ix_(members, sorted(channel.frequencies))] = True
         size = len(members)
-        total += float(model.maintained(size)) + len(channel.frequencies)
+        total += float(model.maintenance_of(size)) + len(channel.frequencies)
         total += sum(system.topics[t].frequency for t in channel.frequencies) * (1 + size)
     assert not (direct & got).any()
     assert not (direct & ~wants).any()
@@ -259,10 +260,10 @@ def test_what_is_unknown_observed_and_new() -> None:
     planner.observe(pa.table({"flow": [99], "events": [5.0]}), 3600.0)
     assert planner.plan_.n_flows == 13
     for seconds in (0, float("inf"), True):
-        with pytest.raises(ParameterError, match=f"seconds is {seconds}"):
+        with refused(ParameterError, repr(seconds), parameter="seconds"):
             planner.observe(pa.table({"flow": [0], "events": [5.0]}), seconds)
     planner.observe(pa.table({"flow": [0], "events": [0.0]}), 1e-9)
-    with pytest.raises(TableError, match="no column 'events'"):
+    with refused(TableError, "'events'"):
         planner.observe(pa.table({"flow": [0]}), 60.0)
 
 
@@ -315,30 +316,31 @@ def test_no_more_channels_than_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    "given",
     [
-        ({"pair": "some"}, "pair is 'some'; give one of all, common"),
-        ({"surely": 1.0}, "surely is 1.0; give a number above 0 and below 1"),
-        ({"margin": 0}, "margin is 0"),
-        ({"rounds": -1}, "rounds is -1"),
-        ({"period": 0}, "period is 0; give a number above 0"),
-        ({"z": float("inf")}, "z is inf"),
-        ({"by": True}, "by is True; give a number above 0"),
-        ({"half_life": "x"}, "half_life is 'x'"),
-        ({"adapt": "no"}, "adapt is 'no'; give true or false"),
-        ({"grown": 1}, "grown is 1; give true or false"),
-        ({"start": 5}, "start is a int; give a plan"),
-        ({"channels": 0}, "channels is 0"),
-        ({"cost_n": -1}, "cost_n is -1"),
+        {"pair": "some"},
+        {"surely": 1.0},
+        {"margin": 0},
+        {"rounds": -1},
+        {"period": 0},
+        {"z": float("inf")},
+        {"by": True},
+        {"half_life": "x"},
+        {"adapt": "no"},
+        {"grown": 1},
+        {"start": 5},
+        {"channels": 0},
+        {"cost_n": -1},
     ],
 )
-def test_bad_parameters(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ParameterError, match=said):
+def test_invalid_parameters(given: dict[str, Any]) -> None:
+    [(name, value)] = given.items()
+    with refused(ParameterError, repr(value), parameter=name, value=value):
         Tamara(**given).fit(Interest([[1]]))
 
 
 def test_there_is_a_first_time() -> None:
-    with pytest.raises(ParameterError, match="call fit"):
+    with refused(ParameterError, "fit"):
         Tamara().update(table([]))
     assert not hasattr(Tamara(), "plan_")
 
@@ -419,19 +421,14 @@ def test_a_limit_on_channels_still_leaves_clusters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("time", "said"),
-    [
-        ([float("inf")], "no time"),
-        ([float("nan")], "no time"),
-        (["soon"], "time' is of type string"),
-        ([True], "time' is of type bool"),
-    ],
+    ("time", "shown"),
+    [([float("inf")], "finite"), ([float("nan")], "finite"), (["soon"], "string"), ([True], "bool")],
 )
-def test_times_that_are_none_change_nothing(time: list[Any], said: str) -> None:
+def test_invalid_times_change_nothing(time: list[Any], shown: str) -> None:
     planner = Tamara().fit(clustered(subscribers=20))
     before, plan = planner.cost_, planner.plan_
     changes = {"time": time, "subscriber": [99], "flow": [77], "action": ["subscribe"]}
-    with pytest.raises(TableError, match=said):
+    with refused(TableError, shown, parameter="time"):
         planner.update(pa.table(changes))
     assert (planner.cost_, planner.plan_) == (before, plan)
 
@@ -449,15 +446,15 @@ def test_a_long_time_without_changes_is_soon_over() -> None:
 def test_labels_of_another_kind_change_nothing() -> None:
     planner = Tamara().fit(clustered(subscribers=20))
     plan = planner.plan_
-    with pytest.raises(TableError, match="flow is string in this table and int64 in the plan"):
+    with refused(TableError, "flow", "string", "int64"):
         planner.update(pa.table({"time": [1], "subscriber": [99], "flow": ["x"], "action": ["subscribe"]}))
     assert planner.plan_ == plan
 
 
 @pytest.mark.parametrize("events", [[-1.0], [float("nan")], [float("inf")]])
-def test_numbers_of_events_that_are_none(events: list[float]) -> None:
+def test_invalid_numbers_of_events(events: list[float]) -> None:
     planner = Tamara().fit(clustered(subscribers=20))
     before = planner.cost_
-    with pytest.raises(TableError, match="give numbers of at least 0"):
+    with refused(TableError, events[0], parameter="events"):
         planner.observe(pa.table({"flow": [0], "events": events}), 60.0)
     assert planner.cost_ == before

@@ -45,7 +45,7 @@ def acting() -> tuple[FrameType, str, int] | None:
     while frame is not None:
         code = frame.f_code
         if code.co_filename == system_module.__file__:
-            if code.co_name == "_evict":
+            if code.co_name == "_take_channel":
                 return frame, "addresses", 0
             carried_out = True
         elif code.co_filename == protocol_module.__file__ and code.co_varnames[:1] == ("self",):
@@ -80,7 +80,7 @@ class Watch:
     def rows(self, peers: Sequence[int]) -> None:
         """Take up that rows of subscribers are looked at."""
         who = acting()
-        if who is None or who[0].f_code.co_name != "_reconsidered" or self.protocol.local.sized:
+        if who is None or who[0].f_code.co_name != "_review_members" or self.protocol.local.sized:
             # In a check of all members each looks at itself; with other costs they have been told sizes.
             self.seen.update(row for row in peers if who is None or who[1:] != ("peer", row))
 
@@ -130,9 +130,9 @@ class Watch:
 
     def _called(self, frame: FrameType, channel: object) -> bool:
         """Return whether who acts has been told to where it does not act by itself."""
-        if frame.f_code.co_name.startswith("_told_of"):
+        if frame.f_code.co_name.startswith("_on_member"):
             return self._reached(frame, channel)
-        by_a_topic = frame.f_back is not None and frame.f_back.f_code.co_name == "_searched"
+        by_a_topic = frame.f_back is not None and frame.f_back.f_code.co_name == "_find_cluster"
         return not by_a_topic or self._reached(frame.f_back, channel)
 
     def _sees(self, frame: FrameType, kind: str, number: int, channel: object) -> bool:
@@ -145,7 +145,7 @@ class Watch:
                 return any(system.clusters[each] is channel for each in mine)
             return peers.direct.has(number, topic) or any(peers.topics.has(each, topic) for each in mine)
         if kind == "cluster" and topic is not None:
-            told = frame.f_code.co_name == "_told_of_more" and frame.f_locals["topic"] == topic
+            told = frame.f_code.co_name == "_on_member_subscribed" and frame.f_locals["topic"] == topic
             notified = told and self._reached(frame, system.clusters[number])
             return peers.topics.has(number, topic) or notified
         return False
@@ -321,7 +321,7 @@ def watched(
     watch = Watch()
     monkeypatch.setattr(system_module, "TopicChannel", watched_channel(TopicChannel, watch))
     monkeypatch.setattr(system_module, "ClusterChannel", watched_channel(ClusterChannel, watch))
-    monkeypatch.setattr(system_module, "Addresses", WatchedAddresses)
+    monkeypatch.setattr(system_module, "ChannelRows", WatchedAddresses)
     local = LocalChanges(Overall(cost_m=growth, cost_d=growth))
     protocol = watch.protocol = TamaraProtocol(local, rules, np.random.default_rng(5), limit=limit)
     protocol.system.peers = Watched(interest.n_subscribers, interest.n_flows, watch)
@@ -335,7 +335,7 @@ def watched(
 @pytest.mark.parametrize("limit", [None, 7])
 @pytest.mark.parametrize("growth", ["linear", "log", "sqrt"])
 @pytest.mark.parametrize("tidy", [False, True])
-def test_nobody_is_looked_at_without_a_message(
+def test_no_state_is_read_without_a_message(
     monkeypatch: pytest.MonkeyPatch, *, tidy: bool, growth: str, limit: int | None
 ) -> None:
     """Whoever acts looks at itself; all others have been asked or told something, which is counted."""
@@ -360,7 +360,7 @@ def test_nobody_is_looked_at_without_a_message(
             protocol.round()
         elif step % 25 == 12:
             busier = system.topics[topic].frequency * float(rng.choice([0.1, 20.0]))
-            protocol.believe(topic, min(max(busier, 0.01), 3.0))
+            protocol.set_frequency(topic, min(max(busier, 0.01), 3.0))
         assert watch.seen <= watch.reached
         looked += len(watch.seen)
     watch.clear()

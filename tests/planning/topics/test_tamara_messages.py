@@ -70,7 +70,7 @@ def spent(protocol: TamaraProtocol, act: Callable[[], Any]) -> dict[str, int]:
 @growths
 def test_to_join_a_cluster(growth: str, sized: int) -> None:
     protocol = made(growth, adapt=False)
-    cluster = protocol.system.found([0, 1, 2])
+    cluster = protocol.system.create_cluster([0, 1, 2])
     wants(protocol, range(5), [0, 1, 2], cluster)
     wants(protocol, [9], [1, 2, 4])
     found = spent(protocol, lambda: protocol.subscribe(9, 0))
@@ -82,7 +82,7 @@ def test_to_join_a_cluster(growth: str, sized: int) -> None:
 @growths
 def test_to_stay_or_to_leave(growth: str, sized: int) -> None:
     protocol = made(growth, adapt=False)
-    cluster = protocol.system.found([0, 1, 2])
+    cluster = protocol.system.create_cluster([0, 1, 2])
     wants(protocol, range(5), [0, 1, 2], cluster)
     for topic, need in ((0, 2), (1, 1), (2, 0)):
         found = spent(protocol, lambda topic=topic: protocol.unsubscribe(3, topic))  # type: ignore[misc]
@@ -98,7 +98,7 @@ def test_to_stay_or_to_leave(growth: str, sized: int) -> None:
 @growths
 def test_a_coin_that_loses(growth: str, sized: int) -> None:
     protocol = made(growth, surely=NEVER)
-    cluster = protocol.system.found([0, 1, 2, 5])
+    cluster = protocol.system.create_cluster([0, 1, 2, 5])
     wants(protocol, range(9), [0, 1, 2, 5], cluster)
     asked = {"cluster": 2} if sized else {}
     found = spent(protocol, lambda: protocol.subscribe(3, 4))
@@ -110,7 +110,7 @@ def test_a_coin_that_loses(growth: str, sized: int) -> None:
 @growths
 def test_a_topic_that_a_cluster_takes_up(growth: str, sized: int) -> None:
     protocol = made(growth, surely=SURELY)
-    cluster = protocol.system.found([0, 1, 2])
+    cluster = protocol.system.create_cluster([0, 1, 2])
     wants(protocol, range(9), [0, 1, 2], cluster)
     wants(protocol, range(8), [4])
     found = spent(protocol, lambda: protocol.subscribe(8, 4))
@@ -122,7 +122,7 @@ def test_a_topic_that_a_cluster_takes_up(growth: str, sized: int) -> None:
 @growths
 def test_a_topic_that_a_cluster_does_not_take_up(growth: str, sized: int) -> None:
     protocol = made(growth, surely=SURELY, frequency=5.0)
-    cluster = protocol.system.found([0, 1, 2])
+    cluster = protocol.system.create_cluster([0, 1, 2])
     wants(protocol, range(9), [0, 1, 2], cluster)
     found = spent(protocol, lambda: protocol.subscribe(8, 4))
     # With linear costs the survey says enough: the topic is not asked.
@@ -136,7 +136,7 @@ def test_samples_that_say_too_much_are_put_right_by_the_topic() -> None:
     for seed in range(40):
         protocol = made(surely=SURELY, frequency=0.2, margin=0.55)
         protocol._rng = protocol.exchange._rng = np.random.default_rng(seed)
-        cluster = protocol.system.found([0, 1, 2])
+        cluster = protocol.system.create_cluster([0, 1, 2])
         wants(protocol, range(12), [0, 1, 2], cluster)
         found = spent(protocol, lambda at=protocol: at.subscribe(8, 4))  # type: ignore[misc]
         assert protocol.system.updates["add"] == 0
@@ -147,26 +147,26 @@ def test_samples_that_say_too_much_are_put_right_by_the_topic() -> None:
 @growths
 def test_a_topic_that_gets_busier(growth: str, sized: int) -> None:
     protocol = made(growth)
-    cluster = protocol.system.found([0, 1, 2])
+    cluster = protocol.system.create_cluster([0, 1, 2])
     wants(protocol, range(9), [0, 1, 2], cluster)
-    found = spent(protocol, lambda: protocol.believe(0, 0.02))
+    found = spent(protocol, lambda: protocol.set_frequency(0, 0.02))
     assert found == {"survey": 18, **({"cluster": 2} if sized else {})}
 
 
 @growths
 def test_a_cluster_that_shrinks_and_one_that_grows(growth: str, sized: int) -> None:
     protocol = made(growth, grown=True)
-    cluster = protocol.system.found([0, 1, 2])
+    cluster = protocol.system.create_cluster([0, 1, 2])
     wants(protocol, range(9), [0, 1, 2], cluster)
     protocol.system.clusters[cluster].checked = 3
-    found = spent(protocol, lambda: protocol._resized(cluster))
+    found = spent(protocol, lambda: protocol._on_resized(cluster))
     assert found == {"survey": 18, **({"cluster": 2 * 3} if sized else {})}
     protocol = made(growth, frequency=5.0)
-    cluster = protocol.system.found([0, 1, 2])
+    cluster = protocol.system.create_cluster([0, 1, 2])
     wants(protocol, range(9), [0, 1, 2], cluster)
     wants(protocol, [0], [4])
     protocol.system.clusters[cluster].checked = 30
-    found = spent(protocol, lambda: protocol._resized(cluster))
+    found = spent(protocol, lambda: protocol._on_resized(cluster))
     # The topic is asked, whatever costs are like: nobody has told the cluster of it.
     assert found == {"survey": 18, "cluster": 2}
 
@@ -174,27 +174,27 @@ def test_a_cluster_that_shrinks_and_one_that_grows(growth: str, sized: int) -> N
 @growths
 def test_a_topic_that_looks_for_a_cluster_and_a_partner(growth: str, sized: int) -> None:
     protocol = made(growth, frequency=5.0)
-    cluster = protocol.system.found([0, 1, 2])
+    cluster = protocol.system.create_cluster([0, 1, 2])
     wants(protocol, range(9), [0, 1, 2], cluster)
     wants(protocol, range(3), [3, 4])
-    found = spent(protocol, lambda: protocol._searched(3))
+    found = spent(protocol, lambda: protocol._find_cluster(3))
     assert found == {"survey": 6, "cluster": 2 + 2}
 
 
 @growths
 def test_clusters_that_do_not_merge(growth: str, sized: int) -> None:
     protocol = made(growth, frequency=5.0)
-    clusters = [protocol.system.found(topics) for topics in ([0, 1], [2, 3])]
+    clusters = [protocol.system.create_cluster(topics) for topics in ([0, 1], [2, 3])]
     for cluster in clusters:
         wants(protocol, range(2 * cluster, 9), [2 * cluster, 2 * cluster + 1], cluster)
-    found = spent(protocol, lambda: protocol._courts(clusters[0]))
+    found = spent(protocol, lambda: protocol._find_merge(clusters[0]))
     assert found == {"survey": 18, "cluster": 2}
 
 
 @growths
 def test_members_who_look_at_themselves(growth: str, sized: int, monkeypatch: pytest.MonkeyPatch) -> None:
     protocol = made(growth, tidy=True, frequency=0.3)
-    cluster = protocol.system.found([0, 1, 2])
+    cluster = protocol.system.create_cluster([0, 1, 2])
     wants(protocol, range(9), [0, 1, 2], cluster)
     wants(protocol, range(9, 12), [0], cluster)
     wants(protocol, range(12, 20), [0])
@@ -203,13 +203,13 @@ def test_members_who_look_at_themselves(growth: str, sized: int, monkeypatch: py
     def leaves(peer: int, cluster: int) -> bool:
         need, left = (
             len(protocol.system.peers.need(peer, cluster)),
-            TamaraProtocol._leaves(protocol, peer, cluster),
+            TamaraProtocol._should_leave(protocol, peer, cluster),
         )
         looked.append((need, left))
         return left
 
-    monkeypatch.setattr(protocol, "_leaves", leaves)
-    found = spent(protocol, lambda: protocol._reconsidered(cluster))
+    monkeypatch.setattr(protocol, "_should_leave", leaves)
+    found = spent(protocol, lambda: protocol._review_members(cluster))
     # Topics are asked and members told; some look again at the cluster and what they need of it, and go.
     again = sum(sized * (2 + 2 * need) + left * (1 + need) for need, left in looked)
     assert found == {"resub": again, **({"cluster": 2 * 3 + 12} if sized else {})}
@@ -231,7 +231,7 @@ def test_channels_that_are_limited_are_asked_for(limit: int | None) -> None:
 @pytest.mark.parametrize(("limit", "told"), [(None, 0), (9, 1)])
 def test_a_cluster_without_members_gives_its_channel_back(limit: int | None, told: int) -> None:
     protocol = made(limit=limit, adapt=False)
-    cluster = protocol.system.found([0, 1, 2])
+    cluster = protocol.system.create_cluster([0, 1, 2])
     wants(protocol, [0], [0, 1, 2], cluster)
     protocol.system.peers.interests.clear(0, 1)
     protocol.system.peers.interests.clear(0, 2)
@@ -245,7 +245,7 @@ def test_two_topics_that_pair_within_a_limit(limit: int | None, frequency: float
     protocol = made(limit=limit, frequency=frequency)
     wants(protocol, range(6), [0, 1])
     wants(protocol, [9], [2])
-    found = spent(protocol, lambda: protocol._searched(0))
+    found = spent(protocol, lambda: protocol._find_cluster(0))
     if frequency > 1:
         assert found == {"survey": 12, "cluster": 2}, "what does not pay is not asked for"
         return

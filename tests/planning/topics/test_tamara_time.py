@@ -11,6 +11,7 @@ import pytest
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.diff import delta_between
 from narrowcast.planning.topics.tamara import Tamara, TamaraTidy
+from support.errors import refused
 from support.interests import clustered
 
 
@@ -103,20 +104,20 @@ def test_what_is_said_in_vain_does_not_move_the_clock() -> None:
 
 
 @pytest.mark.parametrize("time", [float("nan"), float("inf"), 10**400, True, "now", None])
-def test_times_that_are_none(time: Any) -> None:
+def test_invalid_times(time: Any) -> None:
     planner = Tamara().fit(clustered(subscribers=20))
-    with pytest.raises(ParameterError, match=f"time is {time!r}; give seconds"):
+    with refused(ParameterError, repr(time)[:80], parameter="time"):
         planner.advance(time)
 
 
 @pytest.mark.parametrize("events", [-1.0, float("nan"), float("inf"), 1e300])
-def test_counts_that_are_none(events: float) -> None:
+def test_invalid_counts(events: float) -> None:
     planner = Tamara().fit(clustered(subscribers=20))
-    with pytest.raises(TableError, match=r"holds .*; give numbers of at least 0, and at most 2\^63"):
+    with refused(TableError, events, parameter="events"):
         planner.observe(pa.table({"flow": [0], "events": [events]}), 60.0)
     assert np.isfinite(planner.cost_)
 
 
 def test_there_is_a_first_plan() -> None:
-    with pytest.raises(ParameterError, match="call fit"):
+    with refused(ParameterError, "fit"):
         Tamara().advance(0.0)

@@ -190,7 +190,7 @@ class RoutingSnapshot:
         reader = interests.matcher.snapshot()
         subscriptions = reader.subscriptions_
         names: list[str] = subscriptions.subscribers.cast(pa.string()).to_pylist()
-        fitted = epoch.routes.over(
+        fitted = epoch.routes.for_subscribers(
             subscriptions.subscribers, subscriptions.subscription_id, subscriptions.subscriber
         )
         joined = np.fromiter((name in epoch.joined for name in names), bool, len(names))

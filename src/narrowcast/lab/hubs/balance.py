@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from narrowcast.costs.line_positions import shares_of
+from narrowcast.costs.line_positions import capacity_factor
 from narrowcast.lab.hubs.loads import loads_of
 from narrowcast.lab.hubs.paths import visits
 from narrowcast.lab.hubs.toll import NEIGHBOURS, Toll
@@ -78,7 +78,7 @@ def balance(
     """
     check_whole("rounds", rounds, least=0)
     check_seed(seed)
-    kappa = shares_of(kappa, above=1)
+    kappa = capacity_factor(kappa, above=1)
     rng = np.random.default_rng(seed)
     n = stretches.n_nodes
     hops = math.ceil(math.log2(n)) if n > 1 else 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 
 import numpy as np
 
-from narrowcast.costs.line_positions import RATE, LineCharges, shares_of
+from narrowcast.costs.line_positions import RATE, LineCharges, capacity_factor
 from narrowcast.planning.ranges.merging import AttributeLines
 from narrowcast.validation import check_whole
 
@@ -109,7 +109,7 @@ class MachineRings:
         rate
             Events a minute.
         """
-        room = shares_of(kappa)
+        room = capacity_factor(kappa)
         share = self.n_filters / self.n_nodes
         # Without filters any limit will do.
         return LineCharges.of(rate=rate, capacity=room * share if share else math.inf)

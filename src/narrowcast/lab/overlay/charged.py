@@ -129,12 +129,12 @@ class Charged:
         shared = flows >= 2
         frequency = plan.rate_of_flows(interest) * model.interval
         pairs = np.bincount(plan.unicast.indices, minlength=plan.n_flows)
-        kept = float(length.sum()) + float(model.tied(flows[shared]).sum())
+        kept = float(length.sum()) + float(model.association_of(flows[shared]).sum())
         each = np.asarray(carries @ (length + np.where(shared, model.cost_n, 0.0)))
         handed = float(model.frequencies(interest).sum()) * model.cost_n
         return (
-            kept + plan.unicast.nnz * float(model.maintained(1)),
-            handed + float(frequency @ each) + float(frequency @ pairs) * float(model.sent(1)),
+            kept + plan.unicast.nnz * float(model.maintenance_of(1)),
+            handed + float(frequency @ each) + float(frequency @ pairs) * float(model.dissemination_of(1)),
         )
 
     def _cost_alone(self, interest: Interest) -> tuple[float, float]:

@@ -113,7 +113,7 @@ def spectral_clusters(
             tally = tally_of(whole, len(flows), n_clusters)
         listens = whole.select("subscriber", sf.col("cluster").alias("channel"))
         found = DirectPlan(listens, tally, flows, rate, how={} if levels is None else _how(planner, levels))
-        progress.tell(found.cost)
+        progress.report_cost(found.cost)
         yield found
     finally:
         if whole is not None:

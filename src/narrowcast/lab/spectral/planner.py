@@ -307,7 +307,7 @@ class Spectral(BasePlanner):
         label = self._number[label] if len(label) else label
         self.size_ = np.bincount(label, minlength=self._n_channels)
         self.plan_ = plan_of_subscribers(interest, label, self._n_channels)
-        kept = earlier.kept(interest, self._order, self._n_channels, None)
+        kept = earlier.unmoved(interest, self._order, self._n_channels, None)
         before = kept.cost
         kept.cluster[:] = label
         kept.count_in()

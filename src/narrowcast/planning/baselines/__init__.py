@@ -1,1 +1,1 @@
-"""Baselines that every method is compared with."""
+"""Baselines that other planners are compared with."""

@@ -1,4 +1,4 @@
-"""Clusters of flows with similar audiences, by k-means: each flow in one, and nobody bound to join."""
+"""The planner `kmeans`: disjoint clusters of flows with similar audiences, which subscribers may join."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Doubles = NDArray[np.float64]
 
-#: Passes after which a start is taken as it is.
+#: The most passes of a run.
 _PASSES = 100
-#: Nearer by no more than this share is nearer by rounding.
+#: Distances that differ by no more than this share are equal.
 _ROUNDING = 1e-12
 
 
 class KMeans(ChoosingBaseline):
     """Disjoint clusters of flows by k-means on their audiences; subscribers choose which of them to join.
 
-    A flow is the set of its subscribers, as a row of ones: near are flows that the same subscribers want.
-    With linear costs somebody joins a cluster when 1 + f, summed over the flows of it that it wants, is more
-    than 1 + F: f are the events of a flow in an interval, F those of all flows of the cluster. Flows that it
-    does not get so have a channel each, and so has a flow that is alone in its cluster.
+    A flow is a 0/1 vector of its subscribers: flows with the same subscribers are close. With linear costs a
+    subscriber joins a cluster when the sum of 1 + f over the flows that it wants there exceeds 1 + F, where f
+    is a flow's events per interval and F the sum over all flows of the cluster. Each wanted flow that its
+    subscribers do not get by a cluster has a channel of its own, as has a flow alone in its cluster.
 
     Parameters
     ----------
     channels
-        The most channels, those of clusters among them; None for as many as it takes.
+        The most channels, including clusters; None means no limit.
     seed
-        Of the starts.
+        Seed of the initial clusters.
     clusters
-        How many clusters, at most; with fewer channels, as many as these.
+        The most clusters, at most the number of channels (default: 10).
     restarts
-        How often it is done, each time from other flows that are far from each other; the clusters that are
-        nearest to their centres in sum are kept.
+        Number of runs, each from a different start by k-means++; the one with the least sum of distances is
+        chosen (default: 10).
     cost_m, cost_a, cost_n, cost_d, interval
-        What channels and events cost: see `Overall`.
+        The cost model: see `Overall`.
 
     Examples
     --------
@@ -59,7 +59,7 @@ class KMeans(ChoosingBaseline):
     ([[0, 0, 1, 1], [1, 1, 0, 0]], 12.0)
     """
 
-    #: The sum over the flows of their squared distance from the centre of their cluster.
+    #: The sum of the flows' squared distances from the centres of their clusters.
     spread_: float
 
     def __init__(
@@ -100,17 +100,17 @@ class KMeans(ChoosingBaseline):
         number, self.spread_ = np.zeros(len(wanted), np.int64), np.inf
         for turn in range(self.restarts):
             rng = np.random.default_rng([self.seed, turn])
-            found = settled(sets, started(sets, min(most, len(wanted)), rng))
+            found = lloyd(sets, initial_clusters(sets, min(most, len(wanted)), rng))
             spread = float(distances(sets, found)[np.arange(len(found)), found].sum()) if len(found) else 0.0
             if spread < self.spread_ * (1 - _ROUNDING):
                 number, self.spread_ = found, spread
         return relation_of(wanted, number, (interest.n_flows, int(number.max(initial=-1)) + 1))
 
 
-def started(sets: Counts, n_clusters: int, rng: np.random.Generator) -> Ints:
-    """Return for each set the nearest of some that are drawn far from each other (k-means++).
+def initial_clusters(sets: Counts, n_clusters: int, rng: np.random.Generator) -> Ints:
+    """Return for each set the index of the nearest of some centres, drawn by greedy k-means++.
 
-    Of a few that are drawn each time, the one is taken that leaves the least distance in sum.
+    Of several candidates for a centre, the one with the least sum of distances is chosen.
     """
     size = np.diff(sets.indptr).astype(np.int64)
     nearest, number = np.full(len(size), np.iinfo(np.int64).max), np.zeros(len(size), np.int64)
@@ -118,7 +118,7 @@ def started(sets: Counts, n_clusters: int, rng: np.random.Generator) -> Ints:
     for k in range(n_clusters):
         left = np.cumsum(np.ones(len(size)) if k == 0 else nearest.astype(np.float64))
         if left[-1] <= 0:
-            break  # no more sets that differ
+            break  # all remaining sets equal a centre
         drawn = np.searchsorted(left, rng.random(tries if k else 1) * left[-1], side="right")
         common = (sets @ sets[drawn].T.tocsr()).toarray()
         away = size[:, None] + size[drawn] - 2 * common
@@ -130,9 +130,9 @@ def started(sets: Counts, n_clusters: int, rng: np.random.Generator) -> Ints:
 
 
 def distances(sets: Counts, number: Ints) -> Doubles:
-    """Return the squared distance of each set from the centre of each cluster; an empty one is at nothing.
+    """Return the squared distance of each set from the centre of each cluster; an empty one has centre 0.
 
-    All sums are of whole numbers, so that they do not hang on how subscribers are numbered.
+    All sums are of integers, so that they do not depend on the numbering of subscribers.
     """
     n_sets, n_clusters = sets.shape[0], int(number.max(initial=-1)) + 1
     ones = np.ones(n_sets, np.int64)
@@ -144,10 +144,10 @@ def distances(sets: Counts, number: Ints) -> Doubles:
     return np.asarray(found, np.float64)
 
 
-def settled(sets: Counts, number: Ints, passes: int = _PASSES) -> Ints:
-    """Return clusters after each set has gone to the nearest centre, until none goes (Lloyd).
+def lloyd(sets: Counts, number: Ints, passes: int = _PASSES) -> Ints:
+    """Move each set to the nearest centre, pass by pass, until none moves; return the clusters.
 
-    A cluster that is left empty is begun anew with the set that is farthest from its centre.
+    A cluster that becomes empty gets the set that is farthest from its centre.
     """
     number, every = number.copy(), np.arange(len(number))
     for _ in range(passes if len(number) else 0):
@@ -164,7 +164,7 @@ def settled(sets: Counts, number: Ints, passes: int = _PASSES) -> Ints:
 
 
 def _refill(number: Ints, away: Doubles, n_clusters: int) -> None:
-    """Put into each empty cluster the set that is farthest from its centre and not alone; in place."""
+    """Move into each empty cluster the set farthest from its centre, of clusters of several; in place."""
     count = np.bincount(number, minlength=n_clusters)
     for empty in np.flatnonzero(count == 0):
         away[count[number] < 2] = 0.0

@@ -1,4 +1,4 @@
-"""What people do without planning: the plans that every other has to beat."""
+"""Baselines without optimization: unicast, broadcast, a channel per flow, and hashing of flows."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class _Baseline(BasePlanner):
-    """A planner without choices; `seed` is there because every planner takes one.
+    """Base class of planners without parameters of their own; `seed` has no effect.
 
     Parameters
     ----------
     channels
-        The most channels to use; None for as many as it takes.
+        The most channels; None means no limit.
     seed
-        Changes nothing.
+        No effect.
     """
 
     plan_: ChannelPlan
@@ -47,7 +47,7 @@ class _Baseline(BasePlanner):
 
 
 class Unicast(_Baseline):
-    """Every message is sent to each interested subscriber directly; there are no channels.
+    """Sends every message directly to each interested subscriber; there are no channels.
 
     Examples
     --------
@@ -63,7 +63,7 @@ class Unicast(_Baseline):
 
 
 class Broadcast(_Baseline):
-    """One channel carries everything to everybody.
+    """Sends all flows to all subscribers over one channel.
 
     Examples
     --------
@@ -75,15 +75,17 @@ class Broadcast(_Baseline):
     capabilities = Capabilities(clusters="nothing", all_subscribers=True)
 
     def _plan(self, interest: Interest) -> ChannelPlan:
-        everything, everybody = np.ones((interest.n_flows, 1)), np.ones((interest.n_subscribers, 1))
-        return ChannelPlan(everything, everybody, subscribers=interest.subscribers, flows=interest.flows)
+        every_flow, every_subscriber = np.ones((interest.n_flows, 1)), np.ones((interest.n_subscribers, 1))
+        return ChannelPlan(
+            every_flow, every_subscriber, subscribers=interest.subscribers, flows=interest.flows
+        )
 
 
 class PerFlow(_Baseline):
-    """Each wanted flow has a channel of its own.
+    """Gives each wanted flow a channel of its own.
 
-    With fewer channels than wanted flows, those of greatest rate x audience get one (of equals, the
-    first) and the rest is sent directly.
+    With fewer channels than wanted flows, those of greatest rate x audience get one (the first among equals),
+    and the others are sent directly.
 
     Examples
     --------
@@ -104,16 +106,16 @@ class PerFlow(_Baseline):
 
 
 class Hash(_Baseline):
-    """A flow's channel is `stable_hash` of its label, modulo the number of channels; listening follows.
+    """Assigns a flow to the channel `stable_hash(label) % channels`; subscribers join what they need.
 
-    A channel may end up with no flow, or with flows that nobody wants.
+    A channel may have no flows, or only unwanted ones.
 
     Parameters
     ----------
     channels
-        How many channels there are; required.
+        Number of channels; required.
     seed
-        Changes nothing.
+        No effect.
 
     Examples
     --------
@@ -135,11 +137,10 @@ class Hash(_Baseline):
 
 
 def stable_hash(labels: Labels) -> NDArray[np.uint64]:
-    """Return a 64-bit hash of each label that is the same on every machine and in every release.
+    """Return a 64-bit hash of each label that is the same on all machines and in all releases.
 
-    It is FNV-1a (64 bits, offset basis 0xcbf29ce484222325, prime 0x100000001b3) of the label's UTF-8
-    bytes, an integer standing for its decimal digits, followed by MurmurHash3's 64-bit finaliser, all
-    modulo 2**64::
+    It is FNV-1a (64 bits, offset basis 0xcbf29ce484222325, prime 0x100000001b3) of the label's UTF-8 bytes,
+    or the decimal digits of an integer, followed by MurmurHash3's 64-bit finaliser, all modulo 2**64::
 
         h = 0xcbf29ce484222325
         for byte in str(label).encode():
@@ -148,8 +149,8 @@ def stable_hash(labels: Labels) -> NDArray[np.uint64]:
         h = (h ^ h >> 33) * 0xc4ceb9fe1a85ec53
         h = h ^ h >> 33
 
-    The finaliser is there because the lowest bit of FNV-1a is only the parity of the bytes' lowest bits,
-    which makes a poor choice between two channels.
+    Without the finaliser the lowest bit would be the parity of the lowest bits of all bytes, which is a poor
+    choice between two channels.
 
     Examples
     --------
@@ -164,7 +165,7 @@ def stable_hash(labels: Labels) -> NDArray[np.uint64]:
         else np.zeros(1, np.int64)
     )
     content = np.frombuffer(content or b"", np.uint8)
-    # Longest first, so that the labels that still have a byte at some place are always the first few.
+    # Longest first, so that the labels with a byte at a given position are always a prefix.
     order = np.argsort(ends[:-1] - ends[1:], kind="stable")
     starts, lengths = ends[:-1][order], np.diff(ends)[order]
     state = np.full(len(text), 0xCBF29CE484222325, np.uint64)

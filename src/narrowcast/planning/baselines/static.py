@@ -1,4 +1,4 @@
-"""An earlier plan that stays as it was, whatever has changed since."""
+"""The planner `static`: keeps the channels of an earlier plan; only memberships change."""
 
 from __future__ import annotations
 
@@ -20,24 +20,23 @@ if TYPE_CHECKING:
 
 
 class Static(ChoosingBaseline):
-    """The channels of an earlier plan carry what they carried; only who listens changes (tamara2007's SC).
+    """Keeps which channel carries which flows; only who listens changes (SC of tamara2007).
 
-    Subscribers choose among its clusters, its channels of two flows or more, by what they want now and what
-    that costs; what they do not get there is served per flow, new flows as well. Channels keep their numbers,
-    and clusters that nobody wants any more stay. Of a plan of two levels the groups are the channels.
+    Channels of two or more flows are clusters: subscribers choose among them by their current interest and
+    the cost. All other wanted flows, new ones included, have a channel each. Channels keep their numbers, and
+    clusters without members stay. Of a plan of two levels the groups are the channels.
 
     Parameters
     ----------
     channels
-        The most channels; None for as many as it takes. Of too many, those that bring most are kept, and are
-        numbered anew.
+        The most channels; None means no limit. If there are more, those that save most are kept, and are
+        renumbered.
     seed
-        Changes nothing.
+        No effect.
     start
-        The earlier plan, as `--from` names it. Without one there are no clusters to keep, and every flow has
-        a channel of its own.
+        The earlier plan. Without one there are no clusters, and every flow has a channel of its own.
     cost_m, cost_a, cost_n, cost_d, interval
-        What channels and events cost: see `Overall`.
+        The cost model: see `Overall`.
 
     Examples
     --------
@@ -50,7 +49,7 @@ class Static(ChoosingBaseline):
     """
 
     capabilities = Capabilities(warm_start="required")
-    _kept = True
+    _keeps_unused = True
 
     def __init__(
         self,
@@ -78,7 +77,7 @@ class Static(ChoosingBaseline):
     def fit(self, interest: Interest) -> Self:
         """Make the plan, `plan_`."""
         if self.start is not None and not isinstance(self.start, ChannelPlan):
-            raise ParameterError(f"start is {self.start!r}; give a plan, as --from does")
+            raise ParameterError(parameter="start", value=self.start, limit="a plan")
         return super().fit(interest)
 
     def _topics(self, interest: Interest) -> Relation:

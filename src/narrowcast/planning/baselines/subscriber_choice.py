@@ -1,4 +1,4 @@
-"""Clusters of flows that subscribers may join or not, each by what it costs, and the plan that this makes."""
+"""Clusters of flows that a subscriber joins only if that lowers the overall cost, and the resulting plan."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ if TYPE_CHECKING:
     from narrowcast.model.interest import Interest
     from narrowcast.model.relation import Positions, Relation
 
-#: How often subscribers choose anew, at most, where the choice of one changes that of others.
+#: The most passes in which subscribers reconsider, where one choice changes the costs of others.
 PASSES = 20
 
 
 class ChoosingBaseline(BasePlanner):
-    """A planner that makes clusters of flows and leaves it to subscribers which of them to join.
+    """Base class of planners that make clusters of flows and let subscribers choose which to join.
 
-    Who joins a cluster gets all that it carries, and is served by the channels of single flows with whatever
-    else it wants. Everybody takes what adds least to the overall cost: see `choose_members`.
+    A member of a cluster receives all its flows, and gets its other flows from channels of single flows. Each
+    subscriber makes the choice that adds least to the overall cost: see `choose_members`.
 
     Parameters
     ----------
     channels
-        The most channels; None for as many as it takes. Clusters come first, then the channels of single
-        flows that would cost most without; the rest is sent directly.
+        The most channels; None means no limit. Clusters come first, then channels for the single flows that
+        would cost most without one; the rest is sent directly.
     seed
-        What all random choices come from.
+        Seed of all random choices.
     cost_m, cost_a, cost_n, cost_d, interval
-        What channels and events cost: see `Overall`. What ties and handing over cost (`cost_a`, `cost_n`) is
-        the same whoever joins, and changes `cost_` alone.
+        The cost model: see `Overall`. The prices of associations and handover (`cost_a`, `cost_n`) do not
+        depend on memberships, and only affect `cost_`.
     """
 
     plan_: ChannelPlan
-    #: What the plan costs: the overall cost.
+    #: The overall cost of the plan.
     cost_: float
 
-    #: Whether clusters that nobody joins stay in the plan.
-    _kept = False
+    #: Whether clusters without members stay in the plan.
+    _keeps_unused = False
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class ChoosingBaseline(BasePlanner):
         )
         topics = self._topics(interest)
         members = choose_members(interest, topics, costs)
-        if not self._kept:
+        if not self._keeps_unused:
             used = np.unique(members.indices).astype(np.int64)
             topics, members = _columns(topics, used), _columns(members, used)
         self.plan_ = plan_of_clusters(
@@ -91,31 +91,31 @@ class ChoosingBaseline(BasePlanner):
         return self
 
     def _topics(self, interest: Interest) -> Relation:
-        """Return the clusters, as flows x clusters."""
+        """Return the clusters as a relation of flows x clusters."""
         raise NotImplementedError
 
 
 def choose_members(interest: Interest, topics: Relation, costs: Overall, *, passes: int = PASSES) -> Relation:
-    """Return who joins which clusters when all choose by what they add to the overall cost.
+    """Return memberships in clusters when all subscribers minimize what they add to the overall cost.
 
-    With linear costs somebody saves 1 + f for each flow that it need not have directly, of f events in an
-    interval, and pays 1 + F for a cluster with F events. It joins the cluster that saves most, then that of
-    the others which saves most besides, and so on; at last it leaves what others have made superfluous. That
-    is the best there is where no flow is in two clusters. A cluster of one flow saves nothing.
+    With linear costs a subscriber saves 1 + f for each flow of f events per interval that it need not have
+    directly, and pays 1 + F for a cluster of F events per interval. It joins the cluster that saves most,
+    then the one that saves most in addition, and so on; at last it leaves clusters made redundant by others.
+    This is optimal where no flow is in two clusters. A cluster of one flow saves nothing.
 
-    With other costs it matters how many there are already. The choice by linear costs comes first; then
-    everybody in turn chooses anew, where that lowers the cost of all, until nobody would.
+    With other costs a choice depends on the numbers of members. The choice by linear costs comes first; then
+    all subscribers reconsider in turn, where that lowers the total cost, until none changes.
 
     Parameters
     ----------
     interest
-        Whom to serve.
+        The interest to serve.
     topics
-        Flows x clusters.
+        Relation of flows x clusters.
     costs
-        What channels and events cost.
+        The cost model.
     passes
-        How often everybody may choose anew.
+        The most passes in which subscribers reconsider (default: 20).
 
     Returns
     -------
@@ -145,17 +145,17 @@ def choose_members(interest: Interest, topics: Relation, costs: Overall, *, pass
     state = audience, size, np.zeros(wants.nnz, np.uint8), room, joined, used
     rows = wants.indptr.astype(np.int64), wants.indices.astype(np.int32)
     clusters = topics.indptr.astype(np.int64), topics.indices.astype(np.int32)
-    # Whose turn it is hangs on what they want, not on how they are numbered.
+    # The order of turns depends on interests, not on the numbering of subscribers.
     key = np.random.default_rng(0).random(interest.n_flows)
     order = np.argsort(np.asarray(wants @ key), kind="stable").astype(np.int64)
     sizes = np.arange(interest.n_subscribers + 2)
-    steps = np.diff(costs.maintained(sizes)), np.diff(costs.sent(sizes))
+    steps = np.diff(costs.maintenance_of(sizes)), np.diff(costs.dissemination_of(sizes))
     if topics.nnz:
         even = np.ones(len(sizes) - 1)
         choose(rows, clusters, frequency, load, (even, even), order, 1, state)
         if not all(np.array_equal(step, even) for step in steps):
             choose(rows, clusters, frequency, load, steps, order, passes, state)
-    who, place = _taken(room, used)
+    who, place = _used_entries(room, used)
     return relation_of(who, joined[place], (interest.n_subscribers, topics.shape[1]))
 
 
@@ -167,23 +167,23 @@ def plan_of_clusters(
     channels: int | None = None,
     interval: float = INTERVAL,
 ) -> ChannelPlan:
-    """Return the plan of clusters and who is in them; what members do not get from these is direct.
+    """Return the plan of clusters with given members; what members do not get from clusters is direct.
 
-    Channels are the clusters in their order, then one for each flow that somebody needs directly and that has
-    none of its own. A cluster of one flow is that flow's own channel, whoever is said to be its members.
+    Channels are the clusters in their order, then one for each flow with direct subscribers and no channel
+    yet. A cluster of one flow is that flow's own channel, whatever `members` has for it.
 
     Parameters
     ----------
     interest
-        Whom to serve.
+        The interest to serve.
     topics
-        Flows x clusters.
+        Relation of flows x clusters.
     members
-        Subscribers x clusters.
+        Relation of subscribers x clusters.
     channels
-        The most channels. If there would be more, clusters come first, of too many those that bring most to
-        their members; then flows of greatest (1 + f) x direct subscribers, with f events in an interval. The
-        rest goes by unicast, and channels are numbered anew.
+        The most channels (default: no limit). If there were more, clusters come first, those that bring most
+        to their members; then flows of greatest (1 + f) x direct subscribers, with f events per interval. The
+        rest goes by unicast, and channels are renumbered.
     interval
         Seconds between two rounds of maintenance.
 
@@ -204,15 +204,15 @@ def plan_of_clusters(
     weight = 1.0 + interest.rate * interval
     flows = np.bincount(topics.indices, minlength=n)
     shared = flows >= 2
-    heard = _heard(interest, topics, members, shared, weight)
+    received = _received(interest, topics, members, shared, weight)
     if channels is not None and np.count_nonzero(shared) > channels:
-        shared = _heaviest(np.where(shared, heard.brought, -1.0), channels)
-        heard = _heard(interest, topics, members, shared, weight)
-    who, flow = rows_of(interest.wants)[~heard.served], interest.wants.indices[~heard.served]
+        shared = _heaviest(np.where(shared, received.worth, -1.0), channels)
+        received = _received(interest, topics, members, shared, weight)
+    who, flow = rows_of(interest.wants)[~received.served], interest.wants.indices[~received.served]
     needs = np.bincount(flow, minlength=interest.n_flows)
-    numbers = _numbers(topics, flows, needs)
+    numbers = _number_channels(topics, flows, needs)
     if channels is not None and numbers.n_channels > channels:
-        numbers = _fewer(shared, needs, needs * weight, channels)
+        numbers = _limited_numbers(shared, needs, needs * weight, channels)
     flow_at = numbers.of_flow[flow]
     by_channel = flow_at >= 0
     kept, inside = numbers.of_cluster[topics.indices], numbers.of_cluster[members.indices]
@@ -235,49 +235,49 @@ def plan_of_clusters(
     )
 
 
-class _Heard(NamedTuple):
-    """Which wants clusters serve, and what each brings to its members that they want."""
+class _Received(NamedTuple):
+    """Flags of the wants that clusters serve, and for each cluster the weight of the wants it serves."""
 
     served: NDArray[np.bool_]
-    brought: NDArray[np.float64]
+    worth: NDArray[np.float64]
 
 
 class _Numbers(NamedTuple):
-    """The channels that clusters are, and the own ones of flows; -1 for none."""
+    """The channel of each cluster, and of each flow with one of its own; -1 for none."""
 
     of_cluster: Positions
     of_flow: Positions
     n_channels: int
 
 
-def _heard(
+def _received(
     interest: Interest,
     topics: Relation,
     members: Relation,
     shared: NDArray[np.bool_],
     weight: NDArray[np.float64],
-) -> _Heard:
-    """Return what those of some clusters get from them."""
+) -> _Received:
+    """Return what the members of some clusters receive from them."""
     flow, who = rows_of(topics), rows_of(members)
     some, inside = shared[topics.indices], shared[members.indices]
     plan = ChannelPlan(
         relation_of(flow[some], topics.indices[some], topics.shape),
         relation_of(who[inside], members.indices[inside], members.shape),
     )
-    served, brought = np.zeros(interest.n_wants, np.bool_), np.zeros(topics.shape[1])
+    served, worth = np.zeros(interest.n_wants, np.bool_), np.zeros(topics.shape[1])
     wanted = interest.wants.indices.astype(np.int64)
     for pair, channel in plan.heard(rows_of(interest.wants), wanted):
         served[pair] = True
-        brought += np.bincount(channel, weight[wanted[pair]], len(brought))
-    return _Heard(served, brought)
+        worth += np.bincount(channel, weight[wanted[pair]], len(worth))
+    return _Received(served, worth)
 
 
-def _numbers(topics: Relation, flows: Positions, needs: Positions) -> _Numbers:
-    """Return clusters as they are numbered, then flows that are needed and have no channel of their own."""
+def _number_channels(topics: Relation, flows: Positions, needs: Positions) -> _Numbers:
+    """Return channel numbers: clusters in their order, then needed flows without a channel of their own."""
     n = len(flows)
     own = np.full(len(needs), -1)
     alone = flows[topics.indices] == 1
-    # Of several the first: what is written last stays.
+    # Of several channels of one flow the first counts: the last assignment wins.
     own[rows_of(topics)[alone][::-1]] = topics.indices[alone][::-1]
     own[needs == 0] = -1
     new = np.flatnonzero((needs > 0) & (own < 0))
@@ -285,10 +285,10 @@ def _numbers(topics: Relation, flows: Positions, needs: Positions) -> _Numbers:
     return _Numbers(np.arange(n), own, n + len(new))
 
 
-def _fewer(
+def _limited_numbers(
     shared: NDArray[np.bool_], needs: Positions, worth: NDArray[np.float64], channels: int
 ) -> _Numbers:
-    """Return some clusters, and as many of the flows that are needed as there is room for."""
+    """Return numbers of at most `channels` channels: shared clusters, then needed flows of greatest worth."""
     n = int(np.count_nonzero(shared))
     own = np.flatnonzero(_heaviest(np.where(needs > 0, worth, -1.0), channels - n))
     of_cluster, of_flow = np.full(len(shared), -1), np.full(len(needs), -1)
@@ -298,21 +298,21 @@ def _fewer(
 
 
 def _heaviest(worth: NDArray[np.float64], most: int) -> NDArray[np.bool_]:
-    """Return the so many greatest that are not below 0, of equals the first."""
+    """Return flags of the `most` greatest values that are at least 0, of equals the first."""
     found = np.zeros(len(worth), np.bool_)
     found[np.argsort(-worth, kind="stable")[:most]] = True
     return found & (worth >= 0)
 
 
-def _taken(room: Positions, used: Positions) -> tuple[Positions, Positions]:
-    """Return whose each place in use is, and the place."""
+def _used_entries(room: Positions, used: Positions) -> tuple[Positions, Positions]:
+    """Return the owner and the position of each used entry; owner i has entries from `room[i]` on."""
     who = np.repeat(np.arange(len(used)), used)
     place = np.arange(len(who)) - np.repeat(np.cumsum(used) - used, used) + room[who]
     return who, place
 
 
 def _columns(matrix: Relation, some: Positions, width: int | None = None) -> Relation:
-    """Return some columns of a relation, numbered anew; with a width they keep their place in it."""
+    """Return some columns of a relation, renumbered; with `width` they keep their position in it."""
     place = np.full(matrix.shape[1], -1)
     place[some] = np.arange(len(some)) if width is None else some
     column = place[matrix.indices]
@@ -321,6 +321,11 @@ def _columns(matrix: Relation, some: Positions, width: int | None = None) -> Rel
 
 
 def _check_shape(name: str, found: Relation, wanted: tuple[int, int]) -> None:
-    """Refuse clusters of other flows or subscribers."""
+    """Refuse a relation of the wrong numbers of flows, subscribers or clusters."""
     if found.shape != wanted:
-        raise ParameterError(f"{name} is {found.shape}; the interest and the clusters make it {wanted}")
+        raise ParameterError(
+            f"{name}: has shape {found.shape}; for this interest and these clusters it must be {wanted}",
+            parameter=name,
+            value=found.shape,
+            limit=str(wanted),
+        )

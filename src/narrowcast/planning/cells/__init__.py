@@ -1,1 +1,1 @@
-"""Groups of grid cells and events that waste little when they share a channel (riabov2003)."""
+"""Clusterings of grid cells and events into groups of little waste (riabov2003)."""

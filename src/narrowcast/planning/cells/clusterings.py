@@ -1,4 +1,4 @@
-"""Groups of flows that waste little when they share a channel: the clusterings of riabov2003, appendix A."""
+"""Clusterings of flows by the waste of a shared channel (riabov2003, appendix A)."""
 
 from __future__ import annotations
 
@@ -23,24 +23,23 @@ if TYPE_CHECKING:
 
 Distance = Literal["total", "norm", "printed"]
 _KINDS = {"total": waste.TOTAL, "norm": waste.NORM, "printed": waste.PRINTED}
-#: The most bytes that the sets of subscribers may take.
+#: The most bytes of the arrays that hold the subscribers of flows or groups.
 _MOST = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class WorthwhileFlows:
-    """The flows that are worth a channel, the weightiest first, with the subscribers of each as flags.
+    """The wanted flows of greatest weight, heaviest first, with the subscribers of each.
 
     Parameters
     ----------
-    flows
+        The flows' numbers in the interest.
         Their numbers in the interest.
-    weight
+        Rate of each flow.
         The rate of each.
-    start, who
-        The subscribers of each: `who[start[i]:start[i + 1]]`, numbered from 0 without gaps.
+        The subscribers of flow i are `who[start[i]:start[i + 1]]`, numbered from 0 without gaps.
     n_subscribers
-        How many want any of them.
+        Number of subscribers of these flows.
     """
 
     flows: Ints
@@ -51,7 +50,7 @@ class WorthwhileFlows:
 
     @classmethod
     def of(cls, interest: Interest, top: int | None) -> Self:
-        """Return the flows of greatest rate x audience, of equals the first; what weighs nothing is none."""
+        """Return the `top` flows of greatest rate x audience above 0, of equals the first."""
         if top is not None:
             check_whole("top", top)
         audience = interest.audience()
@@ -59,30 +58,33 @@ class WorthwhileFlows:
         order = np.argsort(-load, kind="stable")
         flows = order[load[order] > 0][:top]
         wants = interest.wants.tocsc()[:, flows]
-        people, who = np.unique(wants.indices, return_inverse=True)
+        subscribers, who = np.unique(wants.indices, return_inverse=True)
         start = wants.indptr.astype(np.int64)
-        return cls(flows, interest.rate[flows], start, who.astype(np.int32), len(people))
+        return cls(flows, interest.rate[flows], start, who.astype(np.int32), len(subscribers))
 
     def __len__(self) -> int:
         return len(self.flows)
 
     @property
     def audience(self) -> Ints:
-        """How many want each."""
+        """Number of subscribers of each flow."""
         return np.diff(self.start)
 
     @property
     def load(self) -> NDArray[np.float64]:
-        """The messages per second that each makes."""
+        """Messages per second that each flow causes."""
         return np.asarray(self.weight * self.audience, np.float64)
 
     def sets(self) -> NDArray[np.uint64]:
-        """Return the subscribers of each flow as a row of flags."""
+        """Return the subscribers of each flow as a row of bits."""
         width = (self.n_subscribers + 63) // 64
         if 8 * len(self) * width > _MOST:
             raise ParameterError(
                 f"{len(self)} flows by {self.n_subscribers} subscribers take more than {_MOST >> 30} GB; "
-                f"plan the weightiest with top={_MOST // (8 * width)}, the rest is sent directly"
+                f"use top={_MOST // (8 * width)}: the other flows are then sent directly",
+                parameter="top",
+                value=len(self),
+                limit=f"at most {_MOST // (8 * width)}",
             )
         words = np.zeros((len(self), width), np.uint64)
         waste.flags(self.start, self.who, words)
@@ -90,7 +92,7 @@ class WorthwhileFlows:
 
 
 class _Clustering(BasePlanner, ABC):
-    """A planner that puts every flow worth it into one of so many groups."""
+    """Base class of planners that assign each flow of `WorthwhileFlows` to one group."""
 
     plan_: ChannelPlan
 
@@ -112,7 +114,8 @@ class _Clustering(BasePlanner, ABC):
         check_channels(self.channels, required=type(self).__name__.lower())
         check_seed(self.seed)
         if self.distance not in _KINDS:
-            raise ParameterError(f"distance is {self.distance!r}; use one of {', '.join(get_args(Distance))}")
+            limit = f"one of {', '.join(get_args(Distance))}"
+            raise ParameterError(parameter="distance", value=self.distance, limit=limit)
         assert self.channels is not None
         chosen = WorthwhileFlows.of(interest, self.top)
         n_groups = min(self.channels, len(chosen))
@@ -128,10 +131,10 @@ class _Clustering(BasePlanner, ABC):
 
 
 class _Moving(_Clustering):
-    """A clustering in which flows move to the nearest group, pass after pass."""
+    """Base class of clusterings in which flows move to the nearest group, pass after pass."""
 
     live: bool
-    #: How many passes the last `fit` took, the one without a move included, and whether there was one.
+    #: The number of passes of the last `fit`, and whether the last pass moved no flow.
     passes_: int
     settled_: bool
 
@@ -150,9 +153,13 @@ class _Moving(_Clustering):
     def _groups(self, chosen: WorthwhileFlows, n_groups: int) -> Ints:
         check_whole("passes", self.passes, least=0)
         if 4 * n_groups * chosen.n_subscribers > _MOST:
+            most = _MOST // (4 * chosen.n_subscribers)
             raise ParameterError(
-                f"{n_groups} groups by {chosen.n_subscribers} subscribers take more than {_MOST >> 30} GB; "
-                f"ask for at most {_MOST // (4 * chosen.n_subscribers)} channels"
+                f"channels={n_groups}: groups by {chosen.n_subscribers} subscribers take more than "
+                f"{_MOST >> 30} GB; use at most {most} channels",
+                parameter="channels",
+                value=n_groups,
+                limit=f"at most {most}",
             )
         group = np.empty(len(chosen), np.int64)
         self.passes_, self.settled_ = waste.gather(
@@ -173,23 +180,23 @@ class _Moving(_Clustering):
 class Forgy(_Moving):
     """k-means of flows by waste, in which groups change after each pass (riabov2003, appendix A.3).
 
-    The weightiest flows start the groups and the others join the nearest, one by one. In a pass each flow
-    is measured with all groups, its own as if it were not there, and goes to the nearest. It need not
-    settle: with sets in the place of means a pass can make things worse.
+    The heaviest flows start the groups, and the others join the nearest group one by one. In a pass each flow
+    is compared with all groups, its own without the flow, and moves to the nearest. It may not converge: with
+    sets instead of means a pass can raise the waste.
 
     Parameters
     ----------
     channels
-        How many groups there are; required.
+        Number of groups; required.
     seed
-        Changes nothing.
+        No effect.
     top
-        How many flows of greatest rate x audience are grouped; the rest is sent directly. All where left out.
+        Number of flows of greatest rate x audience to group; others are sent directly (default: all).
     distance
-        `total`, the wasted messages per second that a flow adds to a group; `norm`, the change of the waste
-        per event of the group, as the text has it; `printed`, that by the formula as it is printed.
+        `total`, the wasted messages per second that a flow adds to a group; `norm`, the change of the group's
+        waste per event, as the paper's text says; `printed`, the paper's formula as printed.
     passes
-        The most passes.
+        The most passes (default: 50).
 
     Examples
     --------
@@ -203,7 +210,9 @@ class Forgy(_Moving):
 
 
 class MacQueen(_Moving):
-    """`Forgy` with groups that change at every move: with `total` each move lowers the waste, so it settles.
+    """`Forgy` with groups that change at every move: with `total` every move lowers the waste.
+
+    So with `total` it converges.
 
     Examples
     --------
@@ -217,10 +226,10 @@ class MacQueen(_Moving):
 
 
 class Pairwise(_Clustering):
-    """Merges the two groups that are closest until so many are left (riabov2003, appendix A.3).
+    """Merges the two closest groups until the requested number is left (riabov2003, appendix A.3).
 
-    It starts with each flow by itself. Of the four clusterings of the paper it wastes least. It takes time
-    in proportion to the square of the flows, and memory in proportion to their number.
+    It starts with each flow as a group. Of the four clusterings of the paper it wastes least. Its time is
+    proportional to the square of the number of flows, its memory to their number.
 
     Parameters
     ----------
@@ -228,7 +237,7 @@ class Pairwise(_Clustering):
         As for `Forgy`.
     distance
         `total`, the waste that a merge adds; `norm`, the waste per event of the merged group; `printed`, as
-        for `Forgy`, the later group joining the earlier.
+        for `Forgy`, with the later group joining the earlier one.
 
     Examples
     --------
@@ -240,15 +249,16 @@ class Pairwise(_Clustering):
 
     def _groups(self, chosen: WorthwhileFlows, n_groups: int) -> Ints:
         into = np.arange(len(chosen))
-        kind, weight = _KINDS[self.distance], chosen.weight.copy()  # it is changed, as the others are
+        kind, weight = _KINDS[self.distance], chosen.weight.copy()  # the kernel changes it in place
         waste.merge(kind, chosen.sets(), weight, chosen.audience, chosen.load, n_groups, into)
         return _numbered(into)
 
 
 class Mst(_Clustering):
-    """Joins flows along the shortest distances between them until so many groups are left (riabov2003, A.3).
+    """Merges flows along a minimum spanning tree of their distances (riabov2003, A.3).
 
-    It looks at pairs of flows only, not at what they have become part of: quick, and wasteful.
+    It stops when the requested number of groups is left. Distances are between single flows, not between
+    merged groups: fast, and wasteful.
 
     Parameters
     ----------
@@ -273,7 +283,7 @@ class Mst(_Clustering):
 
 
 def _numbered(into: Ints) -> Ints:
-    """Return groups numbered in the order of their first flows, from what each flow was merged into."""
+    """Return groups numbered in the order of their first flows, given the flow that each was merged into."""
     while not np.array_equal(further := into[into], into):
         into = further
     return np.unique(into, return_inverse=True)[1].astype(np.int64)

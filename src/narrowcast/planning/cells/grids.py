@@ -1,4 +1,4 @@
-"""A grid over the event space that is as fine, attribute by attribute, as it pays."""
+"""Adaptive grids over the event space: each attribute is divided as finely as pays."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from narrowcast.model.events import EventBatch
     from narrowcast.model.subscriptions import SubscriptionSet
 
-#: How many cells an attribute can have, one after the other.
+#: The numbers of cells that an attribute can have, in order.
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
-#: Cells that are kept where no number is given: what planners take in a moment.
+#: Default number of cells that are kept: planners handle these within moments.
 TOP = 2_000
-#: A finer grid must lower the cost by this share.
+#: The share by which a finer grid must lower the cost.
 _GAIN = 1e-3
 
 
@@ -34,22 +34,22 @@ def adaptive_grid(
 ) -> CellGrid:
     """Return a grid of quantiles with as many cells along each attribute as pays.
 
-    It starts with one cell. Step by step the attribute gets more cells by which fewest subscribers meet the
-    cell of an event, on average. Finer cells have fewer subscribers; but only the `top` heaviest are kept,
-    and an event outside of them counts as if it met everybody. Which cells those are is told by one half of
-    the sample, and what they cost by the other: so the grid does not get finer than the sample can tell. An
-    attribute that nobody bounds is not divided.
+    It starts with one cell. In each step one attribute gets more cells: the one for which an event's cell is
+    then wanted by the fewest subscribers on average. Finer cells have fewer subscribers, but only the `top`
+    heaviest cells are kept, and an event outside of them counts as wanted by all subscribers. One half of the
+    sample determines which cells are kept, the other half their cost, which limits the fineness to what the
+    sample supports. An attribute without bounds in any subscription is not divided.
 
     Parameters
     ----------
     sample
-        Events to take the quantiles from, and to measure with; some thousands.
+        Some thousands of events: quantiles are taken from them, and costs measured on them.
     subscriptions
-        Whose boxes meet cells, or a sample of them.
+        The subscriptions, or a sample of them.
     attributes
-        Which may be divided: all that are numbers, dates or timestamps unless given.
+        The attributes that may be divided (default: all numbers, dates and timestamps).
     top
-        How many cells are kept; 2,000 where left out.
+        Number of cells to keep (default: 2,000).
 
     Examples
     --------
@@ -68,7 +68,9 @@ def adaptive_grid(
     if attributes is None:
         attributes = [name for name in schema if schema[name].family in NUMBERS]
     if not attributes:
-        raise ParameterError("there is no attribute to divide; name one that is a number, date or timestamp")
+        raise ParameterError(
+            parameter="attributes", value=[], limit="at least one number, date or timestamp of the schema"
+        )
     top = TOP if top is None else top
     check_whole("top", top)
     step = dict.fromkeys(attributes, 0)
@@ -76,7 +78,7 @@ def adaptive_grid(
     while True:
         tries = [step | {name: at + 1} for name, at in step.items() if at + 1 < len(STEPS)]
         grids = [_grid(sample, subscriptions, each) for each in tries]
-        # One with too few different values to be divided further is the same grid again.
+        # An attribute with too few distinct values for a further step gives the same grid again.
         finer = [i for i, each in enumerate(grids) if each.n_cells > grid.n_cells]
         found = {i: _cost(grids[i], sample, subscriptions, top) for i in finer}
         best = min(finer, key=lambda i: found[i], default=None)
@@ -86,12 +88,12 @@ def adaptive_grid(
 
 
 def _grid(sample: EventBatch, subscriptions: SubscriptionSet, step: dict[str, int]) -> CellGrid:
-    """Return the grid with so many steps along each attribute."""
+    """Return the grid with the given step along each attribute."""
     return CellGrid.quantiles(subscriptions.schema, sample, {name: STEPS[at] for name, at in step.items()})
 
 
 def _cost(grid: CellGrid, sample: EventBatch, subscriptions: SubscriptionSet, top: int) -> float:
-    """Return how many subscribers meet the cell of an event on average: everybody, where it is not kept."""
+    """Return the mean number of subscribers of an event's cell: all subscribers for a cell not kept."""
     cell = grid.cell_of(sample)
     seen, count = np.unique(cell[::2], return_counts=True)
     if not len(seen):

@@ -1,4 +1,4 @@
-"""Groups that need not hold everybody who is interested: the rest gets its messages directly."""
+"""The planner `partial`: groups that may leave out interested subscribers, which are served directly."""
 
 from __future__ import annotations
 
@@ -31,48 +31,48 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Numbers = NDArray[np.int32]
 
-#: Trees that samples are measured on at most: memory is as many times the nodes.
+#: The most publishers' trees that samples are measured on: memory grows with trees x nodes.
 _ROOTS = 2048
-#: Passes of the clustering that groups start from.
+#: Passes of the clustering that initial groups come from.
 _PASSES = 3
-#: How often a group that nothing goes by is given to others.
+#: How often an unused group is given new members.
 _SEEDINGS = 3
-#: Gains that are smaller than this share of what is paid are rounding.
+#: Gains smaller than this share of the cost are rounding.
 _ROUNDING = 1e-9
-#: Sets x sets x nodes up to which the closest are merged: a second.
-_MERGED = 10**11
-#: What a message over a channel is cheaper by than one sent directly, where there is no network.
+#: Sets x sets x nodes up to which `Pairwise` is used: a second.
+_PAIRWISE_WORK = 10**11
+#: Without a network, the saving of a message over a channel compared with a direct one.
 _SHARED = 1e-6
 
 
 class Partial(BasePlanner):
-    """Learns groups such that one group, and messages to whom it leaves out, cost least.
+    """Learns groups for which a flow's group message, plus direct messages to others, cost least.
 
-    A flow goes to nobody else: the members of one group, and directly to those who want it and are not in
-    it; or directly to all. In turns, flows choose the group that comes cheapest, and groups take in or let
-    go the nodes by which their flows come cheaper, at exactly what each adds to the trees. Either can only
-    lower the cost, so it ends. A group that nothing goes by is given to those who gain most by one. It is the
-    product's own answer to riabov2003: a group need not hold everybody who could be interested in any of its
-    flows, which is what makes groups large and wasteful.
+    A flow goes to the members of one group, and directly to interested subscribers outside of it; or directly
+    to all. Alternately, flows choose the cheapest group, and groups add or remove the nodes by which their
+    flows become cheaper, at the exact change of the multicast trees. Neither step can raise the cost, so it
+    ends. An unused group is given to the nodes that gain most by one. It is the product's own answer to
+    riabov2003: that a group must have every subscriber interested in any of its flows is what makes groups
+    large and wasteful.
 
-    Groups are learned by node. On a node with several subscribers, only those become members who want
-    something that the group carries: the others would get messages in vain that cost the network nothing.
+    Groups are learned by node. On a node with several subscribers, only those that want a flow of the group
+    become members; the messages that others would get are unwanted, though they cost the network nothing.
 
-    With a topology it minimises network cost; without, messages: one for each member that is reached, and
-    one for each that is sent directly.
+    With a topology it minimizes the network cost; without, the number of messages: one for each member
+    reached, and one for each subscriber sent to directly.
 
     Parameters
     ----------
     channels
         The most groups; required.
     seed
-        What publishers and samples are drawn by.
+        Seed of the samples of flows and publishers.
     topology, locations, publishers
-        The network, where subscribers are and where events come from: see `Network`.
+        The network, the nodes of subscribers, and the publishing nodes: see `Network`.
     samples
-        How many pairs of a flow and a publisher it learns from.
+        Number of pairs of a flow and a publisher to learn from (default: 12,000).
     rounds
-        The most turns.
+        The most alternations of the two steps (default: 40).
 
     Examples
     --------
@@ -86,7 +86,7 @@ class Partial(BasePlanner):
 
     capabilities = Capabilities(network=True, partial_groups=True)
     plan_: ChannelPlan
-    #: How many turns the last `fit` took.
+    #: Alternations in the last `fit`.
     rounds_: int
 
     def __init__(
@@ -123,22 +123,22 @@ class Partial(BasePlanner):
         self.rounds_ = 0
         if len(worth):
             flow, tree, weight = self._sample(interest.rate[worth], share, rng)
-            members = self._learned(sets.take(worth[flow]), tree, weight, trees)
+            members = self._learn(sets.take(worth[flow]), tree, weight, trees)
         groups = [members[:, node]]
-        if len(worth) ** 2 * trees.parent.shape[1] <= _MERGED:
-            # Samples choose a group by where they come from, a plan once for all: they may mislead.
+        if len(worth) ** 2 * trees.parent.shape[1] <= _PAIRWISE_WORK:
+            # Samples choose a group by publisher, a plan must choose one for all: samples may mislead.
             alike = Pairwise(channels=self.channels).fit(interest).plan_
             groups.append(alike.listens.toarray().T)
-        settled = [_settled(interest, node, trees, share, listens) for listens in groups]
+        settled = [_assign(interest, node, trees, share, listens) for listens in groups]
         self.plan_ = _plan(
-            interest, *min(settled, key=lambda each: _paid(interest, node, trees, share, *each))
+            interest, *min(settled, key=lambda each: _cost(interest, node, trees, share, *each))
         )
         return self
 
     def _network(
         self, interest: Interest, rng: np.random.Generator
     ) -> tuple[Numbers, ShortestPathTrees, Doubles]:
-        """Return the node of each subscriber, the trees of publishers, and how often each publishes."""
+        """Return the node of each subscriber, the trees of publishers, and their shares of events."""
         if self.topology is None:
             n = interest.n_subscribers
             parent = np.append(np.full(n, n), -1).astype(np.int32)[None]
@@ -156,7 +156,7 @@ class Partial(BasePlanner):
         return node, self.topology.trees(roots), share
 
     def _sample(self, rate: Doubles, share: Doubles, rng: np.random.Generator) -> tuple[Ints, Ints, Doubles]:
-        """Return flows and publishers to learn from, and how much each counts."""
+        """Return flows and publishers to learn from, and the weight of each pair."""
         n_roots = len(share)
         if len(rate) > self.samples:
             flow = rng.choice(len(rate), self.samples, p=rate / rate.sum())
@@ -164,26 +164,26 @@ class Partial(BasePlanner):
         each = max(1, self.samples // len(rate))
         each = min(n_roots, each) if (share == share[0]).all() else each
         flow = np.repeat(np.arange(len(rate)), each)
-        # Publishers in even steps from anywhere along their shares: each as often as it publishes.
+        # Systematic sampling: publishers at even steps along their cumulated shares, from a random start.
         along = (rng.random(len(rate))[:, None] + np.arange(each) / each) % 1
         tree = np.minimum(np.searchsorted(np.cumsum(share), along, side="right"), n_roots - 1)
         return flow, tree.ravel(), np.repeat(rate / each, each)
 
-    def _learned(
+    def _learn(
         self, sets: Matches, tree: Ints, weight: NDArray[np.float64], trees: ShortestPathTrees
     ) -> Flags:
-        """Return the members of groups that samples cost least with."""
+        """Return the members of the groups for which samples cost least."""
         assert self.channels is not None
         found = [
-            self._improved(members, sets, tree, weight, trees)
+            self._improve(members, sets, tree, weight, trees)
             for members in _starts(sets, weight, self.channels, trees.parent.shape[1])
         ]
         return min(found, key=lambda each: each[0])[1]
 
-    def _improved(
+    def _improve(
         self, members: Flags, sets: Matches, tree: Ints, weight: Doubles, trees: ShortestPathTrees
     ) -> tuple[float, Flags]:
-        """Return what samples cost with groups that began as given, and their members."""
+        """Improve groups in turns; return the cost of the samples, and the members."""
         nodes = np.unique(sets.index).astype(np.int32)
         group, paid = np.empty(sets.n_events, np.int64), np.empty(sets.n_events)
         seedings = np.zeros(len(members), np.int64)
@@ -195,7 +195,7 @@ class Partial(BasePlanner):
                 members, nodes, self.rounds, group, paid,
             )  # fmt: skip
             unused = np.bincount(group[group >= 0], minlength=len(members)) == 0
-            # A group that nothing goes by is free for those who gain most by one of their own.
+            # Unused groups are given to those that gain most by a group of their own.
             gain = np.bincount(kind, weight * np.maximum(paid - exact, 0.0))
             gain[gain <= _ROUNDING * np.bincount(kind, weight * paid)] = 0.0
             best = np.argsort(-gain, kind="stable")[: np.count_nonzero(unused & (seedings < _SEEDINGS))]
@@ -210,10 +210,10 @@ class Partial(BasePlanner):
 
 
 def _starts(sets: Matches, weight: Doubles, channels: int, n_nodes: int) -> Iterator[Flags]:
-    """Yield groups to start from: all sets that there are; else what most in a cluster of them want.
+    """Yield initial groups: all sets if few; else the nodes that want most of a cluster's flows.
 
-    And where that takes no longer than a moment, everybody in the clusters that `Pairwise` makes: as groups
-    only change to what costs less, they never end dearer than those.
+    Where that is quick, also all nodes of the clusters of `Pairwise`: as groups only change to what costs
+    less, the result never costs more than these.
     """
     first, kind = sets.distinct()
     kinds = sets.take(first)
@@ -226,7 +226,7 @@ def _starts(sets: Matches, weight: Doubles, channels: int, n_nodes: int) -> Iter
     wants = relation_of(kinds.index, kinds.rows(), (n_nodes, kinds.n_events))
     interest = Interest(wants, load)
     clusters: list[tuple[Any, float]] = [(MacQueen(channels=channels, passes=_PASSES), 0.5)]
-    if kinds.n_events**2 * n_nodes <= _MERGED:
+    if kinds.n_events**2 * n_nodes <= _PAIRWISE_WORK:
         clusters.append((Pairwise(channels=channels), 0.0))
     for planner, least in clusters:
         groups: Any = planner.fit(interest).plan_.carries.T
@@ -237,23 +237,23 @@ def _starts(sets: Matches, weight: Doubles, channels: int, n_nodes: int) -> Iter
         yield members.copy()
 
 
-def _settled(
+def _assign(
     interest: Interest, node: Numbers, trees: ShortestPathTrees, share: Doubles, listens: Flags
 ) -> tuple[Ints, Flags]:
-    """Return the group of each flow, -1 for none, and the members of groups, each of whom wants something."""
+    """Return the group of each flow (-1 for none), and the members of groups that want a flow of it."""
     far = share @ trees.distance
-    for _ in range(2):  # a group that some have left costs less, and flows may come over to it
-        channel = _chosen(interest, node, trees, share, listens)
-        listens = listens & _wanting(interest, channel, len(listens), far[node] > 0)
+    for _ in range(2):  # a group that lost members costs less, and flows may move to it
+        channel = _choose_groups(interest, node, trees, share, listens)
+        listens = listens & _interested(interest, channel, len(listens), far[node] > 0)
     used = listens.any(axis=1)
     number = np.append(np.where(used, np.cumsum(used) - 1, -1), -1)
     return number[channel], listens[used]
 
 
-def _paid(
+def _cost(
     interest: Interest, node: Numbers, trees: ShortestPathTrees, share: Doubles, channel: Ints, listens: Flags
 ) -> float:
-    """Return what all flows cost, on average over the publishers: by groups, and directly to others."""
+    """Return the cost of all flows, averaged over the publishers: group messages and direct ones."""
     members = np.zeros((len(listens), trees.parent.shape[1]), np.bool_)
     number, who = np.nonzero(listens)
     members[number, node[who]] = True
@@ -263,15 +263,15 @@ def _paid(
     reached = np.zeros(len(flow), np.bool_)
     if len(listens):
         reached = (channel[flow] >= 0) & listens[channel[flow], who]
-    pairs = np.unique(np.stack([flow[~reached], node[who[~reached]]]), axis=1)  # a node is sent to once
+    pairs = np.unique(np.stack([flow[~reached], node[who[~reached]]]), axis=1)  # one message per node
     direct = interest.rate[pairs[0]] @ (share @ trees.distance)[pairs[1]]
     return float(interest.rate[carried] @ group[channel[carried]] + direct)
 
 
-def _chosen(
+def _choose_groups(
     interest: Interest, node: Numbers, trees: ShortestPathTrees, share: Doubles, listens: Flags
 ) -> Ints:
-    """Return for each flow the group that costs least on average over the publishers; -1 where none does."""
+    """Return for each flow the group of least cost, averaged over the publishers; -1 if direct is cheaper."""
     n_flows, n_nodes = interest.n_flows, trees.parent.shape[1]
     group, paid = np.empty(n_flows, np.int64), np.empty(n_flows)
     members = np.zeros((len(listens), n_nodes), np.bool_)
@@ -279,7 +279,7 @@ def _chosen(
     members[number, node[who]] = True
     mean = (share @ partial.group_costs(trees.parent, trees.link, members))[None]
     flow, who = interest.wants.indices, rows_of(interest.wants)
-    order = np.lexsort((node[who], flow))  # those on one node side by side
+    order = np.lexsort((node[who], flow))  # subscribers on one node are adjacent
     start = np.append(0, np.cumsum(np.bincount(flow, minlength=n_flows)))
     partial.choose(
         (share @ trees.distance)[None], np.zeros(n_flows, np.int64), start, who[order].astype(np.int32), node,
@@ -288,10 +288,11 @@ def _chosen(
     return group
 
 
-def _wanting(interest: Interest, channel: Ints, n_groups: int, far: Flags) -> Flags:
-    """Return for each group who wants something it carries at a rate, and all of it where that costs nothing.
+def _interested(interest: Interest, channel: Ints, n_groups: int, far: Flags) -> Flags:
+    """Return flags of the subscribers that want a flow with a rate of each group.
 
-    Where no message costs anything, as at the only publisher's node, a direct one wastes less.
+    At a distance of 0, as on the only publisher's node, direct messages cost nothing and waste nothing: there
+    only subscribers that want all flows of a group are members.
     """
     carried = np.flatnonzero((channel >= 0) & (interest.rate > 0))
     carries = relation_of(carried, channel[carried], (interest.n_flows, n_groups)).astype(np.int64)
@@ -304,7 +305,7 @@ def _wanting(interest: Interest, channel: Ints, n_groups: int, far: Flags) -> Fl
 
 
 def _plan(interest: Interest, channel: Ints, listens: Flags) -> ChannelPlan:
-    """Return the plan in which each flow goes to a group and directly to whom that leaves out."""
+    """Return the plan in which a flow goes to a group, and directly to subscribers outside of it."""
     carried = np.flatnonzero(channel >= 0)
     row, flow = rows_of(interest.wants), interest.wants.indices
     reached = (channel[flow] >= 0) & listens[channel[flow], row] if len(listens) else np.zeros(len(row), bool)

@@ -1,1 +1,1 @@
-"""Ranges of attributes as parts of the matching work (cobas2009)."""
+"""Partitioning of the matching work by ranges of attributes (cobas2009)."""

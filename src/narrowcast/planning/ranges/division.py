@@ -1,4 +1,4 @@
-"""Division: intervals cut in pieces where events saved are worth more than pieces to keep up (cobas2009)."""
+"""Division of intervals into pieces where saved events outweigh the upkeep of pieces (cobas2009)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     Doubles: TypeAlias = NDArray[np.float64]
     Flags: TypeAlias = NDArray[np.bool_]
 
-#: How it is decided where to cut.
+#: How to decide where to cut.
 Way = Literal["optimal", "greedy", "all", "none"]
-#: Positions up to which any cuts are tried.
+#: The most positions for which all possible cuts are tried.
 FEW = 8
 
 
 class IntervalPieces(NamedTuple):
-    """Intervals in pieces that do not overlap: of which interval, held where, from and to which position."""
+    """Disjoint pieces of intervals: the interval, where each is stored, its first and last position."""
 
     interval: Ints
     position: Ints
@@ -35,8 +35,8 @@ class IntervalPieces(NamedTuple):
     last: Ints
 
 
-class _Standing(NamedTuple):
-    """What was found for a load, to go on from: the least cost below each position in each state."""
+class _Solution(NamedTuple):
+    """The last solution, to continue from: the least cost below each position in each state."""
 
     how: tuple[float, float, float, bool]
     density: Doubles
@@ -47,21 +47,21 @@ class _Standing(NamedTuple):
 
 
 class Division:
-    """Decides for each position whether it hands what is to its left, or right, down the tree.
+    """Decides for each position whether it hands down the parts of intervals to its left, and to its right.
 
-    A position that does keeps its own part of every interval, so that pieces are half open and nothing is
-    delivered twice. What a position receives depends on those above it that hand down to it without a gap,
-    and an interval comes to it when all that it covers do: the least cost follows from the bottom up, for
-    each position and each number of these above it on the left and on the right (an exact dynamic programme,
-    in about n log² n steps, and as much memory).
+    A position that hands down keeps only the position itself of each interval, so that pieces do not overlap
+    and nothing is delivered twice. The events that a position receives depend on the chain of ancestors that
+    hand down to it, and an interval reaches it when all positions that cover it do. The least cost follows
+    from the bottom up, for each position and each number of such ancestors on the left and on the right: an
+    exact dynamic program in about n log² n steps and as much memory.
 
     Parameters
     ----------
     way
-        `optimal`: the cheapest of all such divisions. `greedy`: from the top down, each position as if none
-        below it did. `all` and `none`: without a choice.
+        `optimal`: the cheapest division. `greedy`: from the top down, each position as if none below it
+        handed down. `all` and `none`: every position, and no position, hands down.
     charges
-        What messages and segments cost, and how many of the latter a machine holds.
+        Prices of messages and segments, and the capacity of a machine.
 
     Examples
     --------
@@ -73,26 +73,26 @@ class Division:
     1.0
     """
 
-    #: For each position whether it hands down to the left and to the right.
+    #: Flags of shape (positions, 2): whether each position hands down to the left, and to the right.
     push_: Flags
-    #: What each position holds.
+    #: The load of each position.
     held_: PositionLoads
     cost_: Cost
-    #: The hand-downs that the last `undo` took back: position and side, 0 for left and 1 for right.
+    #: The hand-downs that the last `undo` took back, as rows of position and side (0 left, 1 right).
     undone_: Ints
-    #: How many positions the last call looked at; the rest was known.
+    #: Positions that the last call computed; the others were known.
     evaluated_: int
 
     def __init__(self, *, way: Way = "optimal", charges: LineCharges | None = None) -> None:
         self.way = way
         self.charges = LineCharges() if charges is None else charges
-        self._standing: dict[str, _Standing] = {}
+        self._solutions: dict[str, _Solution] = {}
 
     def fit(self, positions: LinePositions) -> Self:
-        """Divide intervals; after an earlier call, only what has changed is looked at again."""
+        """Divide intervals; after an earlier call, only positions with changes below are computed again."""
         if self.way not in get_args(Way):
-            raise ParameterError(f"way is {self.way!r}; give one of {', '.join(get_args(Way))}")
-        _require(positions)
+            raise ParameterError(parameter="way", value=self.way, limit=f"one of {', '.join(get_args(Way))}")
+        _require_positions(positions)
         self.undone_ = np.empty((0, 2), np.int64)
         n = len(positions)
         if self.way in ("all", "none"):
@@ -104,28 +104,32 @@ class Division:
         return self
 
     def undo(self, positions: LinePositions) -> Self:
-        """Take back those hand-downs that no longer pay for another load, and make no new ones.
+        """Take back the hand-downs that no longer pay for a new load, and add none.
 
-        Of all ways to take some back this is the cheapest. Below positions where neither events nor intervals
-        have changed since the last time, nothing is looked at again.
+        The result is the cheapest that can be reached by taking some back. Positions below which neither
+        events nor intervals have changed since the last call are not computed again.
 
         Parameters
         ----------
         positions
-            The load, over as many positions as before.
+            The new load, over the same number of positions.
         """
         before = self._divided()
-        _require(positions)
+        _require_positions(positions)
         if len(positions) != len(before):
             raise ParameterError(
-                f"there are {len(positions)} positions and were {len(before)}; give as many, or use fit"
+                f"positions: has {len(positions)} positions, but {len(before)} are divided; "
+                "give the same number, or use fit",
+                parameter="positions",
+                value=len(positions),
+                limit=f"{len(before)} positions",
             )
         self._solve("undo", positions, before, local=False)
         self.undone_ = np.argwhere(before & ~self.push_)
         return self
 
     def pieces(self, first: ArrayLike, last: ArrayLike) -> IntervalPieces:
-        """Return intervals as they are cut.
+        """Return intervals as pieces.
 
         Examples
         --------
@@ -138,24 +142,24 @@ class Division:
         return IntervalPieces(*kernels.pieces_of(tree_of(len(push)), push, line.first, line.last))
 
     def forget(self) -> Self:
-        """Let go of what a later call would go on from, which is most of the memory; it begins anew then."""
-        self._standing.clear()
+        """Release the state that a later call would continue from, most of the memory; return self."""
+        self._solutions.clear()
         return self
 
     def _divided(self) -> Flags:
-        """Return the division of the last call, or say that there is none."""
+        """Return the last division; refuse if there is none."""
         try:
             return self.push_
         except AttributeError:
-            raise ParameterError("nothing is divided yet; call fit first") from None
+            raise ParameterError("not divided yet: call fit first") from None
 
     def _solve(self, what: str, positions: LinePositions, allowed: Flags, *, local: bool) -> None:
-        """Find the cheapest division with some hand-downs, going on from what was found last."""
+        """Find the cheapest division with the allowed hand-downs, continuing from the last solution."""
         n = len(positions)
         tree = tree_of(n)
         sums = kernels.sums_of(tree, positions.first, positions.last, positions.weight)
         prices = self.charges.message, self.charges.segment, float(self.charges.capacity)
-        known = self._standing.get(what)
+        known = self._solutions.get(what)
         if known is None or len(known.density) != n or known.how != (*prices, local):
             stale = np.ones(n, np.bool_)
             value, push = np.zeros(tree.at[-1]), np.zeros((tree.at[-1], 2), np.bool_)
@@ -163,27 +167,33 @@ class Division:
             value, push = known.value, known.push
             stale = _stale(tree, known, positions.density, sums, allowed)
         kernels.solve(tree, sums, positions.below(), prices, allowed, local, stale, value, push)
-        self._standing[what] = _Standing((*prices, local), positions.density, sums, allowed, value, push)
+        self._solutions[what] = _Solution((*prices, local), positions.density, sums, allowed, value, push)
         self.evaluated_ = int(stale.sum())
         self._keep(positions, kernels.followed(tree, push), sums)
 
     def _keep(self, positions: LinePositions, push: Flags, sums: kernels.NodeSums | None) -> None:
-        """Set what a call is to leave."""
+        """Set the results of a call."""
         self.push_ = push
         self.held_ = hold(positions, self.charges, push, sums=sums)
         self.cost_ = self.held_.cost(self.charges)
 
 
-def _require(positions: object) -> None:
-    """Refuse what is no line of positions."""
+def _require_positions(positions: object) -> None:
+    """Refuse an object that is not a `LinePositions`."""
     if not isinstance(positions, LinePositions):
-        raise ParameterError(f"positions are a {type(positions).__name__}; give Positions")
+        kind = type(positions).__name__
+        raise ParameterError(
+            f"positions: has type {kind}; use LinePositions",
+            parameter="positions",
+            value=kind,
+            limit="LinePositions",
+        )
 
 
 def _stale(
-    tree: kernels.PositionTree, known: _Standing, density: Doubles, sums: kernels.NodeSums, allowed: Flags
+    tree: kernels.PositionTree, known: _Solution, density: Doubles, sums: kernels.NodeSums, allowed: Flags
 ) -> Flags:
-    """Return the positions below which, themselves included, something has changed."""
+    """Return flags of the positions where, or below which, something has changed."""
     changed = (known.density != density) | (known.allowed != allowed).any(axis=1)
     for ends, now, then in (
         (tree.at, sums.segments, known.sums.segments),
@@ -197,19 +207,25 @@ def _stale(
 
 
 def best_cuts(positions: LinePositions, charges: LineCharges) -> tuple[float, Ints]:
-    """Return the least cost there is when positions may cut anywhere, and where they do, by trying all.
+    """Return the least cost of any division, and its cuts, by exhaustive search.
 
-    Each position keeps the part of its intervals from one position to another, itself among them, and hands
-    down the rest; `Division` has it keep all of a side, or nothing but itself. For a few positions only.
+    Here each position keeps the part of its intervals between any two cuts around it, and hands down the
+    rest; in `Division` it keeps either all of a side or nothing. For a few positions only.
 
     Examples
     --------
-    >>> best_cuts(LinePositions([0.5, 0.2, 0.3], [0, 0], [2, 1]), LineCharges(message=1.0, segment=0.1))[1].tolist()
+    >>> line = LinePositions([0.5, 0.2, 0.3], [0, 0], [2, 1])
+    >>> best_cuts(line, LineCharges(message=1.0, segment=0.1))[1].tolist()
     [[0, 0], [1, 1], [2, 2]]
     """
     n = len(positions)
     if n > FEW:
-        raise ParameterError(f"there are {n} positions; any cuts are tried for {FEW} at most, use Division")
+        raise ParameterError(
+            f"positions: has {n} positions; must be at most {FEW}, or use Division",
+            parameter="positions",
+            value=n,
+            limit=f"at most {FEW}",
+        )
     tree = tree_of(n)
     choices: list[list[tuple[int, int]]] = [
         list(product(range(int(tree.lo[x]), x + 1), range(x, int(tree.hi[x]) + 1))) for x in range(n)
@@ -219,15 +235,15 @@ def best_cuts(positions: LinePositions, charges: LineCharges) -> tuple[float, In
     )
     best: tuple[float, Any] = (np.inf, None)
     for cuts in product(*choices):
-        cost = _clipped(positions, charges, items, cuts)
+        cost = _cost_of_cuts(positions, charges, items, cuts)
         best = min(best, (cost, cuts), key=lambda each: each[0])
     return best[0], np.array(best[1], np.int64)
 
 
-def _clipped(
+def _cost_of_cuts(
     positions: LinePositions, charges: LineCharges, items: list[tuple[int, int, float]], cuts: Any
 ) -> float:
-    """Return what it costs when positions keep what is between their cuts."""
+    """Return the cost when each position keeps what is between its cuts."""
     held: dict[int, list[tuple[int, int, float]]] = {}
     waiting = [(s, t, w, 0, len(positions) - 1) for s, t, w in items]
     while waiting:

@@ -1,4 +1,4 @@
-"""Merging: which attributes have a tree, and in which one each filter lives (cobas2009, section V)."""
+"""Merging of trees: which attributes have one, and which tree stores each filter (cobas2009, section V)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from narrowcast.costs.line_positions import LineCharges, LinePositions
 from narrowcast.errors import InputError, ParameterError
 from narrowcast.model.cost import Cost
 from narrowcast.planning.ranges.division import Division, Way
-from narrowcast.validation import check_seed, check_whole
+from narrowcast.validation import check_choice, check_seed, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     Doubles: TypeAlias = NDArray[np.float64]
     Flags: TypeAlias = NDArray[np.bool_]
 
-#: How it is found which trees stay.
+#: How to search for the trees to keep.
 Search = Literal["greedy", "exhaustive", "none"]
-#: Which of its attributes a filter lives with.
+#: Which of its attributes' trees stores a filter.
 Routing = Literal["random", "selective"]
-#: Attributes up to which all sets of trees are tried.
+#: The most attributes for which all sets of trees are tried.
 FEW = 6
 
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)
 class AttributeLines:
-    """A line of positions for each attribute, and filters that have an interval on some of them.
+    """A line of positions for each attribute, and filters with intervals on some of them.
 
     Parameters
     ----------
     density
-        How many events there are at each position, or their share: attributes x positions.
+        Events at each position, or their share: attributes x positions.
     first, last
-        The positions that each filter covers, both ends included: filters x attributes; -1 in both where it
-        does not bound the attribute.
+        The positions that each filter covers, both ends inclusive: filters x attributes; -1 in both where the
+        filter does not bound the attribute.
     weight
-        How many filters each stands for; 1 where left out.
+        Number of identical filters that each row counts for (default: 1).
 
     Examples
     --------
@@ -63,30 +63,41 @@ class AttributeLines:
     ) -> None:
         events = np.array(density, np.float64)
         if events.ndim != 2 or not events.size:
-            raise InputError(f"density has shape {events.shape}; give attributes x positions, at least 1 x 1")
+            raise InputError(
+                f"density: has shape {events.shape}; give attributes x positions, at least 1 x 1",
+                parameter="density",
+            )
         d, n_positions = events.shape
         low, high = np.array(first), np.array(last)
         for name, ends in (("first", low), ("last", high)):
             whole = np.issubdtype(ends.dtype, np.integer)
             if not whole or ends.ndim != 2 or ends.shape != (len(low), d):
                 raise InputError(
-                    f"{name} is {ends.dtype} of shape {ends.shape}; give whole numbers, filters x {d}"
+                    f"{name}: has type {ends.dtype} and shape {ends.shape}; give integers, filters x {d}",
+                    parameter=name,
                 )
         bounded = (low >= 0) | (high >= 0)
         wrong = bounded & ((low < 0) | (low > high) | (high >= n_positions))
         if wrong.any():
             i, a = np.argwhere(wrong)[0].tolist()
             raise InputError(
-                f"filter {i} goes from {low[i, a]} to {high[i, a]} on attribute {a}; give positions from "
-                f"0 to {n_positions - 1}, the first not above the last, or -1 for both"
+                f"filter {i}: first={low[i, a]}, last={high[i, a]} on attribute {a}: must be from 0 to "
+                f"{n_positions - 1}, first not above last, or both -1",
+                parameter="first",
+                value=int(low[i, a]),
             )
         many = np.array(np.broadcast_to(np.asarray(1.0 if weight is None else weight, np.float64), len(low)))
         light = ~(np.isfinite(many) & (many > 0))
         if light.any():
             i = int(np.flatnonzero(light)[0])
-            raise InputError(f"filter {i} weighs {many[i]}; give a finite number above 0")
+            raise InputError(
+                f"filter {i}: weight={many[i]}: must be a finite number above 0",
+                parameter="weight",
+                value=float(many[i]),
+                limit="a finite number above 0",
+            )
         for row in events:
-            LinePositions(row, [], [])  # says what is wrong with a density
+            LinePositions(row, [], [])  # checks the density
         whole_ends = {"first": low.astype(np.int64), "last": high.astype(np.int64)}
         given: dict[str, NDArray[Any]] = {"density": events, **whole_ends, "weight": many}
         for name, value in given.items():
@@ -95,28 +106,28 @@ class AttributeLines:
 
     @property
     def n_attributes(self) -> int:
-        """How many attributes there are."""
+        """Number of attributes."""
         return int(self.density.shape[0])
 
     @property
     def n_positions(self) -> int:
-        """How many positions each has."""
+        """Number of positions of each attribute."""
         return int(self.density.shape[1])
 
     @property
     def n_filters(self) -> int:
-        """How many filters there are."""
+        """Number of filters."""
         return len(self.first)
 
     def line(self, attribute: int, filters: Ints | Flags) -> LinePositions:
-        """Return an attribute with some of the filters; one that does not bound it covers all positions."""
+        """Return an attribute's line with some filters; those that do not bound it cover all positions."""
         first, last = self.first[filters, attribute], self.last[filters, attribute]
         free = first < 0
         first, last = np.where(free, 0, first), np.where(free, self.n_positions - 1, last)
         return LinePositions(self.density[attribute], first, last, self.weight[filters])
 
     def covered(self) -> Doubles:
-        """Return the share of events that each filter's interval covers: filters x attributes, 1 if free."""
+        """Return the share of events in each filter's interval: filters x attributes, 1 if not bounded."""
         found = np.ones(self.first.shape)
         for a, density in enumerate(self.density):
             bounded = self.first[:, a] >= 0
@@ -127,37 +138,39 @@ class AttributeLines:
 
 
 class AttributeTree(NamedTuple):
-    """A tree that stays: the filters that live in it, and how their intervals are divided."""
+    """A tree that is kept: the filters that it stores, and the division of their intervals."""
 
     filters: Ints
     division: Division
 
 
 class Merging:
-    """Decides which attributes keep their tree, by what all of it costs.
+    """Decides which attributes keep their tree, by the total cost.
 
-    A filter lives in one tree, of an attribute that it bounds; where none of these has a tree any more it is
-    an orphan, covers the whole of another attribute, and begins at the root of that tree. An event is looked
-    up in every tree, which takes log2 of the positions; a tree less saves that, and the others hold more.
+    A filter is stored in one tree, of an attribute that it bounds; if none of these has a tree any more it is
+    an orphan: it covers the whole of another attribute, and enters at the root of that tree. An event is
+    looked up in every tree, which takes log2 of the positions; removing a tree saves that, and adds filters
+    to the other trees.
 
     Parameters
     ----------
     search
-        `greedy`: of all trees that which saves most is taken away, as long as one does. `exhaustive`: all
-        sets of trees and, for each, all homes of orphans are tried; for up to 6 attributes. `none`: all stay.
+        `greedy`: repeatedly remove the tree that saves most, while one saves. `exhaustive`: try all sets of
+        trees and, for each, all trees for orphans; for up to 6 attributes. `none`: keep all trees.
     routing
-        Which of the attributes with a tree a filter lives with: any, by chance (`random`), or that on which
-        fewest events are in its interval (`selective`).
+        Which of its attributes with a tree stores a filter: a random one (`random`), or the one with the
+        fewest events in the filter's interval (`selective`).
     way
-        How intervals are divided: see `Division`.
+        How to divide intervals: see `Division`.
     charges
-        What messages and segments cost, and how many of the latter a machine holds.
+        Prices of messages and segments, and the capacity of a machine.
     seed
-        What random routing comes from.
+        Seed of random routing.
 
     Examples
     --------
-    >>> hubs = AttributeLines(np.full((3, 4), 0.25), first=[[0, -1, -1], [2, 1, -1]], last=[[1, -1, -1], [3, 1, -1]])
+    >>> first, last = [[0, -1, -1], [2, 1, -1]], [[1, -1, -1], [3, 1, -1]]
+    >>> hubs = AttributeLines(np.full((3, 4), 0.25), first=first, last=last)
     >>> merging = Merging(charges=LineCharges(message=1.0, segment=0.1)).fit(hubs)
     >>> list(merging.trees_), merging.home_.tolist(), merging.orphans_.tolist()
     ([0], [0, 0], [])
@@ -165,14 +178,14 @@ class Merging:
     (2.0, 6.0)
     """
 
-    #: By attribute the trees that stay.
+    #: The trees that are kept, by attribute.
     trees_: dict[int, AttributeTree]
-    #: The attribute in whose tree each filter lives.
+    #: The attribute whose tree stores each filter.
     home_: Ints
-    #: Filters that live in the tree of an attribute that they do not bound.
+    #: Filters stored in the tree of an attribute that they do not bound.
     orphans_: Ints
     cost_: Cost
-    #: How many sets of trees were priced.
+    #: Number of sets of trees that were priced.
     evaluations_: int
 
     def __init__(
@@ -193,20 +206,19 @@ class Merging:
     def fit(
         self, hubs: AttributeLines, *, alive: Iterable[int] | None = None, most: int | None = None
     ) -> Self:
-        """Decide which trees stay, and divide the intervals in them.
+        """Decide which trees to keep, and divide the intervals in them.
 
         Parameters
         ----------
         hubs
-            Events and filters.
+            The events and filters.
         alive
-            The attributes that have a tree to begin with, for `greedy` and `none`; all unless given.
+            The attributes with a tree at the start, for `greedy` and `none` (default: all).
         most
-            How many trees `greedy` takes away at most: one, to merge step by step. Any number unless given.
+            The most trees that `greedy` removes; 1 to merge step by step (default: no limit).
         """
         for name, known in (("search", get_args(Search)), ("routing", get_args(Routing))):
-            if getattr(self, name) not in known:
-                raise ParameterError(f"{name} is {getattr(self, name)!r}; give one of {', '.join(known)}")
+            check_choice(name, getattr(self, name), known)
         check_seed(self.seed)
         key = self._keys(hubs)
         everything = _alive(alive, hubs.n_attributes)
@@ -216,7 +228,7 @@ class Merging:
         if self.search == "exhaustive":
             best = self._exhaustive(hubs, key)
         else:
-            best = self._priced(hubs, key, everything, everything[0])
+            best = self._price(hubs, key, everything, everything[0])
             if self.search == "greedy":
                 best = self._greedy(hubs, key, best, len(everything) if most is None else most)
         self.trees_, self.home_, self.cost_ = best.trees, best.home, best.cost
@@ -225,22 +237,22 @@ class Merging:
         return self
 
     def _keys(self, hubs: AttributeLines) -> Doubles:
-        """Return what a filter chooses by, the least: infinite for what it does not bound."""
+        """Return the keys by which filters choose an attribute, least first; infinite if not bounded."""
         if self.routing == "selective":
             key = hubs.covered()
         else:
             key = np.random.default_rng(self.seed).random(hubs.first.shape)
         return np.where(hubs.first >= 0, key, np.inf)
 
-    def _priced(
+    def _price(
         self,
         hubs: AttributeLines,
         key: Doubles,
         alive: tuple[int, ...],
         orphans: int,
-        known: _System | None = None,
-    ) -> _System:
-        """Return what a set of trees costs; trees that hold what they did are not priced again."""
+        known: _PricedTrees | None = None,
+    ) -> _PricedTrees:
+        """Price a set of trees; trees with the same filters as before are not priced again."""
         self.evaluations_ += 1
         columns = np.array(alive)
         mine = key[:, columns]
@@ -256,16 +268,16 @@ class Merging:
                 continue
             division = Division(way=self.way, charges=self.charges).fit(hubs.line(a, filters))
             trees[a] = AttributeTree(filters, division.forget())
-        return _System(trees, home, _sum(trees.values(), hubs.n_positions, self.charges))
+        return _PricedTrees(trees, home, _sum(trees.values(), hubs.n_positions, self.charges))
 
-    def _greedy(self, hubs: AttributeLines, key: Doubles, best: _System, most: int) -> _System:
-        """Take trees away as long as that saves something, so many at most."""
+    def _greedy(self, hubs: AttributeLines, key: Doubles, best: _PricedTrees, most: int) -> _PricedTrees:
+        """Remove trees while that saves, at most `most` of them."""
         fewest = max(1, len(best.trees) - most)
         while len(best.trees) > fewest:
             found = None
             for gone in best.trees:
                 alive = tuple(a for a in best.trees if a != gone)
-                priced = self._priced(hubs, key, alive, alive[0], best)
+                priced = self._price(hubs, key, alive, alive[0], best)
                 if found is None or priced.cost.total < found.cost.total:
                     found = priced
             if found is None or found.cost.total >= best.cost.total:
@@ -273,24 +285,28 @@ class Merging:
             best = found
         return best
 
-    def _exhaustive(self, hubs: AttributeLines, key: Doubles) -> _System:
-        """Try all sets of trees and all homes of orphans."""
+    def _exhaustive(self, hubs: AttributeLines, key: Doubles) -> _PricedTrees:
+        """Try all sets of trees and all trees for orphans."""
         d = hubs.n_attributes
         if d > FEW:
-            raise ParameterError(f"there are {d} attributes; all sets are tried for {FEW}, use greedy")
-        found: _System | None = None
+            raise ParameterError(
+                f"search='exhaustive': {d} attributes, must be at most {FEW}; use greedy",
+                parameter="search",
+                value="exhaustive",
+            )
+        found: _PricedTrees | None = None
         for many in range(d, 0, -1):
             for alive in combinations(range(d), many):
                 for orphans in alive:
-                    priced = self._priced(hubs, key, alive, orphans)
+                    priced = self._price(hubs, key, alive, orphans)
                     if found is None or priced.cost.total < found.cost.total:
                         found = priced
         assert found is not None
         return found
 
 
-class _System(NamedTuple):
-    """Some trees, where filters live, and what it costs."""
+class _PricedTrees(NamedTuple):
+    """A set of trees, the tree of each filter, and the cost."""
 
     trees: dict[int, AttributeTree]
     home: Ints
@@ -298,15 +314,16 @@ class _System(NamedTuple):
 
 
 def _alive(given: Iterable[int] | None, n_attributes: int) -> tuple[int, ...]:
-    """Return the attributes that have a tree to begin with, ascending."""
+    """Return the attributes with a tree at the start, ascending."""
     alive = tuple(range(n_attributes)) if given is None else tuple(sorted(set(given)))
     if not alive or alive[0] < 0 or alive[-1] >= n_attributes:
-        raise ParameterError(f"alive is {alive}; give attributes from 0 to {n_attributes - 1}, one at least")
+        limit = f"attributes from 0 to {n_attributes - 1}, at least one"
+        raise ParameterError(parameter="alive", value=alive, limit=limit)
     return alive
 
 
 def _sum(trees: Iterable[AttributeTree], n_positions: int, charges: LineCharges) -> Cost:
-    """Return what trees cost together, with what it takes to look an event up in each."""
+    """Return the cost of all trees, including the lookup of an event in each."""
     terms: dict[str, Any] = {"lookups": 0.0, "messages": 0.0, "segments": 0.0}
     total = 0.0
     for tree in trees:

@@ -1,4 +1,4 @@
-"""Ways to cut subscriptions and events into parts, by name: k-d trees, COBAS, and hashing."""
+"""Partitioners of the matching work by name: k-d trees, the trees of COBAS, and hashing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, get_args
 
 import numpy as np
 
-from narrowcast.costs.line_positions import LineCharges, LinePositions, shares_of
+from narrowcast.costs.line_positions import LineCharges, LinePositions, capacity_factor
 from narrowcast.errors import ParameterError
 from narrowcast.matching.match_queries import require_fitting, require_subscriptions
 from narrowcast.matching.partition.base import MOST_PARTS, shared
@@ -17,7 +17,7 @@ from narrowcast.model.keys import NO_HIGH, NO_LOW, NULL, last
 from narrowcast.planning.ranges.division import Division, Way
 from narrowcast.planning.ranges.merging import AttributeLines, Merging, Routing, Search
 from narrowcast.registry import Registry
-from narrowcast.validation import check_number, check_seed, check_whole
+from narrowcast.validation import check_choice, check_number, check_seed, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,40 +32,39 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
     Doubles: TypeAlias = NDArray[np.float64]
 
-#: Attributes that may have a tree: those that the most subscriptions bound.
+#: The most attributes with a tree: those bounded by the most subscriptions.
 _ATTRIBUTES = 32
-#: Subscriptions that trees are found by at most, drawn by seed.
+#: The most subscriptions from which trees are made, a random sample of all.
 _SUBSCRIPTIONS = 50_000
 
 
 class Scheme(Protocol):
-    """Makes parts for subscriptions and events like those of a sample."""
+    """Makes partitions for subscriptions and events that resemble a sample."""
 
     def fit(self, subscriptions: SubscriptionSet, sample: EventBatch) -> Parts:
-        """Return the parts."""
+        """Return the partitions."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CobasPartitioner:
-    """The trees of COBAS, merged and divided as published, as parts for an engine.
+    """Partitions from the trees of COBAS, merged and divided as published.
 
-    An event visits every position above its own that does not hand its side down: subscriptions may come
-    later that reach it, so what those of the sample reach together does not limit it, as it does in the
-    paper.
+    An event visits every position above its own that does not hand its side down. Unlike in the paper, this
+    is not limited by the intervals stored there: later subscriptions may reach further than the sample's.
 
     Parameters
     ----------
     parts
-        Parts to make at most; so many positions that with all their machines they come to it.
+        The most partitions; the number of positions is chosen so that all their machines do not exceed it.
     routing, search, way
-        As of `Merging`: which tree a subscription lives in, which trees stay, how intervals are divided.
+        As for `Merging`: which tree stores a subscription, which trees are kept, how intervals are divided.
     kappa
-        How many times its even share of subscriptions a machine holds; 0 or inf for no limit.
+        The most subscriptions of a machine as a multiple of its even share; 0 or inf for no limit.
     upkeep
-        What it costs to hold every subscription once, in copies of every event. With less, intervals are
-        cut into more pieces, and events have fewer copies.
+        The cost of storing every subscription once, in copies of every event. A lower one cuts intervals into
+        more pieces, and gives events fewer copies.
     seed
-        Draws subscriptions and random routing.
+        Seed of the sample of subscriptions and of random routing.
 
     Examples
     --------
@@ -90,20 +89,20 @@ class CobasPartitioner:
     def __post_init__(self) -> None:
         check_whole("parts", self.parts)
         if self.parts > MOST_PARTS:
-            raise ParameterError(f"parts is {self.parts}; give a whole number from 1 to {MOST_PARTS}")
+            limit = f"an integer from 1 to {MOST_PARTS}"
+            raise ParameterError(parameter="parts", value=self.parts, limit=limit)
         for name, known in (
             ("routing", get_args(Routing)),
             ("search", get_args(Search)),
             ("way", get_args(Way)),
         ):
-            if getattr(self, name) not in known:
-                raise ParameterError(f"{name} is {getattr(self, name)!r}; give one of {', '.join(known)}")
-        shares_of(self.kappa)
+            check_choice(name, getattr(self, name), known)
+        capacity_factor(self.kappa)
         check_number("upkeep", self.upkeep, least=0.0, limit="a number of at least 0")
         check_seed(self.seed)
 
     def fit(self, subscriptions: SubscriptionSet, sample: EventBatch) -> RangeTrees:
-        """Return the parts for subscriptions and events like those of a sample."""
+        """Return the partitions for subscriptions and events that resemble a sample."""
         require_subscriptions(subscriptions)
         require_fitting(sample, subscriptions.schema)
         rng = np.random.default_rng(self.seed)
@@ -111,7 +110,7 @@ class CobasPartitioner:
         if len(some) > _SUBSCRIPTIONS:
             some = some.take(np.sort(rng.permutation(len(some))[:_SUBSCRIPTIONS]))
         load = _Load.of(some, sample, rng)
-        # Even one position for each attribute may be too many: then subscriptions are hashed.
+        # Even one position per attribute may be too many: then subscriptions are hashed.
         best: tuple[RangeTree, ...] = (
             RangeTree(0, _EMPTY, np.zeros((1, 2), bool), np.array([self.parts]), _EMPTY),
         )
@@ -127,11 +126,11 @@ class CobasPartitioner:
         return RangeTrees(subscriptions.schema, best)
 
     def _trees(self, load: _Load, n: int) -> tuple[RangeTree, ...]:
-        """Return the trees with at most so many positions each."""
+        """Return the trees with at most n positions each."""
         edges = [
             np.unique(pool[np.arange(1, n) * len(pool) // n]) if len(pool) else _EMPTY for pool in load.pools
         ]
-        # The last range of all has no end, and what is beyond the last value is in it.
+        # The last range is unbounded, so that it includes values beyond the last one seen.
         edges = [
             each[each < pool[-1]] if len(pool) else each for each, pool in zip(edges, load.pools, strict=True)
         ]
@@ -157,7 +156,7 @@ class CobasPartitioner:
         for i, tree in merged.trees_.items():
             whole = hubs.line(i, tree.filters)
             size = len(edges[i]) + 1
-            # This attribute may have fewer values than others have ranges.
+            # This attribute may have fewer distinct values than others have ranges.
             line = LinePositions(
                 whole.density[:size], np.minimum(whole.first, size - 1), np.minimum(whole.last, size - 1)
             )
@@ -166,9 +165,9 @@ class CobasPartitioner:
         return tuple(made)
 
     def _charges(self, subscriptions: int, positions: int) -> LineCharges:
-        """Return what messages and segments cost, where all events together are one message."""
+        """Return the prices in units of one copy of all events."""
         each = max(1, subscriptions)
-        room = shares_of(self.kappa) * each / positions
+        room = capacity_factor(self.kappa) * each / positions
         return LineCharges(message=1.0, segment=self.upkeep / each, capacity=room)
 
 
@@ -183,9 +182,9 @@ def _tree(
     charges: LineCharges,
     routing: Routing,
 ) -> RangeTree:
-    """Return a tree as it was divided."""
+    """Return the range tree of a division."""
     held, here = division.held_, np.arange(len(line))
-    # What holds nothing on a side hands it down for nothing: events from there need not come.
+    # A side without intervals is handed down at no cost: events from there need not visit.
     idle = np.stack([held.first >= here, held.last <= here], axis=1) | (held.segments == 0)[:, None]
     machines = charges.machines(held.segments).astype(np.int64)
     weight = shared(np.maximum(line.density, 1e-9), WEIGHT) if routing == "selective" else _EMPTY
@@ -194,7 +193,7 @@ def _tree(
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """What trees are made for: attributes, keys of events on each, ends of subscriptions, and all of them."""
+    """The input of trees: attributes, keys of events, ends of subscriptions, and all of these sorted."""
 
     attribute: Ints
     keys: list[Ints]
@@ -204,7 +203,7 @@ class _Load:
 
     @classmethod
     def of(cls, subscriptions: SubscriptionSet, sample: EventBatch, rng: np.random.Generator) -> _Load:
-        """Return the load of subscriptions and events; without events, ends of boxes stand for them."""
+        """Return the load of subscriptions and events; without events, ends of boxes take their place."""
         boxes, schema = subscriptions.boxes, subscriptions.schema
         often = np.bincount(boxes.attribute, minlength=len(schema))
         attribute = np.sort(np.argsort(-often, kind="stable")[:_ATTRIBUTES])
@@ -219,12 +218,12 @@ class _Load:
 
 
 def _inner(ends: Ints, schema: Schema, a: int) -> Ints:
-    """Return those ends that are between two values of an attribute."""
+    """Return the ends that lie between two values of an attribute."""
     return ends[(ends > NULL) & (ends < last(schema.types[a]))]
 
 
 def _kd(*, routing: str) -> Any:
-    """Return what makes a k-d partitioner of a routing."""
+    """Return a function that makes a k-d partitioner with a routing."""
 
     def make(**options: Any) -> Partitioner:
         return Partitioner(**{"routing": routing, **options})
@@ -233,19 +232,19 @@ def _kd(*, routing: str) -> Any:
 
 
 def _hash(*, parts: int = 64, **options: Any) -> Partitioner:
-    """Return a partitioner that hashes subscriptions, and sends events everywhere."""
+    """Return a partitioner that hashes subscriptions, and sends every event to all partitions."""
     options["copies"] = parts
     return Partitioner(parts=parts, **options)
 
 
-#: What makes a partitioner, by name, of the parameters that it has.
+#: Functions that make a partitioner from keyword parameters, by name.
 SCHEMES: Registry[Any] = Registry("scheme")
 SCHEMES.register("kd")(_kd(routing="hash"))
 SCHEMES.register("selective")(_kd(routing="selective"))
 SCHEMES.register("cobas")(CobasPartitioner)
 SCHEMES.register("hash")(_hash)
 
-#: Parameters of each scheme besides parts and seed.
+#: Parameters of each scheme in addition to parts and seed.
 TAKES: Mapping[str, tuple[str, ...]] = {
     "kd": ("copies", "work"),
     "selective": ("copies", "work"),
@@ -255,7 +254,7 @@ TAKES: Mapping[str, tuple[str, ...]] = {
 
 
 def scheme(name: str, **params: Any) -> Scheme:
-    """Return the partitioner of a name with some parameters; those that are None are left to it.
+    """Return the partitioner of a name; parameters that are None keep their defaults.
 
     Examples
     --------
@@ -263,14 +262,17 @@ def scheme(name: str, **params: Any) -> Scheme:
     Partitioner(parts=8, copies=2, routing='hash', work=None, seed=0)
     >>> scheme("hash", copies=2)
     Traceback (most recent call last):
-    narrowcast.errors.ParameterError: scheme 'hash' has no parameter 'copies'; it has work, parts, seed
+    narrowcast.errors.ParameterError: copies=2: not a parameter of scheme 'hash'; it has work, parts, seed
     """
     make = SCHEMES[name]
     given = {key: value for key, value in params.items() if value is not None}
     known = ("parts", "seed", *TAKES[name])
     if odd := [key for key in given if key not in known]:
         raise ParameterError(
-            f"scheme {name!r} has no parameter {odd[0]!r}; it has {', '.join(TAKES[name])}, parts, seed"
+            f"{odd[0]}={given[odd[0]]!r}: not a parameter of scheme {name!r}; "
+            f"it has {', '.join(TAKES[name])}, parts, seed",
+            parameter=odd[0],
+            value=given[odd[0]],
         )
     made: Scheme = make(**given)
     return made

@@ -1,1 +1,1 @@
-"""Flows in sessions in groups (tock2005), and both levels planned together."""
+"""Two-level plans, flows in sessions in groups (tock2005), and planning of both levels at once."""

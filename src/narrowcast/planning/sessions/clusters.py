@@ -1,4 +1,4 @@
-"""Points that users want, put into clusters by what they would filter in vain: what tock2005 builds on."""
+"""Clusters of flows by filtering cost: the k-means that the planners of two levels build on (tock2005)."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     Doubles = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-#: The most bytes that counts of users by clusters may take.
+#: The most bytes of the arrays that count subscribers by cluster.
 _MOST = 6 << 30
-#: Points that are put in turn between two looks at the clock.
-_AT_ONCE = 1 << 12
+#: Points that are placed between two checks of the clock.
+_BLOCK = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
 class FlowPoints:
-    """Flows, or sessions of them: who wants each, and its rate.
+    """The points that are clustered: flows, or sessions of flows, with subscribers and rates.
 
     Parameters
     ----------
     sets
-        The users of each point, ascending.
+        The subscribers of each point, ascending.
     rate
-        Messages per second of each.
+        Messages per second of each point.
     n_users
-        How many users there are.
+        Number of subscribers.
     """
 
     sets: Matches
@@ -50,9 +50,9 @@ class FlowPoints:
 
     @classmethod
     def of(cls, interest: Interest) -> tuple[Self, Ints]:
-        """Return the flows that somebody wants, and their numbers in the interest.
+        """Return the flows that have subscribers as points, and their numbers in the interest.
 
-        Users are numbered by what they want, so that it does not matter how the interest numbers them.
+        Subscribers are renumbered by what they want, so that the interest's numbering has no effect.
         """
         wanted = np.flatnonzero(interest.audience() > 0)
         columns = interest.wants[order_of(interest)].tocsc()[:, wanted]
@@ -63,13 +63,13 @@ class FlowPoints:
         return len(self.rate)
 
     def take(self, some: Ints) -> FlowPoints:
-        """Return some of the points."""
+        """Return a selection of the points."""
         return FlowPoints(self.sets.take(some), self.rate[some], self.n_users)
 
     def collapsed(self, apart: Ints | None = None) -> tuple[FlowPoints, Ints]:
-        """Return points that no two of have the same users, and which of them each point is now part of.
+        """Merge points with the same subscribers; return the merged points and where each point went.
 
-        Points with different numbers in `apart` stay apart.
+        Points with different numbers in `apart` are not merged.
         """
         first, kind = self.sets.distinct()
         if apart is not None:
@@ -81,33 +81,35 @@ class FlowPoints:
 
     @property
     def ideal(self) -> float:
-        """The messages per second that users want."""
+        """Messages per second that subscribers want."""
         return float(self.rate @ self.sets.counts())
 
 
 def fits(n_users: int, n_clusters: int) -> bool:
-    """Return whether there is room to count the users of so many clusters."""
+    """Return whether the arrays for a number of clusters fit in memory."""
     return 5 * n_users * n_clusters <= _MOST
 
 
 class FlowClusters:
-    """Which cluster each point is in, and who is in each cluster.
+    """An assignment of points to clusters, with the subscribers of each cluster.
 
     Parameters
     ----------
     points
-        What is put together.
+        The points.
     number
-        The cluster of each point; it is changed in place.
+        The cluster of each point, -1 for none; changed in place.
     n_clusters
-        How many there are; some may be empty.
+        Number of clusters; some may be empty.
     """
 
     def __init__(self, points: FlowPoints, number: Ints, n_clusters: int) -> None:
         if not fits(points.n_users, n_clusters):
             raise ParameterError(
-                f"{n_clusters} clusters by {points.n_users} subscribers take more than {_MOST >> 30} GB; "
-                f"ask for at most {_MOST // (5 * max(1, points.n_users))}"
+                parameter="n_clusters",
+                value=n_clusters,
+                limit=f"at most {_MOST // (5 * max(1, points.n_users))} for {points.n_users} subscribers, "
+                f"whose counts would take more than {_MOST >> 30} GB",
             )
         self.points, self.number = points, number
         shape = (points.n_users, n_clusters)
@@ -117,33 +119,33 @@ class FlowClusters:
 
     @property
     def state(self) -> State:
-        """What kernels change: counts, flags, sizes and rates."""
+        """The arrays that kernels change: counts, flags, sizes and rates."""
         return self.count, self.flag, self.size, self.theta
 
     @property
     def csr(self) -> Rows:
-        """What kernels read: the users of each point, and the rates."""
+        """The arrays that kernels read: the subscribers of each point in compressed rows, and the rates."""
         return self.points.sets.indptr, self.points.sets.index, self.points.rate
 
     def counted(self) -> Self:
-        """Count from the numbers of clusters, and return self."""
+        """Recompute the counts from the assignment; return self."""
         sessions.count_in(self.csr, self.number, self.state)
         return self
 
     def settled(self, passes: int) -> Self:
-        """Move points to the nearest cluster until none moves, or so many passes are made; return self."""
+        """Move points to the nearest cluster, for `passes` passes or until none moves; return self."""
         moves = np.zeros(passes, np.int64)
         self.counted()
         self.passes = sessions.means(self.csr, passes, self.number, self.state, moves)
         return self
 
     def seeded(self, order: Ints, end: float | None = None) -> Self:
-        """Put points in turn, beside those that are in clusters, where they cost least; return self.
+        """Assign open points one by one, each to the cluster where it costs least; return self.
 
-        Those that are left when the clock, the monotonic one, is past `end` are dealt out.
+        Points that are left at time `end` of the monotonic clock are distributed evenly.
         """
         self.counted()
-        part = len(order) if end is None else _AT_ONCE
+        part = len(order) if end is None else _BLOCK
         for low in range(0, len(order), max(1, part)):
             if end is not None and time.monotonic() >= end:
                 self.number[order[low:]] = np.arange(len(order) - low) % len(self.size)
@@ -152,19 +154,19 @@ class FlowClusters:
         return self
 
     def as_points(self) -> FlowPoints:
-        """Return the clusters as points: everybody in them, and their rates."""
+        """Return the clusters as points, each with all its subscribers and its rate."""
         cluster, user = np.nonzero(self.flag.T)
         sets = Matches.from_pairs(cluster, user, len(self.size))
         return FlowPoints(sets, self.theta.copy(), self.points.n_users)
 
     @property
     def cost(self) -> float:
-        """The messages per second that users get: of each cluster its rate, for each of its users."""
+        """Messages per second that subscribers receive: the sum over clusters of rate x subscribers."""
         return float(self.size @ self.theta)
 
 
 def random_start(rng: np.random.Generator, n_points: int, n_clusters: int) -> Ints:
-    """Return a random cluster for each point, each of them used where there are points enough."""
+    """Return a random cluster for each point; all clusters are used if there are enough points."""
     number = rng.integers(0, n_clusters, n_points)
     some = rng.permutation(n_points)[:n_clusters]
     number[some] = np.arange(len(some))
@@ -183,16 +185,16 @@ def two_level_plan(
     Parameters
     ----------
     interest
-        Whom to serve.
+        The interest to serve.
     flows
-        The flows that are carried: all that somebody wants.
+        The flows that are planned: all that have subscribers.
     session
-        The session of each of them; one with -1 is sent directly.
+        The session of each of these flows, or -1 to send it directly.
     parent
         The group of each session; None for a plan of one level.
     numbers
-        The channel that each group is, and each session, -1 for one that is empty. Where left out, what is
-        empty is left out, and channels are numbered, groups first.
+        The channel of each group, and of each session, -1 for an empty one. By default channels are numbered
+        from 0 without empty ones, groups first.
     """
     by_session = session >= 0
     flows, session = flows[by_session], session[by_session]

@@ -1,4 +1,4 @@
-"""Flows into sessions into groups, as tock2005 does it: two clusterings, one after the other."""
+"""Two-level planners of tock2005: flows are clustered into sessions and sessions into groups, in turn."""
 
 from __future__ import annotations
 
@@ -25,24 +25,27 @@ if TYPE_CHECKING:
 
 #: Rounds of `hierarchical-it`, as published.
 _ROUNDS = 4
-#: What `hierarchical-rra` begins and ends with in per cent of the flows, and what it is lowered by.
+#: Of `hierarchical-rra`: the first and last share of flows in per cent, and the factor between rounds.
 _FIRST, _LAST, _FALL = 10.0, 0.5, 0.8
 
 
 def check_levels(channels: int | None, sessions: int | None, method: str) -> None:
-    """Refuse numbers of groups and sessions that do not go together."""
+    """Refuse numbers of groups and sessions that are invalid or do not fit together."""
     check_channels(channels, required=method)
     assert channels is not None
     if sessions is not None:
         check_whole("sessions", sessions)
         if sessions < channels:
             raise ParameterError(
-                f"sessions is {sessions} and channels {channels}; each group has one: give at least as many"
+                f"sessions={sessions}: must be at least channels={channels}; each group has a session",
+                parameter="sessions",
+                value=sessions,
+                limit=f"at least {channels}",
             )
 
 
 class _Hierarchical(BasePlanner, ABC):
-    """A planner that makes two clusterings out of clusterings of one level."""
+    """Base class of planners that combine two clusterings of one level."""
 
     method: str
     plan_: ChannelPlan
@@ -69,7 +72,7 @@ class _Hierarchical(BasePlanner, ABC):
         check_levels(self.channels, self.sessions, self.method)
         check_seed(self.seed)
         check_whole("passes", self.passes)
-        Filtering(alpha=self.alpha, beta=self.beta)  # which says what is wrong with them
+        Filtering(alpha=self.alpha, beta=self.beta)  # checks both
         assert self.channels is not None
         points, flows = FlowPoints.of(interest)
         n_groups = min(self.channels, len(points))
@@ -77,25 +80,28 @@ class _Hierarchical(BasePlanner, ABC):
         session, parent = np.zeros(0, np.int64), np.zeros(0, np.int64)
         if n_groups:
             rng = np.random.default_rng(self.seed)
-            session, parent = self._clustered(points, n_groups, n_sessions, rng)
+            session, parent = self._cluster(points, n_groups, n_sessions, rng)
         self.plan_ = two_level_plan(interest, flows, session, None if self.sessions is None else parent)
         return self
 
     @abstractmethod
-    def _clustered(
+    def _cluster(
         self, points: FlowPoints, n_groups: int, n_sessions: int, rng: np.random.Generator
     ) -> tuple[Ints, Ints]:
         """Return the session of each flow, and the group of each session."""
 
     def _streams_first(self, points: FlowPoints, session: Ints, parent: Ints, n_groups: int) -> None:
-        """Settle flows in sessions, then sessions in groups, from where they are; both change in place."""
+        """Cluster flows into sessions, then sessions into groups; changes both in place."""
         below = FlowClusters(points, session, len(parent)).settled(self.passes)
         FlowClusters(below.as_points(), parent, n_groups).settled(self.passes)
 
     def _groups_first(
         self, points: FlowPoints, session: Ints, parent: Ints, n_groups: int, rng: np.random.Generator
     ) -> None:
-        """Settle flows in groups, then in the sessions of each; who moves starts in any session there."""
+        """Cluster flows into groups, then those of each group into its sessions; changes both in place.
+
+        A flow that changes its group starts in a random session of the new group.
+        """
         group = parent[session]
         before = group.copy()
         FlowClusters(points, group, n_groups).settled(self.passes)
@@ -104,10 +110,12 @@ class _Hierarchical(BasePlanner, ABC):
         first = np.searchsorted(parent[streams], np.arange(n_groups + 1))
         room = np.diff(first)[group[moved]]
         session[moved] = streams[first[group[moved]] + (rng.random(len(moved)) * room).astype(np.int64)]
-        self._within(points, session, group, streams, first)
+        self._cluster_within(points, session, group, streams, first)
 
-    def _within(self, points: FlowPoints, session: Ints, group: Ints, streams: Ints, first: Ints) -> None:
-        """Settle the flows of each group in its sessions: `streams[first[g]:first[g + 1]]`."""
+    def _cluster_within(
+        self, points: FlowPoints, session: Ints, group: Ints, streams: Ints, first: Ints
+    ) -> None:
+        """Cluster the flows of each group g into its sessions `streams[first[g]:first[g + 1]]`."""
         place = np.empty(len(streams), np.int64)
         place[streams] = np.arange(len(streams))
         order = np.argsort(group, kind="stable")
@@ -121,36 +129,36 @@ class _Hierarchical(BasePlanner, ABC):
     def _start(
         self, points: FlowPoints, n_groups: int, n_sessions: int, rng: np.random.Generator
     ) -> tuple[Ints, Ints]:
-        """Cluster flows into groups, share out sessions by what groups filter in vain, and fill those."""
+        """Cluster flows into groups, distribute sessions by the waste of groups, and cluster into these."""
         group = random_start(rng, len(points), n_groups)
         found = FlowClusters(points, group, n_groups).settled(self.passes)
         wanted = np.bincount(group, points.rate * points.sets.counts(), n_groups)
         most = np.bincount(group, minlength=n_groups)
-        count = _shared_out(found.size * found.theta - wanted, most, n_sessions)
+        count = _apportion(found.size * found.theta - wanted, most, n_sessions)
         parent = np.repeat(np.arange(n_groups), count)
         first = np.append(0, np.cumsum(count))
         session = np.empty(len(points), np.int64)
         for g in range(n_groups):
             some = np.flatnonzero(group == g)
             session[some] = first[g] + random_start(rng, len(some), int(count[g]))
-        self._within(points, session, group, np.arange(n_sessions), first)
+        self._cluster_within(points, session, group, np.arange(n_sessions), first)
         return session, parent
 
     def _cost(self, points: FlowPoints, session: Ints, parent: Ints, n_groups: int) -> float:
-        """Return what users filter, on both levels."""
+        """Return the filtering cost on both levels."""
         below = FlowClusters(points, session, len(parent)).counted()
         above = FlowClusters(below.as_points(), parent, n_groups).counted()
         return self.beta * below.cost + self.alpha * above.cost
 
 
-def _shared_out(excess: NDArray[np.float64], most: Ints, seats: int) -> Ints:
-    """Return how many sessions each group gets: one, and the rest by D'Hondt's rule on what they waste.
+def _apportion(excess: NDArray[np.float64], most: Ints, n_sessions: int) -> Ints:
+    """Return the number of sessions of each group: one, and the rest by D'Hondt's rule on the excess cost.
 
-    >>> _shared_out(np.array([6.0, 2.0, 0.0]), np.array([9, 9, 1]), 6).tolist()
+    >>> _apportion(np.array([6.0, 2.0, 0.0]), np.array([9, 9, 1]), 6).tolist()
     [4, 1, 1]
     """
     count = np.ones(len(excess), np.int64)
-    for _ in range(seats - len(excess)):
+    for _ in range(n_sessions - len(excess)):
         quotient = np.where(count < most, excess / (count + 1), -1.0)
         count[np.argmax(quotient)] += 1
     return count
@@ -164,14 +172,14 @@ class StreamsFirst(_Hierarchical):
     channels
         The most groups; required.
     sessions
-        The most sessions; where left out a group is a session, and the plan has one level.
+        The most sessions (default: a plan of one level, where a group is a session).
     seed
-        What the first clusters are drawn by.
+        Seed of the initial clusters.
     passes
-        The most passes over the flows of each clustering; mostly it settles long before.
+        The most passes over the flows in each clustering (default: 200); it mostly converges earlier.
     alpha, beta
-        What a user pays for a message of its groups, and once more of its sessions: see `Filtering`. This
-        method does not look at them.
+        The cost for a subscriber of a message in its groups, and in its sessions: see `Filtering`. This
+        method does not use them.
 
     Examples
     --------
@@ -183,7 +191,7 @@ class StreamsFirst(_Hierarchical):
 
     method = "hierarchical-sf"
 
-    def _clustered(
+    def _cluster(
         self, points: FlowPoints, n_groups: int, n_sessions: int, rng: np.random.Generator
     ) -> tuple[Ints, Ints]:
         session = random_start(rng, len(points), n_sessions)
@@ -195,8 +203,8 @@ class StreamsFirst(_Hierarchical):
 class GroupsFirst(_Hierarchical):
     """Clusters flows into groups, and those of each group into its sessions (tock2005, section 4.3, GF).
 
-    How many sessions each group gets the paper leaves open: one, and the rest by D'Hondt's rule on what its
-    users filter in vain.
+    The paper does not say how many sessions a group gets. Here it is one, and the rest by D'Hondt's rule on
+    the unwanted messages that its subscribers filter.
 
     Parameters
     ----------
@@ -213,16 +221,16 @@ class GroupsFirst(_Hierarchical):
 
     method = "hierarchical-gf"
 
-    def _clustered(
+    def _cluster(
         self, points: FlowPoints, n_groups: int, n_sessions: int, rng: np.random.Generator
     ) -> tuple[Ints, Ints]:
         return self._start(points, n_groups, n_sessions, rng)
 
 
 class _Repeated(_Hierarchical):
-    """A planner that begins with groups first, goes on from there in rounds, and keeps the best."""
+    """A planner that starts from `GroupsFirst`, continues in rounds, and returns the best state."""
 
-    def _clustered(
+    def _cluster(
         self, points: FlowPoints, n_groups: int, n_sessions: int, rng: np.random.Generator
     ) -> tuple[Ints, Ints]:
         session, parent = self._start(points, n_groups, n_sessions, rng)
@@ -237,16 +245,16 @@ class _Repeated(_Hierarchical):
     def _rounds(
         self, points: FlowPoints, session: Ints, parent: Ints, n_groups: int, rng: np.random.Generator
     ) -> Iterator[None]:
-        """Change both in place, and stop wherever the cost is to be looked at."""
+        """Change both arrays in place, yielding wherever the cost is to be compared."""
 
 
 class Iterated(_Repeated):
-    """`StreamsFirst` and `GroupsFirst` in turns, each from what the other left (tock2005, 4.3, IT).
+    """Alternates `StreamsFirst` and `GroupsFirst`, each from the other's result (tock2005, 4.3, IT).
 
     Parameters
     ----------
     channels, sessions, seed, passes, alpha, beta
-        As for `StreamsFirst`; the best of all is kept by `alpha` and `beta`.
+        As for `StreamsFirst`; `alpha` and `beta` decide which of the rounds is best.
 
     Examples
     --------
@@ -269,9 +277,9 @@ class Iterated(_Repeated):
 
 
 class Annealed(_Repeated):
-    """`GroupsFirst` again and again, with fewer and fewer flows put anywhere before (tock2005, 4.3, RRA).
+    """Repeats `GroupsFirst`, each time after a random move of fewer flows (tock2005, 4.3, RRA).
 
-    Ten per cent of the flows to begin with, a fifth less each time, until it is less than half of one.
+    The first round moves ten per cent of the flows, each further round a fifth less, down to half a per cent.
 
     Parameters
     ----------

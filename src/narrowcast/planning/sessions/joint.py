@@ -1,4 +1,4 @@
-"""Sessions and groups planned together: each move at what it changes on both levels, uphill ones at first."""
+"""The planner `joint`: plans sessions and groups at once, by simulated annealing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.planning.base import BasePlanner, Capabilities
 from narrowcast.planning.fit_report import FitReport
-from narrowcast.planning.progress import tell
+from narrowcast.planning.progress import report_cost
 from narrowcast.planning.sessions.clusters import FlowPoints, two_level_plan
 from narrowcast.planning.sessions.hierarchical import check_levels
 from narrowcast.planning.sessions.limits import GroupLimits
@@ -32,46 +32,46 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-#: Passes after which the better of two starts is gone on with.
-_TRIED = 3
+#: Passes after which the better of two starts is continued.
+_TRIAL_PASSES = 3
 
 
 class Joint(BasePlanner):
-    """Plans both levels at once: the product's own answer to tock2005.
+    """Plans both levels at once; the product's own answer to tock2005.
 
-    Flows that the same subscribers want are one. They are put in turn where they cost least, sessions into
-    groups likewise. Then flows, and now and then whole sessions, are moved at random at exactly what that
-    changes, of which more and more only what lowers the cost; then flows and sessions in turns to where they
-    cost least, until none moves.
+    Flows with the same subscribers are merged. They are placed one by one where they cost least, and sessions
+    into groups likewise. Simulated annealing then moves random flows, and sometimes whole sessions, priced by
+    the exact change of the cost on both levels. At last flows and sessions move in turns to where they cost
+    least, until none moves.
 
-    From another plan, `start`, it goes only as far as `moves` allows: subscribers that join or leave a group
-    are weighed against what is saved, less and less, and what saves most with so many of them is kept.
+    From an earlier plan, `start`, it makes at most `moves` changes: each subscriber that joins or leaves a
+    group adds to the cost, in several runs with a decreasing price, and the cheapest plan within `moves` is
+    chosen.
 
     Parameters
     ----------
     channels
-        The most groups; required, but with `start`: then as many as that has.
+        The most groups; required without `start` (default with it: as many as the earlier plan has).
     sessions
-        The most sessions; where left out a group is a session, and the plan has one level.
+        The most sessions (default: a plan of one level, where a group is a session).
     seed
-        What all random choices come from.
+        Seed of all random choices.
     alpha, beta
-        What a user pays for a message of its groups, and once more of its sessions: see `Filtering`.
+        The cost for a subscriber of a message in its groups, and in its sessions: see `Filtering`.
     sweeps
-        How often each flow is tried elsewhere on average; 0 for none. Where left out, as often as takes some
-        seconds.
+        Mean number of random moves tried per flow; 0 for none (default: as many as take some seconds).
     restarts
-        How often all of it that hangs on chance is done; the best is kept.
+        Number of independent runs; the best is chosen (default: 1).
     seconds
-        The most that it may take, about; the best so far is kept. The plan then hangs on how fast the machine
-        is.
+        Approximate time limit; the best plan so far is chosen (default: no limit). With a limit the plan
+        depends on the speed of the machine.
     memberships, members, rate, pinned
         The most groups of a subscriber, the most subscribers and messages per second in a group, and flows
-        that are in a certain group: see `GroupLimits`. Flows for which no group has room are sent directly.
+        fixed to a group: see `GroupLimits`. Flows that fit in no group are sent directly.
     start
-        A plan to begin with, in which each flow has one channel. Channels keep their numbers.
+        An earlier plan to start from, in which each flow has one channel. Channels keep their numbers.
     moves
-        The most groups that subscribers join and leave after `start`, in sum; where left out, any number.
+        The most groups that subscribers join and leave after `start`, in sum (default: no limit).
 
     Examples
     --------
@@ -87,7 +87,7 @@ class Joint(BasePlanner):
 
     capabilities = Capabilities(warm_start="optional", limits=True)
     plan_: ChannelPlan
-    #: What users filter with it: C1 + C2 of the paper.
+    #: The filtering cost of the plan: C1 + C2 of the paper.
     cost_: float
 
     def __init__(
@@ -125,7 +125,7 @@ class Joint(BasePlanner):
 
     def fit(self, interest: Interest) -> Self:
         """Make the plan, `plan_`."""
-        limits = self._checked()
+        limits = self._checked_limits()
         end = None if self.seconds is None else time.monotonic() + self.seconds
         points, flows = FlowPoints.of(interest)
         at = None if self.start is None else WarmStart.of(self.start, interest, self.channels, self.sessions)
@@ -134,15 +134,16 @@ class Joint(BasePlanner):
         pin = limits.check(interest, groups, direct)[flows]
         apart = None
         if limits.rate is not None:
-            apart = np.arange(len(points))  # together they may be too much for a group
+            apart = np.arange(len(points))  # merged flows might exceed the rate of a group
         elif at is not None or limits.pinned is not None:
             apart = pin if at is None else at.session[flows] * (len(groups) + 1) + pin
         kinds, kind = points.collapsed(apart)
         one = np.zeros(len(kinds), np.int64)
-        one[kind] = np.arange(len(kind))  # a flow of each kind: all have its pin, and its session of before
+        # One flow of each kind: all flows of a kind have the same pin and the same earlier session.
+        one[kind] = np.arange(len(kind))
         frame = _Frame.of(at, groups, self.sessions, len(kinds), pin)
         if frame.flat and at is None and not limits.given:
-            frame = frame.simply()
+            frame = frame.flattened()
         before = None if at is None else at.session[flows[one]]
         best, curve = self._best(kinds, np.bincount(kind), frame, limits, pin[one], before, end)
         session, parent = (
@@ -150,7 +151,7 @@ class Joint(BasePlanner):
         )
         self.cost_, moves = (0.0, 0) if best is None else (best.cost, best.changes)
         self.report_ = FitReport(curve=tuple(curve), moves=moves, memberships=self.memberships)
-        tell(self.cost_)
+        report_cost(self.cost_)
         numbers = frame.numbers
         if at is None and numbers is not None and not frame.flat:
             numbers = _without_empty(session, numbers)
@@ -167,10 +168,10 @@ class Joint(BasePlanner):
         before: Ints | None,
         end: float | None,
     ) -> tuple[TwoLevels | None, list[SuccessionStep]]:
-        """Return the best of all turns, None where there is nothing to plan, and the curve from a start."""
+        """Return the best state of all runs (None without flows), and the cost curve if there is a start."""
         best: TwoLevels | None = None
         if before is not None and len(kinds):
-            found = self._begun(kinds, copies, frame, limits, pin, before, 0, end)
+            found = self._initial_state(kinds, copies, frame, limits, pin, before, 0, end)
             found.remember()
             found.fix(frame.moved(pin, before))
             most = math.inf if self.moves is None else self.moves
@@ -178,13 +179,13 @@ class Joint(BasePlanner):
         for turn in range(self.restarts if len(kinds) else 0):
             if turn and end is not None and time.monotonic() >= end:
                 break
-            found = self._begun(kinds, copies, frame, limits, pin, before, turn, end)
+            found = self._initial_state(kinds, copies, frame, limits, pin, before, turn, end)
             found.improve(self.sweeps, end)
-            if best is None or found.worth < best.worth:
+            if best is None or found.rank < best.rank:
                 best = found
         return best, []
 
-    def _begun(
+    def _initial_state(
         self,
         kinds: FlowPoints,
         copies: Ints,
@@ -195,7 +196,7 @@ class Joint(BasePlanner):
         turn: int,
         end: float | None,
     ) -> TwoLevels:
-        """Return flows in sessions to begin with: the cheaper of two ways, where nothing says how."""
+        """Return an initial state: the cheaper of two constructions, unless there is a start or limits."""
         ways = (True, False) if before is None and not limits.given else (False,)
         best: TwoLevels | None = None
         for at_random in ways:
@@ -214,8 +215,8 @@ class Joint(BasePlanner):
                 end=end,
             )
             if len(ways) > 1:
-                # Which is better hangs on how many want a flow; a few passes tell.
-                found.descend(end, passes=_TRIED)
+                # Which one is better depends on the audiences of flows; a few passes show it.
+                found.descend(end, passes=_TRIAL_PASSES)
             if best is None or found.cost <= best.cost:
                 best = found
             if end is not None and time.monotonic() >= end:
@@ -223,12 +224,12 @@ class Joint(BasePlanner):
         assert best is not None
         return best
 
-    def _checked(self) -> GroupLimits:
-        """Refuse parameters that are out of range, and return the limits."""
+    def _checked_limits(self) -> GroupLimits:
+        """Check parameters, and return the limits."""
         if self.start is None:
             check_levels(self.channels, self.sessions, "joint")
         elif not isinstance(self.start, ChannelPlan):
-            raise ParameterError(f"start is {self.start!r}; give a plan, as --from does")
+            raise ParameterError(parameter="start", value=self.start, limit="a plan")
         check_seed(self.seed)
         check_whole("restarts", self.restarts)
         if self.sweeps is not None:
@@ -236,42 +237,47 @@ class Joint(BasePlanner):
         if self.moves is not None:
             check_whole("moves", self.moves, least=0)
             if self.start is None:
-                raise ParameterError(f"moves is {self.moves} and there is no plan to start from; give one")
-        Filtering(alpha=self.alpha, beta=self.beta)  # which says what is wrong with them
+                raise ParameterError(
+                    f"moves={self.moves}: requires a plan to start from; give start, or leave moves out",
+                    parameter="moves",
+                    value=self.moves,
+                )
+        Filtering(alpha=self.alpha, beta=self.beta)  # checks both
         known = isinstance(self.seconds, int | float) and not isinstance(self.seconds, bool)
         if self.seconds is not None and not (known and self.seconds > 0):
-            raise ParameterError(f"seconds is {self.seconds!r}; give a number above 0, or none for no limit")
+            limit = "a number above 0, or None for no limit"
+            raise ParameterError(parameter="seconds", value=self.seconds, limit=limit)
         return GroupLimits(
             memberships=self.memberships, members=self.members, rate=self.rate, pinned=self.pinned
         )
 
 
 class _Frame(NamedTuple):
-    """The groups and sessions that there are before flows are put into them."""
+    """The groups and sessions of a plan before flows are assigned."""
 
     groups: Ints
-    #: The group of each session, and of one that stays there; -1 where it is open.
+    #: The group of each session, -1 if open; and the group that it must stay in, -1 for any.
     parent: Ints
     anchor: Ints
     flat: bool
-    #: The channels that groups and sessions are; None where those that are used are numbered at the end.
+    #: The channels of groups and sessions; None if used ones are numbered after planning.
     numbers: tuple[Ints, Ints] | None
-    #: Whether all sessions stand in one group that costs nothing, as there is but one level.
+    #: Whether all sessions are in one group that costs nothing, as in a plan of one level.
     simple: bool = False
 
     @property
     def n_groups(self) -> int:
-        """How many groups there are."""
+        """Number of groups that sessions are assigned to."""
         return 1 if self.simple else len(self.groups)
 
-    def simply(self) -> _Frame:
-        """Return it with all sessions in one group: on one level, where no group has a limit."""
+    def flattened(self) -> _Frame:
+        """Return a copy with all sessions in one group: one level, without limits on groups."""
         none = np.zeros(len(self.parent), np.int64)
         return self._replace(parent=none, anchor=none, simple=True)
 
     @classmethod
     def of(cls, at: WarmStart | None, groups: Ints, sessions: int | None, n_flows: int, pin: Ints) -> _Frame:
-        """Return those of an earlier plan, or as many as there is use for; pinned flows have theirs."""
+        """Return the groups and sessions of an earlier plan or of a new one, with a session for each pin."""
         pinned = np.unique(pin[pin >= 0])
         flat = sessions is None if at is None else at.flat
         if at is None and not len(pinned):
@@ -290,30 +296,32 @@ class _Frame(NamedTuple):
             mine = np.flatnonzero(((parent == group) | (parent < 0)) & (anchor < 0))
             if not len(mine):
                 raise ParameterError(
-                    f"flows are pinned to channel {groups[group]}, which has no session for them; give more"
+                    f"pinned: channel {groups[group]} has no session for its flows; give more sessions",
+                    parameter="pinned",
+                    value=int(groups[group]),
                 )
-            # One that is there already, before one that is open.
+            # Prefer a session that is in the group to an open one.
             one = mine[np.argmax(parent[mine])]
             parent[one] = anchor[one] = group
         return cls(groups, parent, anchor, flat, numbers if at or len(pinned) else None)
 
     def sessions(self, pin: Ints, before: Ints | None) -> Ints:
-        """Return the session that each flow begins in: that of before, or of its pin; -1 where it is open."""
+        """Return each flow's initial session: the earlier one, or one of its pin's group; -1 if open."""
         found = np.full(len(pin), -1) if before is None else before.copy()
         new = np.flatnonzero((pin >= 0) & (found < 0))
-        found[new] = self._stays()[pin[new]]
+        found[new] = self._fixed_sessions()[pin[new]]
         return found
 
     def moved(self, pin: Ints, before: Ints) -> Ints:
-        """Return where flows must go for their pins that were elsewhere before; -1 for all others."""
+        """Return the sessions of flows that their pins move away from their earlier group; -1 for others."""
         found = np.full(len(pin), -1)
         wrong = np.flatnonzero((pin >= 0) & (before >= 0))
         wrong = wrong[self.anchor[before[wrong]] != pin[wrong]]
-        found[wrong] = self._stays()[pin[wrong]]
+        found[wrong] = self._fixed_sessions()[pin[wrong]]
         return found
 
-    def _stays(self) -> Ints:
-        """Return a session of each group that stays in it, -1 where there is none."""
+    def _fixed_sessions(self) -> Ints:
+        """Return for each group a session that must stay in it, -1 if there is none."""
         place = np.full(len(self.groups), -1)
         stays = np.flatnonzero(self.anchor >= 0)[::-1]
         place[self.anchor[stays]] = stays
@@ -321,7 +329,7 @@ class _Frame(NamedTuple):
 
 
 def _without_empty(session: Ints, numbers: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
-    """Return the channels of groups and sessions, of which those without a flow have none."""
+    """Return the channels of groups and sessions, with -1 for sessions without flows."""
     groups, sessions = numbers
     found = np.full(len(sessions), -1)
     used = np.unique(session[session >= 0])

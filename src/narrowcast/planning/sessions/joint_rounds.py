@@ -1,17 +1,18 @@
-"""`joint` in rounds: moves are proposed on a frozen state, batch by batch, and made on the current one.
+"""The planner `joint` for large inputs: batches of moves are proposed on a frozen state and then applied.
 
-Kinds of flows (flows of the same users) are stored anywhere; see `FlowKinds`. `KindLevels` has who is in which
-session, and the session of each kind. A sample of kinds that fits is planned by `Joint`. The others are put
-in, and then moved in rounds: where kinds are stored, moves are proposed on the state as it was when the batch
-began (`FrozenLevels.propose`); each proposal is then priced once more, and made if it still lowers the cost
-(`KindLevels.improve`). Whole sessions are moved in between. So the cost falls with every move, and proposals
-are taken in the order of kinds, so that it makes no difference how a batch is split.
+A kind is a set of flows with the same subscribers. Kinds may be stored anywhere: see `FlowKinds`.
+`KindLevels` holds the session of each kind and the subscribers of each session. A sample of kinds that fits
+in memory is planned by `Joint`. The other kinds are added, and then all are moved in rounds: where kinds are
+stored, moves are proposed on the state at the start of the batch (`FrozenLevels.propose`); each proposal is
+then priced again on the current state and applied if it still lowers the cost (`KindLevels.improve`). Between
+rounds whole sessions move. So every move lowers the cost, and as proposals are applied in the order of kinds,
+the result does not depend on how a batch is split among workers.
 
-Before these rounds, if they are not too many, parts of the kinds that fit are moved at random as `Joint` does
-it, less and less uphill: for that it is enough to know of the others who is in which session.
+Before these rounds, if few enough parts of the kinds cover them all, simulated annealing moves one part at a
+time, as `Joint` does: of the other kinds it needs only the subscribers of each session.
 
-`plan_in_rounds` is the loop. `in_rounds` has the kinds in this process,
-`narrowcast.spark.planning.large_joint` in the rows of a Spark table.
+`plan_in_rounds` is the loop. `in_rounds` runs it on kinds in this process,
+`narrowcast.spark.planning.large_joint` on kinds in the rows of a Spark table.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from narrowcast.model.matches import Matches
 from narrowcast.model.relation import relation_of
 from narrowcast.planning.progress import report_round
 from narrowcast.planning.sessions.clusters import FlowClusters, FlowPoints, two_level_plan
-from narrowcast.planning.sessions.two_levels import flows_of_users, heats_of, proposals_of
+from narrowcast.planning.sessions.two_levels import flows_of_users, proposals_of, temperatures
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,29 +48,29 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
     Numbers: TypeAlias = NDArray[np.int32]
 
-#: The most rounds, and the share of the cost that a round has to save for another one.
+#: The most rounds, and the share of the cost that a round must save for another round to follow.
 ROUNDS, LEAST = 20, 1e-3
-#: The most batches of a round, where the limit does not ask for more, and the fewest kinds worth a batch.
+#: The most batches of a round if the limit does not require more, and the fewest kinds of a batch.
 BATCHES, FEWEST = 16, 1 << 14
-#: Sessions that are proposed for a kind: where moves of other kinds came first, the next best may still do.
+#: Sessions proposed for a kind, best first: after moves of other kinds, a later one may be the best.
 CHOICES = 4
-#: How often parts of the kinds are moved at random, in all, and each at most.
+#: The most visits of parts by simulated annealing in all, and for each part.
 VISITS, TIMES = 60, 8
-#: Users of kinds that are taken at once in any case.
-AT_ONCE = 1 << 20
+#: Least number of subscriber entries in a batch, whatever the limit.
+LEAST_BATCH = 1 << 20
 
 
 class MoveProposals(NamedTuple):
-    """Moves of kinds that cost less elsewhere, in any order.
+    """Proposed moves of kinds that cost less in another session, in any order.
 
     Parameters
     ----------
     kind
         The number of each kind.
     to
-        For each up to `CHOICES` sessions, the best first, and -1 behind the last.
+        For each kind up to `CHOICES` sessions, best first, padded with -1.
     points
-        The users and the rate of each.
+        The subscribers and the rate of each kind.
     """
 
     kind: Numbers
@@ -78,42 +79,42 @@ class MoveProposals(NamedTuple):
 
 
 class FlowKinds(Protocol):
-    """Numbered kinds of flows, no two of the same users, wherever they are stored."""
+    """Numbered kinds of flows, each with a different set of subscribers, stored anywhere."""
 
     @property
     def n_users(self) -> int:
-        """The number of users."""
+        """Number of subscribers."""
         ...
 
     @property
     def rate(self) -> Doubles:
-        """The rate of each kind."""
+        """Messages per second of each kind."""
         ...
 
     @property
     def size(self) -> Ints:
-        """The number of users of each kind."""
+        """Number of subscribers of each kind."""
         ...
 
     def part(self, low: int, high: int) -> Rows:
-        """Bring kinds from one number up to another here."""
+        """Load the kinds from one number up to another, exclusive."""
         ...
 
 
-#: Has moves of the kinds of a batch proposed, by `FrozenLevels.propose`.
+#: Proposes moves for all kinds of a batch, by `FrozenLevels.propose`.
 Executor: TypeAlias = Callable[["FrozenLevels"], MoveProposals]
 
 
 @dataclass(frozen=True, slots=True)
 class LocalFlowKinds:
-    """Kinds in this process.
+    """Kinds of flows stored in this process.
 
     Parameters
     ----------
     points
-        The users and the rate of each.
+        The subscribers and the rate of each kind, in compressed rows.
     n_users
-        The number of users.
+        Number of subscribers.
     """
 
     points: Rows
@@ -121,21 +122,21 @@ class LocalFlowKinds:
 
     @property
     def rate(self) -> Doubles:
-        """The rate of each kind."""
+        """Messages per second of each kind."""
         return self.points[2]
 
     @property
     def size(self) -> Ints:
-        """The number of users of each kind."""
+        """Number of subscribers of each kind."""
         return np.diff(self.points[0])
 
     def part(self, low: int, high: int) -> Rows:
-        """Return kinds from one number up to another."""
+        """Return the kinds from one number up to another, exclusive."""
         start, users, rate = self.points
         return start[low : high + 1], users, rate[low:high]
 
     def propose(self, frozen: FrozenLevels) -> MoveProposals:
-        """Propose moves of the kinds of a batch."""
+        """Propose moves for the kinds of a batch."""
         kind = frozen.low + np.arange(len(frozen.session), dtype=np.int32)
         points = self.part(frozen.low, frozen.low + len(kind))
         return MoveProposals(kind, frozen.propose(kind, points), points)
@@ -148,24 +149,25 @@ def plan_in_rounds(
     *,
     limit: int,
     rounds: int = ROUNDS,
-    tell: Progress | None = None,
+    progress: Progress | None = None,
 ) -> KindLevels:
-    """Plan a sample of kinds, put in the others, and move kinds in rounds.
+    """Plan a sample of kinds, add the others, and move kinds in rounds.
 
     Parameters
     ----------
     kinds
-        The kinds; those with numbers between two others are a random sample of all.
+        The kinds, in random order: any range of numbers is a random sample.
     propose
-        Has moves of a batch of them proposed.
+        Proposes the moves of a batch.
     planner
-        Plans the sample, with half of its seconds, and has the parameters of the plan.
+        Plans the sample in half of its time limit, and has the parameters of the plan.
     limit
-        The most users of kinds that are brought here; a sample has as many, but a kind for each session.
+        The most subscriber entries of kinds that are loaded at once, except that a sample has at least one
+        kind per session.
     rounds
-        The most rounds in which kinds are moved; with none, what is not in the sample is only put in.
-    tell
-        Called after each round with its number and the cost; first, as round 0, when all kinds are put in.
+        The most rounds; with 0 the kinds outside the sample are only added (default: 20).
+    progress
+        Called after each round with its number and the cost; first with round 0, when all kinds are added.
     """
     n, size, sessions = len(kinds.rate), kinds.size, planner.sessions
     planner, end = copy(planner), None
@@ -179,17 +181,17 @@ def plan_in_rounds(
         return levels
     at = min(n, max(n_sessions, int(np.searchsorted(np.cumsum(size), limit, side="right"))))
     levels.begin(planner, at)
-    most = max(limit, AT_ONCE)
+    most = max(limit, LEAST_BATCH)
     while at < n:
-        # No more than what is there already: so the frozen state is like the one it adds to.
-        high = _reach(size, at, min(most, int(size[:at].sum())))
+        # A batch is at most as large as the state it is added to, so that the frozen state changes little.
+        high = _batch_end(size, at, min(most, int(size[:at].sum())))
         levels.improve(propose, at, high)
         at = high
     levels.settle()
     if rounds:
-        levels.cool(_parts(size, limit), planner, end)
-    report_round(tell, 0, levels.cost)
-    edges = _edges(size, most)
+        levels.anneal(_part_edges(size, limit), planner, end)
+    report_round(progress, 0, levels.cost)
+    edges = _batch_edges(size, most)
     for turn in range(rounds):
         if end is not None and time.monotonic() >= end:
             break
@@ -197,22 +199,22 @@ def plan_in_rounds(
         for low, high in pairwise(edges):
             levels.improve(propose, low, high)
         levels.settle()
-        report_round(tell, turn + 1, levels.cost)
+        report_round(progress, turn + 1, levels.cost)
         if before - levels.cost <= LEAST * before:
             break
     return levels
 
 
 def in_rounds(
-    interest: Interest, planner: Joint, *, limit: int, rounds: int = ROUNDS, tell: Progress | None = None
+    interest: Interest, planner: Joint, *, limit: int, rounds: int = ROUNDS, progress: Progress | None = None
 ) -> ChannelPlan:
-    """Return the plan by `plan_in_rounds`, with all kinds in this process, in a random order.
+    """Return the plan of `plan_in_rounds`, with all kinds in this process and in random order.
 
     Parameters
     ----------
     interest
-        The subscribers and what they want.
-    planner, limit, rounds, tell
+        The interest to serve.
+    planner, limit, rounds, progress
         See `plan_in_rounds`.
     """
     points, flows = FlowPoints.of(interest)
@@ -221,21 +223,21 @@ def in_rounds(
     shuffled = collapsed.take(order)
     csr = shuffled.sets.indptr, shuffled.sets.index, shuffled.rate
     kinds = LocalFlowKinds(csr, points.n_users)
-    levels = plan_in_rounds(kinds, kinds.propose, planner, limit=limit, rounds=rounds, tell=tell)
+    levels = plan_in_rounds(kinds, kinds.propose, planner, limit=limit, rounds=rounds, progress=progress)
     session = np.empty(len(order), np.int64)
     session[order] = levels.session
     return two_level_plan(interest, flows, session[kind], levels.parent if levels.two else None)
 
 
 class KindLevels:
-    """Kinds in sessions in groups, with who is in each.
+    """An assignment of kinds to sessions and of sessions to groups, with the subscribers of each.
 
     Parameters
     ----------
     kinds
         The kinds.
     n_sessions, n_groups
-        The number of sessions, and of groups; one group where the plan has one level.
+        Number of sessions, and of groups; one group for a plan of one level.
     planner
         Has the parameters of the plan.
     """
@@ -245,7 +247,7 @@ class KindLevels:
         nowhere = np.zeros(0, np.int64)
         alpha, beta = float(planner.alpha), float(planner.beta)
         self.two = planner.sessions is not None
-        # Without sessions a group is one: then its users pay for both.
+        # Without sessions a channel is both group and session: its subscribers pay for both.
         self._weights = (alpha, beta) if self.two else (0.0, alpha + beta)
         self._kinds = kinds
         self.sessions: State = FlowClusters(nothing, nowhere, n_sessions).state
@@ -266,24 +268,24 @@ class KindLevels:
         n_groups = plan.n_groups if plan.n_groups < plan.n_channels else 0
         session = (plan.carries.indices - n_groups).astype(np.int32)
         self.parent[: plan.n_channels - n_groups] = plan.parent[n_groups:] if n_groups else 0
-        self._make(MoveProposals(kind, session[:, None], points))
+        self._apply(MoveProposals(kind, session[:, None], points))
 
     def improve(self, propose: Executor, low: int, high: int) -> int:
-        """Have moves of kinds from one number up to another proposed, and make them; return how many."""
+        """Have moves of a range of kinds proposed, and apply them; return the number of moves."""
         frozen = FrozenLevels(
             self.sessions, self.groups, self.parent, self._weights, low, self.session[low:high]
         )
-        return self._make(propose(frozen))
+        return self._apply(propose(frozen))
 
-    def _make(self, proposed: MoveProposals) -> int:
+    def _apply(self, proposed: MoveProposals) -> int:
         kind, to, points = proposed
         return proposals.accept(
             points, self._weights, np.argsort(kind), kind, to, self.session, self.parent, self.sessions,
             self.groups, self._member,
         )  # fmt: skip
 
-    def cool(self, edges: list[int], planner: Joint, end: float | None) -> None:
-        """Move kinds at random, uphill less and less, part by part; go back if that leads to no less."""
+    def anneal(self, edges: list[int], planner: Joint, end: float | None) -> None:
+        """Move kinds by simulated annealing, part by part; undo all of it if the cost is not lower."""
         n, size = len(self.session), self._kinds.size
         entries = int(size.sum())
         times = min(TIMES, VISITS // (len(edges) - 1))
@@ -294,12 +296,12 @@ class KindLevels:
         kept = [each.copy() for each in self._arrays]
         before = self.cost
         random = np.random.default_rng([planner.seed, 1]).integers(1, 2**63, 1, np.uint64)
-        for heats in pairwise(heats_of(unit, times)):
+        for heats in pairwise(temperatures(unit, times)):
             for low, high in pairwise(edges):
                 if end is not None and time.monotonic() >= end:
                     break
                 share = tries * int(size[low:high].sum()) // (times * max(1, entries))
-                self._visit(low, high, share, heats, random)
+                self._anneal_part(low, high, share, heats, random)
             self.settle()
         if self.cost > before:
             for mine, was in zip(self._arrays, kept, strict=True):
@@ -307,11 +309,11 @@ class KindLevels:
 
     @property
     def _arrays(self) -> list[NDArray[Any]]:
-        """All that moves change."""
+        """The arrays that moves change."""
         return [*self.sessions, *self.groups, self.session, self.parent, self._member]
 
-    def _visit(self, low: int, high: int, n: int, heats: tuple[float, float], random: Any) -> None:
-        """Move kinds from one number up to another at random."""
+    def _anneal_part(self, low: int, high: int, n: int, heats: tuple[float, float], random: Any) -> None:
+        """Make n random moves of a range of kinds, between two temperatures."""
         points = self._kinds.part(low, high)
         session = self.session[low:high].astype(np.int64)
         start, users, _ = points
@@ -324,7 +326,7 @@ class KindLevels:
         self.session[low:high] = session
 
     def settle(self) -> None:
-        """Take out of rates what rounding has left, and move whole sessions to where they cost least."""
+        """Recompute rates without rounding errors, and move whole sessions to where they cost least."""
         rate = self.sessions[3]
         rate[:] = np.bincount(self.session, self._kinds.rate, len(rate))
         joint.count_groups(self.sessions, self.parent, self.groups, self._member)
@@ -334,31 +336,31 @@ class KindLevels:
 
     @property
     def _rules(self) -> Limits:
-        """Limits that no plan breaks."""
-        free, nobody = np.full(len(self.parent), -1), np.zeros((0, 0), np.uint8)
-        return self._member, nobody, np.full(3, np.inf), np.zeros(5), free[:0], free, np.zeros(0)
+        """Limits that are never broken."""
+        free, before = np.full(len(self.parent), -1), np.zeros((0, 0), np.uint8)
+        return self._member, before, np.full(3, np.inf), np.zeros(5), free[:0], free, np.zeros(0)
 
     @property
     def cost(self) -> float:
-        """What users filter, on both levels."""
+        """The filtering cost on both levels."""
         alpha, beta = self._weights
         return float(alpha * (self.groups[2] @ self.groups[3]) + beta * (self.sessions[2] @ self.sessions[3]))
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenLevels:
-    """The state at the start of a batch of kinds; pickled, it has two bits for each user and session.
+    """The state at the start of a batch of kinds; pickled, it has two bits per subscriber and session.
 
     Parameters
     ----------
     sessions, groups
-        Who is in each, as kernels read it; of counts only whether they are 0, 1 or more.
+        Members of each, as kernels read them; counts only tell apart 0, 1 and more.
     parent
         The group of each session.
     weights
-        What a user pays on both levels.
+        The cost of a message for a subscriber, on each level.
     low, session
-        The number of the batch's first kind, and the session of each, -1 for none.
+        The number of the batch's first kind, and the session of each kind, -1 for none.
     """
 
     sessions: State
@@ -369,7 +371,7 @@ class FrozenLevels:
     session: Numbers
 
     def propose(self, kind: Ints | Numbers, points: Rows) -> Numbers:
-        """Return for each of some kinds of the batch the sessions where it costs less, as in `MoveProposals`."""
+        """Return for some kinds of the batch the sessions where they cost less, as in `MoveProposals`."""
         to = np.empty((len(kind), CHOICES), np.int32)
         own = self.session[kind - self.low]
         proposals.propose(points, self.weights, own, self.parent, self.sessions, self.groups, to)
@@ -377,31 +379,31 @@ class FrozenLevels:
 
     def __reduce__(self) -> tuple[Any, ...]:
         rest = (self.parent, self.weights, self.low, self.session)
-        return _thawed, (_packed_bits(self.sessions), _packed_bits(self.groups), *rest)
+        return _unpickle, (_pack_bits(self.sessions), _pack_bits(self.groups), *rest)
 
 
-def _packed_bits(state: State) -> tuple[Any, ...]:
-    """Return a state in few bytes: who is in each, and who would not be but for one flow."""
+def _pack_bits(state: State) -> tuple[Any, ...]:
+    """Return a state in few bytes: flags of members, and of members by a single flow."""
     count, flag, size, theta = state
     return flag.shape, np.packbits(flag), np.packbits(count == 1), size, theta
 
 
-def _thawed(sessions: tuple[Any, ...], groups: tuple[Any, ...], *rest: Any) -> FrozenLevels:
-    """Return a state that was pickled."""
-    return FrozenLevels(_unpacked(*sessions), _unpacked(*groups), *rest)
+def _unpickle(sessions: tuple[Any, ...], groups: tuple[Any, ...], *rest: Any) -> FrozenLevels:
+    """Return an unpickled state."""
+    return FrozenLevels(_unpack_bits(*sessions), _unpack_bits(*groups), *rest)
 
 
-def _unpacked(shape: tuple[int, int], flags: Any, alone: Any, size: Any, theta: Any) -> State:
-    """Return a state from its few bytes, with 2 for every count above 1."""
+def _unpack_bits(shape: tuple[int, int], flags: Any, alone: Any, size: Any, theta: Any) -> State:
+    """Return a state from its packed bits, with 2 for every count above 1."""
     n = shape[0] * shape[1]
     flag, one = (np.unpackbits(bits, count=n).reshape(shape) for bits in (flags, alone))
     return cast("NDArray[np.int32]", 2 * flag - one), flag, size, theta
 
 
-def _parts(size: Ints, most: int) -> list[int]:
-    """Return where to cut kinds into parts of at most about so many users.
+def _part_edges(size: Ints, most: int) -> list[int]:
+    """Return where to cut kinds into parts of at most about `most` subscriber entries.
 
-    >>> _parts(np.full(100, 10), 400)
+    >>> _part_edges(np.full(100, 10), 400)
     [0, 33, 66, 100]
     """
     total = np.cumsum(size)
@@ -411,17 +413,17 @@ def _parts(size: Ints, most: int) -> list[int]:
     return found
 
 
-def _reach(size: Ints, low: int, entries: int) -> int:
-    """Return up to which kind there are about so many users from one kind on: one kind at least."""
+def _batch_end(size: Ints, low: int, entries: int) -> int:
+    """Return the end of a batch from `low` on with about `entries` subscriber entries: at least one kind."""
     reached = np.searchsorted(np.cumsum(size[low:]), entries, side="right")
     return low + max(1, int(reached))
 
 
-def _edges(size: Ints, most: int) -> list[int]:
-    """Return where to cut kinds into batches of about equal size, none much larger than so many users.
+def _batch_edges(size: Ints, most: int) -> list[int]:
+    """Return where to cut kinds into batches of similar size, none much above `most` subscriber entries.
 
-    >>> _edges(np.full(4096, 10), 20_000)
+    >>> _batch_edges(np.full(4096, 10), 20_000)
     [0, 1365, 2730, 4096]
     """
     n = max(1, min(BATCHES, len(size) // FEWEST))
-    return _parts(size, min(most, -(-int(size.sum()) // n)))
+    return _part_edges(size, min(most, -(-int(size.sum()) // n)))

@@ -1,4 +1,4 @@
-"""Flows in sessions in groups, and the moves that make both cost less while limits are kept."""
+"""The state of a two-level plan, and the moves that lower its cost while limits are kept."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from narrowcast.kernels import joint, limits
-from narrowcast.planning.progress import tell
+from narrowcast.planning.progress import report_cost
 from narrowcast.planning.sessions.clusters import FlowClusters
 
 if TYPE_CHECKING:
@@ -22,58 +22,58 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Numbers = NDArray[np.int32]
     #: The session of each flow, and the group of each session.
-    Kept = tuple[Numbers, Numbers]
+    Snapshot = tuple[Numbers, Numbers]
 
-#: Proposals that are made in all where no number of sweeps is given, for flows that hardly anybody wants, and
-#: the most sweeps that makes. For flows that so many want on average, half as many are made.
+#: If no number of sweeps is given: the moves proposed in all for flows with few subscribers, the most sweeps,
+#: and the mean number of subscribers at which half as many moves are proposed.
 _PROPOSALS, _SWEEPS, _WANTED = 60_000_000, 10_000, 24
-#: Temperatures at the start and at the end, in what a flow costs on average.
+#: Temperatures at the start and at the end, as multiples of the mean cost of a flow.
 _HOT, _COLD = 0.3, 0.012
-#: Parts of the cooling, between which the clock is looked at and weights are set.
+#: Parts of the annealing, between which the clock is checked and penalties are adjusted.
 _PARTS = 50
-#: The most passes of moves that only go down. A pass that saves less than this share is the last one, at the
-#: end and before the cooling.
+#: The most passes of greedy descent, and the share of the cost below which a pass is the last: at the end,
+#: and before annealing.
 _PASSES, _LEAST, _ROUGHLY = 200, 1e-5, 1e-4
-#: What a weight is multiplied by after a part in which its limit is broken, and after one in which it is not,
-#: of the first half: what is kept then shall stay so.
+#: The factor of a penalty after a part of the annealing in which its limit is broken, and after one in which
+#: it is kept. The latter applies in the first half only, so that limits kept later stay kept.
 _HARDER, _SOFTER = 1.5, 0.9
-#: What a broken limit weighs where a want sent directly weighs as much as all that can be saved, and changes
-#: weigh up to so many of these.
-_ABOVE, _CHANGE = 1e7, 1e3
-#: Subscribers of a group with too many members of whom it is tried what their leaving changes.
-_LEAVERS = 64
+#: Penalties as multiples of the price of a pair sent directly, which exceeds all that can be saved: of a
+#: broken limit, and the highest of a change.
+_LIMIT_PENALTY, _CHANGE_PENALTY = 1e7, 1e3
+#: Members of a group with too many for which the cost of leaving is computed.
+_CANDIDATES = 64
 
 
 class TwoLevels:
-    """Flows in sessions in groups, with who is in each.
+    """An assignment of flows to sessions and of sessions to groups, with the subscribers of each.
 
     Parameters
     ----------
     points
         The flows.
     session
-        The session of each, -1 where it is open, -2 for one that is sent directly; it is filled and changed
-        in place.
+        The session of each flow, -1 if open, -2 to send it directly; open ones are assigned, and the array is
+        changed in place.
     parent
-        The group of each session, likewise.
+        The group of each session; -1 if open, likewise.
     n_groups
-        How many groups there are.
+        Number of groups.
     weights
-        What a message of a group costs each member, and one of a session once more.
+        The cost for a subscriber of a message in its groups, and in its sessions.
     rng
-        What all random choices come from.
+        Generator of all random choices.
     most
         The most groups of a subscriber, members of a group and rate of a group; infinite for no limit.
     pin
-        The group that each flow must be in, -1 for any.
+        The group that each flow is fixed to, -1 for any.
     anchor
-        The group that each session stays in, -1 for any. A flow with a pin is in one of those of its group.
+        The group that each session stays in, -1 for any. A fixed flow is in such a session of its group.
     copies
-        How many flows each is; one where left out.
+        Number of flows that each of these is merged from (default: 1).
     at_random
-        Whether open flows begin in any session, and not in that where they cost least in their turn.
+        Whether open flows are assigned at random, instead of one by one to where they cost least.
     end
-        When to stop looking for where they cost least, by the monotonic clock.
+        Time of the monotonic clock at which the assignment stops to look for the least cost.
     """
 
     def __init__(
@@ -114,129 +114,129 @@ class TwoLevels:
 
     @property
     def _rules(self) -> Rules:
-        """What kernels read of the limits."""
+        """The limits, as kernels read them."""
         return self._member, self._before, self._most, self._weight, self._pin, self._anchor, self._wants
 
     def _count(self) -> None:
-        """Count anew, without what rounding has left."""
+        """Recompute all counts, without accumulated rounding errors."""
         self.below.counted()
         joint.count_groups(self.below.state, self.parent, self.above.state, self._member)
 
     @property
     def cost(self) -> float:
-        """What users filter, on both levels; what is sent directly is wanted, and filtered once on each."""
+        """The filtering cost on both levels; a message sent directly costs its receiver both once."""
         alpha, beta = self._weights
         out = np.flatnonzero(self.session < 0)
         direct = float(self.points.rate[out] @ self.points.sets.counts()[out])
         return alpha * self.above.cost + beta * self.below.cost + (alpha + beta) * direct
 
     @property
-    def broken(self) -> Doubles:
-        """How far limits are broken: groups of subscribers, members and rates of groups that are too many."""
+    def excess(self) -> Doubles:
+        """By how much limits are exceeded in sum: memberships, members of groups, and rates of groups."""
         return np.array(limits.broken(self._rules, self.above.state)[:3])
 
     @property
     def changes(self) -> int:
-        """How many groups were joined and left since `remember`."""
+        """Number of groups joined and left since `remember`."""
         return int(limits.broken(self._rules, self.above.state)[3])
 
     @property
-    def kept(self) -> Kept:
-        """The state, to come back to it."""
+    def snapshot(self) -> Snapshot:
+        """A copy of the assignment, for `restore`."""
         return self.session.astype(np.int32), self.parent.astype(np.int32)
 
-    def back(self, kept: Kept) -> None:
-        """Come back to a state."""
-        self.session[:], self.parent[:] = kept
+    def restore(self, snapshot: Snapshot) -> None:
+        """Return to an earlier assignment."""
+        self.session[:], self.parent[:] = snapshot
         self._count()
 
     def remember(self) -> None:
-        """Have changes counted from here."""
+        """Count changes from the current state on."""
         self._before = self.above.flag.copy()
 
     @property
     def direct(self) -> int:
-        """How many wants are sent directly."""
+        """Number of pairs of a subscriber and a flow that are sent directly."""
         return int(self._wants[self.session < 0].sum())
 
     @property
     def limited(self) -> bool:
-        """Whether there is any limit."""
+        """Whether there are limits."""
         return bool(np.isfinite(self._most).any())
 
     def fix(self, session: Ints) -> None:
-        """Put flows into the sessions that are given, and leave the others, -1, where they are."""
+        """Assign flows to the given sessions; flows with -1 stay where they are."""
         some = np.flatnonzero(session >= 0)
         self.session[some] = session[some]
         self._count()
 
     def improve(self, sweeps: int | None, end: float | None) -> None:
-        """Move flows and sessions, uphill at first, until none can be moved to where it costs less.
+        """Move flows and sessions by annealing and descent, until no single move lowers the cost.
 
         Parameters
         ----------
         sweeps
-            How often each flow is tried elsewhere; None for as often as takes some seconds.
+            Mean number of random moves tried per flow; None for as many as take some seconds.
         end
-            When to stop, by the monotonic clock; limits are kept all the same.
+            Time of the monotonic clock at which to stop; limits are kept even so.
         """
         self._weight[:] = 0.0
         self.descend(end, least=_ROUGHLY if sweeps != 0 else _LEAST)
-        begun, unit = self.kept, self._unit
+        start, unit = self.snapshot, self._mean_cost
         proposals = self._proposals(sweeps)
         anneals = proposals > 0 and unit > 0 and len(self.parent) > 1
         if not anneals or self.limited:
-            self._comply(0, unit, end)
-        kept, worth = self.kept, self.worth
+            self._enforce_limits(0, unit, end)
+        descended, rank = self.snapshot, self.rank
         if anneals:
-            self.back(begun)
+            self.restore(start)
             self._weight[:3] = np.where(np.isfinite(self._most), unit, 0.0)
             self._anneal(proposals, unit, end)
-            self._comply(proposals, unit, end)
-            if self.worth > worth:
-                self.back(kept)
+            self._enforce_limits(proposals, unit, end)
+            if self.rank > rank:
+                self.restore(descended)
 
     @property
-    def _unit(self) -> float:
-        """What a flow costs on average."""
+    def _mean_cost(self) -> float:
+        """Mean cost of a flow."""
         return self.cost / max(1, len(self.points))
 
     def _proposals(self, sweeps: int | None) -> int:
-        """Return how many proposals a part of the cooling makes."""
+        """Return the number of proposals in each part of the annealing."""
         return proposals_of(sweeps, len(self.points), self.points.sets.index.size) // _PARTS
 
     def cool(self, sweeps: int | None, end: float | None, *, change: float) -> None:
-        """Move at random, uphill less and less, where groups joined and left cost so much; limits are kept.
+        """Move by annealing with a price on joining and leaving groups; limits are kept.
 
         It takes a quarter of the time of `improve`.
         """
         self._weight[3] = change
-        self._anneal(self._proposals(sweeps) // 4, self._unit, end)
+        self._anneal(self._proposals(sweeps) // 4, self._mean_cost, end)
         self.settle(end, change=change)
 
     def settle(self, end: float | None, *, change: float) -> None:
-        """Go down where groups joined and left cost so much; no limit that is kept is broken."""
-        self.harden(_ABOVE)
-        self.descend(end, change=change, direct=self.dearest)
+        """Descend with a price on joining and leaving groups; never break a limit that currently holds."""
+        self.penalize_excess(_LIMIT_PENALTY)
+        self.descend(end, change=change, direct=self.direct_penalty)
 
     @property
-    def worth(self) -> tuple[int, float]:
-        """What makes a state better than another: fewer wants sent directly, then a lower cost."""
+    def rank(self) -> tuple[int, float]:
+        """The order of states, lowest best: by pairs sent directly, then by cost."""
         return self.direct, self.cost
 
-    def _comply(self, proposals: int, unit: float, end: float | None) -> None:
-        """Go on until all limits are kept: by moves, by putting groups together, at last by leaving out."""
-        self.harden()
+    def _enforce_limits(self, proposals: int, unit: float, end: float | None) -> None:
+        """Continue until all limits hold: by moves, by merging groups, at last by sending flows directly."""
+        self.penalize_excess()
         self.descend(end)
-        if self.broken.any():
+        if self.excess.any():
             self._merge()
-            if proposals and not self.broken.any():
+            if proposals and not self.excess.any():
                 self._anneal(proposals, unit, end)
             self.descend(end)
-            self._leave_out()
+            self._send_directly()
         for _ in range(_PASSES if self.limited else 0):
             out = np.flatnonzero((self.session < 0) & (self._pin < 0))
-            # Those that most want first: they cost most to send directly.
+            # The flows with the largest audiences first: they cost most to send directly.
             order = out[np.argsort(-self._wants[out], kind="stable")]
             if not joint.put_back(
                 self.below.csr, self._weights, order, self.session, self.parent, self.below.state,
@@ -246,9 +246,9 @@ class TwoLevels:
             self.descend(end)
 
     def _anneal(self, proposals: int, unit: float, end: float | None) -> None:
-        """Move at random, uphill less and less often; weights on limits follow how well they are kept."""
-        wanted = self._wanted()
-        for part, pair in enumerate(pairwise(heats_of(unit, _PARTS))):
+        """Move at random, uphill moves becoming rarer; penalties follow how well limits are kept."""
+        wanted = self._flows_of_subscribers()
+        for part, pair in enumerate(pairwise(temperatures(unit, _PARTS))):
             if end is not None and time.monotonic() >= end:
                 break
             joint.anneal(
@@ -256,44 +256,47 @@ class TwoLevels:
                 self.above.state, self._random, proposals, pair, self._rules,
             )  # fmt: skip
             self._count()
-            tell(self.cost)
-            self._weight[:3] *= np.where(self.broken > 0, _HARDER, _SOFTER if part < _PARTS / 2 else 1.0)
+            report_cost(self.cost)
+            self._weight[:3] *= np.where(self.excess > 0, _HARDER, _SOFTER if part < _PARTS / 2 else 1.0)
 
-    def _wanted(self) -> tuple[Ints, Numbers]:
-        """Return the flows of each user, in compressed rows."""
+    def _flows_of_subscribers(self) -> tuple[Ints, Numbers]:
+        """Return the flows of each subscriber, in compressed rows."""
         sets = self.points.sets
         return flows_of_users(sets.counts(), sets.index, self.points.n_users)
 
-    def harden(self, times: float = 1.0) -> None:
-        """Weigh every broken limit with more than all that can be saved, and so many times that."""
+    def penalize_excess(self, times: float = 1.0) -> None:
+        """Set the penalty for exceeding a limit to `times` more than all that can be saved."""
         self._weight[:3] = np.where(np.isfinite(self._most), times * (2 * self.cost + 1.0), 0.0)
 
     @property
-    def dearest(self) -> float:
-        """What a want that is sent directly weighs: more than all that can be saved; 0 where none may be."""
+    def direct_penalty(self) -> float:
+        """The price of a pair sent directly: more than all that can be saved; 0 if no pair may be."""
         return 2 * self.cost + 1.0 if self.limited else 0.0
 
     def repair(self, end: float | None) -> None:
-        """Have all limits kept with few groups joined and left, and among these few wants sent directly.
+        """Restore all limits with few groups joined and left, and with few of the pairs sent directly.
 
-        Whoever is in too many groups leaves the one for which that changes least, as do those for whom it
-        changes least where a group has too many members: the flows they want there go elsewhere, each to
-        where it costs least, or are sent directly.
+        A subscriber in too many groups leaves the one where that costs least. From a group with too many
+        members those leave for whom that costs least. The flows that they want there move to where they cost
+        least, or are sent directly.
         """
         if not self.limited:
             return
-        self.harden(_ABOVE)
-        direct = self.dearest
-        self._weight[3:] = _CHANGE * direct, direct
-        while self.broken[:2].any() and self._relieve():
+        self.penalize_excess(_LIMIT_PENALTY)
+        direct = self.direct_penalty
+        self._weight[3:] = _CHANGE_PENALTY * direct, direct
+        while self.excess[:2].any() and self._leave_groups():
             self._count()
-        self.settle(end, change=_CHANGE * direct)
-        if self.broken.any():  # the clock has ended it
-            self._leave_out()
+        self.settle(end, change=_CHANGE_PENALTY * direct)
+        if self.excess.any():  # the time limit ended it
+            self._send_directly()
 
-    def _relieve(self) -> bool:
-        """Have each leave a group who is in too many, and one of each group with too many; say if any did."""
-        start, flows = self._wanted()
+    def _leave_groups(self) -> bool:
+        """Make one subscriber leave each group with too many members, and those in too many groups leave one.
+
+        Returns whether any did.
+        """
+        start, flows = self._flows_of_subscribers()
         done = False
 
         def inside(user: int) -> tuple[Ints, Ints]:
@@ -304,7 +307,7 @@ class TwoLevels:
 
         for user in np.flatnonzero(self._member > self._most[0]).tolist():
             mine, group = inside(user)
-            done |= self._vacate([mine[group == each] for each in np.unique(group).tolist()])
+            done |= self._move_cheapest([mine[group == each] for each in np.unique(group).tolist()])
         for crowded in np.flatnonzero(self.above.size > self._most[1]).tolist():
             ways = []
             for user in np.flatnonzero(self.above.flag[:, crowded]).tolist():
@@ -312,11 +315,11 @@ class TwoLevels:
                 ways.append(mine[group == crowded])
             ways = [some for some in ways if (self._pin[some] < 0).all()]
             ways.sort(key=lambda some: float(self._wants[some].sum()))
-            done |= self._vacate(ways[:_LEAVERS])
+            done |= self._move_cheapest(ways[:_CANDIDATES])
         return done
 
-    def _vacate(self, ways: list[Ints]) -> bool:
-        """Move those flows out of their group of which that weighs least; return whether any are moved."""
+    def _move_cheapest(self, ways: list[Ints]) -> bool:
+        """Move the set of flows out of its group for which that costs least; return whether one moved."""
         rest = (self.session, self.parent, self.below.state, self.above.state)
         best, least = None, 0.0
         for some in ways:
@@ -346,15 +349,15 @@ class TwoLevels:
         Parameters
         ----------
         end
-            When to stop, by the monotonic clock.
+            Time of the monotonic clock at which to stop.
         change
-            What it costs that a subscriber joins or leaves a group; see `remember`.
+            Price of a subscriber's joining or leaving a group; see `remember`.
         direct
-            What it costs that a want is sent directly; 0 where flows that are stay so, and no other is.
+            Price of a pair sent directly; with 0 the flows that are sent directly stay the same.
         passes
             The most passes over all flows.
         least
-            The share of the cost that a pass must save for another to follow.
+            The share of the cost that a pass must save for another pass to follow.
         """
         self._weight[3:] = change, direct
         before = np.inf
@@ -368,8 +371,8 @@ class TwoLevels:
             )
             self._count()
             cost = self.cost
-            tell(cost)
-            # Where weights count, the cost may rise for them.
+            report_cost(cost)
+            # Penalties and prices may raise the cost itself.
             saves = self._weight.any() or before - cost >= least * cost
             before = cost
             if not moved or not saves or (end is not None and time.monotonic() >= end):
@@ -377,7 +380,7 @@ class TwoLevels:
         self._weight[3:] = 0.0
 
     def _merge(self) -> None:
-        """Put groups together, of those who are in too many, until nobody is or no two fit together."""
+        """Merge groups of subscribers in too many, until limits hold or no two groups can be merged."""
         fixed = np.bincount(self.parent[self.session[self._pin >= 0]], minlength=len(self.above.size)) > 0
         while (over := self._member - self._most[0]).max(initial=0) > 0:
             flag, size, theta = self.above.flag, self.above.size, self.above.theta
@@ -391,10 +394,10 @@ class TwoLevels:
             if not fits.any():
                 return
             gone, into = np.unravel_index(np.argmin(np.where(fits, more, np.inf)), more.shape)
-            self._join(int(groups[gone]), int(groups[into]))
+            self._merge_into(int(groups[gone]), int(groups[into]))
 
-    def _join(self, gone: int, into: int) -> None:
-        """Move all of a group to another: whole sessions, or the flows of those that stay."""
+    def _merge_into(self, gone: int, into: int) -> None:
+        """Move all flows of a group to another: whole sessions, or the flows of those that must stay."""
         stays = (self.parent == gone) & (self._anchor >= 0)
         self.session[np.flatnonzero((self.session >= 0) & stays[self.session])] = np.argmax(
             self.parent == into
@@ -402,19 +405,19 @@ class TwoLevels:
         self.parent[(self.parent == gone) & ~stays] = into
         self._count()
 
-    def _leave_out(self) -> None:
-        """Take flows out of the sessions, to be sent directly, until all limits are kept."""
+    def _send_directly(self) -> None:
+        """Send flows directly until all limits hold."""
         sets = self.points.sets
         flow, user = sets.rows(), sets.index
         copies = np.where(self._pin < 0, self.points.rate * sets.counts(), np.inf)
-        while (broken := self.broken).any():
+        while (excess := self.excess).any():
             group = np.where(self.session < 0, -1, self.parent[self.session])
-            if broken[0]:
-                # The flows for which somebody with too many groups is in that one which costs least to leave.
+            if excess[0]:
+                # Of the subscriber in most groups: its flows in the group that costs least to leave.
                 some = flow[(user == np.argmax(self._member)) & (group[flow] >= 0)]
                 some = some[group[some] == _cheapest(group[some], copies[some])]
-            elif broken[1]:
-                # Those for which somebody is in too large a group.
+            elif excess[1]:
+                # Of the group with most members: the flows of the member that costs least to remove.
                 pair = group[flow] == np.argmax(self.above.size - self._most[1])
                 some = flow[pair & (user == _cheapest(user[pair], copies[flow[pair]]))]
             else:
@@ -429,7 +432,7 @@ class TwoLevels:
 
 
 def flows_of_users(size: Ints, users: Numbers, n_users: int) -> tuple[Ints, Numbers]:
-    """Return the flows of each user in compressed rows, given the size of each flow and the users of all.
+    """Return the flows of each subscriber in compressed rows, from the sizes and subscribers of all flows.
 
     >>> start, flows = flows_of_users(np.array([2, 1]), np.array([0, 1, 1], np.int32), 2)
     >>> start.tolist(), flows.tolist()
@@ -440,14 +443,14 @@ def flows_of_users(size: Ints, users: Numbers, n_users: int) -> tuple[Ints, Numb
 
 
 def proposals_of(sweeps: int | None, n_flows: int, entries: int) -> int:
-    """Return how many moves are proposed at random in all.
+    """Return the number of random moves that are proposed in all.
 
     Parameters
     ----------
     sweeps
-        How often each flow is tried elsewhere; None for as often as takes some seconds.
+        Mean number of moves tried per flow; None for as many as take some seconds.
     n_flows, entries
-        How many flows there are, and how many users these have in sum.
+        Number of flows, and the sum of their numbers of subscribers.
     """
     n = max(1, n_flows)
     if sweeps is None:
@@ -455,14 +458,14 @@ def proposals_of(sweeps: int | None, n_flows: int, entries: int) -> int:
     return sweeps * n_flows
 
 
-def heats_of(unit: float, parts: int) -> list[float]:
-    """Return the temperatures between parts of a cooling, where a flow costs so much on average."""
+def temperatures(unit: float, parts: int) -> list[float]:
+    """Return the temperatures between the parts of the annealing; `unit` is the mean cost of a flow."""
     found: list[float] = (unit * _HOT * (_COLD / _HOT) ** (np.arange(parts + 1) / parts)).tolist()
     return found
 
 
 def _cheapest(number: Ints, cost: Doubles) -> int:
-    """Return which of the numbers that occur costs least in all.
+    """Return the number whose costs have the least sum.
 
     >>> _cheapest(np.array([4, 2, 4]), np.array([1.0, 3.0, 1.0]))
     4

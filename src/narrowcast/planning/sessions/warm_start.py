@@ -1,4 +1,4 @@
-"""An earlier plan to begin with, and the way from there within so many groups joined and left."""
+"""Planning from an earlier plan, with a limit on the groups that subscribers join and leave."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ if TYPE_CHECKING:
 
     from narrowcast.model.interest import Interest
     from narrowcast.model.plan import ChannelPlan
-    from narrowcast.planning.sessions.two_levels import Kept, TwoLevels
+    from narrowcast.planning.sessions.two_levels import Snapshot, TwoLevels
 
     Ints = NDArray[np.int64]
 
-#: What a change costs at first, in what all costs; what it is divided by, and how often.
+#: The first price of a change as a share of the total cost, the factor between prices, and their number.
 _FIRST, _LESS, _TURNS = 0.1, 2.0, 20
-#: What a change costs, in wants that are sent directly for it, while there are such.
+#: Prices of a change in pairs sent directly, used while there are such pairs.
 _WANTS = (4.0, 2.0, 1.0, 0.5, 0.25, 0.1)
-#: How often weights are added where most is saved between two, by moves that only go down and by moves that
-#: go up at first, and how many of the latter there are before.
+#: Prices that are added between those with the largest gap: with descent alone, and with annealing; and the
+#: prices that annealing starts with.
 _CLOSER, _COOLED, _SPREAD = 8, 12, 6
-#: Going uphill at first, more is saved by as many changes; they then have to weigh more, up to so much.
+#: Annealing saves more with as many changes; its highest price is this factor higher.
 _HEAVIER = 4.0
-#: Weights with which it is gone back from there, in that with which it was gone up.
+#: Prices for the descent after annealing, as multiples of the price of the annealing.
 _BACK = tuple((1.3 ** np.arange(1, 9)).tolist())
-#: Weights between which there is nothing to look for.
+#: The ratio of two prices below which no price is added between them.
 _ALIKE = 1.05
 
 
 @dataclass(frozen=True, slots=True)
 class WarmStart:
-    """Where flows, sessions and groups are in an earlier plan.
+    """The assignment of flows, sessions and groups in an earlier plan.
 
     Parameters
     ----------
     session
-        The session of each flow of an interest, -1 for a new one, -2 for one that is sent directly.
+        The session of each flow of an interest, -1 for a new flow, -2 for one that is sent directly.
     parent
-        The group of each session, -1 for a new one.
+        The group of each session, -1 for a new session.
     groups, sessions
-        The channel that each group is, and each session; the same in a plan of one level.
+        The channel of each group, and of each session; the same in a plan of one level.
     flat
-        Whether it has one level.
+        Whether the plan has one level.
     """
 
     session: Ints
@@ -66,36 +66,40 @@ class WarmStart:
     def of(
         cls, plan: ChannelPlan, interest: Interest, channels: int | None = None, sessions: int | None = None
     ) -> Self:
-        """Return where the flows of an interest are in a plan, with room for more groups and sessions.
+        """Return the assignment of an interest's flows in a plan, with space for new groups and sessions.
 
         Parameters
         ----------
         plan
-            Each flow has at most one channel in it.
+            The earlier plan; each flow has at most one channel in it.
         interest
-            The flows.
+            The interest with the flows.
         channels, sessions
-            The most groups and sessions; where left out, as many as the plan has.
+            The most groups and sessions (default: as many as the plan has).
         """
         flat = not (plan.parent >= 0).any()
         groups = np.arange(plan.n_channels) if flat else np.flatnonzero(plan.parent < 0)
         own = groups if flat else np.flatnonzero(plan.parent >= 0)
         if flat and sessions is not None:
             raise ParameterError(
-                f"sessions is {sessions}, and the plan to start from has one level; leave it out"
+                f"sessions={sessions}: the plan to start from has one level; leave sessions out",
+                parameter="sessions",
+                value=sessions,
             )
         carriers = np.diff(plan.carries.indptr)
         if (carriers > 1).any():
             flow = plan.flows[int(np.argmax(carriers))].as_py()
             raise ParameterError(
-                f"the plan to start from has flow {flow!r} in {carriers.max()} channels; start from one in "
-                "which each flow has one"
+                f"start: flow {flow!r} has {carriers.max()} channels; use a plan with one channel per flow",
+                parameter="start",
+                value=flow,
             )
         if not flat and np.isin(plan.carries.indices, groups).any():
             raise ParameterError(
-                "the plan to start from has flows in sessions and in groups; start from one that has not"
+                "start: the plan has flows in sessions and in groups; use a plan with flows in sessions only",
+                parameter="start",
             )
-        more = more_of("channels", channels, len(groups))
+        more = n_added("channels", channels, len(groups))
         above = np.full(plan.n_channels, -1)
         above[groups] = np.arange(len(groups))
         parent = above[groups] if flat else above[plan.parent[own]]
@@ -103,12 +107,12 @@ class WarmStart:
         if flat:
             own, parent = groups, np.arange(len(groups))
         else:
-            extra = more_of("sessions", sessions, len(own))
+            extra = n_added("sessions", sessions, len(own))
             own = np.append(own, plan.n_channels + more + np.arange(extra))
             parent = np.append(parent, np.full(extra, -1))
         number = np.full(int(max(groups.max(initial=-1), own.max(initial=-1))) + 2, -1)
         number[own] = np.arange(len(own))
-        channel = np.full(plan.n_flows + 1, -1)  # the last is of flows that the plan does not know
+        channel = np.full(plan.n_flows + 1, -1)  # the last entry is for flows that the plan does not have
         channel[np.flatnonzero(carriers)] = plan.carries.indices
         place = positions("flow", interest.flows, plan.flows)
         session = number[channel[place]]
@@ -117,11 +121,14 @@ class WarmStart:
         return cls(session, parent, groups, own, flat)
 
 
-def more_of(name: str, asked: int | None, there: int) -> int:
-    """Return how many are asked for beyond those that are there."""
+def n_added(name: str, asked: int | None, there: int) -> int:
+    """Return how many more groups or sessions are asked for than there are."""
     if asked is not None and asked < there:
         raise ParameterError(
-            f"{name} is {asked}, and the plan to start from has {there}; give as many, or start from none"
+            f"{name}={asked}: must be at least {there}, as in the plan to start from; give more, or no start",
+            parameter=name,
+            value=asked,
+            limit=f"at least {there}",
         )
     return 0 if asked is None else asked - there
 
@@ -129,60 +136,60 @@ def more_of(name: str, asked: int | None, there: int) -> int:
 def within(
     levels: TwoLevels, moves: float, sweeps: int | None, end: float | None, turns: int = 1
 ) -> list[SuccessionStep]:
-    """Move flows and sessions from where they are to the best that at most so many changes lead to.
+    """Move flows and sessions from the current state to the best one found within a number of changes.
 
-    Where limits are broken they are kept first, with as few changes as are found. Then subscribers that join
-    or leave a group are weighed against what is saved: with so much that hardly any pays, then with less and
-    less, and not at all. From the beginning it is also planned on as if nothing limited changes, and from
-    there back with more and more weight on them; then with moves that go uphill at first. What is tried does
-    not depend on how many changes are allowed: so with more of them no plan is worse.
+    A change is a subscriber that joins or leaves a group. First, broken limits are repaired with few changes.
+    Then greedy descent runs with a price on changes: at first so high that hardly any pays, then lower and
+    lower, and at last 0. From the initial state `improve` also plans on without a price, and descents with
+    rising prices lead back from there; then the same with annealing. The states tried do not depend on the
+    number of changes allowed: with more changes no plan is worse.
 
     Parameters
     ----------
     levels
-        Where they are, with what to count changes from; changed in place.
+        The initial state, with changes counted from it; changed in place.
     moves
-        The most changes; infinite for any number.
+        The most changes; infinite for no limit.
     sweeps
         As for `TwoLevels.improve`.
     end
-        When to stop, by the monotonic clock; limits are kept all the same.
+        Time of the monotonic clock at which to stop; limits are kept even so.
     turns
-        How often that which leaves something to chance is done.
+        Number of repetitions of the part with random choices (default: 1).
 
     Returns
     -------
-    list of Step
-        All that was seen, with more changes than that too, each better than those with fewer: fewer wants are
-        sent directly, or as many and it is cheaper.
+    list of SuccessionStep
+        The best states found by number of changes, beyond the limit as well, each better than those with
+        fewer changes: fewer pairs sent directly, or equally many and a lower cost.
 
     Raises
     ------
     ParameterError
-        When the limits cannot be kept with so few changes, as far as was seen.
+        When no state was found that keeps the limits within the changes.
     """
-    best = _Best(levels, moves)
-    best.look()
-    begun = levels.kept
+    best = _BestState(levels, moves)
+    best.record()
+    initial = levels.snapshot
     levels.repair(end)
-    best.look()
+    best.record()
     weights = [*(_FIRST * levels.cost / _LESS ** np.arange(_TURNS)), 0.0]
-    first = [each * levels.dearest for each in _WANTS] if levels.direct and levels.limited else []
+    first = [each * levels.direct_penalty for each in _WANTS] if levels.direct and levels.limited else []
     states: list[SavedState] = []
 
     def descend(weight: float, start: SavedState | None = None) -> SavedState:
-        """Go on, from a state or from where it is, with so much weight on a change."""
+        """Descend with a price on changes, from a state or from the current one."""
         if start is not None:
-            levels.back(start.kept)
+            levels.restore(start.snapshot)
         levels.settle(end, change=weight)
-        states.append(best.look())
+        states.append(best.record())
         return states[-1]
 
     def cool(weight: float, _: SavedState | None = None) -> SavedState:
-        """Go uphill at first, from what is best by so much weight."""
-        levels.back(min(states, key=lambda state: state.worth(weight)).kept)
+        """Anneal with a price on changes, from the state that is best at this price."""
+        levels.restore(min(states, key=lambda state: state.rank(weight)).snapshot)
         levels.cool(sweeps, end, change=weight)
-        found = best.look()
+        found = best.record()
         for more in _BACK:
             if not late():
                 descend(weight * more)
@@ -196,19 +203,19 @@ def within(
     for _ in range(turns):
         if late():
             break
-        levels.back(begun)
+        levels.restore(initial)
         levels.improve(sweeps, end)
-        best.look()
+        best.record()
         for weight in [*weights[-2::-2], *first[::-1]]:
             if not late():
                 descend(weight)
         cooled = {weight: cool(weight) for weight in _spread(down, sweeps) if not late()}
         _narrow(cooled, cool, _COOLED, late)
-    return best.taken()
+    return best.restore()
 
 
 def _spread(down: dict[float, SavedState], sweeps: int | None) -> list[float]:
-    """Return weights to go uphill with: those that made a difference without, and heavier ones."""
+    """Return prices for annealing: those between which descents differed, and higher ones."""
     moves = {weight: down[weight].step.moves for weight in sorted(down) if weight > 0}
     if sweeps == 0 or not moves:
         return []
@@ -219,17 +226,17 @@ def _spread(down: dict[float, SavedState], sweeps: int | None) -> list[float]:
 
 
 class SavedState(NamedTuple):
-    """A state to come back to, and what it is worth."""
+    """A state that can be restored, and its cost."""
 
     step: SuccessionStep
-    kept: Kept
+    snapshot: Snapshot
 
-    def worth(self, weight: float) -> tuple[int, float]:
-        """Return what is least for the best state where a change costs so much."""
+    def rank(self, weight: float) -> tuple[int, float]:
+        """Return the order of states at a price of a change, lowest best."""
         return self.step.direct, self.step.cost + weight * self.step.moves
 
-    def less(self, other: SavedState) -> tuple[int, float]:
-        """Return how much less another sends directly, and costs."""
+    def saving(self, other: SavedState) -> tuple[int, float]:
+        """Return by how much another state has fewer pairs sent directly, and a lower cost."""
         return self.step.direct - other.step.direct, self.step.cost - other.step.cost
 
 
@@ -239,10 +246,10 @@ def _narrow(
     times: int,
     late: Callable[[], bool],
 ) -> None:
-    """Add states, by their weights, where most is saved from one to the next."""
+    """Add states at prices in between, where the saving between two adjacent prices is largest."""
     for _ in range(times):
         gaps = [
-            (found[heavy].less(found[light]), heavy, light)
+            (found[heavy].saving(found[light]), heavy, light)
             for heavy, light in pairwise(sorted(found, reverse=True))
             if light > 0 and heavy / light > _ALIKE and found[light].step.moves > found[heavy].step.moves + 1
         ]
@@ -253,32 +260,38 @@ def _narrow(
         found[weight] = go(weight, found[heavy])
 
 
-class _Best:
-    """The best state within the changes that are allowed, and all that was seen on the way."""
+class _BestState:
+    """The best state within the allowed changes, and the steps of all states recorded."""
 
     def __init__(self, levels: TwoLevels, moves: float) -> None:
         self._levels, self._moves = levels, moves
         self._best: SavedState | None = None
         self.seen: list[SuccessionStep] = []
 
-    def look(self) -> SavedState:
-        """Return a state, noted unless it breaks a limit."""
+    def record(self) -> SavedState:
+        """Return the current state, and record it if all limits hold."""
         levels = self._levels
-        state = SavedState(SuccessionStep(levels.changes, levels.cost, levels.direct), levels.kept)
-        if not levels.broken.any():
+        step = SuccessionStep(levels.changes, levels.cost, levels.direct)
+        state = SavedState(step, levels.snapshot)
+        if not levels.excess.any():
             self.seen.append(state.step)
             within = state.step.moves <= self._moves
             if within and (self._best is None or _order(state.step) < _order(self._best.step)):
                 self._best = state
         return state
 
-    def taken(self) -> list[SuccessionStep]:
-        """Go to the best, and return what was seen: of each number of changes the best, if it is one."""
+    def restore(self) -> list[SuccessionStep]:
+        """Restore the best state; return the best steps by number of changes, each better than fewer."""
         if self._best is None:
             least = min((step.moves for step in self.seen), default=None)
-            fix = "give none" if least is None else f"{least} were enough"
-            raise ParameterError(f"moves is {self._moves}, and limits were not kept with so few; {fix}")
-        self._levels.back(self._best.kept)
+            fix = "give no limit" if least is None else f"at least {least} suffice"
+            raise ParameterError(
+                f"moves={self._moves}: no plan found that keeps the limits with so few changes; {fix}",
+                parameter="moves",
+                value=self._moves,
+                limit=None if least is None else f"at least {least}",
+            )
+        self._levels.restore(self._best.snapshot)
         found: list[SuccessionStep] = []
         for step in sorted(self.seen, key=lambda step: (step.moves, _order(step))):
             if not found or _order(step) < _order(found[-1]):
@@ -287,5 +300,5 @@ class _Best:
 
 
 def _order(step: SuccessionStep) -> tuple[int, float, int]:
-    """Return what is least for the best step: wants sent directly, then the cost, then changes."""
+    """Return the order of steps, lowest best: pairs sent directly, then the cost, then changes."""
     return step.direct, step.cost, step.moves

@@ -1,1 +1,1 @@
-"""Clusters of subscribers by the events they match (tariq2012)."""
+"""Clusters of subscribers by the events that they match (tariq2012)."""

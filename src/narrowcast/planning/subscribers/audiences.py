@@ -1,4 +1,4 @@
-"""Clusters of subscribers in which everybody gets what anybody wants, and moves that pay."""
+"""Clusters of subscribers that receive everything any member wants, and moves that lower their cost."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     Numbers: TypeAlias = NDArray[np.int32]
     Rows: TypeAlias = tuple[Ints, Numbers]
 
-#: The most bytes that counts of flows by clusters may take.
+#: The most bytes of the arrays that count members by flow and cluster.
 _MOST = 4 << 30
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemberCounts:
-    """How many members clusters have; those of parts of all subscribers add up.
+    """Member counts of clusters; counts of disjoint sets of subscribers can be added.
 
     Parameters
     ----------
     count
-        Flows x clusters: how many members want a flow.
+        Flows x clusters: number of members that want a flow.
     size
-        How many members there are.
+        Number of members of each cluster.
     """
 
     count: Numbers
@@ -47,16 +47,23 @@ class MemberCounts:
 
     @classmethod
     def of(cls, rows: Rows, cluster: Ints, shape: tuple[int, int]) -> Self:
-        """Count the members of clusters, given what each wants and its cluster; -1 is in none.
+        """Count the members of clusters.
 
-        The shape is the number of flows and of clusters.
+        Parameters
+        ----------
+        rows
+            The flows that each subscriber wants.
+        cluster
+            The cluster of each subscriber, -1 for none.
+        shape
+            Numbers of flows and clusters.
         """
         count, size = np.zeros(shape, np.int32), np.zeros(shape[1], np.int64)
         moves.count_in(*rows, cluster, count, size)
         return cls(count, size)
 
     def to_table(self) -> pa.Table:
-        """Return `flow`, `cluster` and `n` of all counts above 0; sizes of clusters have flow -1."""
+        """Return a table of `flow`, `cluster` and `n` of counts above 0; cluster sizes have flow -1."""
         counts = np.vstack([self.count, self.size])
         flow, cluster = np.nonzero(counts)
         n = counts[flow, cluster]
@@ -65,7 +72,7 @@ class MemberCounts:
 
     @classmethod
     def from_table(cls, table: pa.Table, shape: tuple[int, int]) -> Self:
-        """Return what `to_table` gave, in any order of the rows."""
+        """Return the counts of a table by `to_table`, with rows in any order."""
         flow, cluster, n = (table[name].to_numpy() for name in ("flow", "cluster", "n"))
         wanted = flow >= 0
         count, size = np.zeros(shape, np.int32), np.zeros(shape[1], np.int64)
@@ -74,47 +81,51 @@ class MemberCounts:
         return cls(count, size)
 
     def cost(self, weight: Doubles) -> float:
-        """Return the messages per second that all clusters get, with the rate of each flow."""
+        """Return the messages per second that all clusters receive, given the rate of each flow."""
         return float(self.size @ (weight @ (self.count > 0)))
 
 
 class SubscriberClusters:
-    """Which cluster each subscriber is in, and what each cluster gets.
+    """An assignment of subscribers to clusters, with the flows that each cluster receives.
 
     Parameters
     ----------
     rows
-        What each subscriber wants: `index[indptr[i]:indptr[i + 1]]` are numbers of flows.
+        The flows that subscriber i wants: `index[indptr[i]:indptr[i + 1]]`.
     weight
-        The rate of each flow.
+        Rate of each flow.
     n_clusters
-        How many clusters.
+        Number of clusters.
     balance
-        How many times the mean a cluster may have members at most; None for any number.
+        The most members of a cluster as a multiple of the mean; None means no limit.
     """
 
     def __init__(self, rows: Rows, weight: Doubles, n_clusters: int, balance: float | None = None) -> None:
         self.indptr, self.index = rows
         shape = (len(weight), n_clusters)
         if 12 * math.prod(shape) > _MOST:
+            most = _MOST // (12 * len(weight))
             raise ParameterError(
-                f"{n_clusters} clusters by {len(weight)} flows take more than {_MOST >> 30} GB; "
-                f"ask for at most {_MOST // (12 * len(weight))} channels, or look at fewer events"
+                f"channels={n_clusters}: clusters by {len(weight)} flows take more than {_MOST >> 30} GB; "
+                f"use at most {most} channels, or fewer events",
+                parameter="channels",
+                value=n_clusters,
+                limit=f"at most {most}",
             )
         self.weight, self.balance = weight, balance
         self.cluster = np.full(len(self.indptr) - 1, -1)
         self.size, self.union = np.zeros(n_clusters, np.int64), np.zeros(n_clusters)
         self.count, self.step = np.zeros(shape, np.int32), np.zeros(shape)
-        self.room(len(self.cluster))
+        self.set_capacity(len(self.cluster))
         self.count_in()
 
     @classmethod
     def of(cls, interest: Interest, n_clusters: int, balance: float | None = None) -> Self:
-        """Return clusters for those of an interest, with nobody in them."""
+        """Return clusters without members for the subscribers of an interest."""
         return cls(wanted_rows(interest.wants), np.array(interest.rate), n_clusters, balance)
 
-    def room(self, n: int) -> None:
-        """Let clusters have as many members as balance permits when there are so many in all."""
+    def set_capacity(self, n: int) -> None:
+        """Limit the members of each cluster to what the balance permits for n subscribers in all."""
         self.most = np.full(len(self.size), most_of(n, len(self.size), self.balance))
 
     @property
@@ -126,13 +137,16 @@ class SubscriberClusters:
         return self.count, self.step, self.size, self.union
 
     def count_in(self, q: float = 1.0) -> None:
-        """Count who is where, each want with probability q."""
+        """Recount members, where each want counts with probability q."""
         self.part = _parts(q, len(self.cluster))
         moves.count_in(self.indptr, self.index, self.cluster, self.count, self.size)
         moves.sum_up(self.weight, self.part, *self._state)
 
-    def beside(self, tally: MemberCounts, quota: Ints, q: float = 1.0) -> Self:
-        """Count with what all clusters have, those here among it, and let so many more enter each."""
+    def with_counts(self, tally: MemberCounts, quota: Ints, q: float = 1.0) -> Self:
+        """Add other subscribers' counts to the state, and limit each cluster to `quota` more members.
+
+        `tally` includes the subscribers of this state; return self.
+        """
         self.count[:], self.size[:] = tally.count, tally.size
         self.most = self.size + quota
         self.part = _parts(q, int(tally.count.max(initial=0)) + len(self.cluster))
@@ -140,18 +154,19 @@ class SubscriberClusters:
         return self
 
     def tally(self) -> MemberCounts:
-        """Return the counts of those who are here."""
+        """Return the member counts of this state's subscribers."""
         return MemberCounts.of((self.indptr, self.index), self.cluster, self.count.shape)
 
     @property
     def cost(self) -> float:
-        """The messages per second that all clusters get: of each what it gets, for each of its members."""
+        """Messages per second that all clusters receive: the sum over clusters of rate x members."""
         return float(self.size @ self.union)
 
     def begin(self, some: Ints) -> None:
-        """Merge some subscribers, two clusters at a time, those first that cost least together.
+        """Assign some subscribers by merging clusters two at a time, the pair of least added cost first.
 
-        Who want the same stay together, so that clusters are left over where fewer kinds of wants differ.
+        Subscribers with equal interests stay together, so that clusters remain free where there are fewer
+        different interests than clusters.
         """
         some = some[np.diff(self.indptr)[some] > 0]
         n_clusters = len(self.size)
@@ -173,18 +188,18 @@ class SubscriberClusters:
         self.count_in()
 
     def fill(self, order: Ints) -> None:
-        """Put those who are in no cluster yet where they cost least."""
+        """Assign subscribers without a cluster, one by one, to where they cost least."""
         if len(order) and len(self.size):
             moves.place(order, *self._wants, self.most, self.cluster, *self._state)
 
     def gains(self, some: Ints) -> Doubles:
-        """Return what clusters get less when each of some, and nobody else, moves to where it costs least."""
+        """Return for each of some subscribers the saving if it alone moves to where it costs least."""
         found = np.zeros(len(some))
         moves.gains(some, *self._wants, self.most, self.cluster, *self._state, found)
         return found
 
     def settle(self, order: Ints, passes: int, *, few: int = 0) -> list[int]:
-        """Move whoever costs less elsewhere until no more than a few do; return the moves of each pass."""
+        """Move subscribers to where they cost less until at most `few` move; return the moves per pass."""
         moved = np.zeros(passes, np.int64)
         taken = moves.settle(order, *self._wants, self.most, few, self.cluster, *self._state, moved)
         found: list[int] = moved[:taken].tolist()
@@ -192,12 +207,12 @@ class SubscriberClusters:
 
 
 def wanted_rows(wants: Relation) -> Rows:
-    """Return a relation as kernels read it: where each row starts, and the columns of all rows."""
+    """Return a relation in compressed rows, as kernels read it."""
     return wants.indptr.astype(np.int64), wants.indices.astype(np.int32)
 
 
 def most_of(n: int, n_clusters: int, balance: float | None) -> int:
-    """Return how many members a cluster may have at most: so many times the mean, and room for everybody.
+    """Return the most members of a cluster: `balance` times the mean, but enough for all subscribers.
 
     Examples
     --------
@@ -209,5 +224,5 @@ def most_of(n: int, n_clusters: int, balance: float | None) -> int:
 
 
 def _parts(q: float, most: int) -> Doubles:
-    """Return how much of a flow counts that 0, 1, 2, ... members want, each with probability q."""
+    """Return the weight of a flow by the number of members that want it, each with probability q."""
     return np.asarray(1 - (1 - q) ** np.arange(most + 2, dtype=np.float64), np.float64)

@@ -1,4 +1,4 @@
-"""Clusters of subscribers by what they really get: the fewest messages for nothing (tariq2012, improved)."""
+"""The planner `direct`: clusters of subscribers with few unwanted messages (tariq2012, improved)."""
 
 from __future__ import annotations
 
@@ -22,51 +22,50 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-#: While flows count in part: passes for each probability, and the share of movers that is not worth another.
+#: While wants count in part: the most passes for each probability, and the share of movers that ends them.
 _PASSES, _FEW = 15, 0.002
-#: By how much the probability grows each time.
+#: The factor between successive probabilities.
 _TIMES = 3.0
-#: Costs that differ by no more than this share are the same.
+#: Costs that differ by no more than this share are equal.
 _ROUNDING = 1e-12
 
 
 class Direct(BasePlanner):
-    """Puts each subscriber into one cluster, so that as few messages as can be reach somebody for nothing.
+    """Puts each subscriber into one cluster, so that few messages reach a subscriber that does not want them.
 
-    A flow is sent to every cluster in which somebody wants it, and everybody there gets it. So a cluster of n
-    members who want flows of weight u together gets n u, and the sum of that is made small. With recent
-    events as flows this is about false positives: any filter language will do.
+    A flow is sent to every cluster with an interested member, and all members receive it. So a cluster of n
+    members that want flows of total rate u receives n u messages per second, and the sum over clusters is
+    minimized. With recent events as flows, these are the false positives of any filter language.
 
-    First a sample is clustered. Some of it are merged, two clusters at a time, the others enter the cluster
-    that costs least, and then whoever costs less elsewhere moves, until nobody does. In a large cluster
-    hardly anybody is the only one who wants something, so that single moves soon change nothing. So then a
-    flow that m members want counts as 1 - (1 - q)^m only, as if each of them wanted it with probability q; q
-    grows until it is 1, and the better of both is kept. In the end everybody else enters the cluster that
-    costs least, and all may move.
+    First a sample is clustered: some of its subscribers by merging, the others by entering the cluster where
+    they cost least; then subscribers move to where they cost less, until none does. In a large cluster hardly
+    any member is the only one that wants a flow, so that single moves soon save nothing. Therefore a second
+    run counts a flow that m members want as 1 - (1 - q)^m, as if each wanted it with probability q; q grows
+    up to 1, and the better of both runs is chosen. At last all other subscribers enter the cluster where they
+    cost least, and all may move.
 
     Parameters
     ----------
     channels
-        How many clusters; required, but with `start`.
+        Number of clusters; required without `start` (default with it: as many as the earlier plan has).
     seed
-        Of the sample, and of who moves first.
+        Seed of the sample, and of the order of moves.
     balance
-        How many times the mean a cluster may have members at most; None for any number.
+        The most members of a cluster as a multiple of the mean (default: 2); None means no limit.
     sample, merged
-        How many subscribers are clustered at first, and how many of these are merged to begin with.
+        Number of subscribers in the sample, and of those that are merged at first.
     passes
-        The most passes in which everybody may move.
+        The most passes in which all subscribers may move (default: 100).
     soft
-        The first q, times the mean number of members of a cluster: about so many of them have to want a flow
-        for it to count. With 0 each counts in full from the beginning.
+        The first q, as a multiple of 1 / mean members of a cluster: about this many members have to want a
+        flow for it to count in full (default: 6). With 0 wants count in full from the start.
     start
-        An earlier plan of clusters, whose numbers new ones take over. The cheapest is taken of what it is if
-        nobody moves, if those move by whom most is saved, and if clusters are made anew and as few as can be
-        have to move. A cluster that is larger than `balance` permits may stay so; nobody enters it. There
-        are as many clusters as it has where `channels` is left out.
+        An earlier plan of clusters, which new clusters are numbered by. The result is the cheapest of three:
+        no subscriber moves, those move that save most, or clusters are made anew and numbered so that few
+        subscribers move. A cluster larger than `balance` permits may stay so, but takes no new members.
     moves
-        The most groups that subscribers join and leave after `start`, in sum: whoever moves leaves one and
-        joins one. Where left out, any number; who is new does not count. More of them never cost more.
+        The most groups that subscribers join and leave after `start`, in sum: a move is one of each (default:
+        no limit). New subscribers do not count. A higher limit never gives a higher cost.
 
     Examples
     --------
@@ -84,10 +83,10 @@ class Direct(BasePlanner):
 
     capabilities = Capabilities(clusters="subscribers", all_subscribers=True, warm_start="optional")
     plan_: ChannelPlan
-    #: Messages that clusters get in a second, with all flows at their rates, and whether no move is left.
+    #: Messages per second that clusters receive, and whether no single move would lower them.
     receptions_: float
     settled_: bool
-    #: How many moved in each pass.
+    #: Number of moves in each pass.
     moves_: list[int]
 
     def __init__(
@@ -121,24 +120,27 @@ class Direct(BasePlanner):
         check_whole("merged", self.merged)
         check_whole("passes", self.passes, least=0)
         if self.balance is not None:
-            check_number(
-                "balance", self.balance, least=1, limit="a number of at least 1, or none for any size"
-            )
+            limit = "a number of at least 1, or None for no limit"
+            check_number("balance", self.balance, least=1, limit=limit)
         check_number("soft", self.soft, least=0, limit="a number of members of at least 0")
         if self.moves is not None:
             check_whole("moves", self.moves, least=0)
             if self.start is None:
-                raise ParameterError(f"moves is {self.moves} and there is no plan to start from; give one")
+                raise ParameterError(
+                    f"moves={self.moves}: requires a plan to start from; give start, or leave moves out",
+                    parameter="moves",
+                    value=self.moves,
+                )
         n = interest.n_subscribers
         n_clusters = min(n_channels, n)
         clusters = SubscriberClusters.of(interest, n_clusters, self.balance)
         order = order_of(interest)[np.random.default_rng(self.seed).permutation(n)]
         some = order[: self.sample]
-        clusters.room(len(some))
+        clusters.set_capacity(len(some))
         clusters.begin(some[: self.merged])
         clusters.fill(some)
         self._soften(clusters, some)
-        clusters.room(n)
+        clusters.set_capacity(n)
         clusters.fill(order)
         self.moves_ = clusters.settle(order, self.passes)
         self.settled_ = n == 0 or (bool(self.moves_) and self.moves_[-1] == 0)
@@ -146,20 +148,20 @@ class Direct(BasePlanner):
         label = clusters.cluster
         if self.start is not None:
             n_clusters = n_channels
-            label = self._follow(interest, order, label, n_clusters)
+            label = self._continue_plan(interest, order, label, n_clusters)
         self.plan_ = plan_of_subscribers(interest, label, n_clusters)
         return self
 
-    def _follow(self, interest: Interest, order: Ints, label: Ints, n_clusters: int) -> Ints:
-        """Return the clusters of everybody by the numbers of the earlier plan, within so many moves."""
+    def _continue_plan(self, interest: Interest, order: Ints, label: Ints, n_clusters: int) -> Ints:
+        """Return the cluster of each subscriber in the numbering of the earlier plan, within `moves`."""
         assert self.start is not None
         earlier = EarlierClusters.of(self.start, interest)
         number = earlier.numbers(label, n_clusters)
         found = number[label] if len(number) else label
-        clusters = earlier.kept(interest, order, n_clusters, self.balance)
+        clusters = earlier.unmoved(interest, order, n_clusters, self.balance)
         before = clusters.cost
         earlier.move(clusters, order, len(order) if self.moves is None else self.moves // 2)
-        # Every one of these moves pays, so that this never costs more than if nobody moved.
+        # Every one of these moves pays, so that the cost is never higher than without moves.
         stepwise = clusters.cost, clusters.cluster, not clusters.gains(order).any()
         anew = self.receptions_, found, self.settled_
         moved = earlier.moved(found)
@@ -171,25 +173,25 @@ class Direct(BasePlanner):
         return found
 
     def _soften(self, clusters: SubscriberClusters, some: Ints) -> None:
-        """Move some, with flows that count in full and with flows that count in part; keep what is better."""
+        """Move subscribers with wants counting in full, then in part; keep the better result."""
         clusters.settle(some, self.passes)
-        firmly, cost = clusters.cluster.copy(), clusters.cost
-        for q in growing(self.soft, len(some) / max(len(clusters.size), 1)):
+        full, cost = clusters.cluster.copy(), clusters.cost
+        for q in probabilities_below_1(self.soft, len(some) / max(len(clusters.size), 1)):
             clusters.count_in(q)
             clusters.settle(some, min(self.passes, _PASSES), few=int(_FEW * len(some)))
         clusters.count_in()
         clusters.settle(some, self.passes)
         if clusters.cost > cost:
-            clusters.cluster[:] = firmly
+            clusters.cluster[:] = full
             clusters.count_in()
 
 
-def growing(soft: float, members: float) -> list[float]:
-    """Return the probabilities below 1 by which wants count, one after the other.
+def probabilities_below_1(soft: float, members: float) -> list[float]:
+    """Return the probabilities below 1 with which wants count, ascending.
 
     Examples
     --------
-    >>> growing(6, 100), growing(6, 5), growing(0, 100)
+    >>> probabilities_below_1(6, 100), probabilities_below_1(6, 5), probabilities_below_1(0, 100)
     ([0.06, 0.18, 0.54], [], [])
     """
     found, q = [], soft / members if members else 0.0

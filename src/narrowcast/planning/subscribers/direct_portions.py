@@ -1,9 +1,9 @@
-"""`direct` in portions: subscribers of a portion move on their own, and counts of all portions add up.
+"""The planner `direct` for large inputs: portions of the subscribers move independently, in rounds.
 
-Each portion of the subscribers runs the same steps (`PlacePortion`, then `MovePortion`) on a tally that is current at the
-start of a round; tallies of portions are summed between rounds. `cluster_portions` is the loop. Where the
-portions are stored, and how a step runs on them, is up to its executor: `in_portions` has them in this
-process, `narrowcast.spark.planning.large_direct` in the rows of a Spark table.
+Each portion runs the same steps (`PlacePortion`, then `MovePortion`) on member counts that are current at the
+start of a round; counts of portions are added between rounds. `cluster_portions` is the loop. Where portions
+are stored, and how a step runs on them, is up to its executor: `in_portions` has them in this process,
+`narrowcast.spark.planning.large_direct` in the rows of a Spark table.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import numpy as np
 from narrowcast.model.interest import Interest
 from narrowcast.planning.progress import report_round
 from narrowcast.planning.subscribers.audiences import MemberCounts, SubscriberClusters, most_of, wanted_rows
-from narrowcast.planning.subscribers.direct import growing
+from narrowcast.planning.subscribers.direct import probabilities_below_1
 
 if TYPE_CHECKING:
     from narrowcast.planning.progress import Progress
     from narrowcast.planning.subscribers.audiences import Doubles, Ints, Rows
     from narrowcast.planning.subscribers.direct import Direct
 
-#: The most rounds in which subscribers move, and the share of movers below which no other round follows.
+#: The most rounds with wants counting in full, and the share of movers below which no further round follows.
 ROUNDS, FEW = 6, 1e-3
-#: Rounds for each probability below 1 by which a want counts, and the factor by which the first of these
-#: probabilities is larger than for the sample, in which most has been found by then.
+#: Rounds for each probability below 1 with which a want counts, and the factor by which the first of these
+#: probabilities is higher than for the sample, after which fewer moves are left.
 _SOFT, _TIMES = 2, 10.0
 #: The share of a portion that may move in a round: other portions see the same clusters and move as well.
 _SHARE = 0.5
@@ -35,22 +35,22 @@ _SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class PlacePortion:
-    """Puts the subscribers of a portion into clusters where they cost least, next to a sample of all.
+    """Assigns the subscribers of a portion to the clusters where they cost least, next to a sample of all.
 
-    Each portion keeps the balance by itself, so that all of them together do.
+    Each portion keeps the balance by itself, so that all together keep it.
 
     Parameters
     ----------
     weight
-        The rate of each flow.
+        Rate of each flow.
     sample
-        The clusters of the sample.
+        Member counts of the sample's clusters.
     times
-        Subscribers for each subscriber of the sample.
+        Number of subscribers per subscriber of the sample.
     balance
-        The most members of a cluster, as a multiple of the mean; None for any number.
+        The most members of a cluster as a multiple of the mean; None means no limit.
     seed
-        Seed of the order in which subscribers are placed; each portion has its own order.
+        Seed of the order in which subscribers are assigned; each portion has its own order.
     """
 
     weight: Doubles
@@ -61,14 +61,14 @@ class PlacePortion:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The number of flows, and of clusters."""
+        """Numbers of flows and clusters."""
         return self.sample.count.shape
 
     def __call__(self, rows: Rows, portion: int, cluster: Ints) -> Ints:  # noqa: ARG002
         """Return the cluster of each subscriber, given the flows that each wants."""
         n, k = len(rows[0]) - 1, len(self.sample.size)
         scaled = MemberCounts(self.sample.count, np.rint(self.times * self.sample.size).astype(np.int64))
-        found = SubscriberClusters(rows, self.weight, k).beside(
+        found = SubscriberClusters(rows, self.weight, k).with_counts(
             scaled, np.full(k, most_of(n, k, self.balance))
         )
         found.fill(np.random.default_rng([self.seed, portion]).permutation(n))
@@ -77,22 +77,22 @@ class PlacePortion:
 
 @dataclass(frozen=True, slots=True)
 class MovePortion:
-    """Moves some subscribers of a portion to where they cost less.
+    """Moves a random part of a portion's subscribers to where they cost less.
 
     Parameters
     ----------
     weight
-        The rate of each flow.
+        Rate of each flow.
     tally
-        The clusters of all portions at the start of the round.
+        Member counts of all portions at the start of the round.
     free
-        Members that each cluster can still take; portions share them.
+        Number of members that each cluster can still take; portions share them.
     n_portions, turn
-        The number of portions, and that of the round.
+        Number of portions, and index of the round.
     seed
-        Seed of who may move, and in which order; each portion and round has its own.
+        Seed of the random part and of its order; each portion and round has its own.
     q
-        The probability by which each want counts: see `Direct`.
+        The probability with which each want counts: see `Direct`.
     """
 
     weight: Doubles
@@ -105,22 +105,22 @@ class MovePortion:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The number of flows, and of clusters."""
+        """Numbers of flows and clusters."""
         return self.tally.count.shape
 
     def __call__(self, rows: Rows, portion: int, cluster: Ints) -> Ints:
-        """Return the cluster of each subscriber, given the flows that each wants and the cluster before."""
+        """Return each subscriber's new cluster, given the flows it wants and its cluster so far."""
         found = SubscriberClusters(rows, self.weight, len(self.tally.size))
         found.cluster[:] = cluster
-        found.beside(self.tally, quota_of(self.free, portion, self.n_portions, self.turn), self.q)
+        found.with_counts(self.tally, quota_of(self.free, portion, self.n_portions, self.turn), self.q)
         order = np.random.default_rng([self.seed, portion, self.turn]).permutation(len(cluster))
         if len(order):
             found.settle(order[: max(1, round(_SHARE * len(order)))], 1)
         return found.cluster
 
 
-#: Runs a step on every portion; returns the clusters of all, and how many subscribers changed theirs.
-#: Before the first step subscribers are in cluster -1.
+#: Runs a step on every portion; returns the counts of all, and how many subscribers changed their cluster.
+#: Before the first step all subscribers are in cluster -1.
 Executor: TypeAlias = Callable[[PlacePortion | MovePortion], tuple[MemberCounts, int]]
 
 
@@ -133,9 +133,9 @@ def cluster_portions(
     *,
     sampled: bool,
     rounds: int = ROUNDS,
-    say: Progress | None = None,
+    progress: Progress | None = None,
 ) -> tuple[MemberCounts, list[int]]:
-    """Cluster a sample, place all subscribers beside it, and move them in rounds.
+    """Cluster a sample, assign all subscribers next to it, and move them in rounds.
 
     Parameters
     ----------
@@ -146,18 +146,18 @@ def cluster_portions(
     sample
         Some of the subscribers, with all flows.
     n, n_portions
-        The number of subscribers, and of portions.
+        Numbers of subscribers and portions.
     sampled
-        Whether the sample is less than all subscribers.
+        Whether the sample has fewer subscribers than all.
     rounds
-        The most rounds in which wants count in full.
-    say
-        Called after each round with its number and the cost so far; 0 is before any move.
+        The most rounds with wants counting in full (default: 6).
+    progress
+        Called after each round with its number and the current cost; round 0 is before any move.
 
     Returns
     -------
-    tuple of Tally and list of int
-        The clusters, and how many subscribers moved in each round.
+    tuple of MemberCounts and list of int
+        The member counts, and the number of subscribers moved in each round.
     """
     weight = np.array(sample.rate)
     first = tally_of_sample(planner, sample, n)
@@ -165,20 +165,20 @@ def cluster_portions(
     tally, _ = run(
         PlacePortion(weight, first, n / max(1, sample.n_subscribers), planner.balance, planner.seed)
     )
-    report_round(say, 0, tally.cost(weight))
+    report_round(progress, 0, tally.cost(weight))
     moved: list[int] = []
     for turn, q in enumerate(probabilities(planner, n / max(1, k), sampled=sampled, rounds=rounds)):
         free = most_of(n, k, planner.balance) - tally.size
         tally, n_moved = run(MovePortion(weight, tally, free, n_portions, turn, planner.seed, q))
         moved.append(n_moved)
-        report_round(say, turn + 1, tally.cost(weight))
+        report_round(progress, turn + 1, tally.cost(weight))
         if q == 1 and n_moved <= FEW * n:
             break
     return tally, moved
 
 
 def quota_of(free: Ints, portion: int, n_portions: int, turn: int) -> Ints:
-    """Return how many of the free places in each cluster a portion may take; all portions share them.
+    """Return how many new members a portion may add to each cluster; portions share the free places.
 
     Examples
     --------
@@ -192,25 +192,25 @@ def quota_of(free: Ints, portion: int, n_portions: int, turn: int) -> Ints:
 
 
 def probabilities(planner: Direct, members: float, *, sampled: bool, rounds: int = ROUNDS) -> list[float]:
-    """Return the probability by which wants count in each round; the last rounds end when few move.
+    """Return the probability with which wants count in each round; the last rounds end when few move.
 
     Parameters
     ----------
     planner
-        Has the first of these probabilities, for a sample.
+        Has the first probability for the sample.
     members
-        The mean number of members of a cluster.
+        Mean number of members of a cluster.
     sampled
-        Whether the sample was less than all subscribers.
+        Whether the sample had fewer subscribers than all.
     rounds
-        The most rounds in which wants count in full.
+        The most rounds with wants counting in full.
     """
-    softly = growing(_TIMES * planner.soft, members) if sampled else []
-    return [*np.repeat(softly, _SOFT).tolist(), *[1.0] * rounds]
+    partial = probabilities_below_1(_TIMES * planner.soft, members) if sampled else []
+    return [*np.repeat(partial, _SOFT).tolist(), *[1.0] * rounds]
 
 
 def tally_of_sample(planner: Direct, sample: Interest, n: int) -> MemberCounts:
-    """Return the clusters that a planner makes of a sample, as many as for all n subscribers."""
+    """Return the member counts of a planner's clusters of a sample, as many clusters as for n subscribers."""
     assert planner.channels is not None
     found = SubscriberClusters.of(sample, min(planner.channels, n))
     found.cluster[:] = planner.fit(sample).plan_.listens.indices
@@ -220,34 +220,34 @@ def tally_of_sample(planner: Direct, sample: Interest, n: int) -> MemberCounts:
 def in_portions(
     interest: Interest, planner: Direct, n_portions: int, *, sample: int, rounds: int = ROUNDS
 ) -> Ints:
-    """Return the cluster of each subscriber by `cluster_portions`, one portion after another in this process.
+    """Return the cluster of each subscriber by `cluster_portions`, with all portions in this process.
 
     Parameters
     ----------
     interest
-        The subscribers and what they want.
+        The interest to serve.
     planner
         Clusters the sample, and has the number and the balance of clusters.
     n_portions
-        The number of portions; subscribers are assigned to them at random.
+        Number of portions; subscribers are assigned to them at random.
     sample
-        Subscribers of the sample.
+        Number of subscribers in the sample.
     rounds
-        The most rounds in which wants count in full.
+        The most rounds with wants counting in full.
     """
     n, seed = interest.n_subscribers, planner.seed
     rng = np.random.default_rng(seed)
     portion, some = rng.integers(n_portions, size=n), rng.permutation(n)[:sample]
     parts = [np.flatnonzero(portion == p) for p in range(n_portions)]
     rows = [wanted_rows(interest.wants[mine]) for mine in parts]
-    everybody = SubscriberClusters.of(interest, min(planner.channels or 0, n))
+    state = SubscriberClusters.of(interest, min(planner.channels or 0, n))
 
     def run(step: PlacePortion | MovePortion) -> tuple[MemberCounts, int]:
-        before = everybody.cluster.copy()
+        before = state.cluster.copy()
         for p, mine in enumerate(parts):
-            everybody.cluster[mine] = step(rows[p], p, before[mine])
-        return everybody.tally(), int(np.count_nonzero(everybody.cluster != before))
+            state.cluster[mine] = step(rows[p], p, before[mine])
+        return state.tally(), int(np.count_nonzero(state.cluster != before))
 
     part = Interest(interest.wants[some], interest.rate)
     cluster_portions(run, planner, part, n, n_portions, sampled=len(some) < n, rounds=rounds)
-    return everybody.cluster
+    return state.cluster

@@ -1,4 +1,4 @@
-"""Numbers for new clusters such that as few members as can be change theirs."""
+"""Numbers for new clusters so that few members change the number of their cluster."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["matched_labels", "numbers_of"]
 
 
 def matched_labels(old: ArrayLike, new: ArrayLike) -> Ints:
-    """Return the new clusters of members, numbered such that as few members as can be have to move.
+    """Return the new cluster of each member, numbered so that the fewest members move.
 
-    Planners number clusters as they come, and all of them may have another number the next time. Here each
-    new cluster is matched with one old cluster, such that the members that stay are most in sum; one that
-    matches none takes the lowest free number, empty ones last. For plans of any kind see
-    `narrowcast.model.diff.renumbered`, which looks at deliveries.
+    A planner may number the same clusters differently each time. Here each new cluster is matched with one
+    old cluster, so that the sum of members that stay is greatest; a cluster without a match takes the lowest
+    free number, empty ones last. For plans of any kind see `narrowcast.model.diff.renumbered`, which compares
+    deliveries.
 
     Parameters
     ----------
     old, new
-        For each member the number of its cluster before and after, -1 where it is in none.
+        The number of each member's cluster before and after, -1 for none.
 
     Examples
     --------
@@ -43,14 +43,14 @@ def matched_labels(old: ArrayLike, new: ArrayLike) -> Ints:
 
 
 def numbers_of(old: ArrayLike, new: ArrayLike, n_clusters: int = 0) -> Ints:
-    """Return the number of each new cluster, as `matched_labels` has it.
+    """Return the number of each new cluster, as for `matched_labels`.
 
     Parameters
     ----------
     old, new
         As for `matched_labels`.
     n_clusters
-        How many new clusters there are, empty ones among them; as many as occur where that is more.
+        Number of new clusters including empty ones, if more than occur in `new`.
 
     Examples
     --------
@@ -59,14 +59,18 @@ def numbers_of(old: ArrayLike, new: ArrayLike, n_clusters: int = 0) -> Ints:
     """
     before, after = _labels("old", old), _labels("new", new)
     if len(before) != len(after):
-        raise ParameterError(f"{len(before)} old labels and {len(after)} new ones; give both for each member")
+        raise ParameterError(
+            f"new: has {len(after)} labels for {len(before)} in old; give both labels for each member",
+            parameter="new",
+            value=len(after),
+        )
     n_new = max(int(after.max(initial=-1)) + 1, n_clusters)
     n_old = int(before.max(initial=-1)) + 1
     both = (before >= 0) & (after >= 0)
     shared = np.bincount(after[both] * n_old + before[both], minlength=n_new * n_old).reshape(n_new, n_old)
     number = np.full(n_new, -1)
     row, column = linear_sum_assignment(shared, maximize=True)
-    # One that shares nothing has not been matched: the lowest free number will do.
+    # Matches without common members do not count: those clusters take the lowest free numbers.
     some = shared[row, column] > 0
     number[row[some]] = column[some]
     free = np.setdiff1d(np.arange(n_new + n_old), number)
@@ -77,15 +81,20 @@ def numbers_of(old: ArrayLike, new: ArrayLike, n_clusters: int = 0) -> Ints:
 
 
 def _labels(name: str, label: ArrayLike) -> Ints:
-    """Return numbers of clusters, all at least -1."""
+    """Return labels as an array; refuse labels that are not integers of at least -1."""
     number = np.asarray(label)
     if number.ndim != 1 or (number.size and not np.issubdtype(number.dtype, np.integer)):
         raise ParameterError(
-            f"{name} labels have shape {number.shape} and type {number.dtype}; give whole numbers"
+            f"{name}: has type {number.dtype} and shape {number.shape}; give one integer per member",
+            parameter=name,
         )
     wrong = np.flatnonzero(number < -1)
     if len(wrong):
+        bad = int(number[wrong[0]])
         raise ParameterError(
-            f"member {wrong[0]} has the {name} label {number[wrong[0]]}; give a number from 0, or -1 for none"
+            f"{name}: label={bad} of member {wrong[0]}: must be at least 0, or -1 for no cluster",
+            parameter=name,
+            value=bad,
+            limit="at least 0, or -1 for no cluster",
         )
     return number.astype(np.int64)

@@ -1,4 +1,4 @@
-"""Clusters of an earlier plan: new ones take over their numbers, or grow out of them by a few moves."""
+"""Planning clusters of subscribers from an earlier plan: keep numbers, or limit the number of moves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.model.labels import positions
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.planning.fit_report import Succession
-from narrowcast.planning.sessions.warm_start import more_of
+from narrowcast.planning.sessions.warm_start import n_added
 from narrowcast.planning.subscribers.audiences import SubscriberClusters
 from narrowcast.planning.subscribers.numbering import numbers_of
 from narrowcast.validation import check_channels
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 
 __all__ = ["EarlierClusters", "check_start"]
 
-#: How many of those who have moved so far move before all are weighed again, as a share.
-_AT_ONCE = 0.25
-#: How often that is done at most, and how often whoever has moved may go on each time.
+#: The share of the subscribers moved so far that may move before all gains are computed again.
+_MOVED_SHARE = 0.25
+#: The most repetitions of that, and the most passes in which moved subscribers may move on after each.
 _TURNS, _PASSES = 200, 20
 
 
 def check_start(start: ChannelPlan | None, channels: int | None, method: str) -> int:
-    """Return how many clusters there may be: as many as are asked for, else as the earlier plan has.
+    """Check the start, and return the number of clusters: `channels` if given, else the earlier plan's.
 
     Parameters
     ----------
     start
-        The earlier plan, where there is one: of one level, with each subscriber in one channel.
+        The earlier plan, if any: it must have one level, and each subscriber in one channel.
     channels
-        How many are asked for; no fewer than the earlier plan has.
+        The requested number, at least that of the earlier plan.
     method
-        The method that asks.
+        Name of the method, for error messages.
     """
     if start is None:
         check_channels(channels, required=method)
@@ -49,32 +49,33 @@ def check_start(start: ChannelPlan | None, channels: int | None, method: str) ->
         return channels
     check_channels(channels)
     if not isinstance(start, ChannelPlan):
-        raise ParameterError(f"start is {start!r}; give a plan, as --from does")
+        raise ParameterError(parameter="start", value=start, limit="a plan")
     if (start.parent >= 0).any():
-        raise ParameterError("the plan to start from has two levels; start from one of clusters")
-    if start.unicast.nnz:
         raise ParameterError(
-            "the plan to start from sends some flows directly; start from one in which each subscriber is in "
-            "one cluster"
+            "start: the plan has two levels; start from a plan of clusters", parameter="start"
         )
+    fix = "start from a plan with each subscriber in one cluster"
+    if start.unicast.nnz:
+        raise ParameterError(f"start: the plan sends flows directly; {fix}", parameter="start")
     joined = np.diff(start.listens.indptr)
     if (joined > 1).any():
-        who = start.subscribers[int(np.argmax(joined))].as_py()
+        subscriber = start.subscribers[int(np.argmax(joined))].as_py()
         raise ParameterError(
-            f"the plan to start from has subscriber {who!r} in {joined.max()} channels; start from one in "
-            "which each is in one cluster"
+            f"start: subscriber {subscriber!r} is in {joined.max()} channels; {fix}",
+            parameter="start",
+            value=subscriber,
         )
-    return start.n_channels + more_of("channels", channels, start.n_channels)
+    return start.n_channels + n_added("channels", channels, start.n_channels)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EarlierClusters:
-    """Where the subscribers of an interest are in an earlier plan.
+    """The clusters of an interest's subscribers in an earlier plan.
 
     Parameters
     ----------
     cluster
-        For each the number of its cluster; -1 for somebody new.
+        The number of each subscriber's cluster; -1 for a new subscriber.
 
     Examples
     --------
@@ -89,39 +90,39 @@ class EarlierClusters:
 
     @classmethod
     def of(cls, start: ChannelPlan, interest: Interest) -> Self:
-        """Return where subscribers are, once it is sure that some are there."""
+        """Return the clusters of subscribers in a plan; refuse a plan with none of the subscribers."""
         place = positions("subscriber", interest.subscribers, start.subscribers)
-        mine = np.full(start.n_subscribers + 1, -1)  # the last is of those whom the plan does not know
+        mine = np.full(start.n_subscribers + 1, -1)  # the last entry is for subscribers not in the plan
         mine[np.flatnonzero(np.diff(start.listens.indptr))] = start.listens.indices
         found = mine[place]
         if len(found) and (found < 0).all():
             raise ParameterError(
-                f"none of the {len(found)} subscribers is in the plan to start from; give one that has them, "
-                "or start from none"
+                f"start: the plan has none of the {len(found)} subscribers; give another plan, or no start",
+                parameter="start",
             )
         return cls(found)
 
     def numbers(self, label: Ints, n_clusters: int) -> Ints:
-        """Return a number for each of some new clusters, such that as few as can be have to move."""
+        """Return a number for each new cluster, so that the fewest subscribers move."""
         return numbers_of(self.cluster, label, n_clusters)
 
     def moved(self, label: Ints) -> int:
-        """Return how many are in another cluster than before."""
+        """Return the number of subscribers in another cluster than before."""
         return int(np.count_nonzero((self.cluster >= 0) & (self.cluster != label)))
 
-    def kept(
+    def unmoved(
         self, interest: Interest, order: Ints, n_clusters: int, balance: float | None
     ) -> SubscriberClusters:
-        """Return clusters in which everybody is where they were, and who is new where they cost least.
+        """Return the earlier clusters, with new subscribers where they cost least.
 
         Parameters
         ----------
         interest
-            What everybody wants now.
+            The current interest.
         order
-            Everybody, in the order in which who is new enters.
+            All subscribers, in the order in which new ones enter.
         n_clusters, balance
-            As for `SubscriberClusters`. Clusters that were larger before stay so: nobody enters them.
+            As for `SubscriberClusters`. Clusters larger than the balance permits take no new members.
         """
         found = SubscriberClusters.of(interest, n_clusters, balance)
         found.cluster[:] = self.cluster
@@ -131,29 +132,30 @@ class EarlierClusters:
         return found
 
     def move(self, clusters: SubscriberClusters, order: Ints, most: int) -> None:
-        """Move those by whom most is saved to where they cost least, until so many are away from before.
+        """Move the subscribers that save most, until `most` are in another cluster than before.
 
-        Every move lowers what clusters get. Whoever is new, or has moved, may move again for nothing. Moves
-        are the same for any number, which only says how far they go: so more moves never cost more.
+        Every move lowers the cost. New subscribers, and those that have moved, may move again without
+        counting. The moves are the same for any limit, which only ends them: so a higher limit never gives a
+        higher cost.
 
         Parameters
         ----------
         clusters
-            Where everybody is; it is changed in place.
+            The current clusters; changed in place.
         order
-            Everybody, in the order in which equals move.
+            All subscribers, in the order in which equals move.
         most
-            How many may be in another cluster than before.
+            The most subscribers that may be in another cluster than before.
         """
         old = self.cluster[order]
         for _ in range(_TURNS):
             before = away = self.moved(clusters.cluster)
             stays = order[(old >= 0) & (old == clusters.cluster[order])]
             gain = clusters.gains(stays)
-            first = np.argsort(-gain, kind="stable")[: max(1, int(_AT_ONCE * away))]
+            first = np.argsort(-gain, kind="stable")[: max(1, int(_MOVED_SHARE * away))]
             first = stays[first[gain[first] > 0]]
             while len(first) and away < most:
-                # Some no longer pay once others have moved; what they leave of `most` goes to the next.
+                # Some moves no longer pay after others; what they leave of `most` goes to the next.
                 some, first = np.split(first, [most - away])
                 away += sum(clusters.settle(some, 1))
             if away >= most or away == before:
@@ -162,5 +164,5 @@ class EarlierClusters:
             clusters.settle(free, _PASSES)
 
     def succession(self, label: Ints, kept: float, cost: float) -> Succession:
-        """Return how clusters follow the earlier ones, given what they get if nobody moves, and now."""
+        """Return how clusters follow the earlier ones, given the costs without moves and now."""
         return Succession(int(np.count_nonzero(self.cluster >= 0)), self.moved(label), kept, cost)

@@ -1,4 +1,4 @@
-"""Clusters that may overlap, chosen by subscribers and made for them in turns: the least overall cost."""
+"""The planner `cover`: overlapping clusters, made and chosen in turns for the least overall cost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from narrowcast.costs.overall import INTERVAL, Overall
 from narrowcast.errors import ParameterError
 from narrowcast.planning.base import BasePlanner
-from narrowcast.planning.progress import tell
+from narrowcast.planning.progress import report_cost
 from narrowcast.planning.topics.cover_state import CoverState
 from narrowcast.planning.topics.lower_bound import least_overall
 from narrowcast.validation import check_channels, check_seed, check_whole
@@ -23,49 +23,49 @@ if TYPE_CHECKING:
     from narrowcast.model.interest import Interest
     from narrowcast.model.plan import ChannelPlan
 
-#: Clusters to begin with for 3000 subscribers; they grow with the square root of these.
+#: Initial clusters for 3000 subscribers; the number grows with the square root of the subscribers.
 _CLUSTERS, _SUBSCRIBERS = 80, 3000
-#: Rounds where nothing else is said: so many at most, and fewer from so many wanted pairs on.
+#: The most default rounds, and the number of pairs of subscribers and flows divided by the rounds.
 _ROUNDS, _PAIRS = 24, 4_000_000
-#: Of the clusters to begin with, one in so many is new in a round.
+#: Each round draws a new cluster for every so many initial ones.
 _NEW = 4
-#: Clusters that there is room for, as a multiple of those to begin with.
+#: The most clusters, as a multiple of the initial ones.
 _ROOM = 3
-#: The most passes in which clusters and subscribers take turns, from a start and after new clusters.
+#: The most passes in which clusters and subscribers take turns: from a start, and after new clusters.
 _PASSES, _FEW = 30, 4
 
 
 class Cover(BasePlanner):
-    """Plans for the overall cost, with all interests in one place: the product's own answer to tamara2007.
+    """Plans for the overall cost, with all interests known in one place; the product's answer to tamara2007.
 
-    Clusters begin as what subscribers want who are drawn at random. Then, in turns, each subscriber chooses
-    clusters, by what they save, and takes the rest directly; and each cluster takes the flows that pay for
-    those who chose it. A cluster that is not missed is removed. Then, round by round, new ones are drawn, and
-    kept if all is cheaper after the same turns. One cluster of everything for everybody is tried as well; no
-    plan is worse than that, nor than a channel for each flow. Each change is priced exactly, whatever the
-    growth of costs.
+    Initial clusters are the interests of randomly drawn subscribers. Then, in turns, each subscriber chooses
+    the clusters that save for it and takes its other flows directly, and each cluster takes the flows that
+    pay for its members. Clusters whose removal saves are removed. Then, round by round, new clusters are
+    drawn, and kept if the total is lower after the same turns. One cluster of all flows and subscribers is
+    tried as well, so that no plan is worse than that, or than a channel for each flow. Each change is priced
+    exactly, for any growth of costs.
 
     Parameters
     ----------
     channels
-        The most channels, clusters and those of single flows together; of direct subscriptions, what is left
-        then goes by unicast. Where left out, any number.
+        The most channels, both of clusters and of single flows; direct subscriptions without a channel go by
+        unicast (default: no limit).
     seed
-        What all random choices come from.
+        Seed of all random choices.
     clusters
-        How many clusters to begin with; where left out, 80 for 3000 subscribers, and as the square root of
-        their number. In the end there may be up to three times as many.
+        Number of initial clusters (default: 80 for 3000 subscribers, growing with the square root of their
+        number). The plan may have up to three times as many.
     rounds
-        How often new clusters are drawn; where left out, up to 24 times, as often as takes some seconds.
+        Rounds in which new clusters are drawn (default: up to 24, as many as take some seconds).
     restarts
-        How often all of it is done; the best is kept.
+        Number of independent runs; the best is chosen (default: 1).
     cost_m, cost_a, cost_n, cost_d, interval
-        What channels and events cost: see `Overall`.
+        The cost model: see `Overall`.
     seconds
-        The most that it may take, about; the best so far is kept. The plan then hangs on how fast the machine
-        is.
+        Approximate time limit; the best plan so far is chosen (default: no limit). With a limit the plan
+        depends on the speed of the machine.
     bound
-        Whether to find out what no plan can cost less than: `bound_`, see `least_overall`.
+        Whether to compute a lower bound on the cost of any plan, `bound_`: see `least_overall`.
 
     Examples
     --------
@@ -77,9 +77,9 @@ class Cover(BasePlanner):
     """
 
     plan_: ChannelPlan
-    #: What it costs: OC of the paper.
+    #: The overall cost of the plan: OC of the paper.
     cost_: float
-    #: With `bound`: what no plan can cost less than, and the share by which this costs more; else None.
+    #: With `bound`: the lower bound, and the share by which the plan costs more than it; else None.
     bound_: float | None
     gap_: float | None
 
@@ -125,7 +125,7 @@ class Cover(BasePlanner):
         return self
 
     def model(self) -> Overall:
-        """Refuse parameters that are out of range, and return the cost to plan for."""
+        """Check parameters, and return the cost model."""
         check_channels(self.channels)
         check_seed(self.seed)
         for name, value in (("clusters", self.clusters), ("restarts", self.restarts)):
@@ -135,9 +135,10 @@ class Cover(BasePlanner):
             check_whole("rounds", self.rounds, least=0)
         known = isinstance(self.seconds, int | float) and not isinstance(self.seconds, bool)
         if self.seconds is not None and not (known and self.seconds > 0):
-            raise ParameterError(f"seconds is {self.seconds!r}; give a number above 0, or none for no limit")
+            limit = "a number above 0, or None for no limit"
+            raise ParameterError(parameter="seconds", value=self.seconds, limit=limit)
         if not isinstance(self.bound, bool):
-            raise ParameterError(f"bound is {self.bound!r}; give true or false")
+            raise ParameterError(parameter="bound", value=self.bound, limit="true or false")
         return Overall(
             cost_m=self.cost_m,
             cost_a=self.cost_a,
@@ -146,8 +147,8 @@ class Cover(BasePlanner):
             interval=self.interval,
         )
 
-    def hurried(self, share: float) -> Cover:
-        """Return the same with only a share of its seconds."""
+    def with_time_share(self, share: float) -> Cover:
+        """Return a copy with a share of the time limit."""
         found = copy(self)
         found.seconds = None if self.seconds is None else share * self.seconds
         return found
@@ -155,16 +156,16 @@ class Cover(BasePlanner):
     def covering(
         self, interest: Interest, model: Overall, *, times: int = 1
     ) -> tuple[CoverState, NDArray[np.int64]]:
-        """Return the best clusters that were found, and the kind of each subscriber.
+        """Return the best clusters found, and the kind of each subscriber.
 
-        Each subscriber stands for so many, `times`.
+        Each subscriber counts `times` times.
         """
         end = math.inf if self.seconds is None else time.monotonic() + self.seconds
         n = times * interest.n_subscribers
         clusters = self.clusters or max(2, round(_CLUSTERS * math.sqrt(n / _SUBSCRIBERS)))
         found, kind = CoverState.of(interest, model, _ROOM * clusters + 1, times=times)
         search = _Search(found, self.channels)
-        search.look()
+        search.record()
         search.from_everything()
         for turn in range(self.restarts):
             if time.monotonic() < end:
@@ -175,14 +176,14 @@ class Cover(BasePlanner):
         return found, kind
 
     def _rounds(self, found: CoverState) -> int:
-        """Return how many rounds to make."""
+        """Return the number of rounds."""
         if self.rounds is not None:
             return self.rounds
         return max(1, min(_ROUNDS, _PAIRS // max(1, len(found.rows[1]))))
 
 
 class _Search:
-    """Looks for better clusters, and holds the best so far."""
+    """A search for better clusters that remembers the best so far."""
 
     def __init__(self, found: CoverState, channels: int | None) -> None:
         self._found = found
@@ -190,28 +191,28 @@ class _Search:
         self._bare = found.saved()
         self.best, self.cost = self._bare, math.inf
 
-    def look(self) -> float:
-        """Keep what there is if it is the best so far; return what it costs."""
+    def record(self) -> float:
+        """Remember the current state if it is the best so far; return its cost."""
         if self._channels is not None:
             self._found.limit(self._channels)
         cost = self._found.within(self._channels)
         if cost < self.cost:
             self.best, self.cost = self._found.saved(), cost
-            tell(cost)
+            report_cost(cost)
         return cost
 
     def from_everything(self) -> None:
-        """Begin with one cluster of all that anybody wants, with everybody in it."""
+        """Start from one cluster of all wanted flows, with all subscribers in it."""
         wanted = np.flatnonzero(self._found.direct)
         if len(wanted) < 2:
             return
-        self._found.begin([wanted], everybody=True)
-        self.look()
+        self._found.begin([wanted], all_members=True)
+        self.record()
         self._found.settle(_PASSES)
-        self.look()
+        self.record()
 
     def from_drawn(self, rng: np.random.Generator, clusters: int, rounds: int, end: float) -> None:
-        """Begin with what some subscribers want; then draw others, as often as is said."""
+        """Start from the interests of random subscribers, then draw new ones in rounds."""
         found = self._found
         start, _, weight = found.rows
         able = np.flatnonzero(np.diff(start) > 1)
@@ -227,4 +228,4 @@ class _Search:
             found.settle(_FEW if turn else _PASSES)
             found.prune()
             found.settle(_PASSES)
-            self.look()
+            self.record()

@@ -1,11 +1,11 @@
-"""`cover` in rounds: subscribers choose among candidate clusters on their own, and counts of choices add up.
+"""The planner `cover` for large inputs: subscribers choose clusters independently, and counts are added.
 
-With costs in proportion to members no choice depends on what others choose. So subscribers choose in any
-number of chunks (`CandidateClusters.choose`), each chunk is counted (`counts_of`), and counts are summed
-(`ChoiceCounts.merged`): the members of each cluster, and for each of its flows those who have it from nowhere else.
-From these counts each cluster is given the flows that pay (`CandidateClusters.refitted`). A pair that several
-clusters could serve is counted for one of them, so that what is decided saves what it seems to; counts are
-whole numbers, so that chunks and their order make no difference.
+With costs in proportion to members no choice depends on other choices. So subscribers choose in any number
+of chunks (`CandidateClusters.choose`), each chunk is counted (`counts_of`), and counts are added
+(`ChoiceCounts.merged`): the members of each cluster, and for each of its flows the members that get it from
+no other cluster. From these counts each cluster gets the flows that pay (`CandidateClusters.refitted`). A
+pair of subscriber and flow that several clusters could serve is counted for one of them, so that expected
+savings are real; counts are integers, so that chunks and their order make no difference.
 
 `choose_in_rounds` is the loop. Where subscribers are stored, and how they are counted, is up to its executor:
 `in_rounds` has them in this process, `narrowcast.spark.planning.large_cover` in the rows of a Spark table.
@@ -39,30 +39,30 @@ if TYPE_CHECKING:
     Doubles: TypeAlias = NDArray[np.float64]
     Ints: TypeAlias = NDArray[np.int64]
 
-#: The most rounds, and the share of the cost that two rounds have to save for another one.
+#: The most rounds, and the share of the cost that two rounds must save for another one to follow.
 ROUNDS, LEAST = 12, 1e-3
-#: Subscribers that choose in one chunk.
+#: Number of subscribers in a chunk.
 CHUNK = 1 << 14
 
-#: What a count is of: members of a cluster; of one of its flows, members who have it from nowhere else; of
-#: another flow, members who could have it from there; direct subscribers of a flow.
+#: Sorts of counts: members of a cluster; members that get one of its flows from no other cluster; members
+#: that could get a flow from it that it does not have; direct subscribers of a flow.
 MEMBERS, NEED, FREE, DIRECT = range(4)
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateClusters:
-    """Clusters of flows to choose from.
+    """Clusters of flows that subscribers choose from.
 
     Parameters
     ----------
     cluster, flow
-        The flows of each cluster, as pairs.
+        The flows of clusters, as pairs of cluster and flow.
     n
-        The number of clusters.
+        Number of clusters.
     model
-        The costs, in proportion to members.
+        The cost model, with costs in proportion to members.
     frequency
-        Events of each flow in an interval.
+        Events of each flow per interval.
     """
 
     cluster: Ints
@@ -73,26 +73,26 @@ class CandidateClusters:
 
     @classmethod
     def none(cls, model: Overall, frequency: Doubles) -> Self:
-        """Return no clusters at all."""
+        """Return an instance without clusters."""
         return cls(np.zeros(0, np.int64), np.zeros(0, np.int64), 0, model, frequency)
 
     @classmethod
     def of_sample(cls, planner: Cover, sample: Interest, n: int) -> Self:
-        """Return the best clusters for a sample of n subscribers; the planner gets half of its seconds."""
+        """Return the best clusters for a sample of n subscribers, found in half of the planner's seconds."""
         model = planner.model()
         times = max(1, round(n / max(1, sample.n_subscribers)))
-        found, _ = planner.hurried(0.5).covering(sample, model, times=times)
+        found, _ = planner.with_time_share(0.5).covering(sample, model, times=times)
         cluster, flow = np.nonzero(found.has[found.live])
         return cls(cluster, flow, len(found.live), model, model.frequencies(sample))
 
     def choose(self, rows: Rows) -> CoverState:
-        """Return some subscribers in the clusters that they choose."""
+        """Return the state of some subscribers in the clusters that they choose."""
         found = CoverState(rows, self.model, self.frequency, self.n)
         found.begin(np.split(self.flow, np.cumsum(np.bincount(self.cluster, minlength=self.n))[:-1]))
         return found
 
     def cost(self, counts: ChoiceCounts) -> float:
-        """Return the overall cost of what all subscribers choose."""
+        """Return the overall cost of the choices of all subscribers."""
         f, hand = self.frequency, self.model.cost_n
         inside = counts.members > 0
         rate = np.bincount(self.cluster, f[self.flow], self.n)[inside]
@@ -101,7 +101,7 @@ class CandidateClusters:
         return total + float((counts.members[inside] * (1 + rate) + flows + hand * rate).sum())
 
     def refitted(self, counts: ChoiceCounts) -> CandidateClusters:
-        """Return clusters with the flows that pay, without those that do not pay at all."""
+        """Return clusters with the flows that pay, without clusters that do not pay."""
         f, members, n_flows = self.frequency, counts.members, len(self.frequency)
         cluster, flow, n = (np.append(a, b) for a, b in zip(counts.need, counts.free, strict=True))
         pays = n * (1 + f[flow]) > members[cluster] * f[flow] + 1 + self.model.cost_n * f[flow]
@@ -118,14 +118,14 @@ class CandidateClusters:
 
 
 class ChoiceCounts(NamedTuple):
-    """What the choices of all subscribers come to.
+    """Counts of the choices of all subscribers.
 
     Parameters
     ----------
     members, direct
-        Members of each cluster, and direct subscribers of each flow.
+        Number of members of each cluster, and of direct subscribers of each flow.
     need, free
-        Cluster, flow and number of members: of the flows of a cluster, and of flows that it could have.
+        Cluster, flow and number of members: for the flows of a cluster, and for flows that it could add.
     """
 
     members: Ints
@@ -135,7 +135,7 @@ class ChoiceCounts(NamedTuple):
 
     @classmethod
     def merged(cls, table: pa.Table, n_clusters: int, n_flows: int) -> Self:
-        """Sum up tables of `counts_of`, rows in any order."""
+        """Add up tables by `counts_of`, with rows in any order."""
         what, cluster, flow, n = (table[name].to_numpy() for name in ("what", "cluster", "flow", "n"))
 
         def sums(of: int) -> tuple[Ints, Ints, Ints]:
@@ -153,14 +153,14 @@ class ChoiceCounts(NamedTuple):
 
 
 def _summed(place: Ints, n: Ints, length: int) -> Ints:
-    """Return the sum of the numbers of each place."""
+    """Return the sum of the numbers at each place."""
     found = np.zeros(length, np.int64)
     np.add.at(found, place, n)
     return found
 
 
 def counts_of(found: CoverState, turn: int) -> pa.Table:
-    """Return `what`, `cluster`, `flow` and `n`: the counts of subscribers who have chosen."""
+    """Return a table of `what`, `cluster`, `flow` and `n`: the counts of subscribers that have chosen."""
     wanted, count, n_flows = found.rows[1], found.state[2], len(found.direct)
     owner = np.empty(len(wanted), np.int32)
     kernels.owners(found.rows, found.state, turn, owner)
@@ -184,14 +184,14 @@ def _counts(what: int, cluster: Ints, flow: Ints, n: Ints) -> pa.Table:
 
 
 class ChosenClusters(NamedTuple):
-    """The clusters with which the choices of all subscribers cost least, with the counts and the cost."""
+    """The clusters for which the choices of all subscribers cost least, with their counts and cost."""
 
     candidates: CandidateClusters
     counts: ChoiceCounts
     cost: float
 
     def numbered(self, channels: int | None) -> ChannelNumbers:
-        """Return the channels, at most so many: of clusters with members, then of flows with most direct."""
+        """Return up to `channels` channels: clusters with members, then flows of most direct subscribers."""
         live, own = np.flatnonzero(self.counts.members), np.flatnonzero(self.counts.direct)
         if channels is not None:
             room = max(0, channels - len(live))
@@ -212,16 +212,16 @@ class ChosenClusters(NamedTuple):
 
 
 class ChannelNumbers(NamedTuple):
-    """The numbers of channels.
+    """The assignment of clusters and flows to channels.
 
     Parameters
     ----------
     cluster, flow
-        The channel of each cluster, and that of each flow on its own; -1 for none.
+        The channel of each cluster, and of each flow on its own; -1 for none.
     carried, carrier
         The flows of channels, as pairs of flow and channel.
     n
-        The number of channels.
+        Number of channels.
     """
 
     cluster: Ints
@@ -231,7 +231,7 @@ class ChannelNumbers(NamedTuple):
     n: int
 
 
-#: Lets all subscribers choose in a round, and returns the counts.
+#: Lets all subscribers choose in a round, and returns the added counts.
 Executor: TypeAlias = Callable[[CandidateClusters, int], ChoiceCounts]
 
 
@@ -242,35 +242,35 @@ def choose_in_rounds(
     *,
     rounds: int = ROUNDS,
     end: float = np.inf,
-    say: Progress | None = None,
+    progress: Progress | None = None,
 ) -> ChosenClusters:
-    """Let subscribers choose, and clusters be refitted, in turns; return the best clusters.
+    """Let subscribers choose and refit clusters, in turns; return the best clusters.
 
     Parameters
     ----------
     count
-        Lets all subscribers choose.
+        Lets all subscribers choose, and counts.
     nothing
-        No clusters.
+        An instance without clusters.
     sampled
-        Makes the clusters to begin with.
+        Makes the initial clusters.
     rounds
-        The most rounds.
+        The most rounds (default: 12).
     end
-        When to stop, by the monotonic clock.
-    say
-        Called after each round with its number and the least cost so far; 0 is without any clusters.
+        Time of the monotonic clock at which to stop.
+    progress
+        Called after each round with its number and the least cost so far; round 0 is without clusters.
     """
     counts = count(nothing, 0)
     best = ChosenClusters(nothing, counts, nothing.cost(counts))
-    report_round(say, 0, best.cost)
+    report_round(progress, 0, best.cost)
     now = sampled() if rounds else nothing
     for turn in range(rounds):
         counts = count(now, turn)
         before, cost = best.cost, now.cost(counts)
         if cost < before:
             best = ChosenClusters(now, counts, cost)
-        report_round(say, turn + 1, best.cost)
+        report_round(progress, turn + 1, best.cost)
         if time.monotonic() >= end or (turn > 1 and before - cost <= LEAST * before):
             break
         now = now.refitted(counts)
@@ -280,20 +280,20 @@ def choose_in_rounds(
 def in_rounds(
     interest: Interest, planner: Cover, sample: Interest, *, rounds: int = ROUNDS, chunk: int = CHUNK
 ) -> tuple[ChannelPlan, float]:
-    """Return the plan by `choose_in_rounds`, one chunk after another in this process, and its overall cost.
+    """Return the plan by `choose_in_rounds`, with all subscribers in this process, and its overall cost.
 
     Parameters
     ----------
     interest
-        The subscribers and what they want.
+        The interest to serve.
     planner
-        Plans the sample, and has the costs, in proportion to members.
+        Plans the sample, and has the cost model, with costs in proportion to members.
     sample
-        Some of the subscribers, with all flows.
+        A part of the subscribers, with all flows.
     rounds
-        The most rounds.
+        The most rounds (default: 12).
     chunk
-        Subscribers that choose at once.
+        Number of subscribers in a chunk.
     """
     n, n_flows = interest.wants.shape
     model = planner.model()

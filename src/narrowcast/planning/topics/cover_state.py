@@ -1,4 +1,4 @@
-"""Subscribers in clusters of flows that may overlap, each with the rest directly: what `cover` improves."""
+"""The state of the planner `cover`: overlapping clusters of flows, their members, direct subscriptions."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     Doubles: TypeAlias = NDArray[np.float64]
     Ints: TypeAlias = NDArray[np.int64]
 
-#: How often a subscriber tries to give up each of their clusters for others.
+#: The depth of exchanges: how many clusters a subscriber gives up at once for others.
 DEPTH = 1
 #: A removal that changes the cost by no less than this saves nothing.
 _NOTHING = -1e-9
-#: The share of the cost that a pass has to save for another one.
+#: The share of the cost that a pass must save for another one to follow.
 _LEAST = 1e-4
 
 
 class CoverState:
-    """Who is in which cluster, and which flows are in each; at first there are none.
+    """An assignment of subscribers to clusters and of flows to clusters; initially without clusters.
 
-    Subscribers who want the same are one kind, and kinds are in an order that only depends on what they want.
+    Subscribers with the same interest form a kind; the order of kinds depends on their interests only.
 
     Parameters
     ----------
     rows
-        What kinds of subscribers want, and how many there are of each.
+        The flows that each kind wants, and the number of subscribers of each kind.
     model
-        Says what channels and events cost.
+        The cost model.
     frequency
-        Events of each flow in an interval.
+        Events of each flow per interval.
     room
         The most clusters.
 
@@ -51,7 +51,7 @@ class CoverState:
     >>> from narrowcast.model.interest import Interest
     >>> interest = Interest([[1, 1, 1]] * 9 + [[1, 0, 1]], rate=[0.1, 0.2, 0.1])
     >>> covering, kind = CoverState.of(interest, Overall(interval=1), room=1)
-    >>> covering.begin([[0, 1, 2]], everybody=True)
+    >>> covering.begin([[0, 1, 2]], all_members=True)
     >>> before, after = covering.total, covering.settle(9)
     >>> round(before, 1), round(after, 1), covering.has.tolist()
     (17.8, 17.8, [[1, 1, 1]])
@@ -60,10 +60,11 @@ class CoverState:
     def __init__(self, rows: Rows, model: Overall, frequency: Doubles, room: int) -> None:
         start, wanted, weight = self.rows = rows
         n, n_flows = int(weight.sum()), len(frequency)
-        keep, send = (np.array(grow(np.arange(n + 1)), np.float64) for grow in (model.maintained, model.sent))
-        tie = np.array(model.tied(np.arange(n_flows + 2)), np.float64)
+        growths = (model.maintenance_of, model.dissemination_of)
+        keep, send = (np.array(grow(np.arange(n + 1)), np.float64) for grow in growths)
+        tie = np.array(model.association_of(np.arange(n_flows + 2)), np.float64)
         self.growths: Growths = (keep, tie, send, float(model.cost_n), frequency)
-        # Clusters that nobody is in yet: whoever is first does not pay for their flows.
+        # For clusters without members: the first member does not pay for their flows.
         self._open: Growths = (keep, np.zeros_like(tie), send, 0.0, frequency)
         each = np.repeat(weight, np.diff(start))
         direct = np.zeros(n_flows, np.int64)
@@ -81,9 +82,9 @@ class CoverState:
 
     @classmethod
     def of(cls, interest: Interest, model: Overall, room: int, *, times: int = 1) -> tuple[Self, Ints]:
-        """Return an interest without any clusters, and the kind of each subscriber.
+        """Return a state without clusters, and the kind of each subscriber.
 
-        Each subscriber stands for so many, `times`.
+        Each subscriber counts `times` times.
         """
         order = _order(interest)
         wants = interest.wants[order]
@@ -98,26 +99,26 @@ class CoverState:
 
     @property
     def has(self) -> NDArray[np.uint8]:
-        """Clusters x flows: which are in each."""
+        """Flags of the flows of each cluster: clusters x flows."""
         return self.state[4]
 
     @property
     def direct(self) -> Ints:
-        """The direct subscribers of each flow."""
+        """Number of direct subscribers of each flow."""
         return self.state[3]
 
     @property
     def live(self) -> Ints:
-        """The clusters that there are."""
+        """The clusters with flows."""
         return np.flatnonzero(self.state[6])
 
     @property
     def total(self) -> float:
-        """What all costs, each direct subscription in the channel of its flow."""
+        """The overall cost, with each direct subscription in the channel of its flow."""
         return cover.total(self.growths, self.state)
 
     def within(self, channels: int | None) -> float:
-        """Return what all costs if no more channels are used, and what is left goes by unicast."""
+        """Return the overall cost with a limit on channels, where the rest goes by unicast."""
         left = self._left(channels)
         keep, _, send, _, frequency = self.growths
         alone = keep[1] + frequency[left] * send[1] if len(left) else np.zeros(0)
@@ -135,33 +136,33 @@ class CoverState:
         order = np.lexsort((some, -f * n, -n, -saves))
         return np.sort(some[order[max(0, channels - len(self.live)) :]])
 
-    def begin(self, sets: Any, *, everybody: bool = False) -> None:
-        """Make new clusters of flows, as far as there is room; those who gain by one go there.
+    def begin(self, sets: Any, *, all_members: bool = False) -> None:
+        """Make new clusters of flows while there are free ones; subscribers that save by one join it.
 
         Parameters
         ----------
         sets
-            Flows of each.
-        everybody
-            Put all who want anything of it into each, whether they gain or not.
+            The flows of each new cluster.
+        all_members
+            Whether all subscribers that want any of its flows join, even if it does not save.
         """
         has, flows, rate = self.state[4], self.state[6], self.state[7]
         for c, flow in zip(np.flatnonzero(flows == 0).tolist(), sets, strict=False):
             has[c, flow] = 1
             flows[c] = len(flow)
             rate[c] = self.growths[4][flow].sum()
-            if everybody:
+            if all_members:
                 cover.enter_all(self.rows, c, self.state)
-        if not everybody:
+        if not all_members:
             cover.choose(self.rows, self._open, self._lists(), self.state, DEPTH)
 
     def wanted_by(self, kinds: Ints) -> list[NDArray[np.int32]]:
-        """Return what kinds of subscribers want, each."""
+        """Return the flows that each of some kinds wants."""
         start, wanted, _ = self.rows
         return [wanted[start[u] : start[u + 1]] for u in kinds.tolist()]
 
     def settle(self, passes: int) -> float:
-        """Let clusters choose flows, and subscribers clusters, in turns while that saves; return the cost."""
+        """Let clusters choose flows and subscribers clusters, in turns while that saves; return the cost."""
         now = self.total
         for _ in range(passes):
             was = now
@@ -173,11 +174,11 @@ class CoverState:
         return now
 
     def prune(self) -> int:
-        """Remove clusters that do not pay; return how many."""
+        """Remove clusters whose removal saves; return their number."""
         return self._prune(_NOTHING)[0]
 
     def limit(self, n: int) -> None:
-        """Keep so many clusters at most: those go first that are missed least."""
+        """Keep at most n clusters: those whose removal costs least are removed first."""
         while (over := len(self.live) - n) > 0:
             _, change = self._prune(-np.inf)
             out = np.argsort(change, kind="stable")[: max(1, over // 4)]
@@ -193,21 +194,21 @@ class CoverState:
         return cover.prune(*args, below, change), change
 
     def _lists(self) -> Lists:
-        """Return the clusters of each flow."""
+        """Return the clusters of each flow in compressed rows."""
         start = np.zeros(self.has.shape[1] + 1, np.int64)
         return start, cover.clusters_of_flows(self.has, start)
 
     def saved(self) -> tuple[Any, ...]:
-        """Return a copy of who is where."""
+        """Return a copy of the state, for `restore`."""
         return tuple(each.copy() for each in self.state)
 
     def restore(self, saved: tuple[Any, ...]) -> None:
-        """Go back to a copy."""
+        """Return to a saved state."""
         for now, then in zip(self.state, saved, strict=True):
             np.copyto(np.asarray(now), then)
 
     def served(self, number: Ints, channel: Ints) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
-        """Return pairs of subscriber and channel, and of subscriber and flow for what goes by unicast.
+        """Return pairs of subscriber and channel, and pairs of subscriber and flow that go by unicast.
 
         Parameters
         ----------
@@ -232,11 +233,11 @@ class CoverState:
         Parameters
         ----------
         interest
-            What this was made from.
+            The interest that the state was made from.
         kind
             The kind of each subscriber.
         channels
-            The most channels, where there is a limit: direct subscriptions beyond go by unicast.
+            The most channels (default: no limit): further direct subscriptions go by unicast.
         """
         live, n_flows, n_kinds = self.live, len(self.direct), len(self.rows[2])
         own = np.zeros(n_flows, np.bool_)
@@ -262,8 +263,9 @@ class CoverState:
 
 
 def _order(interest: Interest) -> Ints:
-    """Return subscribers in an order that only depends on what they want."""
+    """Return subscribers in an order that depends on their interests only."""
     wants = interest.wants
     key = np.random.default_rng(0).integers(0, 2**63, interest.n_flows, np.uint64)
-    total = np.append(np.uint64(0), np.cumsum(key[wants.indices], dtype=np.uint64))  # wraps, as a hash may
+    # A hash of the wanted flows; the sum may wrap around.
+    total = np.append(np.uint64(0), np.cumsum(key[wants.indices], dtype=np.uint64))
     return np.argsort(total[wants.indptr[1:]] - total[wants.indptr[:-1]], kind="stable")

@@ -1,4 +1,4 @@
-"""What no plan can cost less than: a bound on the overall cost that sees that clusters are shared."""
+"""A lower bound on the overall cost of any plan."""
 
 from __future__ import annotations
 
@@ -14,40 +14,41 @@ if TYPE_CHECKING:
     from narrowcast.costs.overall import Overall
     from narrowcast.model.interest import Interest
 
-#: How often weights change where nothing else is said.
+#: Default number of passes in which weights are adjusted.
 PASSES = 12
 
 
 def least_overall(interest: Interest, model: Overall, *, passes: int = PASSES) -> float:
-    """Return what no plan can cost less than, by the overall cost; never less than `Overall.ideal` says.
+    """Return a lower bound on the overall cost of any plan, at least as high as `Overall.ideal`.
 
-    Let a member cost at least m to keep up and d to send to, and a flow a to tie: least slopes, where costs
-    are not linear. With f for d times the frequency and b for a plus that of handing on, a cluster of members
-    S and flows T takes m |S| + sum over T of (b + f |S|), a direct subscription m + f. Take numbers p(s, t)
-    of the wanted pairs, each at most m + f. If no cluster serves pairs whose p are more than what it takes,
-    any plan costs at least their sum: the dual of the linear program that chooses clusters. (What all flows
-    take to be handed to their own channels comes on top.)
+    Let a member cost at least m in upkeep and d per event, and a flow of a cluster a: the least slopes, where
+    costs are not linear. With f = d x frequency and b = a + the cost of handover of the flow's events, a
+    cluster of members S and flows T costs m |S| + sum over T of (b + f |S|), and a direct subscription m + f.
+    Choose numbers p(s, t) for the wanted pairs, each at most m + f. If no cluster serves pairs whose p add up
+    to more than its cost, any plan costs at least the sum of all p: this is the dual of the linear program
+    that chooses clusters. (The handover of all flows to their own channels is added to it.)
 
-    A flow t of a cluster that n of its k members want costs each of these (b + f k) / n. So it is enough that
-    for nobody the p of flows in T that they want, less these, are more than m in sum. That is so if for every
-    mix of others, in which a share x(t) wants t, the sum of max(0, p - f / x) is at most m: for
-    (b + f k) / n is between b + f, which is no less than p if p <= f + min(m, b), and f / x, as n is 1 and
-    x (k - 1), and it rises or falls throughout with k.
+    Divide the cost (b + f k) of a flow t, in a cluster of k members of which n want t, by n. It is enough
+    that for each subscriber the p of its flows in T, minus these shares, add up to at most m. This holds if,
+    for every mix of other members, of which a share x(t) wants t, the sum of max(0, p - f / x) is at most m:
+    (b + f k) / n lies between b + f, which is at least p if p <= f + min(m, b), and f / x, for n = 1 +
+    x (k - 1), and is monotonic in k.
 
-    Now p = f + w. max(0, w + f - f / x) is no more than h x, with h = w up to w = f and h = (w + f)^2 / 4 f
-    beyond, which touch it; a line that is as much higher holds for as much more of w. A sum of lines in x is
-    greatest where all are alike: so it is enough that nobody else wants flows with h of more than m in sum,
-    what is left being added to w. That is a packing problem for each subscriber, alone. The trivial bound is
-    h = 0. To solve it well gives a better bound; any solution gives one.
+    Let p = f + w. max(0, w + f - f / x) is at most h x, with h = w for w up to f and h = (w + f)^2 / 4 f
+    above, which touch it; a line that is higher by some amount permits as much more of w. A sum of lines in x
+    is greatest where all other members are alike: so it is enough that for no other subscriber the h of its
+    flows add up to more than m, and what is left is added to w. That is an independent packing problem for
+    each subscriber. The trivial bound is h = 0. A better solution gives a higher bound; any solution gives a
+    valid one.
 
     Parameters
     ----------
     interest
-        Who wants what, and how often.
+        The interest to serve, with rates.
     model
-        Says what channels and events cost.
+        The cost model.
     passes
-        How hard to try: more are better, by less and less.
+        Number of passes: more give a higher bound, by less and less (default: 12).
 
     Examples
     --------
@@ -63,8 +64,9 @@ def least_overall(interest: Interest, model: Overall, *, passes: int = PASSES) -
     start, wanted, weight = covering.rows
     sizes = np.arange(1, max(2, len(kind) + 1))
     flows = np.arange(2, max(3, interest.n_flows + 1))
-    keep, send = (float((grow(sizes) / sizes).min()) for grow in (model.maintained, model.sent))
-    tie = float((model.tied(flows) / flows).min())
+    growths = (model.maintenance_of, model.dissemination_of)
+    keep, send = (float((grow(sizes) / sizes).min()) for grow in growths)
+    tie = float((model.association_of(flows) / flows).min())
     frequency = model.frequencies(interest)
     if keep <= 0:
         return trivial
@@ -74,5 +76,5 @@ def least_overall(interest: Interest, model: Overall, *, passes: int = PASSES) -
     row = np.repeat(np.arange(len(weight)), np.diff(start))[order].astype(np.int32)
     paid = np.zeros(len(weight))
     least_paid(covering.rows, (ends, row), send * frequency / keep, cap, passes, paid)
-    # Of rounding, a little is left.
+    # A small tolerance for rounding keeps the bound valid.
     return trivial + keep * float(weight @ np.maximum(0.0, paid - 1.0 - 1e-9)) if len(paid) else trivial

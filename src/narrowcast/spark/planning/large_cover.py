@@ -130,7 +130,7 @@ def plan_cover(
     no_clusters = CandidateClusters.none(model, rate * model.interval)
     plan_sample = partial(_plan_sample, rows, rate, planner, limit)
     try:
-        found = choose_in_rounds(job.count, no_clusters, plan_sample, rounds=rounds, end=end, say=progress)
+        found = choose_in_rounds(job.count, no_clusters, plan_sample, rounds=rounds, end=end, progress=progress)
         yield job.result(found, planner.channels, flows, rate)
     finally:
         job.close()

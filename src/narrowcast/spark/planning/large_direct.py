@@ -142,7 +142,7 @@ def plan_direct(
             share = min(1.0, limit / max(1, pairs), planner.sample / max(1, n))
             sample = sample_of(named, share, rate)
         tally, moved = cluster_portions(
-            job.run, planner, sample, n, n_portions, sampled=share < 1, rounds=rounds, say=progress
+            job.run, planner, sample, n, n_portions, sampled=share < 1, rounds=rounds, progress=progress
         )
         how = {"portions": n_portions, "sampled": sample.n_subscribers, "rounds": len(moved)}
         yield DirectPlan(job.listens(), tally, flows, rate, moved, how)

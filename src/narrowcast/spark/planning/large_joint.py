@@ -70,7 +70,7 @@ def plan_packed(
         Called after each round with its number and the cost; round 0 is when all kinds are inserted.
     """
     propose = partial(_propose_moves, found=found)
-    levels = plan_in_rounds(found, propose, planner, limit=limit, rounds=rounds, tell=progress)
+    levels = plan_in_rounds(found, propose, planner, limit=limit, rounds=rounds, progress=progress)
     table = found.flows()
     flows, [place] = encode("flow", labels_in(table, "flow", "flows"))
     used, place_of = np.unique(levels.session, return_inverse=True)

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from narrowcast.costs.false_positives import heard, reached
+from narrowcast.costs.false_positives import is_reached, reached
 from narrowcast.costs.network import Network
 from narrowcast.errors import ParameterError
 from narrowcast.model.cells import CellGrid
@@ -343,7 +343,7 @@ def _job(
 ) -> _Job:
     """Prepare the plans, routers and network for workers."""
     flows = None if flow_space == "events" else FlowAssignment()
-    fitted = [PlanRoutes("", each.plan, flows).over(subscribers, ids, place) for each in plans.values()]
+    fitted = [PlanRoutes("", each.plan, flows).for_subscribers(subscribers, ids, place) for each in plans.values()]
     network = nodes = None
     unplaced = np.empty(0, np.int64)
     if tables.topology is not None:
@@ -356,7 +356,7 @@ def _job(
     routes = []
     for each, fit in zip(plans.values(), fitted, strict=True):
         router = router_maker(each.router, each.params)(network)
-        routes.append(_Route.of(fit, router.settled(fit.plan)))
+        routes.append(_Route.of(fit, router.for_plan(fit.plan)))
     numbers = pa.array(np.arange(len(subscribers)))
     names = subscribers.take(pa.array(unplaced))
     return _Job(numbers, ids, place, routes, network, nodes, tables.published, unplaced, names, seed, block)
@@ -489,14 +489,14 @@ def _false_positives(sent: Deliveries, block: _Block, route: _Route, job: _Job) 
     carries = relation_of(sent.channels.rows(), groups, (sent.n_events, route.plan.n_channels))
     flooded = sent.method == RouteMethod.BROADCAST
     interested, matched = block.interested, block.matched
-    wanted = heard(carries, route.members, interested.rows(), interested.index.astype(np.int64))
+    wanted = is_reached(carries, route.members, interested.rows(), interested.index.astype(np.int64))
     wanted |= flooded[interested.rows()]
     deliveries = reached(carries, route.members).sum() + flooded.sum() * route.plan.n_subscribers
     listens, weight, row = route.subscription_members, None, np.arange(len(job.ids))
     if listens is None:
         weight = np.bincount(job.place, minlength=route.plan.n_subscribers)
         listens, row = route.members, job.place.astype(np.int64)
-    hits = heard(carries, listens, matched.rows(), row[matched.index]) | flooded[matched.rows()]
+    hits = is_reached(carries, listens, matched.rows(), row[matched.index]) | flooded[matched.rows()]
     subscription_deliveries = reached(carries, listens, weight).sum() + flooded.sum() * len(job.ids)
     return {
         "false_positives": int(deliveries - wanted.sum()),

@@ -190,7 +190,7 @@ class _WorkerIndex:
         """Return the routes of a plan, indexed by the subscribers of this snapshot."""
         if self._routes is None or self._routes.name != plan.name:
             own = self.subscriptions
-            self._routes = plan.over(own.subscribers, own.subscription_id, own.subscriber)
+            self._routes = plan.for_subscribers(own.subscribers, own.subscription_id, own.subscriber)
         return self._routes
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from narrowcast.costs.line_positions import shares_of
+from narrowcast.costs.line_positions import capacity_factor
 from narrowcast.lab.hubs import (
     Stretches,
     balance,
@@ -70,7 +70,7 @@ def _trial(*, seed: int, kappa: float, events: int, rounds: int, copied: float, 
     start = Stretches.even(lines, overlay, nodes=overlay.n_nodes)
     at = overlay.positions(overlay.events)
     seen, unseen = at[: events // 2], at[events // 2 :]
-    limit = shares_of(kappa, above=1)
+    limit = capacity_factor(kappa, above=1)
     after = balance(start, seen, kappa=limit, rounds=rounds, seed=seed)
     copies = replicate(loads_of(after.stretches, seen), share=copied)
     before, balanced = loads_of(start, unseen), loads_of(after.stretches, unseen)
@@ -144,7 +144,7 @@ def _over_mean(load: NDArray[np.float64]) -> float:
 def _figure_7a(study: Study) -> Outcome:
     """Run all seeds, and say what came out."""
     params = dict(study.params)
-    limit = shares_of(params["kappa"], above=1)
+    limit = capacity_factor(params["kappa"], above=1)
     found: dict[tuple[str, str], list[float]] = {}
     curves: dict[tuple[str, float], list[float]] = {}
     for row in study.run(Sweep(_trial, {}, study.seeds, params)).rows:

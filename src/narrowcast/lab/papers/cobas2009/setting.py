@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from narrowcast.costs.line_positions import shares_of
+from narrowcast.costs.line_positions import capacity_factor
 from narrowcast.lab.hubs import Delays, HubTraffic, MachineRings
 from narrowcast.workloads.intervals import Intervals
 
@@ -127,7 +127,7 @@ def said_of(params: Mapping[str, Any], seeds: int, *, without: str = "") -> str:
     words = {"attributes": "attribute", "nodes": "machine", "filters": "filter"}
     parts = [count(params[name], what) for name, what in words.items() if name != without]
     parts.append(f"{params['subscriptions']:,} of them drawn")
-    room = shares_of(params["kappa"])
+    room = capacity_factor(params["kappa"])
     parts.append("room for any number" if math.isinf(room) else f"room for {room:g} shares")
     parts.append(count(seeds, "seed"))
     return ", ".join(parts)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from narrowcast.costs.calibration import Calibration, fitted
+from narrowcast.costs.calibration import Calibration, fit_curve
 from narrowcast.costs.multicast_loopback import AGGREGATION, calibrate
 from narrowcast.lab.papers.base import Experiment, Outcome, ResultRow
 
@@ -33,7 +33,7 @@ def _figure_5(study: Study) -> Outcome:
         def tell(what: str, done: int, of: int, number: int = number, seed: int = seed) -> None:
             study.tell(f"seed {seed}, {what}", number * of + done, len(study.seeds) * of)
 
-        found.append(calibrate(aggregation=h, seconds=seconds, seed=seed, tell=tell))
+        found.append(calibrate(aggregation=h, seconds=seconds, seed=seed, progress=tell))
     rows, curves = [], {}
     for name in ("alpha", "beta"):
         each = {
@@ -42,7 +42,7 @@ def _figure_5(study: Study) -> Outcome:
         }
         for at, values in each.items():
             rows.append(ResultRow.of(name, at, METRIC, values, paper=TYPICAL if at == CHOSEN else None))
-        curves[name] = fitted(list(each), [float(np.mean(values)) for values in each.values()])
+        curves[name] = fit_curve(list(each), [float(np.mean(values)) for values in each.values()])
         rows += _fits(name, [getattr(one, name) for one in found])
     rows.append(ResultRow.of("packets", None, "lost_pct", [_lost(one) for one in found]))
     said = (

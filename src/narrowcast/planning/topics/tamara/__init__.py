@@ -1,8 +1,8 @@
-"""On-line clustering of topics: channels that decide by what they know and what they ask (tamara2007).
+"""On-line clustering of topics by channels with local knowledge and messages (tamara2007).
 
-`peers` is what subscribers know, `channels` what channels of topics and clusters know and how they decide;
-`exchange` has every message between them. `protocol` is what happens when somebody subscribes or a round is
-due, `system` carries out what was decided, and `addresses` numbers channels for the plan.
+`subscribers` holds what subscribers know; `channels` what channels of topics and clusters know, and their
+decisions; `exchange` counts every message between them. `protocol` reacts to subscriptions and rounds,
+`cluster_system` carries out what was decided, and `channel_numbers` numbers the channels of the plan.
 """
 
 from __future__ import annotations

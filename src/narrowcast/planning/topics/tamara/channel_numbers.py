@@ -1,4 +1,4 @@
-"""Numbers of channels: what has one keeps it, and what changed since somebody last looked."""
+"""Channel numbers that stay fixed, and the changes of a plan since they were last read."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 
 
 class ChannelRows:
-    """Channels by number, lowest free one first, and the rows of the plan that came and went.
+    """The channels in use by number, and the changes of the plan's rows since they were last read.
 
-    A topic beyond the limit has no channel: its direct subscribers are served by unicast, until one is free.
+    New channels take the lowest free number. A topic beyond the limit has no channel: its direct subscribers
+    are served by unicast until a channel is free.
 
     Parameters
     ----------
     limit
-        The most channels; None for any number.
+        The most channels; None means no limit.
     """
 
     def __init__(self, limit: int | None) -> None:
@@ -34,32 +35,32 @@ class ChannelRows:
         self.forget()
 
     def forget(self) -> None:
-        """Begin to count what changes anew."""
+        """Start to collect changes anew."""
         self.changes = {name: Counter() for name in ("carries", "listens", "unicast")}
 
     def settle(self) -> None:
-        """Give all channels new numbers, without gaps, clusters first, as long as nobody has looked."""
+        """Renumber all channels without gaps, clusters first; allowed only before numbers are published."""
         self.number = {key: i for i, key in enumerate(sorted(self.number))}
         self._free, self._next = [], len(self.number)
         self.forget()
 
     @property
     def limited(self) -> bool:
-        """Whether there is a limit; without one nobody has to ask for a channel."""
+        """Whether there is a limit; without one, channels need not be requested."""
         return self._limit is not None
 
     @property
     def room(self) -> bool:
-        """Whether another channel fits."""
+        """Whether another channel is available."""
         return self._limit is None or bool(self._free) or self._next < self._limit
 
     @property
     def room_for_cluster(self) -> bool:
-        """Whether another cluster can have a channel, if need be that of a topic."""
+        """Whether another cluster can get a channel, if necessary that of a topic."""
         return self.room or any(kind == "t" for kind, _ in self.number)
 
     def open(self, key: Key, flows: Iterable[int]) -> bool:
-        """Give a channel its number and its first flows; False where there is no room."""
+        """Give a cluster or topic a channel with its first flows; return whether one was available."""
         if not self.room:
             return False
         number = heapq.heappop(self._free) if self._free else self._next
@@ -70,18 +71,18 @@ class ChannelRows:
         return True
 
     def close(self, key: Key, flows: Iterable[int]) -> None:
-        """Take a channel's number back, with the flows that it had left."""
+        """Free the channel of a cluster or topic, with the flows that it still carries."""
         number = self.number.pop(key)
         for flow in flows:
             self.changes["carries"][flow, number] -= 1
         heapq.heappush(self._free, number)
 
     def carry(self, key: Key, flow: int, sign: int) -> None:
-        """Take up that a channel carries one more flow (1), or one fewer (-1)."""
+        """Record that a channel carries a flow in addition (1), or no longer (-1)."""
         self.changes["carries"][flow, self.number[key]] += sign
 
     def listen(self, key: Key, peer: int, sign: int) -> None:
-        """Take up that somebody joined (1) or left (-1) a channel, or is served by unicast or no longer."""
+        """Record that a subscriber joined (1) or left (-1) a channel, or unicast where there is none."""
         number = self.number.get(key)
         if number is None:
             self.changes["unicast"][peer, key[1]] += sign
@@ -89,15 +90,15 @@ class ChannelRows:
             self.changes["listens"][peer, number] += sign
 
     def wait(self, topic: int) -> None:
-        """Have a topic wait for a channel."""
+        """Put a topic into the queue for a channel."""
         self._waiting[topic] = None
 
     def give_up(self, topic: int) -> None:
-        """Have a topic wait no longer."""
+        """Remove a topic from the queue for a channel."""
         self._waiting.pop(topic, None)
 
     def next_waiting(self) -> int | None:
-        """Return the topic that has waited longest, where there is room for it."""
+        """Remove and return the first topic of the queue, if a channel is available; else None."""
         if not self._waiting or not self.room:
             return None
         topic = next(iter(self._waiting))

@@ -1,7 +1,7 @@
-"""The channels of topics and clusters: what each knows, and how it decides.
+"""The channels of topics and clusters: their state and their decisions.
 
-Nothing here can see a subscriber or another channel: a decision is made from a channel's own numbers and from
-what it was told or answered, which are the arguments.
+Nothing here has access to a subscriber or another channel: a decision uses a channel's own state, and what
+messages brought, as arguments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ChannelMembers:
-    """Who is in a channel: quick to add to, to remove from and to draw a sample of."""
+    """The members of a channel, with fast adding, removing and random sampling."""
 
     __slots__ = ("_place", "_rows")
 
@@ -36,22 +36,22 @@ class ChannelMembers:
         return row in self._place
 
     def add(self, row: int) -> None:
-        """Add somebody who is not there yet."""
+        """Add a subscriber that is not a member."""
         self._place[row] = len(self._rows)
         self._rows.append(row)
 
     def remove(self, row: int) -> None:
-        """Remove somebody who is there; the last one takes the place."""
+        """Remove a member; the last row takes its place."""
         place, last = self._place.pop(row), self._rows.pop()
         if last != row:
             self._rows[place], self._place[last] = last, place
 
     def all(self) -> NDArray[np.int64]:
-        """Return everybody, in no order that means anything."""
+        """Return all members, in arbitrary order."""
         return np.array(self._rows, np.int64)
 
     def sample(self, size: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return so many of them, drawn at random without putting back."""
+        """Return a random sample of members without replacement, or all if they are fewer."""
         if size >= len(self._rows):
             return self.all()
         rows = self._rows
@@ -61,7 +61,7 @@ class ChannelMembers:
 
 
 class MergeOffer(NamedTuple):
-    """What one cluster tells another about itself before they merge: its numbers, and common members."""
+    """The message by which a cluster proposes a merge: its own numbers, and the common members."""
 
     cluster: int
     members: int
@@ -71,10 +71,10 @@ class MergeOffer(NamedTuple):
 
 
 class TopicChannel:
-    """The channel of one topic: who subscribes to it directly, and which clusters have it.
+    """The channel of one topic: its direct subscribers, and the clusters that contain it.
 
-    `frequency` is what the channel believes: events in an interval; `checked` is what it was when clusters
-    were last looked at.
+    `frequency` is the channel's estimate of events per interval; `checked` is that estimate when its clusters
+    were last reviewed.
     """
 
     __slots__ = ("checked", "clusters", "frequency", "members")
@@ -86,13 +86,14 @@ class TopicChannel:
         self.clusters: set[int] = set()
 
     def described(self) -> TopicCost:
-        """Return what the channel tells others about itself."""
+        """Return the state that the channel reports to others."""
         return TopicCost(self.frequency, len(self.members))
 
     def moved(self, by: float, seen: float) -> int:
-        """Return whether the frequency has risen (1) or fallen (-1) by a share since clusters last looked.
+        """Return whether the frequency has risen (1), fallen (-1) or stayed (0) since the last review.
 
-        It has been seen over so many intervals: what may be chance is no move.
+        It has changed if it differs by the share `by`, and by more than chance explains after `seen` observed
+        intervals.
         """
         if abs(self.frequency - self.checked) <= 3 * math.sqrt(max(self.frequency, self.checked) / seen):
             return 0
@@ -100,17 +101,17 @@ class TopicChannel:
             return 1
         return -1 if self.frequency < self.checked / (1 + by) else 0
 
-    def pairs(self, other: TopicCost, *, common: int, everybody: bool, local: LocalChanges) -> bool:
-        """Return whether a cluster with another topic pays."""
-        return local.pair(self.described(), other, common=common, everybody=everybody) < 0
+    def pairs(self, other: TopicCost, *, common: int, all_members: bool, local: LocalChanges) -> bool:
+        """Return whether a cluster with another topic lowers the cost."""
+        return local.pair(self.described(), other, common=common, all_members=all_members) < 0
 
 
 class ClusterChannel:
-    """The channel of a cluster: who is in it, and its topics, with how often each has events.
+    """The channel of a cluster: its members and its topics, with the frequency of each topic.
 
-    `others` is, for each topic, which other clusters have it: channels of topics say so when that changes.
-    `checked` is how many members there were when topics were last looked at, and `locked` holds while it is
-    about to merge, or has merged in this round.
+    `others` has for each topic the other clusters that contain it: channels of topics report changes.
+    `checked` is the number of members when topics were last reviewed. `locked` is set while the cluster
+    is merging, or has merged in this round.
     """
 
     __slots__ = ("_events", "checked", "frequencies", "frequency", "locked", "members", "others")
@@ -125,35 +126,35 @@ class ClusterChannel:
         self.locked = False
 
     def set_frequency(self, topic: int, frequency: float) -> None:
-        """Take up a topic, or how often it has events by now."""
+        """Set the frequency of a topic; a new topic is added."""
         self._events.change(self.frequencies.get(topic, 0.0), frequency)
         self.frequency = self._events.value
         self.frequencies[topic] = frequency
 
     def drop(self, topic: int) -> None:
-        """Drop a topic."""
+        """Remove a topic."""
         del self.others[topic]
         self._events.change(self.frequencies.pop(topic), 0.0)
         self.frequency = self._events.value
 
     def numbers(self) -> tuple[int, int, float]:
-        """Return members, flows, and how many events all of them have in an interval."""
+        """Return the numbers of members and flows, and the events per interval of all flows."""
         return len(self.members), len(self.frequencies), self.frequency
 
     def adds(self, topic: TopicCost, *, common: int, local: LocalChanges) -> bool:
-        """Return whether it pays to take up a topic that so many members have directly."""
+        """Return whether adding a topic lowers the cost, if `common` members have it directly."""
         return local.add(topic, members=len(self.members), flows=len(self.frequencies), common=common) < 0
 
     def removes(self, topic: TopicCost, *, need: int, local: LocalChanges) -> bool:
-        """Return whether it pays to drop a topic that so many members have from here alone."""
+        """Return whether removing a topic lowers the cost, if `need` members get it from here alone."""
         return local.remove(topic, members=len(self.members), flows=len(self.frequencies), need=need) < 0
 
     def offer(self, cluster: int, common: int) -> MergeOffer:
-        """Return what to tell another cluster about this one, by its number."""
+        """Return the message that proposes a merge to another cluster, with this one's number."""
         return MergeOffer(cluster, *self.numbers(), common)
 
     def merges(self, offer: MergeOffer, local: LocalChanges) -> bool:
-        """Return whether it pays to become one with a cluster that made an offer."""
+        """Return whether a merge with the cluster of an offer lowers the cost."""
         shared = [topic for topic, others in self.others.items() if offer.cluster in others]
         members, flows, frequency = self.numbers()
         change = local.merge(
@@ -167,7 +168,7 @@ class ClusterChannel:
         return change < 0
 
     def resized(self, by: float) -> int:
-        """Return whether there are more (1) or fewer (-1) members by a share than when it last looked."""
+        """Return whether the members rose (1) or fell (-1) by the share `by` since the last review."""
         if len(self.members) > max(self.checked * (1 + by), self.checked + 3):
             return 1
         return -1 if len(self.members) < self.checked / (1 + by) else 0

@@ -1,4 +1,4 @@
-"""Clusters and who is in them: the changes that can be made, each of which leaves everybody covered."""
+"""All clusters with their members: the operations on them, after each of which all interests are served."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 class ClusterSystem:
-    """All subscribers and channels, with an account of what they cost.
+    """All subscribers and channels, with their running cost.
 
-    It carries out what has been decided, and counts the messages of it. `account` is for those who watch: no
-    channel looks at it.
+    It carries out decisions, and counts the messages that this takes. `account` is for observers: no channel
+    decides by it.
 
     Parameters
     ----------
     local
-        What changes cost.
+        Cost differences of changes.
     limit
-        The most channels; None for any number.
+        The most channels; None means no limit.
     """
 
     def __init__(self, local: LocalChanges, *, limit: int | None = None) -> None:
@@ -47,7 +47,7 @@ class ClusterSystem:
         self._next = 0
 
     def create(self, frequencies: Iterable[float]) -> None:
-        """Add topics, with how often each has events in an interval."""
+        """Add topics, given the events per interval of each."""
         for frequency in frequencies:
             self.topics.append(TopicChannel(frequency))
             self.account.frequency((0, True), 0.0, frequency)
@@ -61,8 +61,8 @@ class ClusterSystem:
     def _grow(self) -> None:
         self.peers.grow(self.n_peers, len(self.topics), self._next)
 
-    def believe(self, topic: int, frequency: float) -> None:
-        """Have a topic's channel believe in a frequency; its clusters see it with the events."""
+    def set_frequency(self, topic: int, frequency: float) -> None:
+        """Set the frequency of a topic in its channel and its clusters, which observe it with the events."""
         channel = self.topics[topic]
         self.account.frequency(self._direct(topic), channel.frequency, frequency)
         channel.frequency = frequency
@@ -72,11 +72,11 @@ class ClusterSystem:
             self.account.cluster(before, self.clusters[cluster].numbers())
 
     def _direct(self, topic: int) -> tuple[int, bool]:
-        """Return how many have a topic directly, and whether they do so by a channel."""
+        """Return the number of direct subscribers of a topic, and whether it has a channel."""
         return len(self.topics[topic].members), ("t", topic) in self.addresses.number
 
     def take(self, peer: int, topic: int) -> None:
-        """Subscribe somebody to a topic directly."""
+        """Subscribe a subscriber to a topic directly."""
         channel = self.topics[topic]
         if not len(channel.members):
             addresses = self.exchange.applied(self.addresses)
@@ -100,29 +100,29 @@ class ClusterSystem:
             addresses.give_up(topic)
             if ("t", topic) in addresses.number:
                 addresses.close(("t", topic), (topic,))
-                self._seat()
+                self._assign_free_channels()
 
-    def _seat(self) -> None:
-        """Give channels that have become free to topics that wait."""
+    def _assign_free_channels(self) -> None:
+        """Give free channels to topics in the queue."""
         while (topic := self.addresses.next_waiting()) is not None:
-            self._move(topic, lambda t: self.addresses.open(("t", t), (t,)))
+            self._reassign(topic, lambda t: self.addresses.open(("t", t), (t,)))
 
-    def _evict(self) -> None:
-        """Have the topic that is sent to fewest go without a channel, for the sake of a cluster.
+    def _take_channel(self) -> None:
+        """Take the channel of the topic that costs least without one, for a cluster.
 
-        Whoever hands out channels asks all topics that have one.
+        Whoever assigns channels asks all topics that have one.
         """
-        told = {
+        reports = {
             topic: self.exchange.asked("cluster", self.topics[topic]).described()
             for kind, topic in self.addresses.number
             if kind == "t"
         }
-        least = min(told, key=lambda t: ((1 + told[t].frequency) * told[t].members, t))
-        self._move(least, lambda t: self.addresses.close(("t", t), (t,)))
+        least = min(reports, key=lambda t: ((1 + reports[t].frequency) * reports[t].members, t))
+        self._reassign(least, lambda t: self.addresses.close(("t", t), (t,)))
         self.addresses.wait(least)
 
-    def _move(self, topic: int, how: Callable[[int], object]) -> None:
-        """Give a topic a channel or take it away, and its direct subscribers with it, who are told."""
+    def _reassign(self, topic: int, how: Callable[[int], object]) -> None:
+        """Open or close the channel of a topic, move its direct subscribers, and notify them."""
         channel, before = self.exchange.reached("cluster", self.topics[topic]), self._direct(topic)
         members = self.exchange.announced(channel.members).tolist()
         for peer in members:
@@ -133,7 +133,7 @@ class ClusterSystem:
         self.account.topic(channel.frequency, before, self._direct(topic))
 
     def join(self, peer: int, cluster: int) -> None:
-        """Have somebody join a cluster, and drop what they have from it now."""
+        """Let a subscriber join a cluster, and end the direct subscriptions that the cluster replaces."""
         self._enter(peer, cluster)
         taken = self.peers.taken_over(peer, cluster)
         self.exchange.send("resub", 1 + len(taken))
@@ -142,7 +142,7 @@ class ClusterSystem:
         self.updates["join"] += 1
 
     def leave(self, peer: int, cluster: int, need: list[int]) -> None:
-        """Have somebody leave a cluster for direct subscriptions; a cluster without members is destroyed."""
+        """Let a subscriber leave a cluster and subscribe directly; a cluster without members is destroyed."""
         self._exit(peer, cluster)
         self.exchange.send("resub", 1 + len(need))
         for topic in need:
@@ -165,8 +165,8 @@ class ClusterSystem:
         self.account.cluster(before, self.clusters[cluster].numbers())
         self.addresses.listen(("c", cluster), peer, -1)
 
-    def _tie(self, topic: int, cluster: int) -> None:
-        """Put a topic into a cluster; its channel tells the topic's other clusters."""
+    def _add_topic(self, topic: int, cluster: int) -> None:
+        """Add a topic to a cluster; the topic's channel notifies its other clusters."""
         before, channel, to = self.clusters[cluster].numbers(), self.topics[topic], self.clusters[cluster]
         self.exchange.send("cluster", 2 + len(channel.clusters))
         for other in channel.clusters:
@@ -177,8 +177,8 @@ class ClusterSystem:
         self.peers.topics.put(cluster, topic)
         self.account.cluster(before, self.clusters[cluster].numbers())
 
-    def _untie(self, topic: int, cluster: int) -> None:
-        """Take a topic out of a cluster; its channel tells the topic's other clusters."""
+    def _remove_topic(self, topic: int, cluster: int) -> None:
+        """Remove a topic from a cluster; the topic's channel notifies its other clusters."""
         before, channel, of = self.clusters[cluster].numbers(), self.topics[topic], self.clusters[cluster]
         channel.clusters.remove(cluster)
         self.exchange.send("cluster", 2 + len(channel.clusters))
@@ -189,8 +189,8 @@ class ClusterSystem:
         self.account.cluster(before, self.clusters[cluster].numbers())
 
     def add(self, cluster: int, topic: int) -> None:
-        """Put a topic into a cluster: members who have it directly drop that."""
-        self._tie(topic, cluster)
+        """Add a topic to a cluster; members with a direct subscription end it."""
+        self._add_topic(topic, cluster)
         self.addresses.carry(("c", cluster), topic, 1)
         members = self.exchange.announced(self.clusters[cluster].members)
         for peer in members[self.peers.having(members, topic)].tolist():
@@ -199,7 +199,7 @@ class ClusterSystem:
         self.updates["add"] += 1
 
     def remove(self, cluster: int, topic: int) -> None:
-        """Take a topic out of a cluster: members who have it from nowhere else subscribe directly."""
+        """Remove a topic from a cluster; members that get it from nowhere else subscribe directly."""
         members = self.exchange.announced(self.clusters[cluster].members)
         self._release(cluster, topic, members)
         self.updates["remove"] += 1
@@ -207,18 +207,18 @@ class ClusterSystem:
             self.destroy(cluster)
 
     def _release(self, cluster: int, topic: int, members: Ints) -> None:
-        """Take a topic out of a cluster whose members know."""
+        """Remove a topic from a cluster whose members have been notified."""
         weight = np.zeros(len(self.topics))
         weight[topic] = 1.0
         needing = members[self.peers.worth(members, cluster, weight) > 0]
-        self._untie(topic, cluster)
+        self._remove_topic(topic, cluster)
         self.addresses.carry(("c", cluster), topic, -1)
         for peer in needing.tolist():
             self.exchange.send("resub")
             self.take(peer, topic)
 
     def destroy(self, cluster: int) -> None:
-        """End a cluster."""
+        """Remove all topics and members of a cluster, and the cluster."""
         channel = self.clusters[cluster]
         members = self.exchange.announced(channel.members)
         for topic in list(channel.frequencies):
@@ -229,44 +229,44 @@ class ClusterSystem:
         self.updates["destroy"] += 1
 
     def _close(self, cluster: int) -> None:
-        """Forget a cluster that has no topics and no members any more."""
+        """Delete a cluster without topics and members, and free its channel."""
         self.account.cluster(self.clusters[cluster].numbers(), (0, 0, 0.0))
         self.exchange.returned(self.addresses).close(("c", cluster), ())
         del self.clusters[cluster]
         heapq.heappush(self._free, cluster)
-        self._seat()
+        self._assign_free_channels()
 
-    def pair(self, one: int, other: int, *, everybody: bool) -> None:
-        """Make a cluster of two topics, for all their direct subscribers or for those of both."""
+    def pair(self, one: int, other: int, *, all_members: bool) -> None:
+        """Make a cluster of two topics, with all direct subscribers of either or those of both."""
         mine, theirs = (self.exchange.announced(self.topics[topic].members) for topic in (one, other))
-        members = np.union1d(mine, theirs) if everybody else np.intersect1d(mine, theirs)
-        cluster = self.found((one, other))
+        members = np.union1d(mine, theirs) if all_members else np.intersect1d(mine, theirs)
+        cluster = self.create_cluster((one, other))
         for peer in members.tolist():
             self.join(peer, cluster)
         self.updates["join"] -= len(members)
         self.clusters[cluster].checked = len(members)
         self.updates["pair"] += 1
 
-    def found(self, topics: Iterable[int]) -> int:
-        """Make a cluster of topics, without members as yet, and return its number: there must be room."""
+    def create_cluster(self, topics: Iterable[int]) -> int:
+        """Make a cluster of topics without members, and return its number; a channel must be available."""
         cluster = heapq.heappop(self._free) if self._free else self._next
         self._next = max(self._next, cluster + 1)
         self._grow()
         self.clusters[cluster] = ClusterChannel()
         topics = tuple(topics)
         if not self.addresses.room:
-            self._evict()
+            self._take_channel()
         self.addresses.open(("c", cluster), topics)
         for topic in topics:
-            self._tie(topic, cluster)
+            self._add_topic(topic, cluster)
         return cluster
 
     def merge(self, keep: int, gone: int) -> None:
-        """Make two clusters one: members of the second join the first, which takes up its topics."""
+        """Merge two clusters: members of the second join the first, which adds the second's topics."""
         into, end = self.clusters[keep], self.clusters[gone]
         self.exchange.announced(into.members)
         for topic in [topic for topic in end.frequencies if topic not in into.frequencies]:
-            self._tie(topic, keep)
+            self._add_topic(topic, keep)
             self.addresses.carry(("c", keep), topic, 1)
         for peer in self.exchange.announced(end.members).tolist():
             if peer not in into.members:
@@ -274,11 +274,11 @@ class ClusterSystem:
                 self._enter(peer, keep)
             self._exit(peer, gone)
         for topic in list(end.frequencies):
-            self._untie(topic, gone)
+            self._remove_topic(topic, gone)
             self.addresses.carry(("c", gone), topic, -1)
         self._close(gone)
-        everybody = into.members.all()
-        for peer in everybody[self.peers.overlapping(everybody, keep)].tolist():
+        members = into.members.all()
+        for peer in members[self.peers.overlapping(members, keep)].tolist():
             for topic in self.peers.taken_over(peer, keep):
                 self.exchange.send("resub")
                 self.drop(peer, topic)

@@ -1,4 +1,4 @@
-"""Every message between subscribers and channels, counted by kind."""
+"""All messages between subscribers and channels, counted by kind."""
 
 from __future__ import annotations
 
@@ -18,35 +18,36 @@ if TYPE_CHECKING:
 
     Channel = TypeVar("Channel", TopicChannel, ClusterChannel)
 
-#: What messages are for; `base` are direct subscriptions and their ends, which there are without clusters.
+#: Kinds of messages; `base` are direct subscriptions and their ends, which exist without clusters as well.
 KINDS = ("base", "notify", "survey", "cluster", "resub")
 
-#: In the place of a size that nobody has asked for: no decision hangs on it.
+#: Stands in for a size that was not asked for; no decision depends on it.
 HIDDEN = 0
 
 
 class MessageCounter:
-    """What channels and subscribers ask each other, and what is told to whom.
+    """The messages between channels and subscribers, with counts.
 
-    `notify` tells a cluster that a member subscribed or unsubscribed; `survey` is a question to a member, and
-    another its answer; `cluster` is what channels ask and tell each other, and their members, when clusters
-    change or may; `resub` is what subscribers send, and are answered, to find a cluster, to join or leave it,
-    and to drop or take up direct subscriptions for its sake.
+    `notify` tells a cluster that a member subscribed or unsubscribed; `survey` is a question to a member, or
+    its answer; `cluster` is what channels ask and tell each other, and their members, when clusters change or
+    may change; `resub` is what subscribers send and receive to find, join or leave a cluster, and to end or
+    start direct subscriptions because of it.
 
-    Whoever looks at a channel that is not its own does so by a method here. How often a topic has events is
-    seen by all who get them, and told with a notification. How many subscribe to it is known to its channel
-    alone, and how many are in a cluster to that cluster: where costs hang on that, it is asked for.
+    Access to another channel's state goes through a method of this class. The frequency of a topic is
+    observed by all that receive its events, and is part of a notification. The number of a topic's
+    subscribers is known to its channel only, and the number of a cluster's members to that cluster: where
+    costs depend on them, they are asked for.
 
     Parameters
     ----------
     peers
-        The subscribers: nobody else holds them but who acts for one of them.
+        The subscribers; otherwise only code that acts for a subscriber has access to it.
     rng
-        Draws samples.
+        Generator of samples.
     margin, z
-        How good samples are: see `sample_size`.
+        Quality of samples: see `sample_size`.
     sized
-        Whether costs hang on sizes: see `Local`.
+        Whether costs depend on sizes: see `LocalChanges`.
     """
 
     __slots__ = ("_margin", "_peers", "_rng", "_sized", "_z", "sent")
@@ -61,31 +62,32 @@ class MessageCounter:
         self.sent = dict.fromkeys(KINDS, 0)
 
     def send(self, kind: str, count: int = 1) -> None:
-        """Count messages."""
+        """Count messages of a kind."""
         self.sent[kind] += count
 
     def reached(self, kind: str, channel: Channel) -> Channel:
-        """Send a message to a channel, and return it: it acts on the message."""
+        """Send a message to a channel, and return the channel, which acts on it."""
         self.send(kind)
         return channel
 
     def asked(self, kind: str, channel: Channel) -> Channel:
-        """Ask a channel, and return it: its answer may say all that it knows."""
+        """Ask a channel, and return it: its answer may contain all its state."""
         self.send(kind, 2)
         return channel
 
     def passed_on(self, channel: TopicChannel, clusters: Sequence[ClusterChannel]) -> TopicCost:
-        """Have a topic's channel pass a subscription on to its clusters, which answer the subscriber.
+        """Have a topic's channel forward a subscription to its clusters, which answer the subscriber.
 
-        What the channel says of itself goes with it, and is returned; answers may say all of the clusters.
+        The message contains the channel's own state, which is returned; answers may contain all state of the
+        clusters.
         """
         self.send("resub", 2 * len(clusters))
         return channel.described()
 
     def topics(self, kind: str, channels: Sequence[TopicChannel]) -> list[TopicCost]:
-        """Return what whoever gets the events of topics needs to know of them.
+        """Return the state of topics, for an actor that receives their events.
 
-        Their sizes cannot be seen: each topic is asked, if costs hang on them.
+        Their sizes are not visible with the events: each topic is asked, if costs depend on sizes.
         """
         if self._sized:
             self.send(kind, 2 * len(channels))
@@ -93,28 +95,28 @@ class MessageCounter:
         return [TopicCost(channel.frequency, HIDDEN) for channel in channels]
 
     def cluster(self, kind: str, channel: ClusterChannel) -> tuple[int, float]:
-        """Return size and frequency of a cluster for one of its members, who asks if costs hang on sizes."""
+        """Return size and frequency of a cluster for one of its members, asking if costs depend on sizes."""
         if self._sized:
             return len(self.asked(kind, channel).members), channel.frequency
         return HIDDEN, channel.frequency
 
     def counted(self, channel: ClusterChannel) -> tuple[Ints, int]:
-        """Return the members of a cluster and their number, which they are told if costs hang on sizes.
+        """Return the members of a cluster, and their number, which is sent to them if costs depend on it.
 
-        With it goes what the cluster knows of its topics.
+        The message contains what the cluster knows of its topics.
         """
         if self._sized:
             return self.announced(channel.members), len(channel.members)
         return channel.members.all(), HIDDEN
 
     def applied(self, addresses: ChannelRows) -> ChannelRows:
-        """Ask whoever hands out channels, where these are limited; the answer may be a channel."""
+        """Ask the assigner of channels for one, if channels are limited."""
         if addresses.limited:
             self.send("cluster", 2)
         return addresses
 
     def returned(self, addresses: ChannelRows) -> ChannelRows:
-        """Tell whoever hands out channels, where these are limited, that one is needed no longer."""
+        """Tell the assigner of channels that one is free, if channels are limited."""
         if addresses.limited:
             self.send("cluster")
         return addresses
@@ -126,17 +128,17 @@ class MessageCounter:
         return members.sample(size, self._rng)
 
     def having(self, members: ChannelMembers, topic: int) -> int:
-        """Ask members whether they have a topic directly, and return how many of all that makes."""
+        """Estimate from a sample the number of members with a direct subscription to a topic."""
         asked = self._sampled(members)
         return _scaled(int(self._peers.having(asked, topic).sum()), len(asked), len(members))
 
     def needing(self, members: ChannelMembers, cluster: int) -> Ints:
-        """Ask members what they have from a cluster alone; return, by topic, how many of all that makes."""
+        """Estimate from a sample, for each topic, the members that get it from this cluster alone."""
         asked = self._sampled(members)
         return _all_scaled(self._peers.needs(asked, cluster), len(asked), len(members))
 
     def elsewhere(self, members: ChannelMembers) -> tuple[Ints, Ints]:
-        """Ask members for their clusters and direct topics; return how many of all have each."""
+        """Estimate from a sample the number of members in each other cluster, and with each direct topic."""
         asked = self._sampled(members)
         return (
             _all_scaled(self._peers.in_clusters(asked), len(asked), len(members)),
@@ -144,7 +146,7 @@ class MessageCounter:
         )
 
     def announced(self, members: ChannelMembers) -> Ints:
-        """Tell all members of a channel what becomes of it, and return them."""
+        """Notify all members of a channel of its change, and return them."""
         self.send("cluster", len(members))
         return members.all()
 

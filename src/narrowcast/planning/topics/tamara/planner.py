@@ -1,4 +1,4 @@
-"""Tamara as a planner that follows its users: changes of interest in, changes of the plan out."""
+"""The planners `tamara` and `tamara-tidy`: they update the plan with every change of interest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from narrowcast.model.relation import relation_of, rows_of
 from narrowcast.planning.base import BasePlanner, Capabilities
 from narrowcast.planning.replanner import check_counts, read_changes, seconds_of
 from narrowcast.planning.topics.tamara.protocol import ChannelRules, TamaraProtocol
-from narrowcast.validation import check_channels, check_seed, check_whole
+from narrowcast.validation import check_channels, check_seed, check_whole, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,49 +28,49 @@ if TYPE_CHECKING:
     from narrowcast.model.labels import Labels
     from narrowcast.model.relation import Positions, Relation
 
-#: Seconds that no clock shows.
+#: Seconds beyond any time of a clock.
 _FOREVER = 1e15
-#: Who goes over to a new cluster of two topics: all direct subscribers of either, or those of both.
+#: Which subscribers join a new cluster of two topics: the direct ones of either, or those of both.
 Pair = Literal["all", "common"]
 
 
 class Tamara(BasePlanner):
-    """Clusters of topics that adapt to who wants what, by local decisions (tamara2007).
+    """Overlapping clusters of topics that adapt to interest by local decisions (tamara2007).
 
-    Topics with much the same audience share a channel; whoever wants enough of them joins it, and filters the
-    rest out. Channels decide by what they know and by surveys of their members; every message that takes is
-    counted, in `messages_`. `fit` lets subscribers arrive one after the other, in an order drawn by the seed;
-    `update` goes on from there.
+    Topics with similar audiences share a channel; a subscriber that wants enough of them joins it, and
+    filters the others out. Channels decide by their own state and by surveys of their members; `messages_`
+    counts all messages that this takes. `fit` lets subscribers arrive one by one in random order; `update`
+    continues from there.
 
     Parameters
     ----------
     channels
-        The most channels, those of clusters and those of single topics together; None for any number. What
-        finds no channel goes by unicast.
+        The most channels, for clusters and single topics together; None means no limit. Topics without a
+        channel go by unicast.
     seed
-        Of the order of arrivals, samples and coins.
+        Seed of the order of arrivals, of samples and of coins.
     cost_m, cost_a, cost_n, cost_d, interval
-        What channels and events cost: see `Overall`.
+        The cost model: see `Overall`.
     rounds
-        How often clusters look for one to merge with, and topics for a cluster, while `fit` goes on.
+        Number of rounds during `fit`, in which clusters look for a merge and topics for a cluster.
     period
-        Seconds from one such round to the next while changes come in, or time passes by `advance`.
+        Seconds between two rounds while changes arrive, or time passes by `advance`.
     pair
-        Whether `all` direct subscribers of two topics go over to their new cluster, or the `common` ones.
+        Whether `all` direct subscribers of two topics join their new cluster, or only the `common` ones.
     surely, margin, z
-        How surely coins win when an update pays; the margin of samples, and how many deviations that is.
+        Probability that coins win once an update pays; margin of samples, and its number of deviations.
     by
-        The share that a topic's frequency or a cluster's size has to change by to be looked at.
+        The share by which a topic's frequency or a cluster's size must change for a review.
     grown
-        Whether a cluster that grows looks at its topics; where left out, with `tamara-tidy` alone: the paper
-        has no such trigger.
+        Whether growing clusters review their topics, which the paper does not have (default: for
+        `tamara-tidy` only).
     adapt
-        Whether clusters change at all; if not, subscribers choose among those that there are.
+        Whether clusters change at all; if not, subscribers choose among existing ones.
     half_life
-        Seconds after which an observed frequency counts half.
+        Seconds after which an observed event counts half.
     start
-        A plan to begin with: its channels of several flows are clusters, and who listens to one and wants
-        some of it is in it. There are no rounds then until changes come in.
+        An earlier plan to start from: its channels of several flows are clusters, and listeners that want one
+        of the flows are members. There are no rounds until changes arrive.
 
     Examples
     --------
@@ -84,7 +84,7 @@ class Tamara(BasePlanner):
     """
 
     capabilities = Capabilities(warm_start="optional", online=True)
-    #: Whether clusters and members look at themselves in every round.
+    #: Whether clusters and members are reviewed in every round.
     tidy = False
 
     def __init__(
@@ -129,13 +129,13 @@ class Tamara(BasePlanner):
         self.start = start
 
     def fit(self, interest: Interest) -> Self:
-        """Let everybody arrive and subscribe, and make the first plan, `plan_`."""
+        """Let all subscribers arrive and subscribe, and make the first plan, `plan_`."""
         self._begin(interest)
         self._arrive(interest)
         return self
 
     def _arrive(self, interest: Interest) -> None:
-        """Let subscribers come one after the other, each with what it wants in an order of its own."""
+        """Let subscribers arrive one by one, each with its topics in random order."""
         wants = interest.wants[self._at]
         rows = rows_of(wants)
         topic = wants.indices[np.lexsort((self._rng.random(interest.n_wants), rows))].tolist()
@@ -150,21 +150,23 @@ class Tamara(BasePlanner):
         self._protocol.system.addresses.settle()
 
     def _begin(self, interest: Interest) -> None:
-        """Check the parameters, and begin with subscribers who want nothing yet."""
+        """Check parameters, and start with subscribers without interest."""
         check_channels(self.channels)
         check_seed(self.seed)
         check_whole("rounds", self.rounds, least=0)
         if self.pair not in get_args(Pair):
-            raise ParameterError(f"pair is {self.pair!r}; give one of {', '.join(get_args(Pair))}")
+            raise ParameterError(
+                parameter="pair", value=self.pair, limit=f"one of {', '.join(get_args(Pair))}"
+            )
         for name in ("surely", "margin"):
             _check_number(name, getattr(self, name), most=1.0)
         for name in ("period", "z", "by", "half_life"):
             _check_number(name, getattr(self, name))
         for name, value in (("grown", self.grown), ("adapt", self.adapt)):
             if not isinstance(value, bool) and not (name == "grown" and value is None):
-                raise ParameterError(f"{name} is {value!r}; give true or false")
+                raise ParameterError(parameter=name, value=value, limit="true or false")
         if self.start is not None and not isinstance(self.start, ChannelPlan):
-            raise ParameterError(f"start is a {type(self.start).__name__}; give a plan, as --from does")
+            raise ParameterError(parameter="start", value=self.start, limit="a plan")
         model = Overall(
             cost_m=self.cost_m,
             cost_a=self.cost_a,
@@ -173,7 +175,7 @@ class Tamara(BasePlanner):
             interval=self.interval,
         )
         rules = ChannelRules(
-            everybody=self.pair == "all", surely=self.surely, margin=self.margin, z=self.z, by=self.by,
+            all_members=self.pair == "all", surely=self.surely, margin=self.margin, z=self.z, by=self.by,
             grown=self.tidy if self.grown is None else self.grown, tidy=self.tidy, adapt=self.adapt,
         )  # fmt: skip
         self._rng = np.random.default_rng(self.seed)
@@ -190,7 +192,7 @@ class Tamara(BasePlanner):
             self._take_over(self.start, interest)
 
     def _take_over(self, plan: ChannelPlan, interest: Interest) -> None:
-        """Begin with the clusters of a plan, and with who is in them."""
+        """Start with the clusters of a plan and their members."""
         flow = positions("flow", plan.flows, interest.flows)
         peer = positions("subscriber", plan.subscribers, interest.subscribers.take(self._at))
         carries, listens = plan.carries.tocsc(), plan.listens.tocsc()
@@ -202,32 +204,35 @@ class Tamara(BasePlanner):
                 continue
             members = peer[listens.indices[listens.indptr[channel] : listens.indptr[channel + 1]]]
             wanted = np.bincount(wants[:, topics].indices, minlength=interest.n_subscribers) > 0
-            cluster = system.found(topics.tolist())
+            cluster = system.create_cluster(topics.tolist())
             for member in members[members >= 0].tolist():
                 if wanted[member]:
                     system.join(member, cluster)
             system.clusters[cluster].checked = len(system.clusters[cluster].members)
 
     def resumed(self, interest: Interest, plan: ChannelPlan | None) -> Self:
-        """Return a copy fitted to an interest that begins with the clusters of a plan, where there is one."""
+        """Return a copy fitted to an interest that starts with the clusters of a plan, if one is given."""
         again = copy(self)
         if plan is not None:
             again.start = plan
         return again.fit(interest)
 
     def update(self, changes: pa.Table) -> PlanDelta:
-        """Take up a table of changes (time, subscriber, flow, action) and return what changed in `plan_`.
+        """Apply a table of changes (time, subscriber, flow, action) and return what changed in `plan_`.
 
-        They count in the order of `time`, equal times in that of rows. Subscribing to what one has, and
-        unsubscribing from what one has not, changes nothing and is counted in `ignored_`. A later call counts
-        later, whatever its times are. A flow that is new has rate 1 until it is observed. Rounds that are due
-        are held until one changes nothing.
+        Changes apply in the order of `time`, those of equal times in the order of rows. A repeated
+        subscription, or an unsubscription without a subscription, changes nothing and is counted in
+        `ignored_`. Changes of a later call apply later, whatever their times. A new flow has rate 1 until it
+        is observed. Rounds that are due are held until one changes nothing.
         """
         self._check_fitted()
         subscriber, flow, subscribes, order = read_changes(changes)
         seconds = seconds_of(column_of(changes, "time", "changes")).tolist()
-        who, what = _as(subscriber, self.subscribers_, "subscriber"), _as(flow, self.flows_, "flow")
-        # Whoever unsubscribes from what nobody knows does not become known by it.
+        who, what = (
+            _converted(subscriber, self.subscribers_, "subscriber"),
+            _converted(flow, self.flows_, "flow"),
+        )
+        # An unsubscription does not make its subscriber or flow known.
         joins = pa.array(subscribes)
         peer = self._numbers(who, who.filter(joins), self._peer, "subscribers_", self._admit)
         topic = self._numbers(what, what.filter(joins), self._topic, "flows_", self._create)
@@ -235,7 +240,7 @@ class Tamara(BasePlanner):
         for i in order.tolist():
             who_, what_ = int(peer[i]), int(topic[i])
             if who_ < 0 or what_ < 0 or interests.has(who_, what_) == subscribes[i]:
-                self.ignored_ += 1  # nor does time pass by what is said in vain
+                self.ignored_ += 1  # an ignored change does not advance the time either
                 continue
             self._pass(seconds[i])
             act = self._protocol.subscribe if subscribes[i] else self._protocol.unsubscribe
@@ -243,38 +248,38 @@ class Tamara(BasePlanner):
         return self._delta()
 
     def observe(self, events: pa.Table, seconds: float) -> PlanDelta:
-        """Take up how many events (flow, events) there were in the last so many seconds.
+        """Update rates from the numbers of events (flow, events) of the last seconds.
 
-        A flow that is not named had none. Channels count the events that pass through them, and so learn how
-        often their topic has events; nobody tells them when that changes.
+        A flow without a row had no events. Channels count the events that pass through them, and so estimate
+        the frequency of their topic; a change of frequency takes no message.
         """
         self._check_fitted()
         _check_number("seconds", seconds)
         flow, count = labels_in(events, "flow", "events"), numbers_in(events, "events", "events")
         check_counts(count)
-        flow = _as(flow, self.flows_, "flow")
+        flow = _converted(flow, self.flows_, "flow")
         topic = self._numbers(flow, flow, self._topic, "flows_", self._create)
         seen = np.bincount(topic, count, len(self._protocol.system.topics))
         keep = 0.5 ** (seconds / self.half_life)
         new = -math.expm1(-math.log(2) * seconds / self.half_life)
-        # What a mean over so many intervals would be as sure of.
+        # The number of intervals whose plain mean would be as certain.
         length = seconds / self.interval * (1 + keep) / new
         for each, events_seen in enumerate((seen * self.interval / seconds).tolist()):
             before = self._protocol.system.topics[each].frequency
-            self._protocol.believe(each, keep * before + new * events_seen, length)
+            self._protocol.set_frequency(each, keep * before + new * events_seen, length)
         return self._delta()
 
     def advance(self, time: float) -> PlanDelta:
-        """Let time pass though nobody changes anything, and return what changed in `plan_`.
+        """Advance the time without changes of interest, and return what changed in `plan_`.
 
-        Rounds that are due by then are held until one changes nothing, as they are by `update` when changes
-        come in; `observe` does not move the clock. A time that has passed already changes nothing. The first
-        time that is named, here or by a change, is when the clock begins.
+        Rounds that are due by then are held until one changes nothing, as by `update`; `observe` does not
+        advance the time. A time in the past changes nothing. The first time given, here or by a change, is
+        when the clock starts.
 
         Parameters
         ----------
         time
-            How late it is, in seconds: on the clock of `time` in changes, since 1970 where these are dates.
+            The current time in seconds: of the same clock as `time` in changes, since 1970 for timestamps.
 
         Examples
         --------
@@ -288,19 +293,20 @@ class Tamara(BasePlanner):
         self._check_fitted()
         number = isinstance(time, int | float | np.number) and not isinstance(time, bool)
         if not number or not abs(time) < _FOREVER:
-            raise ParameterError(f"time is {time!r}; give seconds, of less than {_FOREVER:g}")
+            limit = f"a number of seconds between -{_FOREVER:g} and {_FOREVER:g}"
+            raise ParameterError(parameter="time", value=time, limit=limit)
         self._pass(float(time))
         return self._delta()
 
     def round(self) -> PlanDelta:
-        """Let clusters look for one to merge with, and topics for a cluster, now."""
+        """Hold a round now: clusters look for a merge, and topics for a cluster."""
         self._check_fitted()
         self._protocol.round()
         return self._delta()
 
     @property
     def plan_(self) -> ChannelPlan:
-        """The plan as it is now."""
+        """The current plan."""
         system = self._protocol.system
         n_channels = max(system.addresses.number.values(), default=-1) + 1
         carried, listened = [], []
@@ -326,7 +332,7 @@ class Tamara(BasePlanner):
 
     @property
     def interest_(self) -> Interest:
-        """Who wants what by now, with the rates that the channels believe in."""
+        """The current interest, with the rates that channels estimate."""
         system = self._protocol.system
         bits = np.unpackbits(system.peers.interests.words.view(np.uint8), axis=1, bitorder="little")
         wants = np.empty((len(self.subscribers_), len(self.flows_)), np.bool_)
@@ -336,12 +342,12 @@ class Tamara(BasePlanner):
 
     @property
     def cost_(self) -> float:
-        """What channels and events cost by now (OC), kept up to date change by change."""
+        """The current overall cost (OC), updated with every change."""
         return self._protocol.system.account.total
 
     @property
     def messages_(self) -> dict[str, int]:
-        """Messages sent so far, by kind: see `exchange`."""
+        """Messages sent so far, by kind: see `MessageCounter`."""
         return dict(self._protocol.exchange.sent)
 
     @property
@@ -350,33 +356,33 @@ class Tamara(BasePlanner):
         return dict(self._protocol.system.updates)
 
     def _admit(self, count: int) -> None:
-        """Add subscribers, who are numbered as they come."""
+        """Add subscribers, numbered in the order of arrival."""
         self._protocol.system.admit(count)
         self._at = np.append(self._at, np.arange(len(self._at), len(self._at) + count))
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "_protocol"):
-            raise ParameterError("there is no plan to update yet; call fit with the first interest")
+            raise ParameterError("no plan yet: nothing to update; call fit with the first interest")
 
     def _pass(self, seconds: float) -> None:
-        """Let time pass, with the rounds that are due meanwhile."""
+        """Advance the time, and hold the rounds that are due."""
         if self._time is None:
             self._time = seconds
         while seconds - self._time >= self.period:
             before = self.updates_
             self._protocol.round()
             settled = self.updates_ == before
-            # After a round without an update the next would do the same, but for samples.
+            # After a round without an update, the next one would do the same, except for samples.
             self._time += self.period * ((seconds - self._time) // self.period if settled else 1)
 
     def _create(self, count: int) -> None:
-        """Add flows, of rate 1 until they are observed."""
+        """Add flows, with rate 1 until they are observed."""
         self._protocol.system.create([self.interval] * count)
 
     def _numbers(
         self, labels: Labels, adding: Labels, known: dict[Any, int], name: str, more: Callable[[int], None]
     ) -> Positions:
-        """Return labels as numbers, -1 where they are not known; of those to be added, new ones are."""
+        """Return labels as numbers, -1 if unknown; unknown labels of `adding` are added."""
         new = [value for value in adding.unique().to_pylist() if value not in known]
         if new:
             before: Labels = getattr(self, name)
@@ -390,7 +396,7 @@ class Tamara(BasePlanner):
         return found
 
     def _delta(self) -> PlanDelta:
-        """Return what has changed since this was last asked for."""
+        """Return the changes of the plan since the last call."""
         addresses = self._protocol.system.addresses
         columns = {
             "carries": (("flow", self.flows_), ("channel", None)),
@@ -421,10 +427,10 @@ class Tamara(BasePlanner):
 
 
 class TamaraTidy(Tamara):
-    """Tamara with a check of all clusters and members in every round.
+    """Tamara with a review of all clusters and members in every round.
 
-    Every cluster takes one sample of its members and drops each topic that no longer pays; and a member
-    leaves a cluster when what it needs from it alone is cheaper directly.
+    Every cluster samples its members and drops each topic that no longer pays; a member leaves a cluster when
+    direct subscriptions for what it gets from it alone are cheaper.
 
     Examples
     --------
@@ -437,17 +443,16 @@ class TamaraTidy(Tamara):
 
 
 def _check_number(name: str, value: float, *, most: float = math.inf) -> None:
-    """Refuse what is no finite number above 0, or too large."""
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not number or not 0 < value < most:
+    """Refuse a value that is not a finite number above 0, or not below `most`."""
+    if not is_number(value) or not 0 < value < most:
         limit = "" if most == math.inf else f" and below {most:g}"
-        raise ParameterError(f"{name} is {value!r}; give a number above 0{limit}")
+        raise ParameterError(parameter=name, value=value, limit=f"a finite number above 0{limit}")
 
 
 def _order(interest: Interest, rng: np.random.Generator) -> Positions:
-    """Return an order of subscribers by chance that does not hang on how they are numbered.
+    """Return a random order of subscribers that does not depend on their numbering.
 
-    They are brought into an order by what they want, and only then drawn: who wants the same is the same.
+    They are sorted by interest first and then shuffled: subscribers of equal interest are interchangeable.
     """
     weight = rng.integers(0, 2**63, interest.n_flows, dtype=np.uint64)
     by_wants = np.argsort(np.asarray(interest.wants.astype(np.uint64) @ weight), kind="stable")
@@ -456,21 +461,24 @@ def _order(interest: Interest, rng: np.random.Generator) -> Positions:
 
 
 def _relation(parts: Iterable[tuple[Positions, int]], shape: tuple[int, int]) -> Relation:
-    """Return the relation of rows to one column after the other."""
+    """Return a relation from the rows of each column."""
     parts = list(parts)
     rows = np.concatenate([np.zeros(0, np.int64), *(rows for rows, _ in parts)])
     columns = np.repeat([column for _, column in parts], [len(rows) for rows, _ in parts]) if parts else rows
     return relation_of(rows, columns, shape)
 
 
-def _as(labels: Labels, like: Labels, what: str) -> Labels:
-    """Return labels in the type of others, or say that they are of another kind."""
+def _converted(labels: Labels, like: Labels, what: str) -> Labels:
+    """Return labels converted to the type of others; refuse labels of another kind."""
     text = pa.types.is_string(like.type) or pa.types.is_large_string(like.type)
     if not len(like) or not len(labels):
         return labels
     if text != (pa.types.is_string(labels.type) or pa.types.is_large_string(labels.type)):
-        raise TableError(f"{what} is {labels.type} in this table and {like.type} in the plan; use the same")
+        raise TableError(
+            f"{what}: has type {labels.type} in this table and {like.type} in the plan; use one type",
+            parameter=what,
+        )
     try:
         return labels.cast(like.type)
     except pa.ArrowException as error:
-        raise TableError(f"{what} does not fit the labels of the plan: {error}") from error
+        raise TableError(f"{what}: does not fit the labels of the plan: {error}", parameter=what) from error

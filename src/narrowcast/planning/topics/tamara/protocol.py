@@ -1,4 +1,4 @@
-"""What happens when somebody subscribes or unsubscribes, and when a round is due (tamara2007, 3 and 4)."""
+"""The protocol: reactions to subscriptions, unsubscriptions and rounds (tamara2007, sections 3 and 4)."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelRules:
-    """How channels behave.
+    """Parameters of the channels' behaviour.
 
     Parameters
     ----------
-    everybody
-        Whether all direct subscribers of two topics go over to their new cluster, or those of both.
+    all_members
+        Whether all direct subscribers of two topics move to their new cluster, or only those of both.
     surely
-        How surely a coin is to win once when an update pays.
+        Probability that a coin has won once by the time that an update pays.
     margin, z
-        How good samples are: see `sample_size`.
+        Quality of samples: see `sample_size`.
     by
-        The share by which a frequency, or the size of a cluster, has to change to be looked at.
+        The share by which a frequency, or the size of a cluster, must change for a review.
     grown
-        Whether that holds for clusters that grow, too: the paper has no such trigger.
+        Whether that applies to growing clusters as well, which the paper does not have.
     tidy
-        Whether clusters and members look at themselves in every round.
+        Whether clusters and members are reviewed in every round.
     adapt
         Whether clusters change at all.
     """
 
-    everybody: bool = True
+    all_members: bool = True
     surely: float = 0.99
     margin: float = 0.05
     z: float = 1.96
@@ -50,20 +50,21 @@ class ChannelRules:
 
 
 class TamaraProtocol:
-    """Subscribers and channels at work.
+    """Subscribers and channels in action.
 
-    The first argument of a method is who acts: it knows its own, and looks at others by `exchange` alone.
+    The first argument of a method is the actor: it knows its own state, and has access to others through
+    `exchange` only.
 
     Parameters
     ----------
     local
-        What changes cost.
+        Cost differences of changes.
     rules
-        How channels behave.
+        Parameters of the channels' behaviour.
     rng
-        Tosses coins and draws samples.
+        Generator of coins and samples.
     limit
-        The most channels; None for any number.
+        The most channels; None means no limit.
     """
 
     def __init__(
@@ -79,40 +80,40 @@ class TamaraProtocol:
     # Subscribers
 
     def subscribe(self, peer: int, topic: int) -> bool:
-        """Have somebody want a topic; False where they do already."""
+        """Add a topic to a subscriber's interest; return False if it was there already."""
         system, peers = self.system, self.system.peers
         if peers.interests.has(peer, topic):
             return False
         peers.interests.put(peer, topic)
         if peers.gets(peer, topic):
-            return True  # its filter lets the topic through from now on
-        cluster = self._chosen(peer, topic)
+            return True  # the subscriber's own filter accepts the topic from now on
+        cluster = self._cluster_to_join(peer, topic)
         if cluster is not None:
             system.join(peer, cluster)
-            self._resized(cluster)
+            self._on_resized(cluster)
             return True
         system.take(peer, topic)
         mine = peers.clusters_of(peer)
         if mine and self.rules.adapt:
-            self._told_of_more(mine[int(peers.unwanted(peer, mine).argmax())], topic)
+            self._on_member_subscribed(mine[int(peers.unwanted(peer, mine).argmax())], topic)
         return True
 
-    def _chosen(self, peer: int, topic: int) -> int | None:
-        """Return the cluster to join for a topic, where that is cheaper than to have the topic directly."""
+    def _cluster_to_join(self, peer: int, topic: int) -> int | None:
+        """Return the cluster to join for a topic, or None if a direct subscription is cheaper."""
         system, peers = self.system, self.system.peers
         channel = self.exchange.reached("base", system.topics[topic])
         candidates = sorted(channel.clusters)
         if not candidates:
             return None
-        told = self.exchange.passed_on(channel, [system.clusters[each] for each in candidates])
+        state = self.exchange.passed_on(channel, [system.clusters[each] for each in candidates])
         best = candidates[int(peers.overlaps(peer, candidates).argmax())]
         members, _, frequency = system.clusters[best].numbers()
         moved = self.exchange.topics("resub", [system.topics[t] for t in peers.taken_over(peer, best)])
-        moved.append(TopicCost(told.frequency, told.members + 1))
+        moved.append(TopicCost(state.frequency, state.members + 1))
         return best if self.local.join(moved, members=members, frequency=frequency) < 0 else None
 
     def unsubscribe(self, peer: int, topic: int) -> bool:
-        """Have somebody want a topic no longer; False where they did not."""
+        """Remove a topic from a subscriber's interest; return False if it was not there."""
         system, peers = self.system, self.system.peers
         if not peers.interests.has(peer, topic):
             return False
@@ -124,117 +125,117 @@ class TamaraProtocol:
         for cluster in peers.clusters_of(peer):
             if not peers.topics.has(cluster, topic):
                 continue
-            if self._leaves(peer, cluster):
-                self._left(peer, cluster)
+            if self._should_leave(peer, cluster):
+                self._leave(peer, cluster)
                 if cluster in system.clusters:
-                    self._resized(cluster)
+                    self._on_resized(cluster)
             if self.rules.adapt and cluster in system.clusters:
-                self._told_of_less(cluster, topic)
+                self._on_member_unsubscribed(cluster, topic)
         return True
 
-    def _leaves(self, peer: int, cluster: int) -> bool:
-        """Return whether to stay in a cluster is no cheaper than to take what one needs of it directly."""
+    def _should_leave(self, peer: int, cluster: int) -> bool:
+        """Return whether leaving a cluster for direct subscriptions costs no more than staying."""
         system = self.system
         members, frequency = self.exchange.cluster("resub", system.clusters[cluster])
         need = [system.topics[each] for each in system.peers.need(peer, cluster)]
-        told = self.exchange.topics("resub", need)
-        return self.local.leave(told, members=members, frequency=frequency) <= 0
+        topics = self.exchange.topics("resub", need)
+        return self.local.leave(topics, members=members, frequency=frequency) <= 0
 
-    def _left(self, peer: int, cluster: int) -> None:
-        """Have somebody leave a cluster, and take what they need of it directly."""
+    def _leave(self, peer: int, cluster: int) -> None:
+        """Let a subscriber leave a cluster, and subscribe directly to what it needs of it."""
         self.system.leave(peer, cluster, self.system.peers.need(peer, cluster))
 
     # Clusters
 
-    def _wins(self, cluster: int, topic: TopicCost) -> bool:
-        """Toss a coin that wins almost surely by the time that a topic is worth its while."""
+    def _coin_wins(self, cluster: int, topic: TopicCost) -> bool:
+        """Toss a coin that wins almost surely by the time that an update for a topic pays."""
         members, flows, _ = self.system.clusters[cluster].numbers()
         worth = self.local.worth(topic, members=members, flows=flows)
         return bool(self._rng.random() < coin(worth, surely=self.rules.surely))
 
-    def _told_of_more(self, cluster: int, topic: int) -> None:
-        """Have a cluster learn that a member subscribed to a topic that it does not have."""
+    def _on_member_subscribed(self, cluster: int, topic: int) -> None:
+        """React to the notification that a member subscribed to a topic that the cluster does not have."""
         channel = self.exchange.reached("notify", self.system.clusters[cluster])
-        [told] = self.exchange.topics("cluster", [self.system.topics[topic]])
-        if not self._wins(cluster, told):
+        [state] = self.exchange.topics("cluster", [self.system.topics[topic]])
+        if not self._coin_wins(cluster, state):
             return
         common = self.exchange.having(channel.members, topic)
         if not self.local.sized:
-            if not channel.adds(told, common=common, local=self.local):
+            if not channel.adds(state, common=common, local=self.local):
                 return
-            told = self.exchange.asked("cluster", self.system.topics[topic]).described()
-        self._offered(cluster, topic, told, common)
+            state = self.exchange.asked("cluster", self.system.topics[topic]).described()
+        self._offer_topic(cluster, topic, state, common)
 
-    def _offered(self, cluster: int, topic: int, told: TopicCost, common: int) -> bool:
-        """Have a cluster take up a topic that so many of its members have directly, if that pays.
+    def _offer_topic(self, cluster: int, topic: int, state: TopicCost, common: int) -> bool:
+        """Let a cluster add a topic that `common` of its members have directly, if that pays.
 
-        Samples may make them more than there are: `told` is what the topic's channel has said of itself.
+        `common` may be estimated too high; `state` is the report of the topic's channel, and limits it.
         """
         channel = self.system.clusters[cluster]
-        if not channel.adds(told, common=min(common, told.members), local=self.local):
+        if not channel.adds(state, common=min(common, state.members), local=self.local):
             return False
         self.system.add(cluster, topic)
         return True
 
-    def _told_of_less(self, cluster: int, topic: int) -> None:
-        """Have a cluster learn that a member unsubscribed from one of its topics."""
+    def _on_member_unsubscribed(self, cluster: int, topic: int) -> None:
+        """React to the notification that a member unsubscribed from one of the cluster's topics."""
         channel = self.exchange.reached("notify", self.system.clusters[cluster])
         if topic not in channel.frequencies:
             return
-        [told] = self.exchange.topics("cluster", [self.system.topics[topic]])
-        if self._wins(cluster, told):
+        [state] = self.exchange.topics("cluster", [self.system.topics[topic]])
+        if self._coin_wins(cluster, state):
             need = self.exchange.needing(channel.members, cluster)
-            self._judged(cluster, topic, told, int(need[topic]))
+            self._review_topic(cluster, topic, state, int(need[topic]))
 
-    def _looked_at(self, cluster: int, topics: list[int] | None = None) -> None:
-        """Have a cluster ask who needs its topics, or some of them, and drop those that do not pay."""
+    def _review_topics(self, cluster: int, topics: list[int] | None = None) -> None:
+        """Let a cluster survey the need for its topics, or some of them, and drop those that do not pay."""
         channel = self.system.clusters[cluster]
         need = self.exchange.needing(channel.members, cluster)
         for topic in list(channel.frequencies) if topics is None else topics:
             if cluster not in self.system.clusters:
                 return
-            [told] = self.exchange.topics("cluster", [self.system.topics[topic]])
-            self._judged(cluster, topic, told, int(need[topic]))
+            [state] = self.exchange.topics("cluster", [self.system.topics[topic]])
+            self._review_topic(cluster, topic, state, int(need[topic]))
 
-    def _judged(self, cluster: int, topic: int, told: TopicCost, need: int) -> None:
-        """Have a cluster drop a topic that so many of its members have from it alone, if that pays."""
-        if self.system.clusters[cluster].removes(told, need=need, local=self.local):
+    def _review_topic(self, cluster: int, topic: int, state: TopicCost, need: int) -> None:
+        """Let a cluster drop a topic that `need` of its members get from it alone, if that pays."""
+        if self.system.clusters[cluster].removes(state, need=need, local=self.local):
             self.system.remove(cluster, topic)
 
-    def _resized(self, cluster: int) -> None:
-        """Have a cluster look at its topics, or for one more, when its size has changed."""
+    def _on_resized(self, cluster: int) -> None:
+        """Let a cluster review its topics, or look for another one, if its size has changed."""
         channel = self.system.clusters[cluster]
         turn = channel.resized(self.rules.by) if self.rules.adapt else 0
         if turn == 0:
             return
         channel.checked = len(channel.members)
         if turn > 0 and self.rules.grown:
-            self._looked_at(cluster)
+            self._review_topics(cluster)
         elif turn < 0:
             _, topics = self.exchange.elsewhere(channel.members)
             best = int(topics.argmax())
             if topics[best]:
-                told = self.exchange.asked("cluster", self.system.topics[best]).described()
-                self._offered(cluster, best, told, int(topics[best]))
+                state = self.exchange.asked("cluster", self.system.topics[best]).described()
+                self._offer_topic(cluster, best, state, int(topics[best]))
 
     # Topics
 
-    def believe(self, topic: int, frequency: float, seen: float = math.inf) -> None:
-        """Have the channel of a topic believe in a frequency, and clusters look at it if that has moved."""
+    def set_frequency(self, topic: int, frequency: float, seen: float = math.inf) -> None:
+        """Set the estimated frequency of a topic, and let its clusters review it if it has changed."""
         channel = self.system.topics[topic]
-        self.system.believe(topic, frequency)
+        self.system.set_frequency(topic, frequency)
         turn = channel.moved(self.rules.by, seen)
         if turn == 0 or not self.rules.adapt:
             return
         channel.checked = frequency
         if turn < 0:
-            self._searched(topic)
+            self._find_cluster(topic)
             return
         for cluster in sorted(channel.clusters):
-            self._looked_at(cluster, [topic])
+            self._review_topics(cluster, [topic])
 
-    def _searched(self, topic: int) -> None:
-        """Have a topic with some direct subscribers look for a cluster, and else for a partner."""
+    def _find_cluster(self, topic: int) -> None:
+        """Let a topic with direct subscribers look for a cluster to enter, else for a topic to pair with."""
         system, channel = self.system, self.system.topics[topic]
         if len(channel.members) < 3:
             return
@@ -242,42 +243,42 @@ class TamaraProtocol:
         best = int(clusters.argmax())
         if clusters[best]:
             self.exchange.asked("cluster", system.clusters[best])
-            if self._offered(best, topic, channel.described(), int(clusters[best])):
+            if self._offer_topic(best, topic, channel.described(), int(clusters[best])):
                 return
         topics[topic] = 0
         partner = int(topics.argmax())
         if not topics[partner]:
             return
-        everybody = self.rules.everybody
+        all_members = self.rules.all_members
         other = self.exchange.asked("cluster", system.topics[partner]).described()
         common = min(int(topics[partner]), other.members, len(channel.members))
-        if not channel.pairs(other, common=common, everybody=everybody, local=self.local):
+        if not channel.pairs(other, common=common, all_members=all_members, local=self.local):
             return
         if self.exchange.applied(system.addresses).room_for_cluster:
-            system.pair(topic, partner, everybody=everybody)
+            system.pair(topic, partner, all_members=all_members)
 
     # Rounds
 
     def round(self) -> None:
-        """Have clusters look for one to merge with, and topics for a cluster; then tidy up, where asked."""
+        """Let clusters look for a merge and topics for a cluster; with `tidy`, review all clusters."""
         if not self.rules.adapt:
             return
         for channel in self.system.clusters.values():
             channel.locked = False
         for cluster in sorted(self.system.clusters):
             if cluster in self.system.clusters:
-                self._courts(cluster)
+                self._find_merge(cluster)
         for topic in range(len(self.system.topics)):
-            self._searched(topic)
+            self._find_cluster(topic)
         if self.rules.tidy:
             for cluster in sorted(self.system.clusters):
                 if cluster in self.system.clusters:
-                    self._looked_at(cluster)
+                    self._review_topics(cluster)
                 if cluster in self.system.clusters:
-                    self._reconsidered(cluster)
+                    self._review_members(cluster)
 
-    def _courts(self, cluster: int) -> None:
-        """Have a cluster look for the one that it has most members in common with, and merge if that pays."""
+    def _find_merge(self, cluster: int) -> None:
+        """Let a cluster look for the cluster with most common members, and merge if that pays."""
         system, channel = self.system, self.system.clusters[cluster]
         if channel.locked:
             return
@@ -293,10 +294,10 @@ class TamaraProtocol:
         system.merge(keep, gone)
         system.clusters[keep].locked = True
 
-    def _reconsidered(self, cluster: int) -> None:
-        """Have members leave who have what they need of a cluster cheaper directly; each sees to itself.
+    def _review_members(self, cluster: int) -> None:
+        """Let members leave for which direct subscriptions are cheaper; each decides for itself.
 
-        Who would leave by what the cluster told its members looks again, as others have left meanwhile.
+        A member that would leave by the numbers that the cluster sent checks again, as others may have left.
         """
         channel = self.system.clusters[cluster]
         prices = np.zeros(len(self.system.topics))
@@ -307,8 +308,8 @@ class TamaraProtocol:
         worth = self.system.peers.worth(members, cluster, prices)
         price = -self.local.leave((), members=size, frequency=channel.frequency)
         for peer in members[worth <= price * (1 + 1e-9)].tolist():
-            if self._leaves(peer, cluster):
-                self._left(peer, cluster)
+            if self._should_leave(peer, cluster):
+                self._leave(peer, cluster)
                 if cluster not in self.system.clusters:
                     return
         channel.checked = len(channel.members)

@@ -1,4 +1,4 @@
-"""How many to ask, and how often: the two places where chance saves messages."""
+"""Sample sizes and probabilities, by which surveys and updates save messages."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 
 
 def sample_size(members: int, *, margin: float = 0.05, z: float = 1.96) -> int:
-    """Return how many of so many members to ask for a share that is right within a margin (Cochran).
+    """Return the sample size for estimating a share of members within a margin (Cochran).
 
     Parameters
     ----------
     members
-        How many there are.
+        Number of members.
     margin, z
-        The margin, and how many standard deviations it is: 1.96 is 95 % of all samples.
+        The margin of error, and its number of standard deviations: 1.96 covers 95 % of all samples.
 
     Examples
     --------
@@ -27,7 +27,7 @@ def sample_size(members: int, *, margin: float = 0.05, z: float = 1.96) -> int:
 
 
 def coin(needed: float, *, surely: float = 0.99) -> float:
-    """Return how likely a coin must win for one of so many tosses to win, almost surely (section 3.1).
+    """Return the probability per toss for which one of `needed` tosses wins almost surely (section 3.1).
 
     Examples
     --------

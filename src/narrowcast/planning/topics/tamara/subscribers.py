@@ -1,4 +1,4 @@
-"""What subscribers know of themselves: wants, direct subscriptions, and the clusters that they are in."""
+"""What subscribers know: their interests, direct subscriptions, and clusters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class BitRelation:
-    """A relation that grows: a bit for each row and column."""
+    """A growing relation with one bit per row and column."""
 
     __slots__ = ("words",)
 
@@ -26,11 +26,11 @@ class BitRelation:
 
     @property
     def columns(self) -> int:
-        """How many columns there is room for."""
+        """Number of columns allocated."""
         return 64 * int(self.words.shape[1])
 
     def grow(self, rows: int, columns: int) -> None:
-        """Make room for so many rows and columns; it doubles, so that this is rare."""
+        """Allocate space for rows and columns; it at least doubles, so that this is rare."""
         have_rows, have_words = self.words.shape
         words = (columns + 63) // 64
         if rows > have_rows or words > have_words:
@@ -55,21 +55,21 @@ class BitRelation:
         self.words[row, column >> 6] &= ~np.uint64(1 << (column & 63))
 
     def of(self, row: int) -> list[int]:
-        """Return the columns of a row, in order."""
+        """Return the columns of a row, ascending."""
         return columns_of(self.words[row])
 
 
 def columns_of(words: Words) -> list[int]:
-    """Return the places of the bits that are set."""
+    """Return the positions of the set bits."""
     found: list[int] = np.unpackbits(words.view(np.uint8), bitorder="little").nonzero()[0].tolist()
     return found
 
 
 class SubscriberPeers:
-    """Subscribers by number. Each knows its own rows here, and the topics of the clusters that it is in.
+    """Subscribers by number; each knows its own rows here, and the topics of its clusters.
 
-    Who asks for the row of a subscriber is either that subscriber, or has sent it a message: `Exchange` sees
-    to the latter.
+    The rows of a subscriber may be read by that subscriber, or after a message to it: `MessageCounter` makes
+    sure of the latter.
     """
 
     __slots__ = ("direct", "interests", "joined", "topics")
@@ -78,60 +78,60 @@ class SubscriberPeers:
         self.interests = BitRelation(subscribers, topics)
         self.direct = BitRelation(subscribers, topics)
         self.joined = BitRelation(subscribers, 64)
-        #: Cluster by cluster, its topics, as its members have been told.
+        #: The topics of each cluster, as its members have been notified.
         self.topics = BitRelation(64, topics)
 
     def grow(self, subscribers: int, topics: int, clusters: int) -> None:
-        """Make room."""
+        """Allocate space."""
         for each in (self.interests, self.direct):
             each.grow(subscribers, topics)
         self.joined.grow(subscribers, clusters)
         self.topics.grow(clusters, topics)
 
     def clusters_of(self, peer: int) -> list[int]:
-        """Return the clusters that a subscriber is in."""
+        """Return the clusters of a subscriber."""
         return self.joined.of(peer)
 
     def gets(self, peer: int, topic: int) -> bool:
-        """Return whether a subscriber has a topic from one of its clusters."""
+        """Return whether a subscriber gets a topic from one of its clusters."""
         mine = self.clusters_of(peer)
         return bool(mine) and bool(
             (self.topics.words[mine, topic >> 6] >> np.uint64(topic & 63) & np.uint64(1)).any()
         )
 
     def overlaps(self, peer: int, clusters: list[int]) -> Ints:
-        """Return how many direct subscriptions of a subscriber each of some clusters would take over."""
+        """Return how many of a subscriber's direct subscriptions each of some clusters would replace."""
         common = self.direct.words[peer] & self.topics.words[clusters]
         found: Ints = np.bitwise_count(common).sum(axis=1, dtype=np.int64)
         return found
 
     def taken_over(self, peer: int, cluster: int) -> list[int]:
-        """Return the direct subscriptions of a subscriber that a cluster has."""
+        """Return the direct subscriptions of a subscriber that a cluster replaces."""
         return columns_of(self.direct.words[peer] & self.topics.words[cluster])
 
     def overlapping(self, peers: Ints, cluster: int) -> NDArray[np.bool_]:
-        """Return which of some members have a topic of their cluster directly as well."""
+        """Return flags of the members that have a topic of their cluster directly as well."""
         return np.asarray((self.direct.words[peers] & self.topics.words[cluster]).any(axis=1), np.bool_)
 
     def unwanted(self, peer: int, clusters: list[int]) -> Ints:
-        """Return how many topics of each of its clusters a subscriber filters out."""
+        """Return for each of some clusters the number of its topics that a subscriber does not want."""
         words = self.topics.words[clusters] & ~self.interests.words[peer]
         found: Ints = np.bitwise_count(words).sum(axis=1, dtype=np.int64)
         return found
 
     def needs(self, peers: Ints, cluster: int) -> Ints:
-        """Return, for each topic, how many of some members want it and have it from this cluster alone."""
+        """Return for each topic the number of members that want it and get it from this cluster alone."""
         counts = np.zeros(self.interests.columns, np.int64)
         needed(self.interests.words, self.joined.words, self.topics.words, peers, cluster, counts)
         return counts
 
     def need(self, peer: int, cluster: int) -> list[int]:
-        """Return what a member wants and has from this cluster alone."""
+        """Return the topics that a member wants and gets from this cluster alone."""
         found: list[int] = np.flatnonzero(self.needs(np.array([peer]), cluster)).tolist()
         return found
 
     def worth(self, peers: Ints, cluster: int, weight: Doubles) -> Doubles:
-        """Return, for each of some members, the sum of weights of what it has from this cluster alone."""
+        """Return for each member the sum of weights of the topics it gets from this cluster alone."""
         found = np.zeros(len(peers))
         padded = np.zeros(self.interests.columns)
         padded[: len(weight)] = weight
@@ -140,18 +140,18 @@ class SubscriberPeers:
         return found
 
     def having(self, peers: Ints, topic: int) -> NDArray[np.bool_]:
-        """Return which of some subscribers have a topic directly."""
+        """Return flags of the subscribers that have a topic directly."""
         bit = self.direct.words[peers, topic >> 6] >> np.uint64(topic & 63) & np.uint64(1)
         return np.asarray(bit, np.bool_)
 
     def in_clusters(self, peers: Ints) -> Ints:
-        """Return, for each cluster, how many of some subscribers are in it."""
+        """Return for each cluster the number of the given subscribers in it."""
         counts = np.zeros(self.joined.columns, np.int64)
         tally(self.joined.words, peers, counts)
         return counts
 
     def on_topics(self, peers: Ints) -> Ints:
-        """Return, for each topic, how many of some subscribers have it directly."""
+        """Return for each topic the number of the given subscribers that have it directly."""
         counts = np.zeros(self.direct.columns, np.int64)
         tally(self.direct.words, peers, counts)
         return counts
