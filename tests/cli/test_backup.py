@@ -48,7 +48,7 @@ def publish(url: str, *numbers: int) -> None:
             time.sleep(0.1)  # longer than a node waits for more
 
 
-def heard(url: str, name: str, many: int, *, patience: float = 20.0) -> list[int]:
+def channels_reaching(url: str, name: str, many: int, *, patience: float = 20.0) -> list[int]:
     """Return the events that somebody gets, so many and what comes right behind them."""
     found: list[int] = []
     with Connection(url) as broker:

@@ -144,7 +144,7 @@ def reached(carries: Relation, listens: Relation, weight: Ints | None = None) ->
     return found
 
 
-def heard(carries: Relation, listens: Relation, event: Ints, row: Ints) -> Flags:
+def channels_reaching(carries: Relation, listens: Relation, event: Ints, row: Ints) -> Flags:
     """Return for pairs of an event and a row of `listens` whether a channel brings one to the other.
 
     Parameters
@@ -172,6 +172,6 @@ def _direct(plan: ChannelPlan, place: Ints, n_flows: int) -> Ints:
     """Return to how many subscribers each of an interest's flows is sent directly and by no channel."""
     subscriber, flow = rows_of(plan.unicast), plan.unicast.indices.astype(np.int64)
     left = place[flow] >= 0
-    for pair, _ in plan.heard(subscriber, np.where(left, flow, -1)):
+    for pair, _ in plan.channels_reaching(subscriber, np.where(left, flow, -1)):
         left[pair] = False
     return np.bincount(place[flow[left]], minlength=n_flows)

@@ -377,7 +377,7 @@ def _via(
     knows_subscriber = positions("subscriber", interest.subscribers.take(subscriber), plan.subscribers)
     knows_flow = positions("flow", interest.flows.take(flow), plan.flows)
     heard = [(np.empty(0, np.intp), np.empty(0, np.intp))]
-    heard += list(plan.heard(knows_subscriber[row], knows_flow[column]))
+    heard += list(plan.channels_reaching(knows_subscriber[row], knows_flow[column]))
     pair = np.concatenate([pairs for pairs, _ in heard])
     channel = plan.groups()[np.concatenate([channels for _, channels in heard])]
     # A subscriber in two sessions of a group still gets its messages in one group.

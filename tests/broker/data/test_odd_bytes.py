@@ -75,7 +75,7 @@ def positions_of(node: Node) -> Positions:
     return node.holding._positions
 
 
-async def heard(url: str, *messages: bytes) -> list[Message]:
+async def channels_reaching(url: str, *messages: bytes) -> list[Message]:
     """Return what comes of messages below ``odd``, and of a last one, over one connection."""
     found: list[Message] = []
     async with connected(url) as one:

@@ -290,7 +290,7 @@ def test_an_end_after_the_micro_batch_at_hand(place: Place) -> None:
     job = place.job(limit=1)
     begun = threading.Event()
 
-    def heard(_: FollowProgress) -> None:
+    def channels_reaching(_: FollowProgress) -> None:
         begun.set()
         time.sleep(1)
 

@@ -40,7 +40,7 @@ def test_it_ends_after_the_batch_that_it_is_at(place: Place) -> None:
     tables = [place.events(start, start + 100) for start in range(0, 300, 100)]
     begun = threading.Event()
 
-    def heard(_: MicroBatch) -> None:
+    def channels_reaching(_: MicroBatch) -> None:
         begun.set()
         time.sleep(1)
 
