@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from narrowcast.errors import FilterError
 from narrowcast.filters.compiler import FilterCompiler, FilterGroup
-from narrowcast.filters.evaluate import LONGEST, by_hand, regex
+from narrowcast.filters.evaluate import LONGEST, linear_matcher, regex
 from narrowcast.filters.limits import DEEPEST, FilterLimits
 from narrowcast.filters.literals import DAY
 from narrowcast.filters.ranges import Literals, Ranges, ranges
@@ -316,7 +316,7 @@ class _LikePatterns:
                 len(pair) > LONGEST
             ):  # a regular expression would take time proportional to the pattern per character
                 if which not in self._long:
-                    self._long[which] = by_hand(pair[1:], pair[0])
+                    self._long[which] = linear_matcher(pair[1:], pair[0])
                 found[rows] = list(map(self._long[which], some.to_pylist()))
                 continue
             expression = rf"\A(?s:{regex(pair[1:], pair[0])})\z"

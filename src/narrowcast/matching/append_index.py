@@ -10,7 +10,7 @@ import numpy as np
 from narrowcast.filters.checks import Checks
 from narrowcast.kernels import append_index as tail_kernel
 from narrowcast.kernels.rows import beside
-from narrowcast.matching.event_keys import refined
+from narrowcast.matching.event_keys import with_hash_bounds
 from narrowcast.matching.index import CandidateBoxes
 from narrowcast.matching.segment import BoxOwners
 
@@ -173,7 +173,7 @@ class AppendIndex:
         if not boxes.exact.all():
             more = Checks(subscriptions.schema, subscriptions.check)
             checks = (*checks, (self.n_subscriptions, more))
-            boxes = refined(boxes, subscriptions.schema, more)
+            boxes = with_hash_bounds(boxes, subscriptions.schema, more)
         attributes = np.unique(boxes.attribute)
         cuts = self.cuts
         unknown = [int(a) for a in attributes if int(a) not in cuts]

@@ -14,9 +14,9 @@ import numpy as np
 from narrowcast.errors import IndexFileError, InputError, ParameterError
 from narrowcast.filters.checks import Checks, LazyChecks
 from narrowcast.matching import stored_index
-from narrowcast.matching.append_index import AppendIndex, some_cuts
+from narrowcast.matching.append_index import AppendIndex, even_cuts
 from narrowcast.matching.base import MATCHERS
-from narrowcast.matching.event_keys import EventKeys, refined
+from narrowcast.matching.event_keys import EventKeys, with_hash_bounds
 from narrowcast.matching.ids import SubscriptionIds
 from narrowcast.matching.match_queries import MatchQueries, require_fitting, require_subscriptions
 from narrowcast.matching.matcher_view import MatcherView
@@ -109,7 +109,7 @@ class IndexedMatcher(MatchQueries):
     ) -> Segment:
         """Index subscriptions; those that are not alive get no boxes."""
         checks = Checks(subscriptions.schema, subscriptions.check)
-        own = refined(subscriptions.boxes, subscriptions.schema, checks)
+        own = with_hash_bounds(subscriptions.boxes, subscriptions.schema, checks)
         if alive is not None:
             own = own.of_owners(alive)
         ranks, boxes = Ranks.code(own)
@@ -354,7 +354,7 @@ def _snapshot(subscriptions: SubscriptionSet, segment: Segment, sample: EventBat
 def _fresh_tail(segment: Segment, schema: Schema) -> AppendIndex:
     """Return an empty tail with the cuts of a segment."""
     ranks = segment.ranks
-    cuts = {a: some_cuts(c) for a, c in zip(ranks.attribute, ranks.cuts, strict=True)}
+    cuts = {a: even_cuts(c) for a, c in zip(ranks.attribute, ranks.cuts, strict=True)}
     return AppendIndex(2 * len(schema), cuts)
 
 

@@ -64,8 +64,8 @@ class Matches:
         inside = falls[~np.isin(falls, indptr)]
         if len(inside):
             raise ParameterError(
-                f"index has {index[inside[0]]} after {index[inside[0] - 1]} in one event: must ascend without "
-                "repeats; or use Matches.from_pairs",
+                f"index has {index[inside[0]]} after {index[inside[0] - 1]} in one event: must ascend "
+                "without repeats; or use Matches.from_pairs",
                 parameter="index",
             )
         indptr.flags.writeable = index.flags.writeable = False

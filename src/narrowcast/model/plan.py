@@ -232,7 +232,9 @@ class ChannelPlan:
         place = positions("flow", self.flows, interest.flows)
         return np.where(place >= 0, np.append(interest.rate, 0.0)[place], 0.0)
 
-    def channels_reaching(self, subscriber: Positions, flow: Positions) -> Iterator[tuple[Positions, Positions]]:
+    def channels_reaching(
+        self, subscriber: Positions, flow: Positions
+    ) -> Iterator[tuple[Positions, Positions]]:
         """Yield for each (subscriber, flow) pair every channel that delivers the flow to the subscriber.
 
         Pairs are given by position; a pair with a position of -1 has no channel. Each block has pair numbers
@@ -390,8 +392,7 @@ def _check_parents(parent: NDArray[np.int32], carries: Relation, listens: Relati
     wrong = np.flatnonzero((parent < -1) | (parent >= n_channels))
     if len(wrong):
         raise PlanError(
-            f"channel {wrong[0]} has parent={parent[wrong[0]]}: must be from 0 to {n_channels - 1}, or -1 for "
-            "none",
+            f"channel {wrong[0]} has parent={parent[wrong[0]]}: must be from 0 to {n_channels - 1}, or -1",
             parameter="parent",
             value=int(parent[wrong[0]]),
         )
