@@ -1,7 +1,7 @@
 """Narrowcast assigns many message flows to few channels, by the interest of subscribers.
 
-Every name in this module works without Spark and NATS and is loaded on first use, as are `narrowcast.spark` and
-`narrowcast.broker`.
+Every name in this module works without Spark and NATS and is loaded on first use, as are `narrowcast.spark`
+and `narrowcast.broker`.
 """
 
 from narrowcast import start as _start  # noqa: F401  # first: an interrupt while loading then ends the command
@@ -191,7 +191,9 @@ _NAMES = {
     "narrowcast.model.schema": "Schema",
     "narrowcast.model.subscriptions": "SubscriptionSet",
     "narrowcast.model.topology": "Locations Topology",
-    "narrowcast.planning": "Annealed Broadcast Cover Direct Forgy GroupsFirst Hash Iterated Joint KMeans MacQueen Mst OnlinePlanner PLANNERS Pairwise Partial PerFlow Planner Replanner Static StreamsFirst Tamara TamaraTidy Unicast",
+    "narrowcast.planning": "Annealed Broadcast Cover Direct Forgy GroupsFirst Hash Iterated Joint KMeans "
+    "MacQueen Mst OnlinePlanner PLANNERS Pairwise Partial PerFlow Planner Replanner Static StreamsFirst "
+    "Tamara TamaraTidy Unicast",
     "narrowcast.routing": "ChannelRouter Deliveries ExactRouter PartialRouter ROUTERS Router ThresholdRouter",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}

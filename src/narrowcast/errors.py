@@ -15,9 +15,9 @@
     │   └── PaceError         events beyond the publisher's rate limit
     └── MissingError          something is not installed; the message has the command that installs it
 
-A message gives the problem, the offending value, the limit and the fix. Programs read the fields `parameter`,
-`value` and `limit`. A parameter has its Python name; the command line translates it into its option, prints one
-line and exits with 2.
+A message gives the problem, the offending value, the limit and the fix. Programs read the fields
+`parameter`, `value` and `limit`. A parameter has its Python name; the command line translates it into its
+option, prints one line and exits with 2.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def check_whole(name: str, value: int, *, least: int = 1) -> None:
 
 
 def check_number(name: str, value: float, *, least: float, most: float = math.inf, limit: str) -> None:
-    """Refuse a parameter that is not a finite number from `least` to `most`; `limit` is the range in words."""
+    """Refuse a parameter that is not a finite number from `least` to `most` (`limit` in words)."""
     if not is_number(value) or not least <= value <= most or not math.isfinite(value):
         raise ParameterError(parameter=name, value=value, limit=limit)
 

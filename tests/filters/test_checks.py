@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from narrowcast import EventBatch, Schema
 from narrowcast.errors import FilterError
 from narrowcast.filters.checks import Checks
-from narrowcast.filters.evaluate import LONGEST, by_hand, pieces, regex
+from narrowcast.filters.evaluate import LONGEST, linear_matcher, pieces, regex
 from support.reference import found, reference
 
 WIDE = Decimal("1234567890123456789.0123456789")
@@ -166,7 +166,7 @@ def test_a_long_pattern_is_decided_as_a_short_one(pattern: str, text: str) -> No
             expression = regex(own, "!")
         except FilterError:
             continue
-        assert by_hand(own, "!")(text) == bool(re.fullmatch(expression, text, re.DOTALL))
+        assert linear_matcher(own, "!")(text) == bool(re.fullmatch(expression, text, re.DOTALL))
 
 
 def test_patterns_of_both_wildcards_are_short() -> None:

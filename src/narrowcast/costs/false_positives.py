@@ -144,7 +144,7 @@ def reached(carries: Relation, listens: Relation, weight: Ints | None = None) ->
     return found
 
 
-def channels_reaching(carries: Relation, listens: Relation, event: Ints, row: Ints) -> Flags:
+def heard(carries: Relation, listens: Relation, event: Ints, row: Ints) -> Flags:
     """Return for pairs of an event and a row of `listens` whether a channel brings one to the other.
 
     Parameters

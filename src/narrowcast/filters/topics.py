@@ -83,15 +83,15 @@ class _Style:
     topic: tuple[_Rule, ...]
 
 
-_ONE_TOPIC = "has a wildcard; a message is published to one topic: name it"
+_ONE_TOPIC = "has a wildcard; a message must be published to one topic"
 _NATS = (
     _Rule(r"\A\z", "is empty; write at least one level"),
-    _Rule(r"[\x00-\x20\x7f]", "has a space or control character, which NATS does not allow; take it out"),
-    _Rule(r"(?:\A|\.)(?:\.|\z)", "has an empty level, which NATS does not allow; drop the needless '.'"),
+    _Rule(r"[\x00-\x20\x7f]", "has a space or control character, which NATS does not allow; remove it"),
+    _Rule(r"(?:\A|\.)(?:\.|\z)", "has an empty level, which NATS does not allow; remove the extra '.'"),
 )
 _MQTT = (
     _Rule(r"\A\z", "is empty; write at least one character"),
-    _Rule(r"\x00", "has a null character, which MQTT does not allow; take it out"),
+    _Rule(r"\x00", "has a null character, which MQTT does not allow; remove it"),
 )
 _STYLES = {
     "nats": _Style(
@@ -103,7 +103,7 @@ _STYLES = {
         pattern=(
             *_NATS,
             # The server takes such a level literally, but its documentation forbids it.
-            _Rule(r"[^.][*>]|[*>][^.]", "mixes a wildcard with text; let '*' or '>' be a level of its own"),
+            _Rule(r"[^.][*>]|[*>][^.]", "mixes a wildcard with text; '*' or '>' must be a whole level"),
             _Rule(r">\.", "has '>' before its last level; use '*' for one level"),
         ),
         topic=(*_NATS, _Rule(r"(?:\A|\.)[*>](?:\.|\z)", _ONE_TOPIC)),
@@ -117,9 +117,9 @@ _STYLES = {
         meanings={"+": _ANY, _END: _NONE, _OPEN: _NOT_HIDDEN},
         pattern=(
             *_MQTT,
-            _Rule(r"[^/][+#]|[+#][^/]", "mixes a wildcard with text; let '+' or '#' be a level of its own"),
+            _Rule(r"[^/][+#]|[+#][^/]", "mixes a wildcard with text; '+' or '#' must be a whole level"),
             _Rule(r"#/", "has '#' before its last level; use '+' for one level"),
-            _Rule(r"\A\$share(?:/|\z)", "is a shared subscription; give only what follows its group's name"),
+            _Rule(r"\A\$share(?:/|\z)", "is a shared subscription; give only the part after the group name"),
         ),
         topic=(*_MQTT, _Rule(r"[+#]", _ONE_TOPIC)),
     ),
