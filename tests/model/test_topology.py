@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.topology import Locations, Topology
+from support.errors import refused
 
 LINE = pa.table({"a": ["x", "y"], "b": ["y", "z"], "cost": [1.0, 2.0]})
 
@@ -101,7 +102,7 @@ def test_bad_tables(rows: list[tuple[Any, Any, Any]], message: str) -> None:
 
 @pytest.mark.parametrize("name", ["a", "b", "cost"])
 def test_a_missing_column(name: str) -> None:
-    with pytest.raises(TableError, match=f"topology has no column '{name}'; its columns: "):
+    with refused(TableError, "topology", name, parameter=name):
         Topology.from_table(LINE.drop_columns([name]))
 
 
@@ -159,12 +160,12 @@ def test_who_cannot_be_reached_is_told_only_when_asked() -> None:
     assert topology.parts().tolist() == [0, 0, 1, 1]
     assert topology.trees([0]).distance.tolist() == [[0, 1, np.inf, np.inf]]
     topology.check_reached([0, 2], [1, 3])
-    with pytest.raises(ParameterError, match=r"^node 'v' cannot be reached from 'y'; add a link$"):
+    with refused(ParameterError, "v", "y", value="v"):
         topology.check_reached([2, 3], [3, 1])
 
 
 def test_roots_that_are_no_nodes() -> None:
-    with pytest.raises(ParameterError, match="root 3 is no node; give numbers from 0 to 2, or add the node"):
+    with refused(ParameterError, "3", "0", "2", parameter="root", value=3):
         Topology.from_table(LINE).trees([0, 3])
 
 
@@ -178,7 +179,7 @@ def test_locations() -> None:
     assert found.of(pa.array(["b", "a", "b"])).tolist() == [2, 0, 2]
     assert found.of(pa.array([], pa.string())).tolist() == []
     assert repr(found) == "Locations(2 subscribers)"
-    with pytest.raises(ParameterError, match=r"subscriber 'eve' has no row in locations .*; add its node"):
+    with refused(ParameterError, "eve", parameter="subscriber", value="eve"):
         found.of(pa.array(["a", "eve"]))
     events = pa.table({"publisher": [7], "node": ["y"]})
     assert Locations.from_table(events, topology, "publisher").of(pa.array([7])).tolist() == [1]
