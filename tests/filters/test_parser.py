@@ -198,8 +198,9 @@ def test_a_good_filter_is_taken(text: str) -> None:
 )
 def test_deep_nesting_is_refused_before_it_overflows(text: str) -> None:
     for depth in (100, 250):
-        wanted = f"deep; the limit is {depth}: drop needless parentheses"
-        assert wanted in reason(text, FilterLimits(bytes=10**6, depth=depth))
+        found = reason(text, FilterLimits(bytes=10**6, depth=depth))
+        assert str(depth) in found
+        assert "`depth`" in found
 
 
 def test_the_limit_on_nesting_has_a_limit() -> None:
@@ -208,7 +209,7 @@ def test_the_limit_on_nesting_has_a_limit() -> None:
 
 
 def test_an_attribute_may_be_named_like_a_suffix() -> None:
-    assert ParsedFilter.parse("BD > 5 AND `L` = 1").attributes == ("BD", "")
+    assert ParsedFilter.parse("BD > 5 AND `L` = 1").attributes == ("BD", "L")
 
 
 @pytest.mark.parametrize(
@@ -237,7 +238,7 @@ def test_a_megabyte_of_filter_is_refused_by_default_and_taken_when_asked() -> No
 
 
 def test_bytes_are_counted_not_characters() -> None:
-    assert "a filter of 66,008 bytes" in reason("name = '" + "é" * 33_000 + "'"[:0])
+    assert "66,008 bytes" in reason("name = '" + "é" * 33_000 + "'"[:0])
     assert compile_filters(SCHEMA, ["name = '" + "é" * 32_000 + "'"]).rejected.num_rows == 0
 
 

@@ -30,7 +30,7 @@ def test_bad_rows_are_kept_with_their_reason_and_the_rest_goes_on() -> None:
         {
             "subscription_id": 7,
             "note": "w",
-            "reason": "subscription_id 7 is used by an earlier row; give each its own",
+            "reason": "subscription_id 7 is used by an earlier row: must be distinct",
         },
         {"subscription_id": None, "note": "x", "reason": "subscription_id is null"},
         {"subscription_id": 9, "note": "y", "reason": "subscriber is null"},

@@ -298,14 +298,14 @@ def test_a_bad_pattern_says_why(style: Style, pattern: str, reason: str) -> None
 
 
 def test_too_many_levels_name_the_number_the_limit_and_the_fix() -> None:
-    fix = "the limit is 2: raise `levels` of the TopicSpace"
+    fix = "must have at most 2; raise `levels` of the TopicSpace"
     assert reasons("nats", ["a.b", "a.b.>", "a.b.c", "*.*.*.>"], 2) == [
-        f"'a.b.c' has 3 levels; {fix}",
-        f"'*.*.*.>' has 3 levels; {fix}",
+        f"'a.b.c' has 3 levels: {fix}",
+        f"'*.*.*.>' has 3 levels: {fix}",
     ]
     assert reasons("mqtt", ["a/b", "a/b/#", "//", "a/b/c/#"], 2) == [
-        f"'//' has 3 levels; {fix}",
-        f"'a/b/c/#' has 3 levels; {fix}",
+        f"'//' has 3 levels: {fix}",
+        f"'a/b/c/#' has 3 levels: {fix}",
     ]
 
 
@@ -341,12 +341,12 @@ def test_bad_rows_are_kept_with_their_reason_and_the_rest_goes_on() -> None:
         {
             "subscription_id": 8,
             "note": "v",
-            "reason": "'a..b' has an empty level, which NATS does not allow; drop the needless '.'",
+            "reason": "'a..b' has an empty level, which NATS does not allow; remove the extra '.'",
         },
         {
             "subscription_id": 7,
             "note": "w",
-            "reason": "subscription_id 7 is used by an earlier row; give each its own",
+            "reason": "subscription_id 7 is used by an earlier row: must be distinct",
         },
         {"subscription_id": None, "note": "x", "reason": "subscription_id is null"},
         {"subscription_id": 9, "note": "y", "reason": "subscriber is null"},
@@ -397,7 +397,7 @@ def test_no_patterns_only_bad_ones_and_no_topics(style: Style) -> None:
         ("mqtt", "a/+", "'a/+'"),
         ("mqtt", "a#", "'a#' has a wildcard"),
         ("mqtt", "\0", "'\\x00' has a null character"),
-        ("mqtt", "é" * 32_768, "'" + "é" * 59 + " has 65,536 bytes; the limit is 65,535: shorten it"),
+        ("mqtt", "é" * 32_768, "'" + "é" * 59 + " has 65,536 bytes: must have at most 65,535"),
         ("mqtt", None, "topic is null"),
         ("mqtt", 5, "5 is not text"),
         ("mqtt", "\ud800", "is not valid Unicode"),

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from narrowcast import AutoMatcher, EventBatch, Scan, Schema, SubscriptionSet, compile_filters
-from narrowcast.errors import ParameterError, SchemaError
+from narrowcast.errors import NarrowcastError, ParameterError, SchemaError
 from narrowcast.model import keys
 from narrowcast.model.cells import MOST_CELLS, CellGrid
 from narrowcast.workloads.stocks import SCHEMA, Stocks
@@ -307,7 +307,7 @@ def test_large_grids_are_numbered_up_to_the_limit() -> None:
         ({}, ParameterError, ("0",)),
     ],
 )
-def test_bad_sides(sides: dict[str, Any], error: type[Exception], shown: tuple[str, ...]) -> None:
+def test_bad_sides(sides: dict[str, Any], error: type[NarrowcastError], shown: tuple[str, ...]) -> None:
     with refused(error, *shown):
         CellGrid.equal(PRICES, sides)
 

@@ -198,7 +198,7 @@ def test_events_are_named_by_their_id_or_else_numbered(ids: Any, expected: list[
     [
         (pa.array([7, None, None]), ("event_id", "2", "bigint")),
         (pa.array(["7", "x", "9"]), ("event_id", "string", "bigint", "x")),
-        (pa.array([1, 2**63, 3], pa.uint64()), f"event_id of type uint64 does not become bigint: .*{2**63}"),
+        (pa.array([1, 2**63, 3], pa.uint64()), ("event_id", "uint64", "bigint", str(2**63))),
         (pa.array([1.0, 2.5, 3.0]), ("event_id", "double", "bigint", "2.5")),
         (pa.array([{"x": 1}] * 3), ("event_id", "int64", "bigint")),
     ],

@@ -49,8 +49,8 @@ def test_names_are_those_of_spark(text: str, name: str, family: str) -> None:
         ("array<int>", ("array<int>",)),
         ("decimal(5", ("decimal(5",)),
         ("decimal(-1,0)", ("decimal(-1,0)",)),
-        ("decimal(0)", rf"type 'decimal\(0\)': a decimal has 1 to {MAX_PRECISION} digits"),
-        ("decimal(39,2)", rf"type 'decimal\(39,2\)': a decimal has 1 to {MAX_PRECISION} digits"),
+        ("decimal(0)", ("decimal(0)", str(MAX_PRECISION))),
+        ("decimal(39,2)", ("decimal(39,2)", str(MAX_PRECISION))),
         ("decimal(2,3)", ("decimal(2,3)", "38")),
     ],
 )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: Columns of a table of measured parts.
 COLUMNS = ("events", "subscriptions", "matches", "seconds")
-_AGAIN = "write it again with narrowcast match --measured"
+_AGAIN = "measure and write the table again"
 #: Minimum cost of a part, so that parts without load are cut evenly too.
 _LEAST = 1e-12
 
