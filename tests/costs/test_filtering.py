@@ -327,7 +327,7 @@ def test_rates_of_zero_and_rates_that_are_missing() -> None:
 
 @pytest.mark.parametrize("rate", [-1.0, -1e-9, math.inf, math.nan])
 def test_rates_that_are_none(rate: float) -> None:
-    reason = r"flow 8 has rate .*; a rate is a finite number of events per second, at least 0"
+    reason = r"flow 8 has rate=.*"
     interests = pa.table({"subscriber": [1, 1], "flow": [7, 8]})
     with pytest.raises(TableError, match=reason):
         Interest.from_tables(interests, pa.table({"flow": [7, 8], "rate": [1.0, rate]}))

@@ -112,12 +112,12 @@ def test_matches_from_pairs(pairs: list[tuple[int, int]]) -> None:
     ("indptr", "index", "message"),
     [
         ([], [], "at least its leading 0"),
-        ([1, 2], [0, 1], "indptr must rise from 0 to the 2 entries of index; it goes from 1 to 2"),
+        ([1, 2], [0, 1], "indptr from 1 to 2"),
         ([0, 3], [0, 1], "it goes from 0 to 3"),
         ([0, 2, 1, 2], [0, 1], "indptr must rise"),
-        ([0, 1], [-1], "index holds -1; positions start at 0"),
-        ([0, 2], [3, 3], "index holds 3 after 3 in one event"),
-        ([0, 1, 3], [5, 4, 2], "index holds 2 after 4 in one event"),
+        ([0, 1], [-1], "index=-1"),
+        ([0, 2], [3, 3], "3 after 3"),
+        ([0, 1, 3], [5, 4, 2], "2 after 4"),
     ],
 )
 def test_bad_matches(indptr: list[int], index: list[int], message: str) -> None:
@@ -126,7 +126,7 @@ def test_bad_matches(indptr: list[int], index: list[int], message: str) -> None:
 
 
 def test_bad_pairs() -> None:
-    with pytest.raises(ParameterError, match="events 0 to 3 lie outside 0 to 2"):
+    with pytest.raises(ParameterError, match="events from 0 to 3"):
         Matches.from_pairs([0, 3], [1, 1], 3)
     with pytest.raises(ParameterError, match="positions -4 to 1 lie outside"):
         Matches.from_pairs([0, 0], [1, -4], 1)

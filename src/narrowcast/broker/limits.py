@@ -118,7 +118,7 @@ class BrokerLimits:
         try:
             filters = FilterLimits(**{name: given.pop(name) for name in theirs if name in given})
         except ParameterError as error:
-            raise ParameterError(f"--{error}; give another") from error
+            raise ParameterError(f"--limit {error}; give another") from error
         return cls(filters=filters, **given)
 
     def check_name(self, subscriber: str) -> None:

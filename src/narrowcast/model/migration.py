@@ -177,7 +177,7 @@ class _FlowChange:
 
 
 def _flow_changes(before: Relation, after: Relation) -> tuple[list[_FlowChange], dict[int, int]]:
-    """Group the flows whose channels change, and count for each channel the groups that leave it."""
+    """Collect flows by change of channels, and count for each channel the changes that leave it."""
     changes: dict[tuple[frozenset[int], frozenset[int]], _FlowChange] = {}
     for flow in _different(before, after):
         old, new = (

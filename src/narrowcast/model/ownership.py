@@ -40,11 +40,11 @@ def channel_of(plan: ChannelPlan, subscription_id: ArrayLike, subscriber: Positi
     """
     if plan.subscriptions is None:
         raise PlanError(_NOT_PLACED)
-    said = plan.subscriptions.channel_of(subscription_id)
-    some = np.flatnonzero((said >= 0) & (subscriber >= 0))
-    some = some[holds(plan.listens, subscriber[some], said[some])]
-    found = np.full(len(said), -1, np.int64)
-    found[some] = said[some]
+    channel = plan.subscriptions.channel_of(subscription_id)
+    some = np.flatnonzero((channel >= 0) & (subscriber >= 0))
+    some = some[holds(plan.listens, subscriber[some], channel[some])]
+    found = np.full(len(channel), -1, np.int64)
+    found[some] = channel[some]
     return found
 
 

@@ -113,5 +113,5 @@ def test_owners_on_the_driver(spark: SparkSession) -> None:
     frame = spark.createDataFrame(rows, "subscription_id bigint, subscriber string")
     ids, names = bring_owners(frame)
     assert (ids.tolist(), names.to_pylist()) == ([3, 5, 7], ["ann", "ann", "bob"])
-    with pytest.raises(TableError, match="subscription_id 5 is used twice; give each its own"):
+    with pytest.raises(TableError, match="subscription_id=5 is used twice"):
         bring_owners(frame.unionByName(spark.createDataFrame([(5, "cid")], frame.schema)))

@@ -48,10 +48,10 @@ class AdaptedParts:
         Share of the (subscription, part) placements that are new and must be transferred.
     threshold
         The target for `after`.
-    fresh
+    moved_from_scratch
         Share of new placements with parts made from scratch; None if the old parts were even enough or none
         can be made.
-    anew
+    from_scratch
         Whether the parts made from scratch were chosen.
     """
 
@@ -61,8 +61,8 @@ class AdaptedParts:
     after: float
     moved: float
     threshold: float = THRESHOLD
-    fresh: float | None = None
-    anew: bool = False
+    moved_from_scratch: float | None = None
+    from_scratch: bool = False
 
     @property
     def even(self) -> bool:
@@ -154,15 +154,17 @@ def adapt(
     if best is not parts:
         best, share = _renumbered_parts(parts, best, subscriptions)
         found = AdaptedParts(best, steps, before, after, share, threshold)
-    anew = None if before <= threshold else _made_from_scratch(parts, subscriptions, space)
-    if anew is None:
+    rebuilt = None if before <= threshold else _made_from_scratch(parts, subscriptions, space)
+    if rebuilt is None:
         return found
-    other = _ChangingTrees(anew, space, subscriptions).imbalance()
-    anew, fresh = _renumbered_parts(parts, anew, subscriptions)
+    other = _ChangingTrees(rebuilt, space, subscriptions).imbalance()
+    rebuilt, fresh = _renumbered_parts(parts, rebuilt, subscriptions)
     better = fresh < found.moved or (other < after and not found.even)
     if better and other <= max(after, threshold):
-        return AdaptedParts(anew, len(anew.root), before, other, fresh, threshold, fresh, anew=True)
-    return replace(found, fresh=fresh)
+        return AdaptedParts(
+            rebuilt, len(rebuilt.root), before, other, fresh, threshold, fresh, from_scratch=True
+        )
+    return replace(found, moved_from_scratch=fresh)
 
 
 def _made_from_scratch(

@@ -166,9 +166,9 @@ class RangeTrees:
             place = machine[mine[which]] % tree.machines[node].astype(np.uint64)
             position.append(mine[which])
             part.append((first[node] + place.astype(np.int64)).astype(np.int32))
-        whose, where = np.concatenate(position), np.concatenate(part)
-        order = np.lexsort((where, whose))
-        return whose[order], where[order]
+        owner, where = np.concatenate(position), np.concatenate(part)
+        order = np.lexsort((where, owner))
+        return owner[order], where[order]
 
     def _homes(self, lo: Ints, hi: Ints, ids: Ints) -> Ints:
         """Return the tree of each subscription."""
