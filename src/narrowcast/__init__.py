@@ -1,10 +1,10 @@
-"""Narrowcast: folds many message flows onto few channels, from the interest of the subscribers.
+"""Narrowcast assigns many message flows to few channels, by the interest of subscribers.
 
-Everything here works without Spark and NATS; `narrowcast.spark` and `narrowcast.broker` load on first use, as does
-every name below.
+Every name in this module works without Spark and NATS and is loaded on first use, as are `narrowcast.spark`
+and `narrowcast.broker`.
 """
 
-from narrowcast import start as _start  # noqa: F401  # first, so that an interrupt while loading ends the command
+from narrowcast import start as _start  # noqa: F401  # first: an interrupt while loading then ends the command
 
 # isort: split
 from importlib import import_module
@@ -166,7 +166,7 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-#: Public names by the module that defines them.
+#: Public names, by defining module.
 _NAMES = {
     "narrowcast.costs": "COSTS CostModel FalsePositives Filtering Forwarding Network Overall Waste",
     "narrowcast.errors": "NarrowcastError",
@@ -191,7 +191,9 @@ _NAMES = {
     "narrowcast.model.schema": "Schema",
     "narrowcast.model.subscriptions": "SubscriptionSet",
     "narrowcast.model.topology": "Locations Topology",
-    "narrowcast.planning": "Annealed Broadcast Cover Direct Forgy GroupsFirst Hash Iterated Joint KMeans MacQueen Mst OnlinePlanner PLANNERS Pairwise Partial PerFlow Planner Replanner Static StreamsFirst Tamara TamaraTidy Unicast",
+    "narrowcast.planning": "Annealed Broadcast Cover Direct Forgy GroupsFirst Hash Iterated Joint KMeans "
+    "MacQueen Mst OnlinePlanner PLANNERS Pairwise Partial PerFlow Planner Replanner Static StreamsFirst "
+    "Tamara TamaraTidy Unicast",
     "narrowcast.routing": "ChannelRouter Deliveries ExactRouter PartialRouter ROUTERS Router ThresholdRouter",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -1,4 +1,4 @@
-"""Old names of public objects: importable for one version, with a warning that names the new one."""
+"""Deprecated names of public objects: importable for one version, with a warning that gives the new name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def renamed(module: str, name: str, new_names: dict[str, str]) -> Any:
-    """Return the object that an old name of a module stands for, and warn.
+    """Return the object with a deprecated name, and warn.
 
     Call it from the module's ``__getattr__``.
 
@@ -17,9 +17,9 @@ def renamed(module: str, name: str, new_names: dict[str, str]) -> Any:
     module
         The module's ``__name__``.
     name
-        The attribute asked for.
+        The requested attribute.
     new_names
-        Where each old name is now, as ``module:name`` or as a name of the same module.
+        The new name of each old name, as ``module:name`` or as a name in the same module.
 
     Raises
     ------

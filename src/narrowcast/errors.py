@@ -1,52 +1,52 @@
-"""Every error that Narrowcast raises on purpose.
+"""Errors of Narrowcast.
 
 ::
 
     NarrowcastError
-    ├── InputError            what the user gave cannot be used
-    │   ├── SchemaError       attributes that collide, are unknown or of an unusable type
+    ├── InputError            unusable input
+    │   ├── SchemaError       attributes that collide, are unknown or have an unusable type
     │   ├── FilterError       a filter that does not parse, bind or fit the limits
     │   ├── TableError        a table that is missing, unreadable or lacks a column
-    │   ├── IndexFileError    a file that is no index, is damaged, or of another version
+    │   ├── IndexFileError    a file that is not an index, is damaged, or has another version
     │   └── ParameterError    a parameter outside its range
-    ├── PlanError             a plan that breaks its invariant, or an artefact that cannot be read
-    ├── JobError              a Spark job that could not be done, with the cause
-    ├── TransportError        a transport that can no longer do what was asked of it
-    │   └── PaceError         events that came faster than their publisher may send
-    └── MissingError          something is not installed; the message holds the line that installs it
+    ├── PlanError             a plan that breaks its invariant, or an unreadable plan artefact
+    ├── JobError              a Spark job that failed, with the cause
+    ├── TransportError        a transport that failed or was closed
+    │   └── PaceError         events beyond the publisher's rate limit
+    └── MissingError          something is not installed; the message has the command that installs it
 
-An error says what is wrong, with the offending value, the limit it broke and the fix. What a program may want
-to know is in fields: `parameter`, `value` and `limit`. A message names a parameter as Python knows it; the
-command line translates the name into its option, prints one line and exits with 2.
+A message gives the problem, the offending value, the limit and the fix. Programs read the fields
+`parameter`, `value` and `limit`. A parameter has its Python name; the command line translates it into its
+option, prints one line and exits with 2.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-#: Characters of a value that a message shows.
+#: Largest number of characters of a value in a message.
 SHOWN: Final = 80
 
-#: The value of an error that concerns no value; None is a value like any other.
+#: Marks an error without a value, since None may be the offending value.
 UNSET: Final = object()
 
 
 class NarrowcastError(Exception):
-    """The root of all errors raised on purpose.
+    """Base class of all errors that Narrowcast raises deliberately.
 
     Parameters
     ----------
     message
-        What is wrong and how to fix it. Left out, it is made of the fields:
-        ``channels=0: must be at least 1; fix``.
+        The problem and its fix (default: composed from the fields,
+        ``channels=0: must be at least 1; fix``).
     parameter
-        The parameter, column, attribute or setting at fault, by its name in Python.
+        Python name of the parameter, column, attribute or setting at fault.
     value
         The offending value.
     limit
         What the value must be, as a phrase that follows "must be".
     fix
-        How to mend it, where the limit does not say so.
+        What to do, if the limit does not imply it.
 
     Examples
     --------
@@ -73,7 +73,7 @@ class NarrowcastError(Exception):
 
 
 def _composed(parameter: str | None, value: Any, limit: str | None, fix: str | None) -> str:
-    """Return a message in the order parameter, value, limit, fix."""
+    """Compose a message in the order parameter, value, limit, fix."""
     shown = "" if value is UNSET else repr(value)
     if len(shown) > SHOWN:
         shown = f"{shown[:SHOWN]}..."
@@ -83,11 +83,11 @@ def _composed(parameter: str | None, value: Any, limit: str | None, fix: str | N
 
 
 class InputError(NarrowcastError):
-    """What the user gave cannot be used."""
+    """Unusable input."""
 
 
 class SchemaError(InputError):
-    """Attributes that collide, are unknown or of an unusable type."""
+    """Attributes that collide, are unknown or have an unusable type."""
 
 
 class FilterError(InputError):
@@ -99,7 +99,7 @@ class TableError(InputError):
 
 
 class IndexFileError(InputError):
-    """A file that is no index, is damaged, or of another version."""
+    """A file that is not an index, is damaged, or has another version."""
 
 
 class ParameterError(InputError):
@@ -107,20 +107,20 @@ class ParameterError(InputError):
 
 
 class PlanError(NarrowcastError):
-    """A plan that breaks its invariant, or an artefact that cannot be read."""
+    """A plan that breaks its invariant, or an unreadable plan artefact."""
 
 
 class JobError(NarrowcastError):
-    """A Spark job that could not be done, with the cause."""
+    """A Spark job that failed, with the cause."""
 
 
 class TransportError(NarrowcastError):
-    """A transport that can no longer do what was asked of it."""
+    """A transport that failed or was closed."""
 
 
 class PaceError(TransportError):
-    """Events that came faster than their publisher may send."""
+    """Events beyond the publisher's rate limit."""
 
 
 class MissingError(NarrowcastError):
-    """Something is not installed; the message holds the line that installs it."""
+    """Something is not installed; the message has the command that installs it."""

@@ -1,4 +1,4 @@
-"""Another name of `narrowcast.spark`, with the public names that have moved to the lab."""
+"""Deprecated alias of `narrowcast.spark`, with the public names that moved to the lab."""
 
 from __future__ import annotations
 

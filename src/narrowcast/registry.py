@@ -1,4 +1,4 @@
-"""Strategies by name: how `--method pairwise` finds its class, also in other installed packages."""
+"""Registry of strategies by name, including those of other installed packages."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """A named set of strategies of one kind: those of narrowcast, of installed packages, and of the caller.
+    """Strategies of one kind by name: of narrowcast, of installed packages, and of the caller.
 
     Parameters
     ----------
     kind
-        What is registered, as a user would call it; it appears in errors.
+        The kind of strategy, for error messages.
     places
-        Where strategies are defined, `module:name` by the name that they are found by. A module is imported
-        when its strategy is used for the first time.
+        Definition of each strategy, as `module:attribute` by name. A module is imported when its strategy is
+        first used.
     group
-        The group of entry points by which an installed package adds strategies of this kind; None for none.
+        The entry point group through which installed packages add strategies (default: no group).
 
     Examples
     --------
@@ -47,23 +47,29 @@ class Registry(Mapping[str, T], Generic[T]):
 
     @cached_property
     def _places(self) -> dict[str, str]:
-        """Where strategies are defined: narrowcast's own, and those of installed packages."""
+        """Definitions of narrowcast's own strategies and those of installed packages."""
         found = dict(self._own)
         for point in () if self._group is None else entry_points(group=self._group):
             if point.name in found:
                 raise ParameterError(
-                    f"{self._kind} {point.name!r} is registered already, and {point.value} of an installed "
-                    "package has the same name; rename or uninstall one"
+                    f"{self._kind} {point.name!r} is registered twice, also as {point.value} of an installed "
+                    "package; rename or uninstall one",
+                    parameter=self._kind,
+                    value=point.name,
                 )
             found[point.name] = point.value
         return found
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Return a decorator that puts what it decorates under a name; a name is used once."""
+        """Return a decorator that registers an object under a new name."""
 
         def put(item: T) -> T:
             if name in self:
-                raise ParameterError(f"{self._kind} {name!r} is registered already")
+                raise ParameterError(
+                    f"{self._kind} {name!r} is registered already; use another name",
+                    parameter=self._kind,
+                    value=name,
+                )
             self._items[name] = item
             return item
 
@@ -74,7 +80,9 @@ class Registry(Mapping[str, T], Generic[T]):
             close = difflib.get_close_matches(str(name), self, n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
             known = ", ".join(self)
-            raise ParameterError(f"unknown {self._kind} {name!r}; {hint}known: {known}")
+            raise ParameterError(
+                f"unknown {self._kind} {name!r}; {hint}known: {known}", parameter=self._kind, value=name
+            )
         if name not in self._items:
             module, _, attribute = self._places[name].partition(":")
             self._items[name] = cast("T", getattr(import_module(module), attribute))
@@ -84,7 +92,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return name in self._items or name in self._places
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the strategy of that name, or the default: Mapping's own would meet our error."""
+        """Return the strategy with that name, or the default (Mapping's own method expects a KeyError)."""
         return super().get(name, default) if name in self else default
 
     def __iter__(self) -> Iterator[str]:

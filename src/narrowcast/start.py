@@ -1,6 +1,7 @@
-"""The first thing that is loaded: while the command loads the rest, an interruption ends it at once.
+"""Signal handling during start-up: an interrupt while the command loads ends it immediately.
 
-That takes a second, in which there is nothing to clean up. A program that imports the package is left alone.
+Loading takes about a second, and there is nothing to clean up. Other programs that import the package are not
+affected.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import threading
 
 
 def _end(number: int, _frame: object) -> None:
-    """End the process without a trace."""
+    """End the process without a traceback."""
     os._exit(128 + number)
 
 

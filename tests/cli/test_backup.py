@@ -48,7 +48,7 @@ def publish(url: str, *numbers: int) -> None:
             time.sleep(0.1)  # longer than a node waits for more
 
 
-def heard(url: str, name: str, many: int, *, patience: float = 20.0) -> list[int]:
+def receive(url: str, name: str, many: int, *, patience: float = 20.0) -> list[int]:
     """Return the events that somebody gets, so many and what comes right behind them."""
     found: list[int] = []
     with Connection(url) as broker:
@@ -103,10 +103,10 @@ def test_a_broker_is_lost_and_goes_on_elsewhere(tmp_path: Path) -> None:
     assert told("restore", file, "--data", elsewhere)["restored"] is True
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar", "elsewhere", "plan"]
     with serving(elsewhere, *STORED) as url:
-        assert heard(url, "ann", 5) == [5, 6, 7, 8, 9]
+        assert receive(url, "ann", 5) == [5, 6, 7, 8, 9]
         publish(url, 11, 101)
-        assert heard(url, "ann", 2) == [11, 101]
-        assert heard(url, "bob", 1) == [101]
+        assert receive(url, "ann", 2) == [11, 101]
+        assert receive(url, "bob", 1) == [101]
 
 
 @pytest.mark.slow
@@ -190,9 +190,9 @@ def test_while_events_flow_nothing_is_lost(tmp_path: Path) -> None:
         with serving(tmp_path / f"again{i}") as url:  # it remembers what it promises
             publish(url, -1, 10**6)
             for name, had in (("bob", set[int]()), ("ann", set(read))):
-                found = heard(url, name, before[i] - len(had) + 1)
+                found = receive(url, name, before[i] - len(had) + 1)
                 while found[-1] != 10**6:
-                    found += heard(url, name, 1)
+                    found += receive(url, name, 1)
                 assert set(range(before[i])) <= had | set(found)
                 assert len(found) == len(set(found))
                 assert found == sorted(found)

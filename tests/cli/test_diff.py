@@ -140,7 +140,7 @@ def test_help_has_an_example() -> None:
 def test_bad_input(plans: list[str], tmp_path: Path) -> None:
     missing = CliRunner().invoke(app, [plans[0], str(tmp_path / "nothing")])
     assert isinstance(missing.exception, PlanError)
-    assert "nothing is not a folder; give the one that a plan was written to" in str(missing.exception)
+    assert "nothing: not a folder" in str(missing.exception)
     assert missing.stdout == ""
     (tmp_path / "second" / "listens.parquet").unlink()
     broken = CliRunner().invoke(app, plans)
@@ -202,7 +202,7 @@ def test_a_folder_with_a_plan_in_it_is_pointed_into(tmp_path: Path) -> None:
     (tmp_path / "out" / "plan").mkdir(parents=True)
     (tmp_path / "out" / "plan" / "plan.json").write_text("{}")
     found = CliRunner().invoke(app, [str(tmp_path / "out")] * 2)
-    assert str(found.exception).endswith(f"out holds a plan but is none; give {tmp_path / 'out' / 'plan'}")
+    assert str(found.exception).endswith(f"out: not a plan, but contains one; give {tmp_path / 'out' / 'plan'}")
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])

@@ -157,10 +157,7 @@ def test_an_or_that_nothing_bounds_is_refused_past_the_limit() -> None:
     (reason,) = (
         compile_filters(SCHEMA, [unbounded], limits=FilterLimits(boxes=500)).rejected["reason"].to_pylist()
     )
-    assert reason == (
-        "needs 1,200 boxes, over the limit of 500, and no attribute is bounded in all of its alternatives; "
-        "split it into several subscriptions or raise the limit `boxes`"
-    )
+    assert all(shown in reason for shown in ("1,200", "500", "`boxes`"))
     with pytest.raises(AssertionError):
         assert len(compiled(unbounded, FilterLimits(boxes=1_200)).boxes) > 1_200
 

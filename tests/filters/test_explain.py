@@ -16,6 +16,7 @@ from narrowcast import EventBatch, Schema
 from narrowcast.errors import FilterError, InputError, SchemaError
 from narrowcast.filters.explain import Explanation, ParsedFilter, render
 from narrowcast.filters.limits import FilterLimits
+from support.errors import refused
 from support.filters import events, filters, schemas
 from support.reference import reference
 
@@ -250,7 +251,7 @@ def test_json_has_no_dates_and_decimals_so_strings_and_numbers_stand_for_them(
     ],
 )
 def test_a_value_that_does_not_fit_is_an_error_that_names_it(dtype: str, value: Any) -> None:
-    with pytest.raises(InputError, match=r"attribute 'a': ") as error:
+    with refused(InputError, "a", parameter="a") as error:
         explain("a IS NULL", {"a": value}, {"a": dtype})
     assert dtype in str(error.value)
     assert "\n" not in str(error.value)
@@ -261,9 +262,9 @@ def test_a_schema_decides_what_is_known_and_extra_values_are_left_alone() -> Non
     assert explain("price > 1", {"price": 2, "extra": object()}, types).holds is True
     assert explain("side.name = 'x'", {"SIDE": {"Name": "x"}}, types).holds is True
     assert explain("side.name IS NULL", {"side": None}, types).holds is True
-    with pytest.raises(FilterError, match=r"unknown attribute 'prize'; there are: price, side\.name"):
+    with refused(FilterError, "prize"):
         explain("prize > 1", {"price": 2}, types)
-    with pytest.raises(FilterError, match=r"compares price \(double\) with a string literal"):
+    with refused(FilterError, "double", "string"):
         explain("price = 'x'", {"price": 2}, types)
 
 
@@ -275,23 +276,23 @@ def test_names_of_an_event_that_collide_are_refused() -> None:
 
 @pytest.mark.parametrize("value", [2**63, 2**70, object(), [1, "x"], {"b": [1, "x"]}, "\ud800"])
 def test_a_value_of_no_type_is_an_error_that_names_it(value: Any) -> None:
-    with pytest.raises(InputError, match="'a"):
+    with refused(InputError, parameter="a"):
         explain("a IS NULL", {"a": value})
 
 
 def test_types_come_from_the_event_where_there_is_no_schema() -> None:
-    with pytest.raises(FilterError, match=r"compares a \(bigint\) with a string literal"):
+    with refused(FilterError, "bigint", "string"):
         explain("a = 'x'", {"a": 1})
-    with pytest.raises(FilterError, match=r"a \(.*\) cannot be compared; only IS \[NOT\] NULL works"):
+    with refused(FilterError, "a (array)"):
         explain("a = 1", {"a": [1]})
 
 
 def test_a_filter_that_does_not_parse_says_why() -> None:
-    with pytest.raises(FilterError, match="does not parse"):
+    with refused(FilterError, "column 3"):
         ParsedFilter.parse("a >")
-    with pytest.raises(FilterError, match="over the limit of 5"):
+    with refused(FilterError, "5", parameter="bytes", value=7):
         ParsedFilter.parse("a > 100", FilterLimits(bytes=5))
-    with pytest.raises(FilterError, match="'2024-13-01' is not a date"):
+    with refused(FilterError, "2024-13-01", value="2024-13-01"):
         explain("a > DATE '2024-13-01'", {"a": date(2024, 1, 1)})
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from narrowcast import Schema, compile_filters
 from narrowcast.errors import FilterError
 from narrowcast.filters.literals import DAY, days, microseconds, read
+from support.errors import refused
 
 if TYPE_CHECKING:
     from narrowcast.filters.syntax import Kind
@@ -75,65 +76,63 @@ def test_a_string_is_itself() -> None:
 
 
 REFUSED: list[tuple[Kind, str, str]] = [
-    ("integer", "1" + "0" * 38, "number of 39 digits; the most is 38"),
-    ("integer", "1" * 5000, "number of 5000 digits; the most is 38"),
-    ("decimal", "1." + "0" * 38, "decimal of 39 digits; the most is 38: write 1.5e0 for a double"),
+    ("integer", "1" + "0" * 38, "39 digits"),
+    ("integer", "1" * 5000, "5000 digits"),
+    ("decimal", "1." + "0" * 38, "39 digits"),
     ("decimal", "0." + "0" * 38 + "1", "decimal of 39 digits"),
     ("decimal", "1" * 5000 + ".5", "decimal of 5001 digits"),
-    ("double", "", "'' is not a number; write for example CAST"),
-    ("double", "one", "'one' is not a number"),
-    ("double", ".", "'.' is not a number"),
-    ("double", "1e", "'1e' is not a number"),
-    ("double", "1_000", "'1_000' is not a number"),
-    ("double", "1,5", "'1,5' is not a number"),
-    ("double", "0x10", "'0x10' is not a number"),
-    ("double", "--1", "'--1' is not a number"),
-    ("double", "nand", "'nand' is not a number"),
-    ("double", "1e400", "1e400 is beyond a double; write CAST('Infinity' AS DOUBLE) if that is meant"),
-    ("double", "-1e400", "-1e400 is beyond a double"),
-    ("float", "1e39", "1e39 is beyond a float"),
-    ("float", "3.5e38", "3.5e38 is beyond a float"),
-    ("date", "", "'' is not a date; write it as 2024-03-01"),
-    ("date", "2024-02-30", "'2024-02-30' is not a date: day"),
-    ("date", "2024-13-01", "'2024-13-01' is not a date: month must be in 1..12"),
-    ("date", "24-01-01", "'24-01-01' is not a date"),
-    ("date", "20240301", "'20240301' is not a date"),
-    ("date", "2024-003-01", "is not a date"),
-    ("date", "2024-03-01x", "is not a date"),
-    ("date", "2024-03-", "is not a date"),
-    ("date", "2024/03/01", "is not a date"),
-    ("date", "today", "'today' is not a date"),
-    ("timestamp", "", "'' is not a timestamp; write it as 2024-03-01 12:30:00"),
-    ("timestamp", "2024-03-01x", "is not a timestamp"),
-    ("timestamp", "2024-03-01  12:30:00", "is not a timestamp"),
-    ("timestamp", "2024-03-01 12Z", "is not a timestamp"),
-    ("timestamp", "2024-03-01 12:30+01:00", "is not a timestamp"),
-    ("timestamp", "2024-03-01 24:00:00", "is not a timestamp: hour must be in 0..23"),
-    ("timestamp", "2024-03-01 23:60:00", "is not a timestamp: minute must be in 0..59"),
-    ("timestamp", "2024-03-01 23:59:60", "is not a timestamp: second must be in 0..59"),
-    ("timestamp", "2024-02-30 12:00:00", "is not a timestamp: day"),
-    ("timestamp", "12:30:00", "is not a timestamp"),
-    ("timestamp", "2024-03-01 12:30:00 Nowhere", "names an unknown time zone 'Nowhere'; use +01:00 or"),
-    ("timestamp", "2024-03-01 12:30:00 Europe", "names an unknown time zone 'Europe'"),
-    ("timestamp", "2024-03-01 12:30:00 ../Europe/Paris", "names an unknown time zone"),
-    ("timestamp", "2024-03-01 12:30:00 tzdata.zi", "names an unknown time zone"),
-    ("timestamp", "2024-03-01 12:30:00 \0", "names an unknown time zone"),
-    ("timestamp", "2024-03-01 12:30:00+19:00", "names an unknown time zone '+19:00'"),
-    ("timestamp", "2024-03-01 12:30:00+18:01", "names an unknown time zone '+18:01'"),
-    ("timestamp", "2024-03-01 12:30:00+01:60", "names an unknown time zone '+01:60'"),
-    ("timestamp", "2024-03-01 12:30:00+01:99", "names an unknown time zone '+01:99'"),
-    ("timestamp", "2024-03-01 12:30:00+01:00:60", "names an unknown time zone '+01:00:60'"),
-    ("timestamp", "2024-03-01 12:30:00 localtime", "names an unknown time zone 'localtime'"),
-    ("timestamp_ntz", "2024-03-01 12:30:00 Nowhere", "names an unknown time zone 'Nowhere'"),
+    ("double", "", "''"),
+    ("double", "one", "'one'"),
+    ("double", ".", "'.'"),
+    ("double", "1e", "'1e'"),
+    ("double", "1_000", "'1_000'"),
+    ("double", "1,5", "'1,5'"),
+    ("double", "0x10", "'0x10'"),
+    ("double", "--1", "'--1'"),
+    ("double", "nand", "'nand'"),
+    ("double", "1e400", "1e400"),
+    ("double", "-1e400", "-1e400"),
+    ("float", "1e39", "1e39"),
+    ("float", "3.5e38", "3.5e38"),
+    ("date", "", "''"),
+    ("date", "2024-02-30", "'2024-02-30'"),
+    ("date", "2024-13-01", "'2024-13-01'"),
+    ("date", "24-01-01", "'24-01-01'"),
+    ("date", "20240301", "'20240301'"),
+    ("date", "2024-003-01", "2024-003-01"),
+    ("date", "2024-03-01x", "2024-03-01x"),
+    ("date", "2024-03-", "2024-03-"),
+    ("date", "2024/03/01", "2024/03/01"),
+    ("date", "today", "'today'"),
+    ("timestamp", "", "''"),
+    ("timestamp", "2024-03-01x", "2024-03-01x"),
+    ("timestamp", "2024-03-01  12:30:00", "2024-03-01  12:30:00"),
+    ("timestamp", "2024-03-01 12Z", "2024-03-01 12Z"),
+    ("timestamp", "2024-03-01 12:30+01:00", "2024-03-01 12:30+01:00"),
+    ("timestamp", "2024-03-01 24:00:00", "2024-03-01 24:00:00"),
+    ("timestamp", "2024-03-01 23:60:00", "2024-03-01 23:60:00"),
+    ("timestamp", "2024-03-01 23:59:60", "2024-03-01 23:59:60"),
+    ("timestamp", "2024-02-30 12:00:00", "2024-02-30 12:00:00"),
+    ("timestamp", "12:30:00", "12:30:00"),
+    ("timestamp", "2024-03-01 12:30:00 Nowhere", "'Nowhere'"),
+    ("timestamp", "2024-03-01 12:30:00 Europe", "'Europe'"),
+    ("timestamp", "2024-03-01 12:30:00 ../Europe/Paris", "2024-03-01 12:30:00 ../Europe/Paris"),
+    ("timestamp", "2024-03-01 12:30:00 tzdata.zi", "2024-03-01 12:30:00 tzdata.zi"),
+    ("timestamp", "2024-03-01 12:30:00 \0", "\\x00"),
+    ("timestamp", "2024-03-01 12:30:00+19:00", "'+19:00'"),
+    ("timestamp", "2024-03-01 12:30:00+18:01", "'+18:01'"),
+    ("timestamp", "2024-03-01 12:30:00+01:60", "'+01:60'"),
+    ("timestamp", "2024-03-01 12:30:00+01:99", "'+01:99'"),
+    ("timestamp", "2024-03-01 12:30:00+01:00:60", "'+01:00:60'"),
+    ("timestamp", "2024-03-01 12:30:00 localtime", "'localtime'"),
+    ("timestamp_ntz", "2024-03-01 12:30:00 Nowhere", "'Nowhere'"),
 ]
 
 
-@pytest.mark.parametrize(("kind", "text", "message"), REFUSED, ids=lambda v: repr(v)[:30])
-def test_what_is_no_literal_is_refused_with_its_text(kind: Kind, text: str, message: str) -> None:
-    with pytest.raises(FilterError) as error:
+@pytest.mark.parametrize(("kind", "text", "shown"), REFUSED, ids=lambda v: repr(v)[:30])
+def test_what_is_no_literal_is_refused_with_its_text(kind: Kind, text: str, shown: str) -> None:
+    with refused(FilterError, shown):
         read(kind, text)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from narrowcast import FilterLimits, ParsedFilter, Schema, compile_filters
 from narrowcast.errors import FilterError, ParameterError, TableError
+from support.errors import refused
 
 SCHEMA = Schema.of(
     {
@@ -36,35 +37,35 @@ def reason(text: str, limits: FilterLimits | None = None) -> str:
         ("price >", "does not parse: something is missing at column 7"),
         ("price > 1 1", "does not parse: unexpected token at column 11"),
         ("price > 'x", "does not parse: a quote or comment is not closed"),
-        ("", "is empty; write TRUE to match every event"),
-        ("  -- nothing", "is empty; write TRUE to match every event"),
+        ("", "TRUE"),
+        ("  -- nothing", "TRUE"),
         (
             "a = 1; DROP TABLE x",
-            "holds more than one statement; a filter is one boolean expression without ';'",
+            "';'",
         ),
-        ("prize > 1", "unknown attribute 'prize'; there are: price, volume, name, day, at, flag, cost"),
-        ("price = NaN", "unknown attribute 'NaN'; there are: "),
+        ("prize > 1", "'prize'"),
+        ("price = NaN", "'NaN'"),
         ("price = NaN", "for the number write CAST('NaN' AS DOUBLE)"),
-        ("price > 'x'", "compares price (double) with a string literal; the types must be alike"),
-        ("name > 5", "compares name (string) with an integer literal; the types must be alike"),
-        ("flag = 1", "compares flag (boolean) with an integer literal; the types must be alike"),
-        ("day = 5", "compares day (date) with an integer literal; the types must be alike"),
-        ("name = DATE '2024-01-01'", "compares name (string) with a date literal; the types must be alike"),
-        ("name = day", "compares name (string) with day (date); the types must be alike"),
-        ("price", "price (double) stands alone; only a boolean can: compare it"),
-        ("price LIKE '1%'", "LIKE needs a string, not price (double)"),
-        ("name LIKE 5", "the pattern of LIKE needs a string, not an integer literal"),
-        ("name LIKE name", "LIKE takes a pattern in quotes"),
-        ("day > 'soon'", "'soon' is not a date; write it as 2024-03-01"),
-        ("day > '2024-13-01'", "'2024-13-01' is not a date: month must be in 1..12"),
-        ("at > '2024-01-01 10:00:00 Mars/Base'", "names an unknown time zone 'Mars/Base'"),
-        ("price > 1e999", "1e999 is beyond a double; write CAST('Infinity' AS DOUBLE) if that is meant"),
-        ("price > CAST('many' AS DOUBLE)", "'many' is not a number"),
-        (f"volume > {'9' * 40}", "number of 40 digits; the most is 38"),
-        (f"cost > 0.{'1' * 39}", "decimal of 39 digits; the most is 38"),
-        ("price + 1 > 2", "price + 1 is not in the filter language; an operand is an attribute or a literal"),
+        ("price > 'x'", "price (double)"),
+        ("name > 5", "name (string)"),
+        ("flag = 1", "flag (boolean)"),
+        ("day = 5", "day (date)"),
+        ("name = DATE '2024-01-01'", "name (string)"),
+        ("name = day", "name (string)"),
+        ("price", "price (double)"),
+        ("price LIKE '1%'", "price (double)"),
+        ("name LIKE 5", "the pattern of LIKE"),
+        ("name LIKE name", "LIKE"),
+        ("day > 'soon'", "'soon'"),
+        ("day > '2024-13-01'", "'2024-13-01'"),
+        ("at > '2024-01-01 10:00:00 Mars/Base'", "'Mars/Base'"),
+        ("price > 1e999", "1e999"),
+        ("price > CAST('many' AS DOUBLE)", "'many'"),
+        (f"volume > {'9' * 40}", "40 digits"),
+        (f"cost > 0.{'1' * 39}", "39 digits"),
+        ("price + 1 > 2", "price + 1"),
         ("price > 2 * 3", "2 * 3 is not in the filter language"),
-        ("-price > 2", "a minus belongs to a number: there is no arithmetic"),
+        ("-price > 2", "arithmetic"),
         ("abs(price) > 1", "ABS(price) is not in the filter language"),
         ("name RLIKE 'x'", "is not in the filter language; use comparisons"),
         ("name ILIKE 'x'", "is not in the filter language"),
@@ -72,28 +73,28 @@ def reason(text: str, limits: FilterLimits | None = None) -> str:
         ("price <=> 1", "is not in the filter language"),
         ("price IS TRUE", "use IS NULL, IS NOT NULL, or = TRUE"),
         ("(price > 1) = TRUE", "price > 1 is not in the filter language"),
-        ("price IN (SELECT 1)", "list the values of IN: a query is not allowed"),
-        ("price IN ()", "IN needs at least one value"),
-        ("price BETWEEN SYMMETRIC 5 AND 3", "write the lower end first instead of SYMMETRIC"),
-        ("CAST(price AS INT) > 1", "only a literal can be cast"),
+        ("price IN (SELECT 1)", "IN"),
+        ("price IN ()", "IN"),
+        ("price BETWEEN SYMMETRIC 5 AND 3", "SYMMETRIC"),
+        ("CAST(price AS INT) > 1", "CAST(price AS INT)"),
         ("price > ?", "is not in the filter language"),
         ("price > :p", "is not in the filter language"),
         ("day > INTERVAL '1' DAY", "is not in the filter language"),
         ("day > current_date", "is not in the filter language"),
         ("CASE WHEN flag THEN flag END", "is not in the filter language"),
-        ("TRUE OR volume > 1e999", "1e999 is beyond a double"),
-        ("volume = NULL AND CAST('x' AS DOUBLE) > 1", "'x' is not a number"),
-        ("volume NOT IN (NULL, CAST('junk' AS DOUBLE))", "'junk' is not a number"),
-        ("DATE 'garbage' IS NULL", "'garbage' is not a date"),
-        ("flag OR TRUE OR name LIKE 'x!' ESCAPE '!'", "must stand before %, _ or itself"),
-        ("volume = 1 -- x \\\n OR TRUE", "has a comment that ends in a backslash"),
-        ("volume = 5bd", "the suffix BD is not in the filter language"),
-        ("day > '\u0662\u0660\u0662\u0664-01-01'", "is not a date"),
-        ("volume = 1BD", "the suffix BD is not in the filter language; write the decimal plainly"),
+        ("TRUE OR volume > 1e999", "1e999"),
+        ("volume = NULL AND CAST('x' AS DOUBLE) > 1", "'x'"),
+        ("volume NOT IN (NULL, CAST('junk' AS DOUBLE))", "'junk'"),
+        ("DATE 'garbage' IS NULL", "'garbage'"),
+        ("flag OR TRUE OR name LIKE 'x!' ESCAPE '!'", "%, _ or itself"),
+        ("volume = 1 -- x \\\n OR TRUE", "backslash"),
+        ("volume = 5bd", "BD"),
+        ("day > '\u0662\u0660\u0662\u0664-01-01'", "a date"),
+        ("volume = 1BD", "BD"),
         ("name = r'x'", "is not in the filter language"),
         ("name = 'x' 'y'", "is not in the filter language"),
-        (r"name LIKE 'a\\'", r"must stand before %, _ or itself"),
-        ("name LIKE 'ab' ESCAPE 'xy'", "ESCAPE 'xy': it takes one character"),
+        (r"name LIKE 'a\\'", "%, _ or itself"),
+        ("name LIKE 'ab' ESCAPE 'xy'", "'xy'"),
         ("name LIKE 'ab' ESCAPE name", "does not parse"),
         ("SELECT 1", "is not in the filter language"),
     ],
@@ -103,7 +104,7 @@ def test_a_bad_filter_is_set_aside_with_its_reason(text: str, wanted: str) -> No
 
 
 def test_text_that_is_no_unicode_is_refused() -> None:
-    with pytest.raises(FilterError, match="is not valid Unicode at character 10"):
+    with refused(FilterError, "10"):
         ParsedFilter.parse("name = 'a\ud800b'")
     done = compile_filters(SCHEMA, ["flag", "name = 'a\ud800b'", "price > 1"])
     assert done.subscriptions.subscription_id.tolist() == [0, 2]
@@ -113,9 +114,9 @@ def test_text_that_is_no_unicode_is_refused() -> None:
 def test_what_is_no_text_is_told() -> None:
     done = compile_filters(SCHEMA, ("flag", 5, None))
     assert done.rejected["reason"].to_pylist() == ["5 is not text", "filter is null"]
-    with pytest.raises(TableError, match="filters is one text, 'flag'; give a list"):
+    with refused(TableError, "flag", parameter="filters", value="flag"):
         compile_filters(SCHEMA, "flag")
-    with pytest.raises(FilterError, match="a filter is text, not 5"):
+    with refused(FilterError, "5", value=5):
         ParsedFilter.parse(5)  # type: ignore[arg-type]  # on purpose
 
 
@@ -197,12 +198,13 @@ def test_a_good_filter_is_taken(text: str) -> None:
 )
 def test_deep_nesting_is_refused_before_it_overflows(text: str) -> None:
     for depth in (100, 250):
-        wanted = f"deep; the limit is {depth}: drop needless parentheses"
-        assert wanted in reason(text, FilterLimits(bytes=10**6, depth=depth))
+        found = reason(text, FilterLimits(bytes=10**6, depth=depth))
+        assert str(depth) in found
+        assert "`depth`" in found
 
 
 def test_the_limit_on_nesting_has_a_limit() -> None:
-    with pytest.raises(ParameterError, match="limit depth=251 is over 250, the most that can be parsed"):
+    with refused(ParameterError, "251", "250", parameter="depth", value=251):
         FilterLimits(depth=251)
 
 
@@ -236,7 +238,7 @@ def test_a_megabyte_of_filter_is_refused_by_default_and_taken_when_asked() -> No
 
 
 def test_bytes_are_counted_not_characters() -> None:
-    assert "a filter of 66,008 bytes" in reason("name = '" + "é" * 33_000 + "'"[:0])
+    assert "66,008 bytes" in reason("name = '" + "é" * 33_000 + "'"[:0])
     assert compile_filters(SCHEMA, ["name = '" + "é" * 32_000 + "'"]).rejected.num_rows == 0
 
 

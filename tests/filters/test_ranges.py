@@ -208,7 +208,8 @@ def test_short_integers_are_only_those_a_key_can_hold() -> None:
 def test_a_bad_literal_condemns_its_filter_only() -> None:
     literals = Literals([("2024-01-01",), ("2024-13-01",), ("1970-01-02",)])
     assert literals.values(Slot(0, "date")) == [19723, 0, 1]
-    assert literals.errors == {1: "'2024-13-01' is not a date: month must be in 1..12"}
+    assert list(literals.errors) == [1]
+    assert "'2024-13-01'" in literals.errors[1]
     strings = Literals([("5",)])
     assert strings.texts(Slot(0, "decimal", prefix="0.")) == ["0.5"]
     assert strings.values(Slot(0, "decimal", prefix="0.")) == [Decimal("0.5")]

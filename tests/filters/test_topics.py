@@ -14,6 +14,7 @@ from narrowcast.errors import FilterError, ParameterError, TableError
 from narrowcast.filters.subscriptions import compile_filters
 from narrowcast.filters.topics import MOST_LEVELS, TopicSpace
 from narrowcast.matching import Scan
+from support.errors import refused
 
 Style = Literal["nats", "mqtt"]
 STYLES: list[Style] = ["nats", "mqtt"]
@@ -164,11 +165,11 @@ def test_a_pattern_is_the_filter_it_stands_for(style: Style, data: st.DataObject
 )
 def test_exactly_the_bad_are_refused(style: Style, texts: list[str]) -> None:
     space = TopicSpace(style)
-    refused = space.compile(texts).rejected["subscription_id"].to_pylist()
-    assert refused == [i for i, text in enumerate(texts) if not is_good(text, style, wildcards=True)]
+    rejected = space.compile(texts).rejected["subscription_id"].to_pylist()
+    assert rejected == [i for i, text in enumerate(texts) if not is_good(text, style, wildcards=True)]
     bad = [i for i, text in enumerate(texts) if not is_good(text, style, wildcards=False)]
     if bad:
-        with pytest.raises(TableError, match=f"^row {bad[0] + 1} of {len(texts)}: "):
+        with refused(TableError, f"row {bad[0] + 1} of {len(texts)}"):
             space.events(texts)
     else:
         assert len(space.events(texts)) == len(texts)
@@ -263,31 +264,31 @@ def test_mqtt_vectors(pattern: str, topic: str, wanted: bool) -> None:
     ("style", "pattern", "reason"),
     [
         ("nats", "", "'' is empty; write at least one level"),
-        ("nats", "a..b", "'a..b' has an empty level, which NATS does not allow; drop the needless '.'"),
+        ("nats", "a..b", "'a..b'"),
         ("nats", ".a", "has an empty level"),
         ("nats", "a.", "has an empty level"),
         ("nats", ".", "has an empty level"),
         ("nats", "a.>.b", "'a.>.b' has '>' before its last level; use '*' for one level"),
         ("nats", ">.b", "has '>' before its last level"),
         ("nats", "a.>.", "has an empty level"),
-        ("nats", "foo*.bar", "'foo*.bar' mixes a wildcard with text; let '*' or '>' be a level of its own"),
+        ("nats", "foo*.bar", "'foo*.bar'"),
         ("nats", "f*o.b*r", "mixes a wildcard with text"),
         ("nats", "foo>", "mixes a wildcard with text"),
         ("nats", "a.**", "mixes a wildcard with text"),
-        ("nats", "a b", "'a b' has a space or control character, which NATS does not allow; take it out"),
+        ("nats", "a b", "'a b'"),
         ("nats", "a.b\n", "'a.b\\n' has a space or control character"),
         ("nats", "a\0", "'a\\x00' has a space or control character"),
         ("mqtt", "", "'' is empty; write at least one character"),
-        ("mqtt", "a+", "'a+' mixes a wildcard with text; let '+' or '#' be a level of its own"),
+        ("mqtt", "a+", "'a+'"),
         ("mqtt", "sport+", "mixes a wildcard with text"),
         ("mqtt", "sport/tennis#", "mixes a wildcard with text"),
         ("mqtt", "a/\n#", "mixes a wildcard with text"),
         ("mqtt", "++", "mixes a wildcard with text"),
         ("mqtt", "sport/tennis/#/ranking", "has '#' before its last level; use '+' for one level"),
         ("mqtt", "#/", "has '#' before its last level"),
-        ("mqtt", "a\0", "'a\\x00' has a null character, which MQTT does not allow; take it out"),
-        ("mqtt", "$share/group/a/#", "is a shared subscription; give only what follows its group's name"),
-        ("mqtt", "a" * 65_536, "a has 65,536 bytes; the limit is 65,535: shorten it"),
+        ("mqtt", "a\0", "'a\\x00'"),
+        ("mqtt", "$share/group/a/#", "is a shared subscription; give only"),
+        ("mqtt", "a" * 65_536, "65,536 bytes"),
     ],
 )
 def test_a_bad_pattern_says_why(style: Style, pattern: str, reason: str) -> None:
@@ -297,14 +298,14 @@ def test_a_bad_pattern_says_why(style: Style, pattern: str, reason: str) -> None
 
 
 def test_too_many_levels_name_the_number_the_limit_and_the_fix() -> None:
-    fix = "the limit is 2: raise `levels` of the TopicSpace"
+    fix = "must have at most 2; raise `levels` of the TopicSpace"
     assert reasons("nats", ["a.b", "a.b.>", "a.b.c", "*.*.*.>"], 2) == [
-        f"'a.b.c' has 3 levels; {fix}",
-        f"'*.*.*.>' has 3 levels; {fix}",
+        f"'a.b.c' has 3 levels: {fix}",
+        f"'*.*.*.>' has 3 levels: {fix}",
     ]
     assert reasons("mqtt", ["a/b", "a/b/#", "//", "a/b/c/#"], 2) == [
-        f"'//' has 3 levels; {fix}",
-        f"'a/b/c/#' has 3 levels; {fix}",
+        f"'//' has 3 levels: {fix}",
+        f"'a/b/c/#' has 3 levels: {fix}",
     ]
 
 
@@ -340,12 +341,12 @@ def test_bad_rows_are_kept_with_their_reason_and_the_rest_goes_on() -> None:
         {
             "subscription_id": 8,
             "note": "v",
-            "reason": "'a..b' has an empty level, which NATS does not allow; drop the needless '.'",
+            "reason": "'a..b' has an empty level, which NATS does not allow; remove the extra '.'",
         },
         {
             "subscription_id": 7,
             "note": "w",
-            "reason": "subscription_id 7 is used by an earlier row; give each its own",
+            "reason": "subscription_id 7 is used by an earlier row: must be distinct",
         },
         {"subscription_id": None, "note": "x", "reason": "subscription_id is null"},
         {"subscription_id": 9, "note": "y", "reason": "subscriber is null"},
@@ -362,14 +363,14 @@ def test_a_list_is_numbered_and_its_odd_items_are_set_aside() -> None:
 
 
 def test_strict_makes_the_first_bad_row_an_error() -> None:
-    with pytest.raises(FilterError, match=r"^row 2, subscription_id 1: 'a\+' mixes a wildcard with text"):
+    with refused(FilterError, "2", "subscription_id", "1", "a+"):
         TopicSpace("mqtt").compile(["a", "a+", ""], strict=True)
 
 
 def test_what_is_no_list_of_patterns() -> None:
-    with pytest.raises(TableError, match=r"patterns is one text, 'a\.b'; give a list of patterns or a table"):
+    with refused(TableError, "a.b"):
         TopicSpace("nats").compile("a.b")
-    with pytest.raises(TableError, match="no column 'topic'; they have subscription_id, filter, subscriber"):
+    with refused(TableError, "topic", "subscription_id", parameter="topic"):
         TopicSpace("nats").compile(pa.table({"subscription_id": [1], "filter": ["a"], "subscriber": ["x"]}))
 
 
@@ -387,16 +388,16 @@ def test_no_patterns_only_bad_ones_and_no_topics(style: Style) -> None:
     ("style", "topic", "reason"),
     [
         ("nats", "", "'' is empty; write at least one level"),
-        ("nats", "a..b", "'a..b' has an empty level, which NATS does not allow; drop the needless '.'"),
+        ("nats", "a..b", "'a..b'"),
         ("nats", "a.", "'a.' has an empty level"),
-        ("nats", "a.*.b", "'a.*.b' has a wildcard; a message is published to one topic: name it"),
+        ("nats", "a.*.b", "'a.*.b'"),
         ("nats", ">", "'>' has a wildcard"),
         ("nats", "a b", "'a b' has a space or control character"),
         ("mqtt", "", "'' is empty; write at least one character"),
-        ("mqtt", "a/+", "'a/+' has a wildcard; a message is published to one topic: name it"),
+        ("mqtt", "a/+", "'a/+'"),
         ("mqtt", "a#", "'a#' has a wildcard"),
         ("mqtt", "\0", "'\\x00' has a null character"),
-        ("mqtt", "é" * 32_768, "'" + "é" * 59 + " has 65,536 bytes; the limit is 65,535: shorten it"),
+        ("mqtt", "é" * 32_768, "'" + "é" * 59 + " has 65,536 bytes: must have at most 65,535"),
         ("mqtt", None, "topic is null"),
         ("mqtt", 5, "5 is not text"),
         ("mqtt", "\ud800", "is not valid Unicode"),
@@ -432,13 +433,13 @@ def test_topics_as_arrow_columns() -> None:
 
 def test_what_is_no_list_of_topics_or_ids() -> None:
     space = TopicSpace("nats")
-    with pytest.raises(TableError, match=r"topics is one text, 'a\.b'; give a list of topics"):
+    with refused(TableError, "a.b"):
         space.events("a.b")
-    with pytest.raises(TableError, match="3 event ids for 2 topics; give each its own"):
+    with refused(TableError, "3", "2", parameter="event_id"):
         space.events(["a", "b"], event_id=np.arange(3))
-    with pytest.raises(TableError, match="event_id cannot be read: "):
+    with refused(TableError, "event_id", parameter="event_id"):
         space.events(["a", "b"], event_id=[1, "x"])
-    with pytest.raises(TableError, match="event_id is null in 1 events"):
+    with refused(TableError, "event_id", "1", parameter="event_id"):
         space.events(["a", "b"], event_id=pa.array([1, None]))
 
 
@@ -448,10 +449,10 @@ def test_the_space_itself() -> None:
     assert (space, hash(space)) == (TopicSpace("mqtt", 3), hash(TopicSpace("mqtt", 3)))
     assert repr(space) == "TopicSpace(style='mqtt', levels=3)"
     assert TopicSpace() == TopicSpace("nats", 16)
-    with pytest.raises(ParameterError, match="style 'amqp' is unknown; use one of nats, mqtt"):
+    with refused(ParameterError, "amqp", parameter="style", value="amqp"):
         TopicSpace("amqp")  # type: ignore[arg-type]
     for levels in (0, MOST_LEVELS + 1):
-        with pytest.raises(ParameterError, match=f"levels={levels} is outside 1 to 1,000"):
+        with refused(ParameterError, "1,000", parameter="levels", value=levels):
             TopicSpace("nats", levels)
 
 

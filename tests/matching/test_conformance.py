@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from narrowcast import EventBatch, Schema, SubscriptionSet, compile_filters
 from narrowcast.errors import InputError, ParameterError
 from narrowcast.matching import MATCHERS
+from support.errors import refused
 from support.filters import events, filters, schemas
 from support.reference import reference
 
@@ -113,11 +114,11 @@ def test_adding_and_removing_equals_fitting_what_is_left(name: str, data: st.Dat
 def test_a_known_id_cannot_be_added_nor_an_unknown_removed(name: str) -> None:
     some = compile_filters(Schema.of({"a": "bigint"}), ["a > 1", "a > 2"]).subscriptions
     matcher = MATCHERS[name]().fit(some)
-    with pytest.raises(InputError, match="subscription_id 0 is used twice"):
+    with refused(InputError, "subscription_id", "0", parameter="subscription_id", value=0):
         matcher.add(some)
-    with pytest.raises(InputError, match="subscription_id 7 is not there; nothing was removed"):
+    with refused(InputError, "subscription_id", "7", parameter="subscription_id", value=7):
         matcher.remove([1, 7])
-    with pytest.raises(InputError, match="do not go with those over"):
+    with refused(InputError, {"a": "bigint"}, {"b": "bigint"}):
         matcher.add(compile_filters(Schema.of({"b": "bigint"}), ["b > 1"]).subscriptions)
     assert matcher.subscriptions_.subscription_id.tolist() == [0, 1]
 
@@ -125,8 +126,8 @@ def test_a_known_id_cannot_be_added_nor_an_unknown_removed(name: str) -> None:
 @every_matcher
 def test_misuse_is_told(name: str) -> None:
     events = EventBatch.from_arrow(pa.table({"a": [1]}))
-    with pytest.raises(ParameterError, match="call fit first"):
+    with refused(ParameterError, "fit"):
         MATCHERS[name]().match(events)
     other = compile_filters(Schema.of({"b": "bigint"}), ["b > 1"]).subscriptions
-    with pytest.raises(InputError, match="read the events with the subscriptions' schema"):
+    with refused(InputError, parameter="events"):
         MATCHERS[name]().fit(other).match(events)

@@ -14,7 +14,7 @@ from narrowcast import AutoMatcher, EventBatch, Scan, Schema, compile_filters
 from narrowcast.filters.checks import Checks
 from narrowcast.kernels import hashing
 from narrowcast.matching import event_keys
-from narrowcast.matching.event_keys import EventKeys, hashes, refined
+from narrowcast.matching.event_keys import EventKeys, hashes, with_hash_bounds
 from narrowcast.model.keys import NULL
 
 SCHEMA = Schema.of({"device": "string", "heat": "bigint", "place": "string"})
@@ -60,7 +60,7 @@ def test_results_are_those_of_scan() -> None:
 def test_boxes_are_bounded_by_the_hash_in_place_of_the_first_bytes() -> None:
     subscriptions = compile_filters(SCHEMA, FILTERS[:4], strict=True).subscriptions
     checks = Checks(SCHEMA, subscriptions.check)
-    boxes = refined(subscriptions.boxes, SCHEMA, checks)
+    boxes = with_hash_bounds(subscriptions.boxes, SCHEMA, checks)
     bounded = [
         boxes.attribute[i:j].tolist() for i, j in zip(boxes.indptr[:-1], boxes.indptr[1:], strict=True)
     ]

@@ -27,6 +27,7 @@ from narrowcast.errors import FilterError, InputError, NarrowcastError, Paramete
 from narrowcast.matching import MATCHERS, AutoMatcher, Scan, append_index, indexed_matcher
 from narrowcast.matching.ids import SubscriptionIds
 from narrowcast.matching.indexed_matcher import IndexedMatcher
+from support.errors import refused
 from support.filters import events, filters, schemas
 
 Make = Callable[..., IndexedMatcher]
@@ -181,7 +182,7 @@ def test_one_event_as_a_batch(make: Make) -> None:
     want = Scan().fit(compiled(many(40))).match(batch)
     assert all(np.array_equal(matcher.match_one(batch.slice(i, i + 1)), want[i]) for i in range(20))
     for wrong in (batch.slice(0, 2), batch.slice(0, 0)):
-        with pytest.raises(InputError, match=f"match_one takes one event, not {len(wrong)}; use match"):
+        with refused(InputError, parameter="event", value=len(wrong)):
             matcher.match_one(wrong)
 
 
@@ -205,7 +206,7 @@ def test_a_sample_changes_nothing_but_speed(make: Make) -> None:
         matcher = make().fit(compiled(left), sample)
         same(matcher, left, batch)
         same(matcher.add(compiled(many(9, 500))).compact(), left | many(9, 500), batch)
-    with pytest.raises(InputError, match="read the events with the subscriptions' schema"):
+    with refused(InputError, parameter="events"):
         make().fit(compiled(left), nc.EventBatch.from_rows([{"q": 1}]))
 
 
@@ -343,7 +344,7 @@ def test_removing_an_id_twice_in_one_call_is_removing_it(make: Make) -> None:
     matcher = make().fit(compiled(many(16))).remove([3, 3, 3])
     for _ in range(3):
         same(matcher, left, batch)
-        with pytest.raises(InputError, match="subscription_id 3 is not there; nothing was removed"):
+        with refused(InputError, "subscription_id", "3", parameter="subscription_id", value=3):
             matcher.remove(3)
         same(matcher.add(compiled({3: "TRUE"})), left | {3: "TRUE"}, batch)
         matcher.remove(3)
@@ -365,21 +366,21 @@ def test_errors_leave_everything_as_it_was(make: Make) -> None:
     # a check that names what is not there cannot come from compile_filters
     bad = [replace(compiled({70: "a < b"}, schema), check=pa.array(["q > 1"])) for schema in (SCHEMA, other)]
     for _ in range(2):
-        with pytest.raises(InputError, match="subscription_id 5 is used twice"):
+        with refused(InputError, "subscription_id", "5", parameter="subscription_id", value=5):
             matcher.add(compiled({71: "TRUE", 5: "TRUE"}))
-        with pytest.raises(InputError, match="do not go with those over"):
+        with refused(InputError, other.to_dict()):
             matcher.add(compiled({70: "a > 1"}, other))
-        with pytest.raises(InputError, match="subscription_id 800 is not there"):
+        with refused(InputError, "subscription_id", "800", parameter="subscription_id", value=800):
             matcher.remove([1, 800])
-        with pytest.raises(FilterError, match="unknown attribute 'q'"):
+        with refused(FilterError, "q", value=0):
             matcher.add(bad[0])
-        with pytest.raises(FilterError, match="unknown attribute 'q'"):
+        with refused(FilterError, "q", value=0):
             matcher.fit(bad[1], nc.EventBatch.from_rows([{"a": 1}], other))
         same(matcher, left, batch)
         same(matcher.compact(), left, batch)
         same(matcher.add(compiled({70: "a > 1"})), left | {70: "a > 1"}, batch)
         matcher.remove(70)
-    with pytest.raises(InputError, match="subscription_id 4 is used twice"):
+    with refused(InputError, "subscription_id", "4", parameter="subscription_id", value=4):
         replace(compiled(many(2)), subscription_id=np.array([4, 4]))
 
 
@@ -393,7 +394,7 @@ def test_an_index_that_fails_leaves_everything(make: Make, monkeypatch: Patch) -
     with monkeypatch.context() as patch:
         patch.setattr(matcher, "_index", Mock(side_effect=ParameterError("too large")))
         for name, *arguments in changes:
-            with pytest.raises(ParameterError, match="too large"):
+            with refused(ParameterError, "too large"):
                 getattr(matcher, name)(*arguments)
             same(matcher, left, batch)
     same(matcher.add(compiled(many(20, 100))), left | many(20, 100), batch)
@@ -411,7 +412,7 @@ def test_an_interrupted_addition_changes_nothing(make: Make, late: bool, monkeyp
             matcher.add(compiled({91: "a = 900", 92: "b = 900"}))
     same(matcher, left, batch)
     same(matcher.add(compiled({93: "b > 0", 92: "a > 0"})), left | {93: "b > 0", 92: "a > 0"}, batch)
-    with pytest.raises(InputError, match="subscription_id 91 is not there"):
+    with refused(InputError, "subscription_id", "91", parameter="subscription_id", value=91):
         matcher.remove(91)
 
 
@@ -421,14 +422,14 @@ def test_misuse_is_told(make: Make) -> None:
     calls: list[tuple[Any, ...]] = [*((name, batch_of(0, 1)) for name in answers), ("compact",), ("stats",)]
     calls += [("match_one", {}), ("add", compiled({})), ("remove", []), ("save", "nowhere")]
     for name, *arguments in calls:
-        with pytest.raises(ParameterError, match="call fit first"):
+        with refused(ParameterError, "fit"):
             getattr(make(), name)(*arguments)
     for threads in (0, -1, 1025, 1.0, True, "2", None):
-        with pytest.raises(ParameterError, match=f"threads is {threads!r}; give a whole number from 1 to"):
+        with refused(ParameterError, repr(threads), 1024, parameter="threads", value=threads):
             make(threads=threads)
     matcher = make().fit(compiled(plain(3)))
     for name in answers:
-        with pytest.raises(InputError, match="read the events with the subscriptions' schema"):
+        with refused(InputError, parameter="events"):
             getattr(matcher, name)(nc.EventBatch.from_rows([{"q": 1}]))
 
 

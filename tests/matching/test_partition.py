@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from narrowcast import EventBatch, Schema, SubscriptionSet, compile_filters
 from narrowcast.errors import InputError, ParameterError, TableError
 from narrowcast.matching.partition import Partitioner, Partitioning, spread
+from support.errors import refused
 from support.filters import events, filters, schemas
 from support.partition import check_parts, cobas, raw
 
@@ -266,21 +267,21 @@ def test_more_attributes_than_are_tried() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "shown"),
     [
-        ({"parts": 0}, "parts is 0; give a whole number from 1 to 65536"),
-        ({"parts": 65_537}, "parts is 65537"),
-        ({"parts": 2.0}, "parts is 2.0"),
-        ({"parts": True}, "parts is True"),
-        ({"copies": 0}, "copies is 0; give a whole number from 1 to 64"),
-        ({"copies": 65}, "copies is 65"),
-        ({"parts": 64, "copies": 6}, "copies is 6, which does not divide 64 parts; .* or 60 parts"),
-        ({"seed": -1}, "seed is -1"),
-        ({"routing": "best"}, "routing is 'best'; give one of hash, selective"),
+        ({"parts": 0}, ("0", "1", "65536")),
+        ({"parts": 65_537}, ("65537",)),
+        ({"parts": 2.0}, ("2.0",)),
+        ({"parts": True}, ("True",)),
+        ({"copies": 0}, ("0", "1", "64")),
+        ({"copies": 65}, ("65",)),
+        ({"parts": 64, "copies": 6}, ("6", "64", "60")),
+        ({"seed": -1}, ("-1",)),
+        ({"routing": "best"}, ("best",)),
     ],
 )
-def test_bad_parameters(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ParameterError, match=message):
+def test_bad_parameters(options: dict[str, Any], shown: tuple[str, ...]) -> None:
+    with refused(ParameterError, *shown):
         Partitioner(**options)
 
 
@@ -289,13 +290,13 @@ def test_bad_input() -> None:
     other, strangers = ints({"b": range(9)})
     made, odd = compile_filters(schema, ["a > 3"]).subscriptions, compile_filters(other, []).subscriptions
     parts = Partitioner(parts=2).fit(made, batch)
-    with pytest.raises(InputError, match="events have attributes"):
+    with refused(InputError, parameter="events"):
         Partitioner().fit(made, strangers)
-    with pytest.raises(InputError, match="not a SubscriptionSet"):
+    with refused(InputError, parameter="subscriptions"):
         Partitioner().fit([1], batch)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="events have attributes"):
+    with refused(InputError, parameter="events"):
         parts.parts_of_events(strangers)
-    with pytest.raises(InputError, match="do not go with parts over"):
+    with refused(InputError, parameter="subscriptions"):
         parts.parts_of_subscriptions(odd)
 
 
@@ -323,7 +324,7 @@ def test_bad_tables() -> None:
         table.set_column(2, "lo", pa.array(["x"] * 4)),
         gap,
     ):
-        with pytest.raises(TableError, match="not a table of parts"):
+        with refused(TableError):
             Partitioning.from_arrow(bad, schema)
-    with pytest.raises(TableError, match="1 keys in lo"):
+    with refused(TableError, "1"):
         Partitioning.from_arrow(table, Schema.of({"a": "bigint"}))

@@ -11,6 +11,7 @@ import pytest
 from narrowcast.errors import PlanError, TableError
 from narrowcast.matching.partition import Partitioner, Partitioning, read_partitions, write_partitions
 from narrowcast.model.artefact import read_plan
+from support.errors import refused
 from support.partition import cobas
 
 
@@ -35,27 +36,27 @@ def test_reads_back_equal(made: Partitioning, tmp_path: Path) -> None:
     assert (said["format"], said["flow_space"], said["channels"], said["seed"]) == (1, "ranges", 8, 3)
     assert said["params"] == {"parts": 8, "schema": made.schema.to_dict()}
     assert sorted(path.name for path in (tmp_path / "p").iterdir()) == ["partitions.parquet", "plan.json"]
-    with pytest.raises(TableError, match="exists already"):
+    with refused(TableError, tmp_path / "p"):
         write_partitions(made, tmp_path / "p", method="kd")
-    with pytest.raises(PlanError, match="has the parts of a partitioner, and no channels"):
+    with refused(PlanError, tmp_path / "p"):
         read_plan(tmp_path / "p")
 
 
 def test_what_is_refused(made: Partitioning, tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match="is not a folder"):
+    with refused(PlanError, tmp_path / "nothing"):
         read_partitions(tmp_path / "nothing")
     write_partitions(made, tmp_path / "p", method="selective")
     path, text = tmp_path / "p" / "plan.json", (tmp_path / "p" / "plan.json").read_text()
     path.write_text(text.replace('"schema"', '"scheme"'))
-    with pytest.raises(PlanError, match="says no schema of its parts"):
+    with refused(PlanError, "schema"):
         read_partitions(tmp_path / "p")
     path.write_text(text.replace('"channels": 8', '"channels": 9'))
-    with pytest.raises(PlanError, match=r"says 9 parts and partitions\.parquet holds 8"):
+    with refused(PlanError, "9", "partitions.parquet", "8"):
         read_partitions(tmp_path / "p")
     path.write_text(text)
     pq.write_table(made.to_arrow().slice(1), tmp_path / "p" / "partitions.parquet")
-    with pytest.raises(PlanError, match=r"partitions\.parquet: not a table of parts"):
+    with refused(PlanError, "partitions.parquet"):
         read_partitions(tmp_path / "p")
     (tmp_path / "p" / "partitions.parquet").unlink()
-    with pytest.raises(PlanError, match=r"has no partitions\.parquet: its flows are ranges"):
+    with refused(PlanError, "partitions.parquet", parameter="flow_space", value="ranges"):
         read_partitions(tmp_path / "p")

@@ -23,6 +23,7 @@ import narrowcast as nc
 from narrowcast.errors import IndexFileError, ParameterError
 from narrowcast.matching import MATCHERS, AutoMatcher, Bitmap, Scan, load_matcher, stored_index
 from narrowcast.matching.indexed_matcher import IndexedMatcher
+from support.errors import refused
 
 Make = Callable[..., IndexedMatcher]
 
@@ -190,7 +191,7 @@ def test_threads_are_the_readers_choice(tmp_path: Path) -> None:
     assert AutoMatcher.load(tmp_path / "index").threads == 1
     assert AutoMatcher.load(tmp_path / "index", threads=2).threads == 2
     for load in (AutoMatcher.load, load_matcher):
-        with pytest.raises(ParameterError, match="threads is 0; give a whole number from 1 to 1024"):
+        with refused(ParameterError, "0", "1", "1024", parameter="threads", value=0):
             load(tmp_path / "index", threads=0)
 
 
@@ -201,7 +202,7 @@ def test_the_checksums_are_compared_unless_told_otherwise(
     right = zlib.crc32
     # that of the header, which is JSON, is always compared
     monkeypatch.setattr(zlib, "crc32", lambda raw: right(raw) if bytes(raw[:1]) == b"{" else 0)
-    with pytest.raises(IndexFileError, match=r"is damaged or cut short: .*checksum"):
+    with refused(IndexFileError, "checksum"):
         AutoMatcher.load(tmp_path / "index")
     same(AutoMatcher.load(tmp_path / "index", verify=False), Scan().fit(SUBSCRIPTIONS))
 
@@ -212,15 +213,13 @@ def test_a_file_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytes
         patch.setattr(stored_index, "FORMAT", now + 1)
         AutoMatcher().fit(SUBSCRIPTIONS).save(tmp_path / "index")
     for load in (AutoMatcher.load, load_matcher):
-        with pytest.raises(
-            IndexFileError, match=f"has format {now + 1}, this narrowcast reads {now}; fit and"
-        ):
+        with refused(IndexFileError, parameter="format", value=now + 1, limit=str(now)):
             load(tmp_path / "index")
 
 
 def test_a_file_of_another_matcher_is_refused(tmp_path: Path) -> None:
     AutoMatcher().fit(SUBSCRIPTIONS).save(tmp_path / "index")
-    with pytest.raises(IndexFileError, match="holds a 'auto' matcher, not 'bitmap'; use load_matcher"):
+    with refused(IndexFileError, "auto", "bitmap", "load_matcher", parameter="matcher", value="auto"):
         Bitmap.load(tmp_path / "index")
 
 
@@ -237,7 +236,7 @@ def test_what_is_no_index_file_is_refused(tmp_path: Path) -> None:
     for name in ("other", "empty", "short", "text", "zeros", "folder", "astray", "missing", "missing/index"):
         for load in (AutoMatcher.load, load_matcher):
             for verify in (True, False):
-                with pytest.raises(IndexFileError, match=name):
+                with refused(IndexFileError, name):
                     load(tmp_path / name, verify=verify)
 
 
@@ -247,7 +246,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     path.chmod(0)
     if os.access(path, os.R_OK):
         pytest.skip("this user reads everything")
-    with pytest.raises(IndexFileError, match="Permission denied"):
+    with refused(IndexFileError, path, "Permission denied"):
         load_matcher(path)
 
 
@@ -324,7 +323,7 @@ def test_what_cannot_be_written_leaves_nothing_behind(where: str, tmp_path: Path
     if where.startswith("locked") and os.access(tmp_path / "locked", os.W_OK):
         pytest.skip("this user writes everywhere")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(IndexFileError, match=f"cannot write .*{where[:50]}"):
+    with refused(IndexFileError, where[:50]):
         AutoMatcher().fit(SUBSCRIPTIONS).save(tmp_path / where)
     assert sorted(tmp_path.rglob("*")) == before
 

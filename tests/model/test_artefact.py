@@ -17,6 +17,7 @@ from narrowcast.model.artefact import read_plan, write_plan
 from narrowcast.model.interest import Interest
 from narrowcast.model.placement import Placement
 from narrowcast.model.plan import ChannelPlan
+from support.errors import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,16 +130,14 @@ def test_a_plan_comes_back(tmp_path_factory: pytest.TempPathFactory, plan: Chann
 
 
 def test_writing_leaves_nothing_half_done(folder: Path) -> None:
-    with pytest.raises(TableError, match="exists already"):
+    with refused(TableError, folder):
         write_plan(PLAN, folder, method="hash")
-    with pytest.raises(ParameterError, match="params cannot be written as JSON: a object is neither"):
+    with refused(ParameterError, parameter="params"):
         write_plan(PLAN, folder.parent / "other", method="hash", params={"topology": object()})
-    with pytest.raises(ParameterError, match="cost 'waste' is inf"):
+    with refused(ParameterError, "waste", "inf", parameter="costs"):
         write_plan(PLAN, folder.parent / "other", method="hash", costs={"waste": float("inf")})
     space: Any = "planets"
-    with pytest.raises(
-        ParameterError, match="flow_space is 'planets'; use one of topics, cells, events, ranges"
-    ):
+    with refused(ParameterError, "flow_space", "planets", parameter="flow_space", value="planets"):
         write_plan(PLAN, folder.parent / "other", method="hash", flow_space=space)
     assert [path.name for path in folder.parent.iterdir()] == ["plan"]
     write_plan(ChannelPlan([[1]], [[1]]), folder, method="broadcast", replace=True)
@@ -163,64 +162,64 @@ def channels(folder: Path, **columns: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("spoil", "shown"),
     [
-        (lambda f: (f / "plan.json").unlink(), r"plan\.json cannot be read: No such file"),
+        (lambda f: (f / "plan.json").unlink(), ("plan.json",)),
         (
             lambda f: (f / "plan.json").write_text("{"),
-            r"plan\.json is not a plan's JSON: Input data was truncated",
+            ("plan.json",),
         ),
-        (lambda f: change(f, format=2), r"plan\.json is of format 2; this version reads format 1"),
-        (lambda f: change(f, seed="x"), r"Expected `int`, got `str` - at `\$\.seed`"),
-        (lambda f: change(f, created="2026-01-01T00:00:00"), "timezone"),
-        (lambda f: change(f, channels=7), r"says 7 channels and channels\.parquet holds 1 without a parent"),
-        (lambda f: (f / "carries.parquet").unlink(), r"carries\.parquet is missing; the plan is incomplete"),
-        (lambda f: (f / "listens.parquet").write_bytes(b"PAR"), r"listens\.parquet as parquet"),
-        (lambda f: put(f, "carries", flow=[1]), r"carries\.parquet has no column 'channel'; it has 'flow'"),
-        (lambda f: put(f, "carries", flow=[1], channel=[2]), "carries names channel 2; .* 0 to 1"),
-        (lambda f: put(f, "listens", subscriber=["a"], channel=[-1]), "listens names channel -1"),
+        (lambda f: change(f, format=2), ("plan.json", "2", "1")),
+        (lambda f: change(f, seed="x"), ("seed",)),
+        (lambda f: change(f, created="2026-01-01T00:00:00"), ("created",)),
+        (lambda f: change(f, channels=7), ("7", "channels.parquet", "1")),
+        (lambda f: (f / "carries.parquet").unlink(), ("carries.parquet",)),
+        (lambda f: (f / "listens.parquet").write_bytes(b"PAR"), ("listens.parquet",)),
+        (lambda f: put(f, "carries", flow=[1]), ("carries.parquet", "channel", "flow")),
+        (lambda f: put(f, "carries", flow=[1], channel=[2]), ("2", "0", "1")),
+        (lambda f: put(f, "listens", subscriber=["a"], channel=[-1]), ("-1",)),
         (
             lambda f: put(f, "listens", subscriber=["a"], channel=["x"]),
-            "'channel' of listens is of type string",
+            ("channel", "string"),
         ),
-        (lambda f: put(f, "listens", subscriber=["a"], channel=[None]), "'channel' of listens has 1 nulls"),
-        (lambda f: put(f, "carries", flow=[0.5], channel=[0]), "'flow' of carries is of type double"),
-        (lambda f: put(f, "unicast", subscriber=["a"], flow=["x"]), "flow is int64 here and string there"),
+        (lambda f: put(f, "listens", subscriber=["a"], channel=[None]), ("channel", "1")),
+        (lambda f: put(f, "carries", flow=[0.5], channel=[0]), ("flow", "double")),
+        (lambda f: put(f, "unicast", subscriber=["a"], flow=["x"]), ("int64", "string")),
         (
             lambda f: channels(f, channel=[0, 2]),
-            r"channels\.parquet: channel 2 is out of place; each of 0 to 1",
+            ("channels.parquet", "2", "0", "1"),
         ),
-        (lambda f: channels(f, channel=[0, None]), r"channels\.parquet: column 'channel' has 1 nulls"),
-        (lambda f: channels(f, parent=["1", None]), "column 'parent' is of type string; use integers"),
-        (lambda f: channels(f, parent=[5, None]), "channel 0 has parent 5"),
+        (lambda f: channels(f, channel=[0, None]), ("channels.parquet", "channel", "1")),
+        (lambda f: channels(f, parent=["1", None]), ("parent", "string")),
+        (lambda f: channels(f, parent=[5, None]), ("0", "5")),
         (
             lambda f: put(f, "subscriptions", subscription_id=[3], channel=[7]),
-            "subscriptions names channel 7 for subscription 3; the plan's channels are 0 to 1",
+            ("7", "3", "0", "1"),
         ),
         (
             lambda f: put(f, "subscriptions", subscription_id=[3], channel=[1]),
-            "channel 1 for subscription 3, and nobody listens to it",
+            ("1", "3"),
         ),
         (
             lambda f: put(f, "subscriptions", subscription_id=[3]),
-            r"subscriptions\.parquet has no column 'channel'; it has 'subscription_id'",
+            ("subscriptions.parquet", "channel", "subscription_id"),
         ),
         (
             lambda f: put(f, "subscriptions", subscription_id=[3, 3], channel=[0, 0]),
-            "subscriptions names subscription 3 twice",
+            ("3",),
         ),
     ],
 )
-def test_folders_that_cannot_be_read(folder: Path, spoil: Any, message: str) -> None:
+def test_folders_that_cannot_be_read(folder: Path, spoil: Any, shown: tuple[str, ...]) -> None:
     spoil(folder)
-    with pytest.raises(PlanError, match=message) as caught:
+    with refused(PlanError, *shown) as caught:
         read_plan(folder)
     assert str(folder) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_not_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match="is not a folder; give the one that a plan was written to"):
+    with refused(PlanError, tmp_path / "nothing"):
         read_plan(tmp_path / "nothing")
 
 

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from narrowcast import AutoMatcher, EventBatch, Scan, Schema, SubscriptionSet, compile_filters
-from narrowcast.errors import ParameterError, SchemaError
+from narrowcast.errors import NarrowcastError, ParameterError, SchemaError
 from narrowcast.model import keys
 from narrowcast.model.cells import MOST_CELLS, CellGrid
 from narrowcast.workloads.stocks import SCHEMA, Stocks
+from support.errors import refused
 
 PRICES = Schema.of({"price": "double", "amount": "int", "name": "string"})
 
@@ -281,76 +282,74 @@ def test_large_grids_are_numbered_up_to_the_limit() -> None:
     far = EventBatch.from_rows([dict.fromkeys("abc", 2**40), dict.fromkeys("abc", -1)], schema)
     assert grid.cell_of(far).tolist() == [grid.n_cells - 1, 0]
     assert grid.places(grid.cell_of(far)).tolist() == [[2**21 - 1, 2**21 - 1, 2**21 - 2], [0, 0, 0]]
-    with pytest.raises(
-        ParameterError, match=f"2097152 x 2097152 x 2097152 cells is over the limit of {MOST_CELLS}"
-    ):
+    with refused(ParameterError, "2097152 x 2097152 x 2097152", MOST_CELLS):
         CellGrid(schema, ("a", "b", "c"), (edges, edges, edges))
 
 
 @pytest.mark.parametrize(
-    ("sides", "error", "message"),
+    ("sides", "error", "shown"),
     [
         (
             {"price": (0, 20, 0)},
             ParameterError,
-            "'price' is to have 0 cells; give a whole number of at least 1",
+            ("price", "0", "1"),
         ),
-        ({"price": (0, 20, 2.5)}, ParameterError, "'price' is to have 2.5 cells"),
-        ({"price": (0, 20, True)}, ParameterError, "'price' is to have True cells"),
-        ({"price": (20, 20, 2)}, ParameterError, r"on \(20, 20\]; give two ends that ascend"),
-        ({"price": (0, math.inf, 2)}, ParameterError, "'price' is inf; give a finite number"),
-        ({"price": (math.nan, 1, 2)}, ParameterError, "'price' is nan; give a finite number"),
-        ({"price": ("low", 1, 2)}, ParameterError, "'price' is 'low'; give a finite number"),
-        ({"price": (0, 10**400, 2)}, ParameterError, "give a finite number"),
-        ({"amount": (0, 2, 5)}, ParameterError, r"\(0, 2\] of 'amount' has no 5 different cells of type int"),
-        ({"name": (0, 2, 5)}, SchemaError, "'name' is string, which has no numbers to bound cells with"),
-        ({"volume": (0, 2, 5)}, SchemaError, "unknown attribute 'volume'"),
-        ({}, ParameterError, "give at least one attribute"),
+        ({"price": (0, 20, 2.5)}, ParameterError, ("price", "2.5")),
+        ({"price": (0, 20, True)}, ParameterError, ("price",)),
+        ({"price": (20, 20, 2)}, ParameterError, ("20",)),
+        ({"price": (0, math.inf, 2)}, ParameterError, ("price", "inf")),
+        ({"price": (math.nan, 1, 2)}, ParameterError, ("price", "nan")),
+        ({"price": ("low", 1, 2)}, ParameterError, ("price", "low")),
+        ({"price": (0, 10**400, 2)}, ParameterError, ("price",)),
+        ({"amount": (0, 2, 5)}, ParameterError, ("0", "2", "amount", "5")),
+        ({"name": (0, 2, 5)}, SchemaError, ("name", "string")),
+        ({"volume": (0, 2, 5)}, SchemaError, ("volume",)),
+        ({}, ParameterError, ("0",)),
     ],
 )
-def test_bad_sides(sides: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_bad_sides(sides: dict[str, Any], error: type[NarrowcastError], shown: tuple[str, ...]) -> None:
+    with refused(error, *shown):
         CellGrid.equal(PRICES, sides)
 
 
 @pytest.mark.parametrize(
-    ("attributes", "edges", "message"),
+    ("attributes", "edges", "shown"),
     [
-        (("price",), (), "1 attributes with 0 lists of edges"),
-        (("price", "PRICE"), ([1], [2]), "price, price; name each once"),
-        (("price",), ([2, 1],), "edges of 'price' must ascend"),
-        (("price",), ([1, 1],), "edges of 'price' must ascend"),
-        (("price",), ([[1]],), "edges of 'price' must ascend"),
-        (("price",), ([keys.NO_LOW],), "reach the end of all keys"),
-        (("price",), ([keys.NO_HIGH],), "reach the end of all keys"),
+        (("price",), (), ("1", "0")),
+        (("price", "PRICE"), ([1], [2]), ("price",)),
+        (("price",), ([2, 1],), ("price",)),
+        (("price",), ([1, 1],), ("price",)),
+        (("price",), ([[1]],), ("price",)),
+        (("price",), ([keys.NO_LOW],), ("price",)),
+        (("price",), ([keys.NO_HIGH],), ("price",)),
     ],
 )
-def test_bad_edges(attributes: tuple[str, ...], edges: Any, message: str) -> None:
-    with pytest.raises(ParameterError, match=message):
+def test_bad_edges(attributes: tuple[str, ...], edges: Any, shown: tuple[str, ...]) -> None:
+    with refused(ParameterError, *shown):
         CellGrid(PRICES, attributes, edges)
 
 
 def test_types_without_order_or_numbers() -> None:
     schema = Schema.of({"tags": "array", "nothing": "void", "name": "string"})
     for name in ("tags", "nothing"):
-        with pytest.raises(SchemaError, match=f"{name!r} is .*, which has no order"):
+        with refused(SchemaError, name, schema[name]):
             CellGrid(schema, (name,), (np.empty(0, np.int64),))
     edges = keys.string_keys(pa.array(["IBM"]))
     grid = CellGrid(schema, ("name",), (edges,))
     events = EventBatch.from_rows([{"name": n} for n in ("A", "IBM", "IBMX", None)], schema)
     assert grid.cell_of(events).tolist() == [0, 0, 1, 0]
-    with pytest.raises(SchemaError, match="'name' is string, which has no numbers"):
+    with refused(SchemaError, "name", "string"):
         grid.bounds([0])
 
 
 def test_what_does_not_go_with_the_grid() -> None:
     grid = CellGrid.equal(PRICES, {"price": (0, 20, 4)})
-    with pytest.raises(ParameterError, match="cell 4 lies outside 0 to 3"):
+    with refused(ParameterError, "4", "0", "3", parameter="cell", value=4):
         grid.bounds([0, 4])
-    with pytest.raises(ParameterError, match="cell -1 lies outside 0 to 3"):
+    with refused(ParameterError, "-1", "0", "3", parameter="cell", value=-1):
         grid.points([-1])
     other = Schema.of({"price": "int"})
-    with pytest.raises(SchemaError, match="'price' of the events is int, and double in the grid"):
+    with refused(SchemaError, "price", "double"):
         grid.cell_of(EventBatch.from_rows([{"price": 1}], other))
-    with pytest.raises(SchemaError, match="do not go with a grid over"):
+    with refused(SchemaError, "int", "double"):
         grid.rounded(compile_filters(other, ["price > 1"]).subscriptions)

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from narrowcast.errors import SchemaError, TableError
+from narrowcast.errors import InputError, SchemaError, TableError
 from narrowcast.model import keys
 from narrowcast.model.events import EventBatch
 from narrowcast.model.schema import Schema
+from support.errors import refused
 from support.filters import events, schemas
 
 DEEP = pa.struct([("x", pa.int32()), ("in", pa.struct([("y", pa.string()), ("z", pa.float64())]))])
@@ -50,9 +51,9 @@ def test_a_missing_attribute_is_null_and_an_extra_column_is_left_out() -> None:
     ],
 )
 def test_names_that_collide_are_refused(table: Any, name: str) -> None:
-    with pytest.raises(TableError, match=f"events have two columns named '{name}'; names ignore case"):
+    with refused(TableError, name):
         EventBatch.from_arrow(table, Schema.of({"a": "int", "price": "int"}))
-    with pytest.raises((SchemaError, TableError), match=name):
+    with refused(InputError, name):
         EventBatch.from_arrow(table)
 
 
@@ -193,19 +194,19 @@ def test_events_are_named_by_their_id_or_else_numbered(ids: Any, expected: list[
 
 
 @pytest.mark.parametrize(
-    ("ids", "message"),
+    ("ids", "shown"),
     [
-        (pa.array([7, None, None]), "event_id is null in 2 events; give every event a bigint id"),
-        (pa.array(["7", "x", "9"]), "event_id of type string does not become bigint: .*'x'"),
-        (pa.array([1, 2**63, 3], pa.uint64()), f"event_id of type uint64 does not become bigint: .*{2**63}"),
-        (pa.array([1.0, 2.5, 3.0]), "event_id of type double does not become bigint: .*2.5"),
-        (pa.array([{"x": 1}] * 3), "event_id of type struct<x: int64> does not become bigint"),
+        (pa.array([7, None, None]), ("event_id", "2", "bigint")),
+        (pa.array(["7", "x", "9"]), ("event_id", "string", "bigint", "x")),
+        (pa.array([1, 2**63, 3], pa.uint64()), ("event_id", "uint64", "bigint", str(2**63))),
+        (pa.array([1.0, 2.5, 3.0]), ("event_id", "double", "bigint", "2.5")),
+        (pa.array([{"x": 1}] * 3), ("event_id", "int64", "bigint")),
     ],
 )
-def test_an_id_that_is_none_is_refused(ids: pa.Array, message: str) -> None:
-    with pytest.raises(TableError, match=message):
+def test_an_id_that_is_none_is_refused(ids: pa.Array, shown: tuple[str, ...]) -> None:
+    with refused(TableError, *shown):
         EventBatch.from_arrow(pa.table({"event_id": ids}), Schema.of({}))
-    with pytest.raises(TableError, match=message):
+    with refused(TableError, *shown):
         EventBatch.from_arrow(pa.table({"event_id": ids, "a": [1, 2, 3]}))
 
 
@@ -223,15 +224,15 @@ def test_an_id_that_is_none_is_refused(ids: pa.Array, message: str) -> None:
 def test_a_value_that_does_not_fit_is_an_error_with_column_and_value(
     column: list[Any], dtype: str, value: str
 ) -> None:
-    with pytest.raises(TableError, match=f"attribute 'Price': .* does not become {dtype}: .*{value}"):
+    with refused(TableError, "Price", dtype, value, parameter="Price"):
         EventBatch.from_arrow(pa.table({"price": column}), Schema.of({"Price": dtype}))
 
 
 def test_columns_must_be_as_many_and_as_long_as_the_events() -> None:
     schema, ids = Schema.of({"a": "int"}), np.arange(2)
-    with pytest.raises(TableError, match=r"a batch of 2 events needs 1 columns of that length; got 0"):
+    with refused(TableError, "2", "1", "0"):
         EventBatch(schema, (), ids)
-    with pytest.raises(TableError, match=r"got 1, of lengths \[3\]"):
+    with refused(TableError, "1", "3"):
         EventBatch(schema, (pa.array([1, 2, 3], pa.int32()),), ids)
 
 

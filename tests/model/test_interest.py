@@ -14,6 +14,7 @@ from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.interest import Interest
 from narrowcast.model.labels import encode, positions
 from narrowcast.model.relation import expand, holds, relation_of
+from support.errors import refused
 
 labels = st.one_of(
     st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=6, unique=True),
@@ -101,46 +102,46 @@ ONE = {"subscriber": ["s"], "flow": ["f"]}
 
 
 @pytest.mark.parametrize(
-    ("interests", "rates", "message"),
+    ("interests", "rates", "shown"),
     [
-        ({"subscriber": ["s"]}, None, "interests has no column 'flow'; its columns: 'subscriber'"),
+        ({"subscriber": ["s"]}, None, ("flow", "subscriber")),
         (
             {"subscriber": ["s", None], "flow": ["f", "g"]},
             None,
-            "'subscriber' of interests has 1 nulls, the first in row 1",
+            ("subscriber", "1"),
         ),
         (
             {"subscriber": ["s"], "flow": [0.5]},
             None,
-            "'flow' of interests is of type double; use integers or strings",
+            ("flow", "double"),
         ),
-        (ONE, {"flow": ["f"]}, "rates has no column 'rate'"),
-        (ONE, {"flow": ["f"], "rate": [-1.0]}, "flow 'f' has rate -1.0; a rate is a finite number"),
-        (ONE, {"flow": ["g"], "rate": [float("nan")]}, "flow 'g' has rate nan"),
-        (ONE, {"flow": ["g"], "rate": [float("inf")]}, "flow 'g' has rate inf"),
-        (ONE, {"flow": ["f"], "rate": ["fast"]}, "'rate' of rates is of type string; use numbers"),
-        (ONE, {"flow": ["f", "g"], "rate": [1.0, None]}, "'rate' of rates has 1 nulls"),
-        (ONE, {"flow": ["f", "f"], "rate": [1.0, 1.0]}, "flow 'f' has more than one row in rates"),
-        (ONE, {"flow": [1], "rate": [1.0]}, "flow is int64 here and string there"),
+        (ONE, {"flow": ["f"]}, ("rate",)),
+        (ONE, {"flow": ["f"], "rate": [-1.0]}, ("f", "-1.0")),
+        (ONE, {"flow": ["g"], "rate": [float("nan")]}, ("g", "nan")),
+        (ONE, {"flow": ["g"], "rate": [float("inf")]}, ("g", "inf")),
+        (ONE, {"flow": ["f"], "rate": ["fast"]}, ("rate", "string")),
+        (ONE, {"flow": ["f", "g"], "rate": [1.0, None]}, ("rate", "1")),
+        (ONE, {"flow": ["f", "f"], "rate": [1.0, 1.0]}, ("f",)),
+        (ONE, {"flow": [1], "rate": [1.0]}, ("int64", "string")),
     ],
 )
-def test_bad_tables(interests: dict[str, Any], rates: dict[str, Any] | None, message: str) -> None:
-    with pytest.raises(TableError, match=message):
+def test_bad_tables(interests: dict[str, Any], rates: dict[str, Any] | None, shown: tuple[str, ...]) -> None:
+    with refused(TableError, *shown):
         Interest.from_tables(pa.table(interests), None if rates is None else pa.table(rates))
 
 
 def test_bad_parameters() -> None:
-    with pytest.raises(ParameterError, match=r"flow 'b' has rate -2\.0"):
+    with refused(ParameterError, "b", "-2.0", parameter="rate"):
         Interest([[1, 1]], [1, -2], flows=["a", "b"])
-    with pytest.raises(ParameterError, match="one rate per flow"):
+    with refused(ParameterError, parameter="rate"):
         Interest([[1, 1]], [1])
-    with pytest.raises(ParameterError, match="1 labels for 2 flows"):
+    with refused(ParameterError, "1", "2", value=1):
         Interest([[1, 1]], flows=["a"])
-    with pytest.raises(ParameterError, match="subscriber 4 is named twice"):
+    with refused(ParameterError, "4", value=4):
         Interest([[1], [1]], subscribers=[4, 4])
-    with pytest.raises(TableError, match="flow mixes types; use integers or strings"):
+    with refused(TableError, "flow"):
         Interest([[1, 1]], flows=["a", 1])
-    with pytest.raises(ParameterError, match="this has 1 dimension"):
+    with refused(ParameterError, "1", value=1):
         Interest(np.ones(3))
 
 
@@ -160,7 +161,7 @@ def test_holds_and_expand_against_a_set(stored: list[tuple[int, int]], asked: li
 @given(labels, labels)
 def test_positions_by_label(wanted: list[Any], known: list[Any]) -> None:
     if type(wanted[0]) is not type(known[0]):
-        with pytest.raises(TableError, match="here and"):
+        with refused(TableError, "int64", "string"):
             positions("flow", pa.array(wanted), pa.array(known))
         return
     found = positions("flow", pa.array(wanted), pa.array(known))
@@ -168,5 +169,5 @@ def test_positions_by_label(wanted: list[Any], known: list[Any]) -> None:
 
 
 def test_integers_without_a_common_type() -> None:
-    with pytest.raises(TableError, match="fit no common one"):
+    with refused(TableError, "flow"):
         encode("flow", pa.array([-1], pa.int8()), pa.array([2**63], pa.uint64()))

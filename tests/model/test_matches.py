@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from narrowcast.errors import ParameterError
 from narrowcast.model.matches import Matches
+from support.errors import refused
 
 
 @settings(max_examples=150)
@@ -52,46 +53,46 @@ def test_columns_cannot_be_written_and_those_of_the_caller_still_can() -> None:
 
 
 @pytest.mark.parametrize(
-    ("indptr", "index", "message"),
+    ("indptr", "index", "shown"),
     [
-        ([], [], "indptr must hold at least its leading 0"),
-        ([[0, 1]], [0], "must be flat"),
-        ([1, 1], [0], "indptr must rise from 0 to the 1 entries of index; it goes from 1 to 1"),
-        ([0, 2], [0], "it goes from 0 to 2"),
-        ([0, 2, 1, 3], [0, 1, 2], "indptr must rise"),
-        ([0, 1], [-1], "index holds -1; positions start at 0"),
-        ([0, 2], [1, 1], "index holds 1 after 1 in one event; sort each event's positions"),
-        ([0, 1, 3], [5, 2, 1], "index holds 1 after 2 in one event"),
-        ([0, 1], np.array([2**31]), "2147483648"),
-        ([0, 1], np.array([2**32 + 5]), "4294967301"),
+        ([], [], ("indptr",)),
+        ([[0, 1]], [0], ("indptr",)),
+        ([1, 1], [0], ("0", "1")),
+        ([0, 2], [0], ("0", "2")),
+        ([0, 2, 1, 3], [0, 1, 2], ("0", "3")),
+        ([0, 1], [-1], ("-1", "0")),
+        ([0, 2], [1, 1], ("1",)),
+        ([0, 1, 3], [5, 2, 1], ("1", "2")),
+        ([0, 1], np.array([2**31]), ("2147483648",)),
+        ([0, 1], np.array([2**32 + 5]), ("4294967301",)),
     ],
 )
-def test_rows_that_are_none_are_refused(indptr: list[int], index: list[int], message: str) -> None:
-    with pytest.raises(ParameterError, match=message):
+def test_rows_that_are_none_are_refused(indptr: list[int], index: list[int], shown: tuple[str, ...]) -> None:
+    with refused(ParameterError, *shown):
         Matches(np.array(indptr, np.int64), np.asarray(index))
 
 
 @pytest.mark.parametrize(
-    ("event", "index", "n_events", "message"),
+    ("event", "index", "n_events", "shown"),
     [
-        ([0, 1], [0], 2, "2 events for 1 positions; give one of each per pair"),
-        ([2], [0], 2, "events 2 to 2 lie outside 0 to 1"),
-        ([-1, 0], [0, 0], 2, "events -1 to 0 lie outside 0 to 1"),
-        ([0], [-1], 1, "positions -1 to -1 lie outside 0 to 2147483647"),
-        ([0], [2**31], 1, "positions 2147483648 to 2147483648 lie outside"),
+        ([0, 1], [0], 2, ("2", "1")),
+        ([2], [0], 2, ("2", "0", "1")),
+        ([-1, 0], [0, 0], 2, ("-1", "0", "1")),
+        ([0], [-1], 1, ("-1", "0", "2147483647")),
+        ([0], [2**31], 1, ("2147483648",)),
     ],
 )
 def test_pairs_that_are_none_are_refused(
-    event: list[int], index: list[int], n_events: int, message: str
+    event: list[int], index: list[int], n_events: int, shown: tuple[str, ...]
 ) -> None:
-    with pytest.raises(ParameterError, match=message):
+    with refused(ParameterError, *shown):
         Matches.from_pairs(event, index, n_events)
 
 
 def test_an_event_that_is_not_there_is_an_index_error() -> None:
     matches = Matches.from_pairs([], [], 2)
     for event in (-1, 2):
-        with pytest.raises(IndexError, match=f"event {event} lies outside 0 to 1"):
+        with pytest.raises(IndexError, match=f"event={event}"):
             matches[event]
 
 
@@ -130,7 +131,7 @@ def test_distinct_sets_and_chosen_events(rows: list[list[int]], data: st.DataObj
     event = [i for i, row in enumerate(rows) for _ in row]
     matches = Matches.from_pairs(event, [value for row in rows for value in row], len(rows))
     first, number = matches.distinct()
-    slow = matches._distinct_slowly()
+    slow = matches._distinct_exactly()
     assert first.tolist() == slow[0].tolist()
     assert number.tolist() == slow[1].tolist()
     assert [rows[i] for i in first[number]] == rows

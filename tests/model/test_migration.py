@@ -6,7 +6,6 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -16,6 +15,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.model.migration import ACTIONS, migration, peak
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.workloads.flows import Flows
+from support.errors import refused
 
 Pairs = set[tuple[int, int]]
 
@@ -199,7 +199,7 @@ def test_plans_that_keep_a_limit_keep_it_on_the_way() -> None:
 
 def test_a_limit_is_a_number() -> None:
     plan = ChannelPlan([[1]], [[1]])
-    with pytest.raises(ParameterError, match="memberships is 0; give a whole number of at least 1"):
+    with refused(ParameterError, "0", "1", parameter="memberships", value=0):
         migration(plan, plan, memberships=0)
 
 

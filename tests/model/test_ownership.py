@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -15,6 +14,7 @@ from narrowcast.model.placement import Placement
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation_of
 from narrowcast.planning.base import plan_of_subscribers
+from support.errors import refused
 
 #: Ann asks for unlike things, bob for one.
 WANTS = Interest([[1, 1, 0], [0, 0, 1], [0, 1, 1]], subscribers=[10, 20, 30])
@@ -68,17 +68,17 @@ def test_there_and_back(data: st.DataObject, subscriptions: int, flows: int, clu
 
 def test_bad_input() -> None:
     finer = plan_of_subscribers(WANTS, np.array([0, 1, 1]), 2)
-    with pytest.raises(PlanError, match="2 subscribers for 3 subscriptions; give one each"):
+    with refused(PlanError, "2", "3"):
         by_subscriber(finer, ["ann", "bob"])
-    with pytest.raises(PlanError, match="1 subscribers for 2 subscriptions; give one each"):
+    with refused(PlanError, "1", "2"):
         by_subscription(by_subscriber(finer, OWNER), [10, 20], ["ann"])
     twice = ChannelPlan([[1, 1]], [[1, 1]], subscribers=[7])
-    with pytest.raises(PlanError, match="names subscription 7 twice"):
+    with refused(PlanError, "7"):
         by_subscriber(twice, ["ann"])
     named = ChannelPlan([[1]], [[1]], subscribers=["seven"])
-    with pytest.raises(PlanError, match="rows are labelled with string; label them with subscription ids"):
+    with refused(PlanError, "string"):
         by_subscriber(named, ["ann"])
-    with pytest.raises(PlanError, match="whole subscribers into channels; make one with --by subscription"):
+    with refused(PlanError):
         channel_of(finer, [1], np.array([0]))
-    with pytest.raises(PlanError, match="channel 1 for subscription 4, and nobody listens to it"):
+    with refused(PlanError, "1", "4", value=1):
         ChannelPlan([[1, 1]], [[1, 0]], subscriptions=Placement([3, 4], [0, 1]))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from narrowcast.errors import NarrowcastError, PlanError
 from narrowcast.model.placement import Placement
+from support.errors import refused
 
 
 def test_ids_are_kept_in_order() -> None:
@@ -35,28 +36,28 @@ def test_channels_are_found_by_id(channel: dict[int, int], wanted: list[int]) ->
 
 
 @pytest.mark.parametrize(
-    ("columns", "message"),
+    ("columns", "shown"),
     [
-        ({"subscription_id": [1, 1], "channel": [0, 1]}, "names subscription 1 twice; it is in one channel"),
-        ({"subscription_id": [1], "channel": [-2]}, "names channel -2; channels start at 0"),
-        ({"subscription_id": ["a"], "channel": [0]}, "'subscription_id' of subscriptions is of type string"),
-        ({"subscription_id": [1], "channel": [0.5]}, "'channel' of subscriptions is of type double"),
-        ({"subscription_id": [None], "channel": [0]}, "'subscription_id' of subscriptions has 1 nulls"),
-        ({"subscription_id": [1]}, "subscriptions has no column 'channel'"),
+        ({"subscription_id": [1, 1], "channel": [0, 1]}, ("1",)),
+        ({"subscription_id": [1], "channel": [-2]}, ("-2", "0")),
+        ({"subscription_id": ["a"], "channel": [0]}, ("subscription_id", "string")),
+        ({"subscription_id": [1], "channel": [0.5]}, ("channel", "double")),
+        ({"subscription_id": [None], "channel": [0]}, ("subscription_id", "1")),
+        ({"subscription_id": [1]}, ("channel",)),
     ],
 )
-def test_bad_tables(columns: dict[str, Any], message: str) -> None:
+def test_bad_tables(columns: dict[str, Any], shown: tuple[str, ...]) -> None:
     table = pa.table(columns)
     if table["subscription_id"].null_count:
         table = pa.table({**columns, "subscription_id": pa.array([None], pa.int64())})
-    with pytest.raises(NarrowcastError, match=message):
+    with refused(NarrowcastError, *shown):
         Placement.from_table(table)
 
 
 def test_bad_arrays() -> None:
-    with pytest.raises(PlanError, match="2 subscriptions and 1 channels; give one channel each"):
+    with refused(PlanError, "2", "1"):
         Placement([1, 2], [0])
-    with pytest.raises(PlanError, match="channel 5 for subscription 2; the plan's channels are 0 to 4"):
+    with refused(PlanError, "5", "2", "0", parameter="channel", value=5):
         Placement([1, 2], [4, 5]).check(5)
-    with pytest.raises(PlanError, match="channel 0 for subscription 1; the plan has none"):
+    with refused(PlanError, "0", "1", parameter="channel", value=0):
         Placement([1], np.zeros(1)).check(0)

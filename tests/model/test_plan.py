@@ -16,6 +16,7 @@ from narrowcast.errors import PlanError, TableError
 from narrowcast.model.interest import Interest
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import relation_of
+from support.errors import refused
 
 sizes = st.integers(0, 4)
 
@@ -71,7 +72,7 @@ def test_false_exclusions_equal_the_double_loop(case: tuple[Interest, ChannelPla
         if not expected:
             plan.validate(interest)
         else:
-            with pytest.raises(PlanError, match=f"^{len(expected)} of {interest.n_wants} wanted pairs"):
+            with refused(PlanError, interest.n_wants, value=len(expected)):
                 plan.validate(interest)
 
 
@@ -96,17 +97,19 @@ def test_false_exclusions_over_many_blocks(seed: int, monkeypatch: pytest.Monkey
 def test_validate_names_the_first_three() -> None:
     interest = Interest([[1, 1], [1, 1]], subscribers=["ann", "bob"], flows=[7, 9])
     plan = ChannelPlan(np.zeros((2, 0)), np.zeros((2, 0)), subscribers=["ann", "bob"], flows=[7, 9])
-    with pytest.raises(PlanError) as caught:
-        plan.validate(interest)
-    assert str(caught.value) == (
-        "4 of 4 wanted pairs are not served: subscriber 'ann' wants flow 7, subscriber 'ann' wants flow 9, "
-        "subscriber 'bob' wants flow 7; plan again for this interest, or serve them by unicast"
+    first = (
+        "subscriber 'ann' wants flow 7",
+        "subscriber 'ann' wants flow 9",
+        "subscriber 'bob' wants flow 7",
     )
+    with refused(PlanError, "4 of 4", *first, value=4) as caught:
+        plan.validate(interest)
+    assert "subscriber 'bob' wants flow 9" not in str(caught.value)
 
 
 def test_labels_of_another_kind_are_refused_not_called_unserved() -> None:
     plan = ChannelPlan([[1]], [[1]], flows=["0"])
-    with pytest.raises(TableError, match="flow is int64 here and string there"):
+    with refused(TableError, "int64", "string"):
         plan.validate(Interest([[1]]))
 
 
@@ -157,21 +160,21 @@ def test_a_plan_cannot_change() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "shown"),
     [
-        ({"listens": [[1]]}, "carries has 2 channels and listens 1"),
-        ({"unicast": [[1]]}, r"it must be subscribers x flows, \(1, 2\)"),
-        ({"parent": [-1]}, r"parent has shape \(1,\) for 2 channels"),
-        ({"parent": [2, -1]}, "channel 0 has parent 2; a parent is one of the channels 0 to 1"),
-        ({"parent": [-2, -1]}, "channel 0 has parent -2"),
-        ({"parent": [1, 0]}, "channel 0 has parent 1, which has a parent itself"),
-        ({"parent": [0, -1]}, "channel 0 has parent 0, which has a parent itself"),
-        ({"parent": [1, -1]}, "carries names channel 1, which is the parent of others"),
-        ({"parent": [1, -1], "carries": [[1, 0], [1, 0]]}, "listens names channel 1, which is the parent"),
+        ({"listens": [[1]]}, ("2", "1")),
+        ({"unicast": [[1]]}, ("1", "2")),
+        ({"parent": [-1]}, ("1", "2")),
+        ({"parent": [2, -1]}, ("0", "2", "1")),
+        ({"parent": [-2, -1]}, ("0", "-2")),
+        ({"parent": [1, 0]}, ("0", "1")),
+        ({"parent": [0, -1]}, ("0",)),
+        ({"parent": [1, -1]}, ("1",)),
+        ({"parent": [1, -1], "carries": [[1, 0], [1, 0]]}, ("1",)),
     ],
 )
-def test_bad_plans(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(PlanError, match=message):
+def test_bad_plans(arguments: dict[str, Any], shown: tuple[str, ...]) -> None:
+    with refused(PlanError, *shown):
         ChannelPlan(**{"carries": [[1, 0], [0, 1]], "listens": [[1, 1]]} | arguments)
 
 

@@ -16,6 +16,7 @@ import narrowcast as nc
 from narrowcast.errors import PlanError, TableError
 from narrowcast.model import plan_store
 from narrowcast.model.plan_store import CURRENT, VERSIONS, PlanStore
+from support.errors import refused
 from support.plan_writers import plain_files, plan_of, read, started, write
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def test_a_plan_that_was_never_replaced_is_a_plain_folder(tmp_path: Path) -> Non
     names = ["carries.parquet", "channels.parquet", "listens.parquet", "plan.json"]
     assert sorted(path.name for path in (tmp_path / "plan").iterdir()) == names
     assert not any(path.is_symlink() for path in (tmp_path / "plan").iterdir())
-    with pytest.raises(TableError, match="exists already"):
+    with refused(TableError, tmp_path / "plan"):
         nc.write_plan(plan_of(3), tmp_path / "plan", method="any")
     assert PlanStore(tmp_path / "nothing").name is None
 
@@ -180,7 +181,7 @@ def test_a_folder_that_is_replaced_by_hand_while_it_is_read(tmp_path: Path) -> N
         (tmp_path / "other").rename(tmp_path / "plan")
         return read(folder)
 
-    with pytest.raises(PlanError, match="was replaced while it was read; read it again"):
+    with refused(PlanError, tmp_path / "plan"):
         PlanStore(tmp_path / "plan").load(read_between)
     assert read(tmp_path / "plan") == 2
 
@@ -233,7 +234,7 @@ def test_a_file_system_without_links(plan: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_pointer_that_names_nothing(plan: Path) -> None:
     shutil.rmtree((plan / CURRENT).resolve())
-    with pytest.raises(PlanError, match=r"CURRENT points to .*versions/000002-\w+, which does not exist"):
+    with refused(PlanError, "000002"):
         read(plan)
     assert PlanStore(plan).name is None
     write(plan, 3)
@@ -242,7 +243,7 @@ def test_a_pointer_that_names_nothing(plan: Path) -> None:
 
 def test_a_pointer_that_is_gone(plan: Path) -> None:
     (plan / CURRENT).unlink()
-    with pytest.raises(PlanError, match=r"plan\.json cannot be read: No such file .*; write the plan again"):
+    with refused(PlanError, "plan.json"):
         read(plan)
     write(plan, 3)
     assert read(plan) == 3

@@ -13,6 +13,7 @@ import pytest
 from narrowcast.errors import SchemaError, TableError
 from narrowcast.model.schema import Schema
 from narrowcast.model.types import DataType
+from support.errors import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,25 +59,25 @@ def test_equal_schemas_have_equal_hashes_and_order_and_types_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "message"),
+    ("names", "shown"),
     [
-        (("price", "Price"), "attributes 'price' and 'Price' collide: names ignore case; rename one"),
-        (("a", "b", "a"), "attributes 'a' and 'a' collide"),
-        (("É", "é"), "collide"),
+        (("price", "Price"), ("price", "Price")),
+        (("a", "b", "a"), ("a",)),
+        (("É", "é"), ("É", "é")),
     ],
 )
-def test_names_that_collide_are_refused(names: tuple[str, ...], message: str) -> None:
-    with pytest.raises(SchemaError, match=message):
+def test_names_that_collide_are_refused(names: tuple[str, ...], shown: tuple[str, ...]) -> None:
+    with refused(SchemaError, *shown):
         Schema(names, tuple(DataType("int") for _ in names))
 
 
 def test_an_unknown_attribute_is_refused_with_those_there_are() -> None:
-    with pytest.raises(SchemaError, match=r"unknown attribute 'prize'; there are: price, name$"):
+    with refused(SchemaError, "prize", parameter="attribute", value="prize"):
         Schema.of({"price": "double", "name": "string"}).index("prize")
-    with pytest.raises(SchemaError, match=r"unknown attribute 'x'; there are: none$"):
+    with refused(SchemaError, "x", parameter="attribute", value="x"):
         Schema.of({}).index("x")
     many = Schema.of({f"a{i}": "int" for i in range(200)})
-    with pytest.raises(SchemaError, match=r"there are: a0, a1, .*a11, \.\.\.$"):
+    with refused(SchemaError, "0", "1", "11", parameter="attribute", value="x"):
         many.index("x")
     assert many.index("A199") == 199
 
@@ -90,9 +91,9 @@ def test_structs_become_dotted_paths_and_event_id_is_no_attribute() -> None:
 
 def test_a_field_that_collides_with_a_dotted_column_is_refused() -> None:
     arrow = pa.schema([("s", pa.struct([("x", pa.int32())])), ("S.X", pa.int32())])
-    with pytest.raises(SchemaError, match=r"attributes 's\.x' and 'S\.X' collide"):
+    with refused(SchemaError, "s.x", "S.X", value="S.X"):
         Schema.from_arrow(arrow)
-    with pytest.raises(SchemaError, match="collide"):
+    with refused(SchemaError, value="a"):
         Schema.from_arrow(pa.schema([("a", pa.int32()), ("a", pa.int32())]))
 
 
@@ -125,23 +126,25 @@ def test_what_to_dict_gives_is_what_a_schema_file_holds(tmp_path: Path, content:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "shown"),
     [
-        ("", "cannot read a schema from .*schema.json: "),
-        ('{"a": "int"', "cannot read a schema from .*schema.json: "),
-        ("[1]", "Expected `object`, got `array`"),
-        ('{"a": 1}\n{"a": 2}', "trailing characters"),
-        ({"a": "strin"}, "unknown type 'strin'"),
-        ({"a": {"b": "strin"}}, "unknown type 'strin'"),
-        ({"a": 5}, "attribute 'a' has type 5; give the name of a type, such as double"),
-        ({"a": {"b": None}}, r"attribute 'a\.b' has type None"),
-        ({"a": "int", "A": "int"}, "attributes 'a' and 'A' collide"),
-        ({"a": {"b": "int"}, "A.b": "string"}, r"attributes 'a\.b' and 'A\.b' collide"),
-        ({"a": {"b": "int"}, "a.b": "string"}, r"'a\.b' .*collide"),
+        ("", ("schema.json",)),
+        ('{"a": "int"', ("schema.json",)),
+        ("[1]", ("array",)),
+        ('{"a": 1}\n{"a": 2}', ("byte 10",)),
+        ({"a": "strin"}, ("strin",)),
+        ({"a": {"b": "strin"}}, ("strin",)),
+        ({"a": 5}, ("a", "5", "double")),
+        ({"a": {"b": None}}, ("a.b",)),
+        ({"a": "int", "A": "int"}, ("a", "A")),
+        ({"a": {"b": "int"}, "A.b": "string"}, ("a.b", "A.b")),
+        ({"a": {"b": "int"}, "a.b": "string"}, ("a.b",)),
     ],
 )
-def test_a_bad_json_file_is_refused_with_its_reason(tmp_path: Path, content: Any, message: str) -> None:
-    with pytest.raises(SchemaError, match=message):
+def test_a_bad_json_file_is_refused_with_its_reason(
+    tmp_path: Path, content: Any, shown: tuple[str, ...]
+) -> None:
+    with refused(SchemaError, *shown):
         read(tmp_path, content)
 
 
@@ -163,7 +166,7 @@ def test_what_arrow_calls_the_inside_of_a_list_does_not_make_schemas_differ(tmp_
 
 
 def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
-    with pytest.raises(SchemaError, match=r"cannot read a schema from .*nope\.json"):
+    with refused(SchemaError, "nope.json"):
         Schema.read(tmp_path / "nope.json")
-    with pytest.raises(TableError, match=r"nope\.parquet does not exist"):
+    with refused(TableError, "nope.parquet"):
         Schema.read(tmp_path / "nope.parquet")

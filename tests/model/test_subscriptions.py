@@ -21,6 +21,7 @@ from narrowcast.model.events import EventBatch
 from narrowcast.model.schema import Schema
 from narrowcast.model.subscriptions import SubscriptionSet
 from narrowcast.model.types import DataType
+from support.errors import refused
 from support.filters import filters, schemas
 
 if TYPE_CHECKING:
@@ -133,38 +134,38 @@ def test_no_boxes_are_no_subscriptions() -> None:
     assert listed(flat) == [(0, "a", [([], True)], None)]
 
 
-def refused(**given: Any) -> dict[str, Any]:
+def box(**given: Any) -> dict[str, Any]:
     one = {"schema": PLANE, "subscriber": ["a"], "lo": [[0, 0]], "hi": [[1, 1]]}
     return one | given
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "shown"),
     [
-        (refused(lo=[[0, math.nan]]), "box 0 has a NaN end in 'y'; use an infinity for no bound"),
-        (refused(hi=[[math.nan, 1]]), "box 0 has a NaN end in 'x'"),
-        (refused(lo=[[0]], hi=[[1]]), r"shapes \(1, 1\) and \(1, 1\); both must be \(1, 2\)"),
-        (refused(hi=[[1, 1], [2, 2]]), r"shapes \(1, 2\) and \(2, 2\)"),
-        (refused(lo=[0, 0], hi=[1, 1]), r"shapes \(2,\) and \(2,\)"),
-        (refused(lo=0, hi=1), r"shapes \(\) and \(\)"),
-        (refused(subscriber=["a", "b"]), r"2 subscribers with ends of shapes .* must be \(2, 2\)"),
+        (box(lo=[[0, math.nan]]), ("0", "y")),
+        (box(hi=[[math.nan, 1]]), ("0", "x")),
+        (box(lo=[[0]], hi=[[1]]), ("1", "2")),
+        (box(hi=[[1, 1], [2, 2]]), ("1", "2")),
+        (box(lo=[0, 0], hi=[1, 1]), ("2",)),
+        (box(lo=0, hi=1), ("()",)),
+        (box(subscriber=["a", "b"]), ("2",)),
         (
-            refused(schema=Schema.of({"x": "int", "y": "double"})),
-            "attribute 'x' is int; boxes of values need",
+            box(schema=Schema.of({"x": "int", "y": "double"})),
+            ("x",),
         ),
-        (refused(schema=Schema.of({"x": "float", "y": "double"})), "attribute 'x' is float"),
-        (refused(subscription_id=[1, 2]), "2 subscription ids, 1 subscribers"),
-        (refused(subscriber=["a", None], lo=[[0, 0]] * 2, hi=[[1, 1]] * 2), "subscriber .*null"),
-        (refused(lo=[[0, 0], [0]], hi=[[1, 1], [1]], subscriber=["a", "b"]), "must be"),
+        (box(schema=Schema.of({"x": "float", "y": "double"})), ("x",)),
+        (box(subscription_id=[1, 2]), ("2", "1")),
+        (box(subscriber=["a", None], lo=[[0, 0]] * 2, hi=[[1, 1]] * 2), ("subscriber",)),
+        (box(lo=[[0, 0], [0]], hi=[[1, 1], [1]], subscriber=["a", "b"]), ("lo", "hi")),
     ],
 )
-def test_ends_that_make_no_boxes_are_refused(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_ends_that_make_no_boxes_are_refused(given: dict[str, Any], shown: tuple[str, ...]) -> None:
+    with refused(InputError, *shown):
         SubscriptionSet.from_boxes(**given)
 
 
 def test_a_repeated_id_is_refused() -> None:
-    with pytest.raises(InputError, match="subscription_id 5 is used twice; give each its own"):
+    with refused(InputError, "subscription_id", "5", parameter="subscription_id", value=5):
         SubscriptionSet.from_boxes(PLANE, ["a", "b", "c"], [[0, 0]] * 3, [[1, 1]] * 3, [5, 4, 5])
 
 
@@ -172,7 +173,7 @@ def test_columns_of_unlike_lengths_are_refused() -> None:
     one = SubscriptionSet.from_boxes(PLANE, ["a"], [[0, 0]], [[1, 1]])
     none = np.empty(0, np.int64)
     boxes = Boxes.build(2, none, none, none, none, none, np.empty(0, bool))
-    with pytest.raises(InputError, match="1 subscription ids, 1 subscribers, 1 checks and boxes of 2 owners"):
+    with refused(InputError, "1", "2"):
         SubscriptionSet(PLANE, one.subscription_id, one.subscriber, one.subscribers, boxes, one.check)
 
 
@@ -245,7 +246,7 @@ def test_sets_of_several_origins_may_be_joined() -> None:
 def test_names_ignore_case_when_read_back() -> None:
     found = SubscriptionSet.from_arrow(three().to_arrow(), Schema.of({"Y": "double", "X": "double"}))
     assert found.boxes.attribute.tolist()[:2] != three().boxes.attribute.tolist()[:2]
-    with pytest.raises(SchemaError, match="unknown attribute 'x'; there are: a"):
+    with refused(SchemaError, "x", parameter="attribute", value="x"):
         SubscriptionSet.from_arrow(three().to_arrow(), Schema.of({"a": "double"}))
 
 
@@ -269,13 +270,13 @@ def test_a_table_of_something_else_is_refused(name: str, column: Any) -> None:
     table = three().to_arrow()
     at = table.column_names.index(name)
     table = table.remove_column(at) if column is None else table.set_column(at, name, column)
-    with pytest.raises(TableError, match="not a table of compiled subscriptions"):
+    with refused(TableError):
         SubscriptionSet.from_arrow(table, PLANE)
 
 
 def test_an_id_repeated_in_a_table_is_refused() -> None:
     table = three().to_arrow()
-    with pytest.raises(InputError, match="is used twice"):
+    with refused(InputError, parameter="subscription_id", value=5):
         SubscriptionSet.from_arrow(pa.concat_tables([table, table]), PLANE)
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from narrowcast.errors import ParameterError, TableError
 from narrowcast.model.topology import Locations, Topology
+from support.errors import refused
 
 LINE = pa.table({"a": ["x", "y"], "b": ["y", "z"], "cost": [1.0, 2.0]})
 
@@ -81,45 +82,43 @@ def test_one_node_and_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("rows", "shown"),
     [
-        ([("x", "y", -1.0)], "the link from 'x' to 'y' costs -1.0; a cost is a finite number, at least 0"),
-        ([("x", "y", 1.0), ("y", "z", float("nan"))], "the link from 'y' to 'z' costs nan"),
-        ([("x", "x", float("inf"))], "the link from 'x' to 'x' costs inf"),
-        ([("x", "y", None), ("x", "z", 1.0)], "column 'cost' of topology has 1 nulls; remove those rows"),
-        ([("x", None, 1.0)], "column 'b' of topology has 1 nulls, the first in row 0"),
-        ([("x", "y", "far")], "column 'cost' of topology is of type string; use numbers"),
-        ([("x", 1, 1.0)], "node is int64 here and string there"),
-        ([(1.5, 2.5, 1.0)], "column 'a' of topology is of type double; use integers or strings"),
+        ([("x", "y", -1.0)], ("'x'", "'y'", "-1.0")),
+        ([("x", "y", 1.0), ("y", "z", float("nan"))], ("'y'", "'z'", "nan")),
+        ([("x", "x", float("inf"))], ("'x'", "inf")),
+        ([("x", "y", None), ("x", "z", 1.0)], ("cost", "topology", "1")),
+        ([("x", None, 1.0)], ("'b'", "topology", "1", "row 0")),
+        ([("x", "y", "far")], ("cost", "topology", "string")),
+        ([("x", 1, 1.0)], ("node", "int64", "string")),
+        ([(1.5, 2.5, 1.0)], ("'a'", "topology", "double")),
     ],
 )
-def test_bad_tables(rows: list[tuple[Any, Any, Any]], message: str) -> None:
-    with pytest.raises(TableError) as error:
+def test_bad_tables(rows: list[tuple[Any, Any, Any]], shown: tuple[str, ...]) -> None:
+    with refused(TableError, *shown):
         Topology.from_table(table(*rows))
-    assert message in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["a", "b", "cost"])
 def test_a_missing_column(name: str) -> None:
-    with pytest.raises(TableError, match=f"topology has no column '{name}'; its columns: "):
+    with refused(TableError, "topology", name, parameter=name):
         Topology.from_table(LINE.drop_columns([name]))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "shown"),
     [
-        (([0], [1], [-2.0]), "the link from 0 to 1 costs -2.0; a cost is a finite number, at least 0"),
-        (([0], [1, 2], [1.0]), r"shapes (1,), (2,) and (1,); give one of each per link"),
-        (([0], [5], [1.0], ["x", "y"]), "a link names node 5; the 2 nodes are 0 to 1"),
-        (([-1], [1], [1.0]), "a link names node -1; the 2 nodes are 0 to 1"),
-        (([0.5], [1], [1.0]), "a is of type float64; give whole numbers of nodes"),
-        (([0], [1], [1.0], ["x", "x"]), "node 'x' is named twice; labels must differ"),
+        (([0], [1], [-2.0]), ("0", "1", "-2.0")),
+        (([0], [1, 2], [1.0]), ("(1,)", "(2,)")),
+        (([0], [5], [1.0], ["x", "y"]), ("5", "0", "1")),
+        (([-1], [1], [1.0]), ("-1", "0", "1")),
+        (([0.5], [1], [1.0]), ("a", "float64")),
+        (([0], [1], [1.0], ["x", "x"]), ("'x'",)),
     ],
 )
-def test_bad_links(arguments: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(ParameterError) as error:
+def test_bad_links(arguments: tuple[Any, ...], shown: tuple[str, ...]) -> None:
+    with refused(ParameterError, *shown):
         Topology(*arguments)
-    assert message in str(error.value)
 
 
 # ------------------------------------------------------------------------------------------------ trees
@@ -159,12 +158,12 @@ def test_who_cannot_be_reached_is_told_only_when_asked() -> None:
     assert topology.parts().tolist() == [0, 0, 1, 1]
     assert topology.trees([0]).distance.tolist() == [[0, 1, np.inf, np.inf]]
     topology.check_reached([0, 2], [1, 3])
-    with pytest.raises(ParameterError, match=r"^node 'v' cannot be reached from 'y'; add a link$"):
+    with refused(ParameterError, "v", "y", value="v"):
         topology.check_reached([2, 3], [3, 1])
 
 
 def test_roots_that_are_no_nodes() -> None:
-    with pytest.raises(ParameterError, match="root 3 is no node; give numbers from 0 to 2, or add the node"):
+    with refused(ParameterError, "3", "0", "2", parameter="root", value=3):
         Topology.from_table(LINE).trees([0, 3])
 
 
@@ -178,25 +177,24 @@ def test_locations() -> None:
     assert found.of(pa.array(["b", "a", "b"])).tolist() == [2, 0, 2]
     assert found.of(pa.array([], pa.string())).tolist() == []
     assert repr(found) == "Locations(2 subscribers)"
-    with pytest.raises(ParameterError, match=r"subscriber 'eve' has no row in locations .*; add its node"):
+    with refused(ParameterError, "eve", parameter="subscriber", value="eve"):
         found.of(pa.array(["a", "eve"]))
     events = pa.table({"publisher": [7], "node": ["y"]})
     assert Locations.from_table(events, topology, "publisher").of(pa.array([7])).tolist() == [1]
 
 
 @pytest.mark.parametrize(
-    ("columns", "message"),
+    ("columns", "shown"),
     [
         (
             {"subscriber": ["a"], "node": ["q"]},
-            "subscriber 'a' is on node 'q', which no link of the topology names; add a link to it",
+            ("'a'", "'q'"),
         ),
-        ({"subscriber": ["a", "a"], "node": ["x", "y"]}, "'a' is on more than one node in locations"),
-        ({"subscriber": ["a"]}, "locations has no column 'node'"),
-        ({"subscriber": ["a", None], "node": ["x", "y"]}, "column 'subscriber' of locations has 1 nulls"),
+        ({"subscriber": ["a", "a"], "node": ["x", "y"]}, ("'a'", "locations")),
+        ({"subscriber": ["a"]}, ("locations", "'node'")),
+        ({"subscriber": ["a", None], "node": ["x", "y"]}, ("'subscriber'", "locations", "1")),
     ],
 )
-def test_bad_locations(columns: dict[str, Any], message: str) -> None:
-    with pytest.raises(TableError) as error:
+def test_bad_locations(columns: dict[str, Any], shown: tuple[str, ...]) -> None:
+    with refused(TableError, *shown):
         Locations.from_table(pa.table(columns), Topology.from_table(LINE))
-    assert message in str(error.value)

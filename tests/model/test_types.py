@@ -9,6 +9,7 @@ import pytest
 
 from narrowcast.errors import SchemaError
 from narrowcast.model.types import MAX_PRECISION, DataType
+from support.errors import refused
 
 NAMES = [
     ("boolean", "boolean", "boolean"),
@@ -41,20 +42,20 @@ def test_names_are_those_of_spark(text: str, name: str, family: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "shown"),
     [
-        ("strin", r"unknown type 'strin'; use one of bigint, boolean, date, decimal, "),
-        ("", r"unknown type ''"),
-        ("array<int>", r"unknown type 'array<int>'"),
-        ("decimal(5", r"unknown type 'decimal\(5'"),
-        ("decimal(-1,0)", r"unknown type"),
-        ("decimal(0)", rf"type 'decimal\(0\)': a decimal has 1 to {MAX_PRECISION} digits"),
-        ("decimal(39,2)", rf"type 'decimal\(39,2\)': a decimal has 1 to {MAX_PRECISION} digits"),
-        ("decimal(2,3)", r"no more .*after the point"),
+        ("strin", ("strin", "bigint")),
+        ("", ("''",)),
+        ("array<int>", ("array<int>",)),
+        ("decimal(5", ("decimal(5",)),
+        ("decimal(-1,0)", ("decimal(-1,0)",)),
+        ("decimal(0)", ("decimal(0)", str(MAX_PRECISION))),
+        ("decimal(39,2)", ("decimal(39,2)", str(MAX_PRECISION))),
+        ("decimal(2,3)", ("decimal(2,3)", "38")),
     ],
 )
-def test_an_unknown_name_is_refused_with_those_there_are(text: str, message: str) -> None:
-    with pytest.raises(SchemaError, match=message):
+def test_an_unknown_name_is_refused_with_those_there_are(text: str, shown: tuple[str, ...]) -> None:
+    with refused(SchemaError, *shown):
         DataType.parse(text)
 
 
@@ -115,7 +116,7 @@ def test_arrow_types_are_compared_as_the_narrowest_type_that_holds_them(
 def test_what_filters_cannot_compare_is_opaque_and_has_no_column_form(arrow: pa.DataType) -> None:
     dtype = DataType.from_arrow(arrow)
     assert dtype.family == "opaque"
-    with pytest.raises(SchemaError, match="has no column form: filters can only test it for null"):
+    with refused(SchemaError, dtype):
         dtype.to_arrow()
 
 

@@ -198,15 +198,15 @@ def _fitted(path: Path) -> PartWork:
 
 def _changes(found: AdaptedParts) -> dict[str, Any]:
     """Return what came of following a load."""
-    done = "parts made anew" if found.anew else "some branches cut anew" if found.steps else "nothing"
+    done = "parts made anew" if found.from_scratch else "some branches cut anew" if found.steps else "nothing"
     return {
         "before": found.before,
         "after": found.after,
         "threshold": found.threshold,
         "even": found.even,
         "steps": found.steps,
-        "anew": found.anew,
-        "fresh": found.fresh,
+        "anew": found.from_scratch,
+        "fresh": found.moved_from_scratch,
         "done": done,
     }
 

@@ -246,7 +246,7 @@ def plan(
             inputs=taken.fingerprints | (network.fingerprints if networked else {}),
             interest=planned.interest,
             cells=bounds,
-            beside=beside,
+            extra_files=beside,
         )
     facts = {
         "command": "plan",

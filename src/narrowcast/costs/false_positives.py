@@ -178,6 +178,6 @@ def _direct_receptions(plan: ChannelPlan, place: Ints, n_flows: int) -> Ints:
     """Return for each flow of the interest the number of subscribers that only a direct message reaches."""
     subscriber, flow = rows_of(plan.unicast), plan.unicast.indices.astype(np.int64)
     left = place[flow] >= 0
-    for pair, _ in plan.heard(subscriber, np.where(left, flow, -1)):
+    for pair, _ in plan.channels_reaching(subscriber, np.where(left, flow, -1)):
         left[pair] = False
     return np.bincount(place[flow[left]], minlength=n_flows)

@@ -227,6 +227,6 @@ def _wanted(interest: Interest, plan: ChannelPlan) -> Doubles:
     for start in range(0, interest.n_wants, BLOCK):
         pair = np.arange(start, min(start + BLOCK, interest.n_wants))
         row, column = np.searchsorted(wants.indptr, pair, side="right") - 1, wants.indices[pair]
-        for some, channel in plan.heard(subscriber[row], flow[column]):
+        for some, channel in plan.channels_reaching(subscriber[row], flow[column]):
             found += np.bincount(channel, interest.rate[column[some]], plan.n_channels)
     return found

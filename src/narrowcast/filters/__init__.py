@@ -1,7 +1,8 @@
-"""The filter language: from text to boxes.
+"""Filter language: compiles filter text to boxes over keys.
 
-`parse` makes a tree with a slot for each literal (`syntax`); `bind` gives its attributes positions and its
-comparisons domains; `normal` takes out NOT and makes an OR of conjunctions; `ranges` turns predicates into
-ranges of keys; `template` multiplies these into boxes, and `compiler` does all that once for every shape.
-`evaluate` is the reference, `checks` decides what boxes cannot, `explain` shows why.
+`parse` makes a tree with a slot for each literal (`syntax`); `bind` adds attribute positions and comparison
+domains; `normal_form` removes NOT and makes an OR of conjunctions; `ranges` turns predicates into ranges of
+keys; `filter_template` multiplies the ranges into boxes, and `compiler` does this once for all filters of one
+shape. `evaluate` is the reference implementation, `checks` decides what boxes cannot express, `explain` shows
+which predicates decided.
 """

@@ -1,7 +1,7 @@
-"""Tree and schema together: attributes get positions, and every comparison the domain it happens in.
+"""Binding a filter to a schema: attribute positions, and the domain of every comparison.
 
-The domain is the one Spark SQL's ANSI rules choose, with one restriction: a string is never silently turned
-into a number, nor anything else into a string. A string literal may stand for a date or a timestamp.
+Domains follow the ANSI rules of Spark SQL, with one restriction: a string is never implicitly converted to a
+number, nor another type to a string. A string literal may denote a date or a timestamp.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _DOMAINS: dict[str, Domain] = {
 
 
 def bind(node: Node, schema: Schema) -> Node:
-    """Return the tree with positions and domains, or say which attribute or comparison does not fit."""
+    """Return the tree with positions and domains; refuse unknown attributes and mismatched types."""
     match node:
         case And(parts):
             return And(tuple(bind(part, schema) for part in parts))
@@ -55,23 +55,25 @@ def bind(node: Node, schema: Schema) -> Node:
         case Not(part):
             return Not(bind(part, schema))
         case Compare(op, left, right):
-            domain, (first, second) = _meet([_locate(left, schema), _locate(right, schema)], schema)
+            domain, (first, second) = _common_domain([_locate(left, schema), _locate(right, schema)], schema)
             return Compare(op, first, second, domain)
         case In(operand, items):
-            domain, (first, *rest) = _meet([_locate(o, schema) for o in (operand, *items)], schema)
+            domain, (first, *rest) = _common_domain([_locate(o, schema) for o in (operand, *items)], schema)
             return replace(node, operand=first, items=tuple(rest), domain=domain)
         case Like(operand, pattern):
             located = _locate(operand, schema)
             for side, what in ((located, "LIKE"), (pattern, "the pattern of LIKE")):
                 if _domain(side, schema) not in ("string", "null"):
-                    raise FilterError(f"{what} needs a string, not {_name(side, schema)}")
+                    raise FilterError(f"{what} has {_name(side, schema)}: must be a string")
             return replace(node, operand=located)
         case IsNull(operand):
             return replace(node, operand=_locate(operand, schema))
         case Truth(operand):
             located = _locate(operand, schema)
             if _domain(located, schema) not in ("boolean", "null"):
-                raise FilterError(f"{_name(located, schema)} stands alone; only a boolean can: compare it")
+                raise FilterError(
+                    f"{_name(located, schema)} is not a predicate: must be boolean, or compared"
+                )
             assert not isinstance(located, Slot)
             return replace(node, operand=located)
 
@@ -90,7 +92,7 @@ def _locate(operand: Operand, schema: Schema) -> Operand:
 
 
 def _domain(operand: Operand, schema: Schema) -> Domain | None:
-    """Return the domain an operand is at home in; None for a type that cannot be compared."""
+    """Return the domain of an operand's type; None for a type that cannot be compared."""
     match operand:
         case Attribute(_, position):
             family = schema.types[position].family
@@ -101,12 +103,14 @@ def _domain(operand: Operand, schema: Schema) -> Domain | None:
             return "null" if value is None else "boolean"
 
 
-def _meet(operands: list[Operand], schema: Schema) -> tuple[Domain, list[Operand]]:
-    """Return the one domain in which all operands are compared, and the operands read in it."""
+def _common_domain(operands: list[Operand], schema: Schema) -> tuple[Domain, list[Operand]]:
+    """Return the common domain of all operands, with string literals converted to it."""
     domains = [_domain(operand, schema) for operand in operands]
     for operand, domain in zip(operands, domains, strict=True):
         if domain is None:
-            raise FilterError(f"{_name(operand, schema)} cannot be compared; only IS [NOT] NULL works on it")
+            raise FilterError(
+                f"{_name(operand, schema)} cannot be compared: must be tested with IS [NOT] NULL"
+            )
     present = {d for d in domains if d is not None and d != "null"}
     common: Domain
     if domains[0] == "null" or not present:
@@ -118,26 +122,26 @@ def _meet(operands: list[Operand], schema: Schema) -> tuple[Domain, list[Operand
     elif present <= {"date", "timestamp", "string"}:
         common = "timestamp" if "timestamp" in present else "date"
         if any(isinstance(o, Attribute) for o, d in zip(operands, domains, strict=True) if d == "string"):
-            raise _unlike(operands, schema)
+            raise _mismatch(operands, schema)
     else:
-        raise _unlike(operands, schema)
+        raise _mismatch(operands, schema)
     if len(operands) == 2 and domains[1] == "null":
         common = "null"
-    return common, [_read_in(operand, common, schema, operands) for operand in operands]
+    return common, [_convert(operand, common, schema, operands) for operand in operands]
 
 
-def _read_in(operand: Operand, domain: Domain, schema: Schema, operands: list[Operand]) -> Operand:
-    """Return a string literal as the date or timestamp it stands for; others are left as they are."""
+def _convert(operand: Operand, domain: Domain, schema: Schema, operands: list[Operand]) -> Operand:
+    """Return a string literal as a date or timestamp literal where needed; other operands unchanged."""
     if not isinstance(operand, Slot) or operand.kind != "string" or domain not in ("date", "timestamp"):
         return operand
     if domain == "date":
         return replace(operand, kind="date")
-    instant = any(_reading(o, schema) == "timestamp" for o in operands)
+    instant = any(_type_name(o, schema) == "timestamp" for o in operands)
     return replace(operand, kind="timestamp" if instant else "timestamp_ntz")
 
 
-def _reading(operand: Operand, schema: Schema) -> str:
-    """Return the name of an operand's type; an instant among clock readings makes all of them instants."""
+def _type_name(operand: Operand, schema: Schema) -> str:
+    """Return the name of an operand's type. One `timestamp` among `timestamp_ntz` makes all `timestamp`."""
     match operand:
         case Attribute(_, position):
             return schema.types[position].name
@@ -147,9 +151,9 @@ def _reading(operand: Operand, schema: Schema) -> str:
             return ""
 
 
-def _unlike(operands: list[Operand], schema: Schema) -> FilterError:
+def _mismatch(operands: list[Operand], schema: Schema) -> FilterError:
     names = list(dict.fromkeys(_name(operand, schema) for operand in operands))
-    return FilterError(f"compares {' with '.join(names)}; the types must be alike")
+    return FilterError(f"compares {' with '.join(names)}: must be comparable types")
 
 
 def _name(operand: Operand, schema: Schema) -> str:

@@ -1,7 +1,7 @@
-"""Candidates to matches: what an index cannot express, evaluated in batches.
+"""Exact checks of candidates: evaluates in batches what the boxes of an index cannot express.
 
-An index gives pairs (event, subscription) of which some are only candidates. Those of one shape are decided
-together: predicates that keys can express by keys, the others on the values themselves.
+An index returns (event, subscription) pairs, some of which are only candidates. Candidates of filters of one
+shape are decided together: predicates that keys express by keys, the others on the values.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from narrowcast.errors import FilterError
 from narrowcast.filters.compiler import FilterCompiler, FilterGroup
-from narrowcast.filters.evaluate import LONGEST, by_hand, regex
+from narrowcast.filters.evaluate import LONGEST, linear_matcher, regex
 from narrowcast.filters.limits import DEEPEST, FilterLimits
 from narrowcast.filters.literals import DAY
 from narrowcast.filters.ranges import Literals, Ranges, ranges
@@ -54,32 +54,32 @@ _ARROW: dict[Op, str] = {
     ">": "greater",
     ">=": "greater_equal",
 }
-#: Holds every decimal and every bigint: 38 digits on each side of the point.
+#: A decimal type for every decimal and bigint: 38 digits on each side of the point.
 _WIDE = pa.decimal256(76, 38)
-#: The filters were accepted once: limits of a text do not apply again.
+#: The filters were accepted when they were compiled, so the limits of the text do not apply again.
 _NO_LIMITS = FilterLimits(bytes=2**40, depth=DEEPEST)
 
 
 class Checks:
-    """The filters that must be checked again, ready to be.
+    """The filters of subscriptions whose boxes are not exact, compiled for evaluation.
 
     Parameters
     ----------
     schema
-        The attributes that the filters name.
+        The attributes that the filters use.
     filters
-        One filter per subscription, null where there is nothing to check.
+        One filter per subscription, null where no check is needed.
     """
 
     def __init__(self, schema: Schema, filters: pa.Array) -> None:
-        # by way of Arrow: a column of booleans would bring pandas in
+        # through Arrow: a boolean column would import pandas
         rows = pc.indices_nonzero(filters.is_valid()).to_numpy().astype(np.int64)
         groups, errors = FilterCompiler(schema, _NO_LIMITS, boxes=False).group(
             filters.take(pa.array(rows)).to_pylist()
         )
-        if errors:  # not from compile_filters, then
+        if errors:  # the filters do not come from compile_filters
             row, reason = next(iter(errors.items()))
-            raise FilterError(f"the check of subscription {rows[row]} {reason}")
+            raise FilterError(f"filter of subscription {rows[row]}: {reason}", value=int(rows[row]))
         self._group_of = np.full(len(filters), -1, np.int32)
         self._row_of = np.zeros(len(filters), np.int64)
         for number, group in enumerate(groups):
@@ -88,9 +88,9 @@ class Checks:
         self._groups = [_Check(group, schema) for group in groups]
 
     def equalities(self) -> list[tuple[Ints, int, pa.Array]]:
-        """Return what must be equal for checks to be true: subscriptions, a string attribute, its values.
+        """Return equalities that a check requires: subscriptions, string attribute, literals.
 
-        Only what stands in a conjunction at the top is told: an index can use it before the check is made.
+        Only equalities in the top-level conjunction are returned; an index can use them before the check.
         """
         found = []
         for number, check in enumerate(self._groups):
@@ -100,7 +100,7 @@ class Checks:
         return found
 
     def keep(self, events: EventBatch, event: Ints, subscription: Ints) -> Flags:
-        """Return which pairs are matches; a subscription without a check keeps all of its pairs."""
+        """Return the mask of pairs that match; a subscription without a check keeps all its pairs."""
         kept = np.ones(len(event), bool)
         group = self._group_of[subscription]
         order = np.argsort(group, kind="stable")
@@ -112,8 +112,8 @@ class Checks:
         return kept
 
 
-class LaterChecks:
-    """Checks of filters that are known to be good, read when the first of them is made.
+class LazyChecks:
+    """Checks that are parsed on first use; the filters must be valid.
 
     Parameters
     ----------
@@ -126,15 +126,15 @@ class LaterChecks:
         self._checks: Checks | None = None
 
     def keep(self, events: EventBatch, event: Ints, subscription: Ints) -> Flags:
-        """Return which pairs are matches."""
+        """Return the mask of pairs that match."""
         checks = self._checks
-        if checks is None:  # two threads may both read them: the same comes of it
+        if checks is None:  # two threads may both parse them, with equal results
             checks = self._checks = Checks(self._schema, self._filters)
         return checks.keep(events, event, subscription)
 
 
 class _Check:
-    """The checks of one shape."""
+    """The checks of all filters of one shape."""
 
     def __init__(self, group: FilterGroup, schema: Schema) -> None:
         self.node = group.template.positive
@@ -142,10 +142,10 @@ class _Check:
         self._literals = Literals(group.literals)
         self._ranges: dict[Predicate, Ranges] = {}
         self._values: dict[tuple[Slot, Domain], pa.Array] = {}
-        self._patterns: dict[Predicate, _Patterns] = {}
+        self._patterns: dict[Predicate, _LikePatterns] = {}
 
     def equalities(self) -> Iterator[tuple[int, pa.Array]]:
-        """Yield the string attributes that must be equal to a literal, with the literals of all rows."""
+        """Yield string attributes that must equal a literal, with the literals of all filters."""
         for part in self.node.parts if isinstance(self.node, And) else (self.node,):
             match part:
                 case Compare("=", Attribute(_, position), Slot() as slot, "string"):
@@ -160,7 +160,7 @@ class _Check:
                 both = isinstance(node, And)
                 found = self.true(parts[0], events, event, row)
                 for part in parts[1:]:
-                    open_ = np.flatnonzero(found == both)  # the rest is decided
+                    open_ = np.flatnonzero(found == both)  # the other pairs are decided
                     found[open_] = self.true(part, events, event[open_], row[open_])
                 return found
             case Not():
@@ -188,7 +188,7 @@ class _Check:
         return found
 
     def _by_value(self, node: Predicate, column: pa.Array, event: Ints, row: Ints) -> Flags:
-        """Decide a predicate on the values, none of them null: its key was in a range of values."""
+        """Decide a predicate on values without nulls: the key ranges have already excluded nulls."""
         values = column.take(pa.array(event))
         match node:
             case Compare(op, _, Slot() as slot, domain):
@@ -205,13 +205,13 @@ class _Check:
                 if node not in self._patterns:
                     patterns = self._literals.texts(pattern)
                     escapes = self._literals.texts(escape) if escape is not None else ["\\"] * len(patterns)
-                    self._patterns[node] = _Patterns(patterns, escapes)
+                    self._patterns[node] = _LikePatterns(patterns, escapes)
                 return self._patterns[node].alike(values, row) ^ negated
             case _:
                 raise AssertionError(f"keys express {node} exactly")
 
     def _column(self, slot: Slot, domain: Domain) -> pa.Array:
-        """Return the literals of a slot, for all rows, made at first use."""
+        """Return the literals of a slot for all filters; computed on first use."""
         if (slot, domain) not in self._values:
             self._values[slot, domain] = _literals(self._literals.values(slot), domain)
         return self._values[slot, domain]
@@ -219,8 +219,8 @@ class _Check:
     def _against(self, op: Op, values: pa.Array, slot: Slot, domain: Domain, row: Ints) -> Flags:
         literals = self._column(slot, domain).take(pa.array(row))
         if domain == "double":
-            return _ordered(op, _double_keys(values), keys.float_keys(np.asarray(literals)))
-        return _ordered(op, _in_domain(values, domain), literals)
+            return _compare_values(op, _double_keys(values), keys.float_keys(np.asarray(literals)))
+        return _compare_values(op, _in_domain(values, domain), literals)
 
 
 def _literals(values: list[Any], domain: Domain) -> pa.Array:
@@ -233,7 +233,7 @@ def _literals(values: list[Any], domain: Domain) -> pa.Array:
 
 
 def _in_domain(values: pa.Array, domain: Domain) -> pa.Array:
-    """Return a column in a type that compares exactly with others of its domain."""
+    """Return a column in a type that compares exactly within its domain."""
     if domain == "exact":
         values = (
             values if pa.types.is_decimal(values.type) else values.cast(pa.int64()).cast(pa.decimal128(19, 0))
@@ -242,20 +242,20 @@ def _in_domain(values: pa.Array, domain: Domain) -> pa.Array:
     return values
 
 
-def _ordered(op: Op, left: Any, right: Any) -> Flags:
-    """Compare two columns without nulls, value by value."""
+def _compare_values(op: Op, left: Any, right: Any) -> Flags:
+    """Compare two columns without nulls, element by element."""
     return np.asarray(pc.call_function(_ARROW[op], [pa.array(left), pa.array(right)]), bool)
 
 
 def _double_keys(values: pa.Array) -> Ints:
-    """Return numbers as keys of doubles; decimals one by one: Arrow rounds them otherwise than Spark."""
+    """Return keys of numbers as doubles; decimals one by one: Arrow rounds them unlike Spark."""
     if pa.types.is_decimal(values.type):
         return keys.float_keys(np.array([0.0 if v is None else float(v) for v in values.to_pylist()]))
     return keys.float_keys(np.asarray(values.cast(pa.float64(), safe=False).fill_null(0)))
 
 
 def _between_columns(op: Op, left: Attribute, right: Attribute, domain: Domain, events: EventBatch) -> Flags:
-    """Return for which events two attributes stand in a relation; a null stands in none."""
+    """Return for which events the comparison of two attributes is true; null compares as false."""
     present = np.ones(len(events), bool)
     sides = []
     for position in (left.position, right.position):
@@ -275,26 +275,26 @@ def _between_columns(op: Op, left: Attribute, right: Attribute, domain: Domain, 
     return np.asarray(found, bool) & present
 
 
-class _Patterns:
-    """Patterns of filters of one shape, each distinct one once.
+class _LikePatterns:
+    """The distinct LIKE patterns of filters of one shape.
 
     Parameters
     ----------
     patterns, escapes
-        For each filter its pattern and the character that makes the next one plain.
+        For each filter its pattern and its escape character.
     """
 
     def __init__(self, patterns: list[str], escapes: list[str]) -> None:
         pairs = np.array([e + p for p, e in zip(patterns, escapes, strict=True)], object)
         self._distinct, self._number = np.unique(pairs, return_inverse=True)
         self._long: dict[int, Callable[[str], bool]] = {}
-        # most are beginnings: those of one length are compared at once
-        heads = [_head(pair[1:], pair[0]) for pair in self._distinct]
+        # most patterns are prefixes: those of one length are compared at once
+        heads = [_prefix(pair[1:], pair[0]) for pair in self._distinct]
         self._length = np.array([-1 if head is None else len(head) for head in heads], np.int64)
         self._heads = pa.array([b"" if head is None else head for head in heads], pa.binary())
 
     def alike(self, values: pa.Array, row: Ints) -> Flags:
-        """Return which strings are like the patterns of the filters given beside them."""
+        """Return the mask of strings that match the pattern of the filter in the same row."""
         found = np.zeros(len(values), bool)
         number = self._number[row]
         lengths = self._length[number]
@@ -312,9 +312,11 @@ class _Patterns:
             which = number[rows[0]]
             pair = self._distinct[which]
             some = values.take(pa.array(rows))
-            if len(pair) > LONGEST:  # a regular expression would take as many steps for each character
+            if (
+                len(pair) > LONGEST
+            ):  # a regular expression would take time proportional to the pattern per character
                 if which not in self._long:
-                    self._long[which] = by_hand(pair[1:], pair[0])
+                    self._long[which] = linear_matcher(pair[1:], pair[0])
                 found[rows] = list(map(self._long[which], some.to_pylist()))
                 continue
             expression = rf"\A(?s:{regex(pair[1:], pair[0])})\z"
@@ -323,8 +325,8 @@ class _Patterns:
         return found
 
 
-def _head(pattern: str, escape: str) -> bytes | None:
-    """Return what a string must begin with, if that is all a pattern asks for."""
+def _prefix(pattern: str, escape: str) -> bytes | None:
+    """Return the prefix that a pattern requires, if it requires nothing else."""
     head = pattern.removesuffix("%")
     if head == pattern or any(c in head for c in ("%", "_", escape)):
         return None

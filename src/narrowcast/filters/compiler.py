@@ -1,4 +1,4 @@
-"""Many filters to boxes: each is tokenised, and all of one shape are bound, normalised and filled at once."""
+"""Filter compiler: turns many filters into boxes, binding and normalising each distinct shape once."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from narrowcast.filters.syntax import Node
     from narrowcast.model.schema import Schema
 
-#: Tokens of the shapes held at a time, in the cache as in a batch: about 75 MB.
+#: Limit on the tokens of cached shapes, in the cache and in a batch: about 75 MB.
 _TOKENS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledFilters:
-    """Filters as boxes.
+    """The boxes of compiled filters.
 
-    `boxes.owner` numbers the filters in the order given; a filter that can never be true has no box, and
-    neither has one that is wrong: `errors` holds the reason for each of those.
+    `boxes.owner` is the position of the filter in the input. A filter that can never be true has no box, nor
+    has an invalid filter: `errors` maps its position to the reason.
     """
 
     boxes: Boxes
@@ -38,7 +38,7 @@ class CompiledFilters:
 
 @dataclass(slots=True)
 class FilterGroup:
-    """The filters of one shape: where they stood, and their literals."""
+    """The filters of one shape: their positions in the input, and their literals."""
 
     template: FilterTemplate
     rows: list[int]
@@ -46,18 +46,20 @@ class FilterGroup:
 
 
 class FilterCompiler:
-    """Turns filters into boxes over the keys of a schema.
+    """Compiles filters to boxes over the keys of a schema.
 
     Parameters
     ----------
     schema
-        The attributes that filters may name.
+        The attributes that filters may use.
     limits
-        Bounds on one filter.
+        Bounds on one filter (default: `FilterLimits()`).
     cache
-        Keep what filters of one shape share. Without it each is parsed, bound and normalised alone.
+        Whether to reuse the result of parsing, binding and normalising for filters of the same shape
+        (default:
+        true).
     boxes
-        Prepare the boxes too; without, filters can be grouped by shape but not compiled.
+        Whether to prepare boxes (default: true); without, filters can only be validated and grouped by shape.
 
     Examples
     --------
@@ -67,7 +69,7 @@ class FilterCompiler:
     >>> compiled.boxes.owner.tolist()
     [0, 1, 1]
     >>> compiled.errors
-    {2: "unknown attribute 'prize'; there are: price, name"}
+    {2: "unknown attribute 'prize'; known: price, name"}
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class FilterCompiler:
         self._held = 0
 
     def compile(self, filters: Iterable[str]) -> CompiledFilters:
-        """Return the boxes of many filters, and the reasons why some have none."""
+        """Return the boxes of the filters, and the reasons why some are invalid."""
         texts = list(filters)
         blocks: list[BoxBlock] = []
         errors: dict[int, str] = {}
@@ -92,7 +94,7 @@ class FilterCompiler:
         return CompiledFilters(_join(blocks, len(texts)), dict(sorted(errors.items())))
 
     def group(self, filters: Iterable[str]) -> tuple[list[FilterGroup], dict[int, str]]:
-        """Return filters by shape, and the reasons against the others."""
+        """Group valid filters by shape; return the groups and the reasons against the other filters."""
         found: list[FilterGroup] = []
         errors: dict[int, str] = {}
         for groups, wrong in self._batches(filters):
@@ -101,7 +103,7 @@ class FilterCompiler:
         return found, errors
 
     def _batches(self, filters: Iterable[str]) -> Iterator[tuple[list[FilterGroup], dict[int, str]]]:
-        """Yield filters by shape, not more shapes at a time than memory is set aside for."""
+        """Yield groups of filters by shape, in batches bounded in memory."""
         groups: dict[int, FilterGroup] = {}
         errors: dict[int, str] = {}
         tokens = 0
@@ -123,7 +125,7 @@ class FilterCompiler:
         yield list(groups.values()), errors
 
     def template(self, text: str) -> tuple[FilterTemplate, tuple[str, ...]]:
-        """Return what a filter shares with others of its shape, and its own literals."""
+        """Return the template that filters of this shape share, and this filter's literals."""
         return self._template(text)[:2]
 
     def _template(self, text: str) -> tuple[FilterTemplate, tuple[str, ...], int]:
@@ -132,18 +134,18 @@ class FilterCompiler:
         known = self._known.get(tokens.shape) if self._cache else None
         if known is None:
             try:
-                tree = parse(tokens, self.limits)  # what is wrong here is this text's own: it is not kept
+                tree = parse(tokens, self.limits)  # an error here concerns this text alone: it is not cached
                 known = self._make(tree)
             except RecursionError:
-                raise FilterError("is nested too deeply for the stack that is left; nest less") from None
+                raise FilterError("nesting exceeds the remaining stack; reduce the nesting") from None
             if self._cache:
-                self._keep(tokens.shape, known, size)
+                self._cache_shape(tokens.shape, known, size)
         if isinstance(known, str):
             raise FilterError(known)
         return known, tokens.literals, size
 
-    def _keep(self, shape: Shape, known: FilterTemplate | str, size: int) -> None:
-        """Put a shape into the cache, which starts afresh when it is full."""
+    def _cache_shape(self, shape: Shape, known: FilterTemplate | str, size: int) -> None:
+        """Add a shape to the cache; a full cache is cleared first."""
         if self._held + size > _TOKENS:
             self._known.clear()
             self._held = 0
@@ -151,7 +153,7 @@ class FilterCompiler:
         self._held += size
 
     def _make(self, tree: Node) -> FilterTemplate | str:
-        """Return a template, or why there is none for any filter of the shape."""
+        """Return a template, or the reason why every filter of the shape is invalid."""
         try:
             return FilterTemplate.make(tree, self.schema, self._normal)
         except FilterError as error:
@@ -159,7 +161,7 @@ class FilterCompiler:
 
 
 def _fill(group: FilterGroup, errors: dict[int, str]) -> list[BoxBlock]:
-    """Return the boxes of the filters of one shape, without those that turn out to be wrong."""
+    """Return the boxes of the filters of one shape, and record the errors of invalid ones."""
     literals = Literals(group.literals)
     rows = np.array(group.rows)
     found = group.template.boxes(literals)
@@ -174,7 +176,7 @@ def _fill(group: FilterGroup, errors: dict[int, str]) -> list[BoxBlock]:
 
 
 def _join(blocks: list[BoxBlock], n: int) -> Boxes:
-    """Return blocks as one set of boxes, ordered by owner."""
+    """Join blocks to one set of boxes ordered by owner."""
     owner = np.concatenate([np.empty(0, np.int64), *(b.owner for b in blocks)])
     width = np.concatenate(
         [np.empty(0, np.int64), *(np.full(len(b.owner), len(b.attributes)) for b in blocks)]

@@ -1,4 +1,4 @@
-"""One event against one filter, three-valued and literal: the reference that everything fast must equal."""
+"""Reference evaluation of one filter on one event, in three-valued logic; fast paths must agree with it."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: Characters of a pattern that a regular expression decides in time: longer ones take one kind of wildcard.
+#: Longest pattern for a regular expression; longer patterns may contain only one kind of wildcard.
 LONGEST = 256
 
 
 def evaluate(node: Node, literals: Sequence[str], event: Sequence[Any]) -> bool | None:
-    """Return what a bound tree says of an event: true, false, or None for SQL's null.
+    """Evaluate a bound tree on an event: true, false, or None for SQL's null.
 
     Parameters
     ----------
@@ -73,7 +73,9 @@ def evaluate(node: Node, literals: Sequence[str], event: Sequence[Any]) -> bool 
             if wanted is None:
                 return None
             match_ = re.fullmatch(
-                _at_once(wanted.decode(), character), "" if text is None else text.decode(), re.DOTALL
+                _without_backtracking(wanted.decode(), character),
+                "" if text is None else text.decode(),
+                re.DOTALL,
             )
             result = None if text is None else match_ is not None
             return _not(result) if negated else result
@@ -85,15 +87,15 @@ def evaluate(node: Node, literals: Sequence[str], event: Sequence[Any]) -> bool 
 
 
 def regex(pattern: str, escape: str = "\\") -> str:
-    """Return the regular expression of a LIKE pattern, with the rules of Spark for the escape."""
+    """Return the regular expression of a LIKE pattern, with Spark's rules for the escape character."""
     return "".join(
         re.escape(part) if literal else (".*" if part == "%" else ".")
         for part, literal in pieces(pattern, escape)
     )
 
 
-def _at_once(pattern: str, escape: str) -> str:
-    """Return the expression of a pattern that is decided without going back: first finds are final."""
+def _without_backtracking(pattern: str, escape: str) -> str:
+    """Return a regular expression without backtracking: the first match of each part is final."""
     runs = [""]
     for part, literal in pieces(pattern, escape):
         if (part, literal) == ("%", False):
@@ -105,19 +107,19 @@ def _at_once(pattern: str, escape: str) -> str:
     return runs[0] + "".join(f"(?>.*?{run})" for run in runs[1:-1] if run) + ".*" + runs[-1]
 
 
-def by_hand(pattern: str, escape: str) -> Callable[[str], bool]:
-    """Return what decides a long pattern, in time that grows with the text alone.
+def linear_matcher(pattern: str, escape: str) -> Callable[[str], bool]:
+    """Return a predicate for a long pattern that takes time linear in the text.
 
     Examples
     --------
-    >>> like = by_hand("a%b%c", "!")
+    >>> like = linear_matcher("a%b%c", "!")
     >>> like("a-b-c"), like("abbc"), like("acb"), like("ac")
     (True, True, False, False)
     """
     runs: list[str] = [""]
     parts = pieces(pattern, escape)
     if ("%", False) not in parts:
-        whole = re.compile(_at_once(pattern, escape), re.DOTALL)
+        whole = re.compile(_without_backtracking(pattern, escape), re.DOTALL)
         return lambda text: whole.fullmatch(text) is not None
     for part, literal in parts:
         if literal:
@@ -141,23 +143,24 @@ def by_hand(pattern: str, escape: str) -> Callable[[str], bool]:
 
 
 def pieces(pattern: str, escape: str = "\\") -> list[tuple[str, bool]]:
-    """Return a LIKE pattern's characters, each with whether it stands for itself."""
+    """Return the characters of a LIKE pattern, each with whether it is literal (not a wildcard)."""
     if len(escape) != 1:
-        raise FilterError(f"ESCAPE {escape!r:.60}: it takes one character")
+        raise FilterError(f"ESCAPE {escape!r:.60}: must be one character", value=escape)
     found: list[tuple[str, bool]] = []
     characters = iter(pattern)
     for character in characters:
         if character == escape:
             character = next(characters, "")
             if character not in ("%", "_", escape) or not character:
-                raise FilterError(f"pattern {pattern!r:.60}: {escape!r} must stand before %, _ or itself")
+                raise FilterError(f"pattern {pattern!r:.60}: {escape!r} must be followed by %, _ or itself")
             found.append((character, True))
         else:
             found.append((character, character not in "%_"))
     if len(found) > LONGEST and ("%", False) in found and ("_", False) in found:
         raise FilterError(
-            f"pattern of {len(pattern):,} characters has both % and _, and then {LONGEST} are the most: "
-            "drop one of the two, or shorten it"
+            f"pattern of {len(pattern):,} characters with both % and _: must have at most {LONGEST}; remove "
+            "one kind of wildcard, or shorten it",
+            value=len(pattern),
         )
     return found
 
@@ -201,7 +204,7 @@ def _value(operand: Operand, literals: Sequence[str], event: Sequence[Any], doma
 
 
 def _instant(value: Any) -> int:
-    """Return a date's midnight or a timestamp as microseconds since 1970, in UTC."""
+    """Return a timestamp, or a date's midnight, as microseconds since 1970 in UTC."""
     if isinstance(value, datetime):
         aware = value if value.tzinfo else value.replace(tzinfo=UTC)
         return (aware - _EPOCH) // timedelta(microseconds=1)
@@ -215,7 +218,10 @@ def _compare(op: Op, left: Any, right: Any) -> bool | None:
     if left is None or right is None:
         return None
     if isinstance(left, Decimal) != isinstance(right, Decimal):
-        left, right = Decimal(left), Decimal(right)  # int against Decimal is exact; context plays no part
+        left, right = (
+            Decimal(left),
+            Decimal(right),
+        )  # comparing int and Decimal is exact, whatever the decimal context
     match op:
         case "=":
             return bool(left == right)

@@ -1,4 +1,4 @@
-"""One filter by itself: read it, ask it about an event, and see which of its predicates decided."""
+"""Explanation of one filter: parse it, evaluate it on an event, and see which predicates decided."""
 
 from __future__ import annotations
 
@@ -42,10 +42,9 @@ _WORDS = {True: "true", False: "false", None: "null"}
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a filter, or a part of one, says of an event: true, false, or None for SQL's null.
+    """The result of a filter, or of a part of it, for an event: true, false, or None for SQL's null.
 
-    `values` holds what the event has for the attributes of a predicate; `parts` are those that a connective,
-    AND, OR or NOT, joins.
+    `values` has the event's values of a predicate's attributes; `parts` are the operands of AND, OR or NOT.
     """
 
     text: str
@@ -58,10 +57,10 @@ class Explanation:
         return "\n".join(self._lines(0))
 
     def failing(self) -> tuple[Explanation, ...]:
-        """Return the predicates because of which it does not hold, false or null; none where it holds.
+        """Return the predicates because of which the filter is false or null; empty if it is true.
 
-        Of a conjunction those are the parts that fail, of a disjunction all of them. A negation is told as
-        a whole, with the values of all that it negates.
+        Of a conjunction these are the failing parts, of a disjunction all parts. A negation is returned
+        whole, with the values of all attributes in it.
 
         Examples
         --------
@@ -73,28 +72,27 @@ class Explanation:
             return ()
         if self.connective in ("AND", "OR"):
             return tuple(inner for part in self.parts for inner in part.failing())
-        return (Explanation(self.text, self.holds, self._given()),)
+        return (Explanation(self.text, self.holds, self._all_values()),)
 
-    def told(self) -> str:
-        """Return a predicate with the values that it looked at."""
+    def describe(self) -> str:
+        """Return a predicate's text with the event's values of its attributes."""
         given = ", ".join(f"{name} is {_shown(value)}" for name, value in self.values.items())
         return f"{self.connective or self.text}{f'   [{given}]' if given else ''}"
 
-    def _given(self) -> dict[str, Any]:
-        """Return the values of all predicates."""
+    def _all_values(self) -> dict[str, Any]:
         found = dict(self.values)
         for part in self.parts:
-            found |= part._given()
+            found |= part._all_values()
         return found
 
     def _lines(self, depth: int) -> list[str]:
-        line = f"{_WORDS[self.holds]:<6}{'  ' * depth}{self.told()}"
+        line = f"{_WORDS[self.holds]:<6}{'  ' * depth}{self.describe()}"
         return [line, *(inner for part in self.parts for inner in part._lines(depth + 1))]
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedFilter:
-    """One filter, read.
+    """One parsed filter.
 
     Examples
     --------
@@ -115,14 +113,14 @@ class ParsedFilter:
 
     @classmethod
     def parse(cls, text: str, limits: FilterLimits | None = None) -> ParsedFilter:
-        """Read a filter, or raise a FilterError that says what is wrong with it."""
+        """Parse a filter; raise a FilterError with the reason if it is invalid."""
         limits = limits or FilterLimits()
         tokens = tokenize(text, limits)
         return cls(text, parse(tokens, limits), tokens.literals)
 
     @property
     def attributes(self) -> tuple[str, ...]:
-        """The attributes that the filter names, in order of appearance."""
+        """The attributes of the filter, in order of appearance."""
         named = [o.name for p in predicates(self.node) for o in operands(p) if isinstance(o, Attribute)]
         return tuple(dict.fromkeys(named))
 
@@ -131,14 +129,14 @@ class ParsedFilter:
         return self.explain(event, schema).holds is True
 
     def explain(self, event: Mapping[str, Any], schema: Schema | None = None) -> Explanation:
-        """Return which predicates hold for an event and which fail, with the values.
+        """Return which predicates are true for an event and which are not, with the values.
 
         Parameters
         ----------
         event
             Names to values; a missing one is null, and dictionaries nest.
         schema
-            The types of the attributes; without one they are those of the values given.
+            Types of the attributes (default: the types of the event's values).
         """
         if schema is None:
             schema = self._schema_of(event)
@@ -146,14 +144,16 @@ class ParsedFilter:
         return _explain(bind(self.node, schema), self.literals, values)
 
     def _schema_of(self, event: Mapping[str, Any]) -> Schema:
-        """Return the types of an event's own values; what the filter names and the event lacks is null."""
+        """Infer a schema from an event's values; attributes that the event lacks are null."""
         found = []
         for name, value in event.items():
             try:
                 found.append(pa.field(name, pa.array([value]).type))
             except (pa.ArrowException, OverflowError, UnicodeError) as error:
                 raise InputError(
-                    f"attribute {name!r}: {value!r:.60} has no type: {first_line(error)}"
+                    f"attribute {name!r}={value!r:.60}: unsupported type: {first_line(error)}",
+                    parameter=name,
+                    value=value,
                 ) from error
         given = Schema.from_arrow(pa.schema(found))
         missing = {n.lower(): n for n in self.attributes if n not in given}
@@ -167,15 +167,15 @@ def _explain(node: Node, literals: tuple[str, ...], values: list[Any]) -> Explan
     match node:
         case And() | Or() | Not():
             parts = (node.part,) if isinstance(node, Not) else node.parts
-            told = tuple(_explain(part, literals, values) for part in parts)
-            return Explanation(text, holds, {}, type(node).__name__.upper(), told)
+            describe = tuple(_explain(part, literals, values) for part in parts)
+            return Explanation(text, holds, {}, type(node).__name__.upper(), describe)
         case _:
             named = {o.name: values[o.position] for o in operands(node) if isinstance(o, Attribute)}
             return Explanation(text, holds, named)
 
 
 def render(node: Node, literals: tuple[str, ...]) -> str:
-    """Return a tree as a filter."""
+    """Return a tree as filter text."""
 
     def operand(o: Operand) -> str:
         match o:
@@ -195,9 +195,9 @@ def render(node: Node, literals: tuple[str, ...]) -> str:
 
     match node:
         case And(parts):
-            return " AND ".join(_inner(part, literals) for part in parts)
+            return " AND ".join(_nested(part, literals) for part in parts)
         case Or(parts):
-            return " OR ".join(_inner(part, literals) for part in parts)
+            return " OR ".join(_nested(part, literals) for part in parts)
         case Not(part):
             return f"NOT ({render(part, literals)})"
         case Compare(op, left, right):
@@ -213,8 +213,8 @@ def render(node: Node, literals: tuple[str, ...]) -> str:
             return f"{'NOT ' * negated}{operand(of)}"
 
 
-def _inner(node: Node, literals: tuple[str, ...]) -> str:
-    """Return a part of a connective, in parentheses where it is one itself."""
+def _nested(node: Node, literals: tuple[str, ...]) -> str:
+    """Return an operand of a connective as text, in parentheses if it is a connective itself."""
     text = render(node, literals)
     return f"({text})" if isinstance(node, And | Or) else text
 

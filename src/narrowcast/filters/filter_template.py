@@ -1,4 +1,4 @@
-"""What all filters of one shape share: the tree, and the boxes as a function of the literals."""
+"""Filter template: the tree of all filters of one shape, and their boxes as a function of the literals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
     Flags = npt.NDArray[np.bool_]
 
-#: Ends of ranges held at once while boxes are made: 64 MB.
+#: Range ends that are held in memory at once while boxes are made: 64 MB.
 _CHUNK = 4_000_000
 
 
@@ -39,9 +39,9 @@ class BoxBlock:
 
 @dataclass(frozen=True, slots=True)
 class FilterTemplate:
-    """A shape bound to a schema: the tree as written, without NOT, and as conjunctions.
+    """A filter shape bound to a schema: the tree as written, without NOT, and as conjunctions.
 
-    `dropped` are the predicates that simplifying took out: they decide nothing, but must be right too.
+    `dropped` are the predicates that simplification removed: they decide nothing but are still validated.
     """
 
     schema: Schema
@@ -52,7 +52,7 @@ class FilterTemplate:
 
     @classmethod
     def make(cls, node: Node, schema: Schema, limits: FilterLimits | None) -> FilterTemplate:
-        """Bind and normalise a tree; without limits it can only be checked, not made into boxes."""
+        """Bind and normalise a tree; without limits it is only validated, with no conjunctions for boxes."""
         bound = bind(node, schema)
         positive = without_not(bound)
         parts = () if limits is None or positive == FALSE else tuple(conjunctions(positive, limits))
@@ -69,7 +69,7 @@ class FilterTemplate:
         blocks = []
         known: dict[Hull, Ranges] = {}
         for part in self.parts:
-            found = _meet([_cover(term, literals, self.schema, known) for term in part], len(literals))
+            found = _intersect([_cover(term, literals, self.schema, known) for term in part], len(literals))
             blocks += _multiply(found, len(literals))
         for predicate in self.dropped:
             literals.check(predicate)
@@ -77,11 +77,13 @@ class FilterTemplate:
 
 
 def _cover(term: Term, literals: Literals, schema: Schema, known: dict[Hull, Ranges]) -> Ranges:
-    """Return where a term can be true; a hull, which many conjunctions may share, is looked at once."""
+    """Return where a term can be true; a hull that several conjunctions share is computed once."""
     if not isinstance(term, Hull):
         return ranges(term, literals, schema)
     if term not in known:
-        parts = [_meet([_cover(t, literals, schema, known) for t in p], len(literals)) for p in term.parts]
+        parts = [
+            _intersect([_cover(t, literals, schema, known) for t in p], len(literals)) for p in term.parts
+        ]
         hulls = {}
         for a in sorted(term.bounds):
             lo = np.min([part.by_attribute[a][0].min(axis=0) for part in parts], axis=0)
@@ -91,8 +93,8 @@ def _cover(term: Term, literals: Literals, schema: Schema, known: dict[Hull, Ran
     return known[term]
 
 
-def _meet(found: list[Ranges], n: int) -> Ranges:
-    """Return the ranges of a conjunction: those of one attribute intersected, each with each."""
+def _intersect(found: list[Ranges], n: int) -> Ranges:
+    """Return the ranges of a conjunction: the intersections of the ranges of each attribute."""
     by_attribute: dict[int, tuple[Ints, Ints]] = {}
     exact = np.ones(n, bool)
     alive: Flags | None = None
@@ -110,9 +112,9 @@ def _meet(found: list[Ranges], n: int) -> Ranges:
 
 
 def _multiply(found: Ranges, n: int) -> list[BoxBlock]:
-    """Return the boxes of a conjunction: every choice of one range per attribute, the empty ones dropped."""
+    """Return the boxes of a conjunction: all combinations of one range per attribute, without empty ones."""
     attributes = tuple(sorted(found.by_attribute))
-    choices = _choices([len(found.by_attribute[a][0]) for a in attributes])
+    choices = _combinations([len(found.by_attribute[a][0]) for a in attributes])
     step = max(1, _CHUNK // max(1, choices.size))
     blocks = []
     for start in range(0, n, step):
@@ -132,8 +134,8 @@ def _multiply(found: Ranges, n: int) -> list[BoxBlock]:
     return blocks
 
 
-def _choices(sizes: list[int]) -> Ints:
-    """Return every choice of one number below each size, one column per choice."""
+def _combinations(sizes: list[int]) -> Ints:
+    """Return every combination of one number below each size, one column per combination."""
     total = math.prod(sizes)
     choices = np.empty((len(sizes), total), np.int64)
     repeat = total

@@ -1,4 +1,4 @@
-"""How large a filter may be, and how large it may become."""
+"""Limits on the size of one filter and of its compiled form."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from dataclasses import dataclass, fields
 
 from narrowcast.errors import ParameterError
 
-#: Nesting that the parser still takes on every version of Python; far past it some of them crash.
+#: Deepest nesting that the parser supports on every version of Python; some crash far beyond it.
 DEEPEST = 250
 
 
 @dataclass(frozen=True, slots=True)
 class FilterLimits:
-    """Bounds on one filter; each can be raised.
+    """Limits on one filter.
 
     Parameters
     ----------
     bytes
         Length of the text in UTF-8.
     depth
-        Nesting of parentheses and NOTs; 250 at the most, because the parser's stack holds little more.
+        Nesting of parentheses and NOTs; at most 250, since the parser's stack allows little more.
     expand
-        Boxes that combining alternatives (an OR or IN inside an AND) may make; past it, an alternative
-        stays whole as one wider box with a check on the candidates.
+        Boxes that multiplying out alternatives (an OR or IN inside an AND) may produce; beyond it, the
+        alternatives become one wider box and candidates are checked exactly.
     boxes
-        Boxes that one filter may become in all. A filter that would need more and has no attribute
-        bounded in every alternative is refused: it would be checked against every event.
+        Boxes of one filter in total. A filter that needs more and has no attribute bounded in every
+        alternative is refused: it would have to be checked against every event.
 
     Examples
     --------
     >>> FilterLimits(boxes=0)
     Traceback (most recent call last):
-    narrowcast.errors.ParameterError: limit boxes=0 is below 1
+    narrowcast.errors.ParameterError: boxes=0: must be at least 1
     """
 
     bytes: int = 65_536
@@ -41,11 +41,18 @@ class FilterLimits:
 
     def __post_init__(self) -> None:
         if self.depth > DEEPEST:
-            raise ParameterError(f"limit depth={self.depth} is over {DEEPEST}, the most that can be parsed")
+            raise ParameterError(
+                f"depth={self.depth}: must be at most {DEEPEST}, the deepest nesting that can be parsed",
+                parameter="depth",
+                value=self.depth,
+                limit=f"at most {DEEPEST}",
+            )
         for limit in fields(self):
             if getattr(self, limit.name) < 1:
-                raise ParameterError(f"limit {limit.name}={getattr(self, limit.name)} is below 1")
+                raise ParameterError(
+                    parameter=limit.name, value=getattr(self, limit.name), limit="at least 1"
+                )
 
 
-#: For filters that somebody else has let through, and for memory: no text has too many bytes.
+#: For filters that were already accepted, and for loading: no limit on the bytes of the text.
 LENIENT = FilterLimits(bytes=1 << 30, depth=DEEPEST, boxes=1 << 16)

@@ -1,4 +1,4 @@
-"""A literal's text to the value it stands for, read as Spark SQL reads it.
+"""Values of literals, read as Spark SQL reads them.
 
 Numbers become `int`, `Decimal` or `float` by how they are written; dates become days and timestamps
 microseconds since 1970-01-01 in UTC.
@@ -51,7 +51,7 @@ def read(kind: Kind, text: str, *, negative: bool = False) -> Value:
         case "integer":
             digits = text.lstrip("0") if len(text) > MAX_PRECISION else text
             if len(digits) > MAX_PRECISION:
-                raise FilterError(f"number of {len(digits)} digits; the most is {MAX_PRECISION}")
+                raise FilterError(f"number of {len(digits)} digits: must have at most {MAX_PRECISION}")
             value = int(digits or "0")
             return -value if negative else value
         case "decimal":
@@ -71,7 +71,7 @@ def _decimal(text: str, negative: bool) -> Decimal:
     digits = max(len(value.as_tuple().digits), -int(value.as_tuple().exponent))
     if digits > MAX_PRECISION:
         raise FilterError(
-            f"decimal of {digits} digits; the most is {MAX_PRECISION}: write 1.5e0 for a double"
+            f"decimal of {digits} digits: must have at most {MAX_PRECISION}; write 1.5e0 for a double"
         )
     return value.copy_negate() if negative else value
 
@@ -79,25 +79,27 @@ def _decimal(text: str, negative: bool) -> Decimal:
 def _float(kind: Kind, text: str, negative: bool) -> float:
     trimmed = text.strip()
     if not _DOUBLE.fullmatch(trimmed):
-        raise FilterError(f"{text!r} is not a number; write for example CAST('NaN' AS DOUBLE) or 1.5e0")
+        raise FilterError(
+            f"{text!r}: must be a number; write for example CAST('NaN' AS DOUBLE) or 1.5e0", value=text
+        )
     words = trimmed.lower().lstrip("+-") in ("nan", "inf", "infinity")
     value = float(trimmed if words else trimmed.rstrip("dDfF"))
     if kind == "float" and math.isfinite(value):
         value = _nearest_float(value, Fraction(trimmed.rstrip("dDfF")))
     if math.isinf(value) and not words:
-        raise FilterError(f"{text} is beyond a {kind}; write CAST('Infinity' AS DOUBLE) if that is meant")
+        raise FilterError(f"{text}: out of range for {kind}; write CAST('Infinity' AS DOUBLE) for infinity")
     return -value if negative else value
 
 
 def _nearest_float(near: float, exact: Fraction) -> float:
-    """Return the 32-bit float nearest to a number: rounding its double again could miss it by one."""
+    """Return the 32-bit float nearest to a number: rounding via a double could be off by one unit."""
     with np.errstate(over="ignore"):
         first = np.float32(near)
         around = [np.nextafter(first, np.float32(end)) for end in (np.inf, -np.inf)]
     if np.isinf(first):
         return math.inf
     finite = [float(each) for each in (first, *around) if np.isfinite(each)]
-    # Of two that are as near the even one counts, which rounding the double has found already.
+    # A tie rounds to even, which rounding the double has already done.
     return min(finite, key=lambda each: abs(Fraction(each) - exact))
 
 
@@ -105,21 +107,21 @@ def days(text: str) -> int:
     """Return the days since 1970-01-01 of a date such as 2024-03-01."""
     found = _DATE.fullmatch(text)
     if found is None:
-        raise FilterError(f"{text!r} is not a date; write it as 2024-03-01")
+        raise FilterError(f"{text!r}: must be a date such as 2024-03-01", value=text)
     try:
         return date(int(found[1]), int(found[2] or 1), int(found[3] or 1)).toordinal() - _EPOCH
     except ValueError as error:
-        raise FilterError(f"{text!r} is not a date: {error}") from None
+        raise FilterError(f"{text!r}: not a valid date: {error}", value=text) from None
 
 
 def microseconds(text: str, *, zoned: bool = True) -> int:
     """Return the microseconds since 1970 of a timestamp such as 2024-03-01 12:30:00.5+01:00.
 
-    Without an offset or zone it is UTC. A reading of a clock (not `zoned`) ignores one.
+    Without an offset or zone it is UTC. A local time (not `zoned`) ignores an offset.
     """
     found = _TIMESTAMP.fullmatch(text)
     if found is None:
-        raise FilterError(f"{text!r} is not a timestamp; write it as 2024-03-01 12:30:00")
+        raise FilterError(f"{text!r}: must be a timestamp such as 2024-03-01 12:30:00", value=text)
     try:
         when = datetime(
             int(found[1]),
@@ -132,13 +134,13 @@ def microseconds(text: str, *, zoned: bool = True) -> int:
             tzinfo=UTC,
         )
     except ValueError as error:
-        raise FilterError(f"{text!r} is not a timestamp: {error}") from None
+        raise FilterError(f"{text!r}: not a valid timestamp: {error}", value=text) from None
     shift = _offset(found[8], when, text) if found[8] else timedelta()
     return (when - _EPOCH_TIME - (shift if zoned else timedelta())) // timedelta(microseconds=1)
 
 
 def _offset(zone: str, when: datetime, text: str) -> timedelta:
-    """Return how far a zone is ahead of UTC at a reading of its clock."""
+    """Return the offset of a zone from UTC at a local time."""
     if zone in ("Z", "UTC", "GMT", "UT"):
         return timedelta()
     if found := _OFFSET.fullmatch(zone):
@@ -146,11 +148,11 @@ def _offset(zone: str, when: datetime, text: str) -> timedelta:
         if size <= timedelta(hours=18):
             return -size if found[1] == "-" else size
     try:
-        if not zone[:1].isupper():  # "localtime" is this machine's own
+        if not zone[:1].isupper():  # "localtime" would be the machine's own zone
             raise ValueError
         local = when.replace(tzinfo=ZoneInfo(zone))
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise FilterError(
-            f"{text!r} names an unknown time zone {zone!r}; use +01:00 or Europe/Paris"
+            f"{text!r}: unknown time zone {zone!r}; use for example +01:00 or Europe/Paris", value=zone
         ) from None
     return local.utcoffset() or timedelta()

@@ -1,11 +1,11 @@
-"""Normal forms: no NOT, then an OR of ANDs that is never larger than the limits allow.
+"""Normal forms: no NOT, then an OR of conjunctions within the limits on boxes.
 
-NOT moves inwards until it meets a predicate, which is then turned round; under three-valued logic this
-changes nothing. What is left asks of each predicate only whether it is *true*, so nulls need no more care.
+NOT moves inwards to the predicates, which are then negated; under three-valued logic this is equivalent. The
+rest asks of each predicate only whether it is *true*, so nulls need no further care.
 
-The second form is a list of conjunctions. Its size is known before it is made: sums over OR, products over
-AND. A part that would make it too large stays whole as a `Hull`: one range per attribute that all of its
-alternatives bound, wider than the part, so that the filter must be checked again on what the index finds.
+The second form is a list of conjunctions. Its size is known beforehand: sums over OR, products over AND. A
+part that would exceed the limit stays whole as a `Hull`: one range per attribute that all its alternatives
+bound. The hull is wider than the part, so candidates must be checked against the filter.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ FALSE = Truth(Constant(False))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hull:
-    """Alternatives that stay together: what bounds all of them, `bounds`, bounds the whole.
+    """Alternatives that are not multiplied out; the hull of their `bounds` bounds the whole.
 
-    One hull may stand in many conjunctions and hold hulls itself, so nothing may walk through it twice: what
-    it bounds is found once, and it is told from others by identity.
+    One hull may occur in many conjunctions and contain hulls, so nothing may traverse it twice: its bounds
+    are computed once, and hulls are compared by identity.
     """
 
     parts: tuple[Conjunction, ...]
@@ -57,7 +57,7 @@ class Hull:
 
     @classmethod
     def of(cls, parts: Iterable[Conjunction]) -> Hull:
-        """Return the hull of some alternatives."""
+        """Return the hull of alternatives."""
         held = tuple(parts)
         return cls(held, frozenset.intersection(*map(bounded, held)))
 
@@ -67,7 +67,7 @@ Conjunction = tuple[Term, ...]
 
 
 def without_not(node: Node, negate: bool = False) -> Node:
-    """Return a tree without NOT that is true of the same events, simplified where it costs nothing."""
+    """Return a tree without NOT that is true for the same events, with cheap simplifications."""
     match node:
         case Not(part):
             return without_not(part, not negate)
@@ -94,7 +94,7 @@ def without_not(node: Node, negate: bool = False) -> Node:
 
 
 def _compare(node: Compare) -> Node:
-    """Return a comparison; `<>` is NOT IN of one, and an attribute against itself is a test for null."""
+    """Return a comparison; `<>` becomes NOT IN, and an attribute compared with itself a null test."""
     if node.left == node.right and isinstance(node.left, Attribute):
         return IsNull(node.left, negated=True) if node.op in ("=", "<=", ">=") else FALSE
     if node.op == "<>" and isinstance(node.left, Attribute) and not isinstance(node.right, Attribute):
@@ -121,7 +121,7 @@ def _in(node: In, items: tuple[Operand, ...]) -> Node:
 
 
 def _joined(join: type[And] | type[Or], parts: list[Node]) -> Node:
-    """Join parts without the neutral ones; equalities on one attribute are gathered into an IN."""
+    """Join parts without the neutral ones; equalities on one attribute are collected into an IN."""
     neutral, absorbing = (TRUE, FALSE) if join is And else (FALSE, TRUE)
     flat: list[Node] = []
     for part in parts:
@@ -147,7 +147,7 @@ def _joined(join: type[And] | type[Or], parts: list[Node]) -> Node:
 
 
 def _equality(node: Node, *, negated: bool) -> In | None:
-    """Return a predicate that IN (or NOT IN) can take up, as one."""
+    """Return an equality (or inequality) with literals as IN (or NOT IN); None for other predicates."""
     match node:
         case In() if node.negated == negated and isinstance(node.operand, Attribute):
             return node
@@ -158,14 +158,14 @@ def _equality(node: Node, *, negated: bool) -> In | None:
 
 
 def _single(node: In) -> Node:
-    """Return an IN of one value as the equality it is."""
+    """Return an IN of one value as an equality."""
     if len(node.items) == 1 and not node.negated:
         return Compare("=", node.operand, node.items[0], node.domain)
     return node
 
 
 def n_ranges(predicate: Predicate) -> int:
-    """Return how many ranges of one attribute a predicate becomes."""
+    """Return the number of ranges of a predicate."""
     match predicate:
         case In(_, items, negated):
             return len(items) + negated
@@ -181,15 +181,14 @@ def conjunctions(node: Node, limits: FilterLimits) -> list[Conjunction]:
     for part in found:
         if any(isinstance(term, Hull) for term in part) and not bounded(part):
             raise FilterError(
-                f"needs {_size(node):,} boxes, over the limit of {limits.boxes:,}, and no attribute is "
-                "bounded in all of its alternatives; split it into several subscriptions or raise the "
-                "limit `boxes`"
+                f"needs {_size(node):,} boxes: must need at most {limits.boxes:,}, or bound one attribute in "
+                "all alternatives; split it into several subscriptions or raise the limit `boxes`"
             )
     return found
 
 
 def count(part: Conjunction) -> int:
-    """Return how many boxes a conjunction becomes at the most."""
+    """Return the largest number of boxes that a conjunction can become."""
     size = 1
     for term in part:
         size *= 1 if isinstance(term, Hull) else n_ranges(term)
@@ -197,7 +196,7 @@ def count(part: Conjunction) -> int:
 
 
 def bounded(part: Conjunction) -> frozenset[int]:
-    """Return the attributes that a conjunction puts a range on."""
+    """Return the attributes that a conjunction bounds."""
     found: frozenset[int] = frozenset()
     for term in part:
         if isinstance(term, Hull):
@@ -208,7 +207,7 @@ def bounded(part: Conjunction) -> frozenset[int]:
 
 
 def _size(node: Node) -> int:
-    """Return how many boxes a tree would become without limits."""
+    """Return the number of boxes of a tree without limits."""
     match node:
         case And(parts):
             size = 1
@@ -248,7 +247,7 @@ def _all_of(parts: list[list[Conjunction]], limits: FilterLimits) -> list[Conjun
         more = _total(part)
         hull = Hull.of(part)
         cheap = size * more <= limits.expand or min(size, more) == 1
-        # Rather many boxes than one without bounds.
+        # Many boxes are better than one box without bounds.
         needed = size * more <= limits.boxes and not (hull.bounds or all(map(bounded, found)))
         if cheap or needed:
             found = [a + b for a, b in product(found, part)]

@@ -1,4 +1,4 @@
-"""Text to tree: tokenised and parsed by sqlglot, then only what the language has is let through."""
+"""Filter parser: sqlglot parses, and only the constructs of the filter language are accepted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class _Filters(Spark):
-    """Spark's SQL, with a doubled quote standing for one: `'it''s'`."""
+    """Spark's SQL, in which a doubled quote is a literal quote: `'it''s'`."""
 
     class Tokenizer(Spark.Tokenizer):
         STRING_ESCAPES = ["'", '"', "\\"]  # noqa: RUF012  (sqlglot's own way to set a dialect)
@@ -51,16 +51,16 @@ class _Filters(Spark):
 _DIALECT = _Filters()
 
 
-class _Ours(threading.local):
-    """A tokenizer for each thread: it has state, and making one costs as much as using it."""
+class _Tokenizers(threading.local):
+    """One tokenizer per thread: it is stateful, and creating one costs as much as using it."""
 
     def __init__(self) -> None:
         self.tokenizer = _DIALECT.tokenizer()
 
 
-_ours = _Ours()
+_tokenizers = _Tokenizers()
 _NUMBER, _STRING = TokenType.NUMBER, TokenType.STRING
-#: What stands for a literal while sqlglot parses: private characters, which no filter has a use for.
+#: Placeholders for literals while sqlglot parses: private-use characters, refused in filters.
 _OPEN, _CLOSE = "\ue000", "\ue001"
 _MARK = re.compile(rf"(0\.)?{_OPEN}(\d+){_CLOSE}")
 _OPS: dict[type, Op] = {
@@ -85,14 +85,14 @@ _CASTS: dict[str, Kind] = {
     "TINYINT": "integer",
 }
 
-#: The kinds and texts of a filter's tokens, each literal replaced by how it is written: filters of one shape
-#: share a tree. Kinds belong in it, because `r'x'` and `x` have the same text.
+#: The kinds and texts of a filter's tokens, each literal replaced by how it was written. Filters of one shape
+#: share a tree. The shape includes the kinds because `r'x'` and `x` have the same text.
 Shape = tuple[tuple[int, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class FilterTokens:
-    """A filter's tokens: its shape and, apart, its literals in order."""
+    """A filter's tokens: its shape and, separately, its literals in order."""
 
     shape: Shape
     literals: tuple[str, ...]
@@ -100,24 +100,27 @@ class FilterTokens:
 
 
 def tokenize(text: str, limits: FilterLimits) -> FilterTokens:
-    """Return the tokens of a filter, or say why it has none worth parsing."""
+    """Tokenise a filter; refuse what is too long or not text."""
     if not isinstance(text, str):
-        raise FilterError(f"a filter is text, not {text!r:.60}")
+        raise FilterError(f"{text!r:.60}: must be text", value=text)
     try:
         size = len(text) if text.isascii() else len(text.encode())
     except UnicodeEncodeError as error:
-        raise FilterError(f"is not valid Unicode at character {error.start + 1}") from None
+        raise FilterError(f"not valid Unicode at character {error.start + 1}") from None
     if size > limits.bytes:
         raise FilterError(
-            f"a filter of {size:,} bytes is over the limit of {limits.bytes:,}; "
-            "split it into several subscriptions or raise the limit `bytes`"
+            f"filter of {size:,} bytes: must have at most {limits.bytes:,}; split it into several "
+            "subscriptions or raise the limit `bytes`",
+            parameter="bytes",
+            value=size,
+            limit=f"at most {limits.bytes:,}",
         )
     try:
-        raw = _ours.tokenizer.tokenize(text)
+        raw = _tokenizers.tokenizer.tokenize(text)
     except SqlglotError as error:
         raise FilterError(f"does not parse: {_reason(error)}") from error
     if "\\" in text and any(comment.endswith("\\") for token in raw for comment in token.comments):
-        raise FilterError("has a comment that ends in a backslash, which Spark goes on with; drop it")
+        raise FilterError("comment ends in a backslash, which Spark continues on the next line; remove it")
     texts = [token.text for token in raw]
     literals: list[str] = []
     kinds = [token.token_type for token in raw]
@@ -135,10 +138,10 @@ def tokenize(text: str, limits: FilterLimits) -> FilterTokens:
 def parse(tokens: FilterTokens, limits: FilterLimits) -> Node:
     """Return the tree of a filter, with a slot in place of every literal."""
     if not tokens.raw:
-        raise FilterError("is empty; write TRUE to match every event")
+        raise FilterError("empty filter; write TRUE to match every event")
     _check_depth(tokens.raw, limits)
     if any(a == "::" and b.upper() == "BD" for a, b in pairwise(tokens.shape[1])):
-        raise FilterError("the suffix BD is not in the filter language; write the decimal plainly")
+        raise FilterError("suffix BD is not supported; write the decimal without it")
     slot = 0
     for token in tokens.raw:
         if token.token_type in (_NUMBER, _STRING):
@@ -149,19 +152,21 @@ def parse(tokens: FilterTokens, limits: FilterLimits) -> Node:
     except SqlglotError as error:
         raise FilterError(f"does not parse: {_reason(error)}") from error
     except RecursionError:
-        raise FilterError(f"is nested too deeply to parse; the limit `depth` is {limits.depth}") from None
-    except Exception as error:  # a large parser fed with anything: whatever it trips over makes a bad row
+        raise FilterError(
+            f"nested too deeply to parse: must be within the limit depth={limits.depth}"
+        ) from None
+    except Exception as error:  # a large parser with untrusted input: any failure of it makes the row invalid
         raise FilterError(f"does not parse: {type(error).__name__} {error}") from error
     if len(trees) != 1 or trees[0] is None:
-        raise FilterError("holds more than one statement; a filter is one boolean expression without ';'")
+        raise FilterError("more than one statement: must be one boolean expression without ';'")
     try:
         return _Builder(tokens).node(trees[0])
     except RecursionError:
-        raise FilterError(f"is nested too deeply; the limit `depth` is {limits.depth}") from None
+        raise FilterError(f"nested too deeply: must be within the limit depth={limits.depth}") from None
 
 
 def _check_depth(raw: list[Token], limits: FilterLimits) -> None:
-    """Refuse nesting that would overflow the parser's stack, before it does."""
+    """Refuse nesting that would overflow the parser's stack."""
     depth = run = deepest = 0
     for token in raw:
         kind = token.token_type
@@ -173,13 +178,16 @@ def _check_depth(raw: list[Token], limits: FilterLimits) -> None:
         deepest = max(deepest, depth + run)
     if deepest > limits.depth:
         raise FilterError(
-            f"is nested {deepest} deep; the limit is {limits.depth}: drop needless parentheses "
-            "or raise the limit `depth`"
+            f"nested {deepest} deep: must be at most {limits.depth}; remove unnecessary parentheses or raise "
+            "the limit `depth`",
+            parameter="depth",
+            value=deepest,
+            limit=f"at most {limits.depth}",
         )
 
 
 def _reason(error: SqlglotError) -> str:
-    """Return sqlglot's message in one plain line."""
+    """Return sqlglot's message as one plain line."""
     found = getattr(error, "errors", None)
     if not found:
         return "a quote or comment is not closed, or a literal is malformed"
@@ -190,7 +198,7 @@ def _reason(error: SqlglotError) -> str:
 
 
 class _Builder:
-    """Turns sqlglot's tree into ours; a node that is not expected is refused by its text."""
+    """Converts sqlglot's tree to the filter language's; refuses unsupported nodes, quoting their text."""
 
     def __init__(self, tokens: FilterTokens) -> None:
         pairs = zip(*tokens.shape, strict=True)
@@ -198,7 +206,7 @@ class _Builder:
         self._literals = tokens.literals
 
     def node(self, tree: Any) -> Node:
-        """Return a predicate or a combination of them."""
+        """Return a predicate, or a connective with its parts."""
         match tree:
             case exp.And() | exp.Or():
                 combine: Callable[[tuple[Node, ...]], Node] = And if isinstance(tree, exp.And) else Or
@@ -211,7 +219,7 @@ class _Builder:
                 return self._compare(_OPS[type(tree)], tree.this, tree.expression)
             case exp.Between():
                 if tree.args.get("symmetric") is not None:
-                    raise self._refuse(tree, "write the lower end first instead of SYMMETRIC")
+                    raise self._refuse(tree, "instead of SYMMETRIC write the lower end first")
                 return And(
                     (
                         self._compare(">=", tree.this, tree.args["low"]),
@@ -223,7 +231,7 @@ class _Builder:
             case exp.Escape(this=exp.Like()):
                 escape = self._operand(tree.expression)
                 if not isinstance(escape, Slot) or escape.kind != "string":
-                    raise self._refuse(tree, "ESCAPE takes one character in quotes")
+                    raise self._refuse(tree, "ESCAPE must be one character in quotes")
                 return self._like(tree.this, escape)
             case exp.Like():
                 return self._like(tree, None)
@@ -240,7 +248,7 @@ class _Builder:
 
     @staticmethod
     def _chain(tree: Any) -> list[Any]:
-        """Return the operands of a run of one connective: sqlglot nests them to the left, however many."""
+        """Return the operands of a chain of one connective; sqlglot nests them to the left."""
         kind, parts = type(tree), []
         while isinstance(tree, kind):
             parts.append(tree.expression)
@@ -260,15 +268,15 @@ class _Builder:
             or tree.args.get("unnest") is not None
             or tree.args.get("field")
         ):
-            raise self._refuse(tree, "list the values of IN: a query is not allowed")
+            raise self._refuse(tree, "IN must list values, not a query")
         if not tree.expressions:
-            raise self._refuse(tree, "IN needs at least one value")
+            raise self._refuse(tree, "IN must have at least one value")
         return In(self._operand(tree.this), tuple(self._operand(item) for item in tree.expressions))
 
     def _like(self, tree: Any, escape: Slot | None) -> Like:
         operand, pattern = self._operand(tree.this), self._operand(tree.expression)
         if isinstance(pattern, Attribute):
-            raise self._refuse(tree, "LIKE takes a pattern in quotes")
+            raise self._refuse(tree, "LIKE must have a pattern in quotes")
         return Like(operand, pattern, escape, negated=bool(tree.args.get("negate")))
 
     def _operand(self, tree: Any) -> Operand:
@@ -288,28 +296,29 @@ class _Builder:
                 inner = self._operand(tree.this)
                 if isinstance(inner, Slot) and inner.kind in ("integer", "decimal", "float", "double"):
                     return Slot(inner.number, inner.kind, not inner.negative, inner.prefix)
-                raise self._refuse(tree, "a minus belongs to a number: there is no arithmetic")
+                raise self._refuse(tree, "a minus must precede a number; arithmetic is not supported")
             case exp.Cast() | exp.TryCast():
                 return self._cast(tree)
             case _:
                 raise self._refuse(
-                    tree, "an operand is an attribute or a literal: there is no arithmetic and no function"
+                    tree,
+                    "an operand must be an attribute or a literal, without arithmetic or functions",
                 )
 
     def _path(self, tree: Any) -> list[str]:
         """Return the parts of a dotted path."""
         if isinstance(tree, exp.Dot):
             if not isinstance(tree.expression, exp.Identifier):
-                raise self._refuse(tree, "a path is made of names and dots")
+                raise self._refuse(tree, "a path must consist of names and dots")
             return [*self._path(tree.this), tree.expression.this]
         if not isinstance(tree, exp.Column) or any(not isinstance(p, exp.Identifier) for p in tree.parts):
-            raise self._refuse(tree, "name one attribute")
+            raise self._refuse(tree, "must name one attribute")
         return [part.this for part in tree.parts]
 
     def _slot(self, tree: Any) -> Slot:
         mark = _MARK.fullmatch(tree.this)
         if mark is None:
-            raise self._refuse(tree, "write the literal plainly")
+            raise self._refuse(tree, "write the literal without a cast")
         kind = self._kinds[int(mark[2])]
         if mark[1]:
             kind = "double" if kind == "double" else "decimal"
@@ -320,7 +329,7 @@ class _Builder:
         inner = self._operand(tree.this)
         kind = _CASTS.get(tree.args["to"].this.name)
         if not isinstance(inner, Slot) or kind is None:
-            raise self._refuse(tree, "only a literal can be cast, to a number, date or timestamp")
+            raise self._refuse(tree, "only literals can be cast, to a number, date or timestamp")
         if inner.kind == "string":
             fits = kind != "integer"
         else:
@@ -328,7 +337,7 @@ class _Builder:
                 inner.kind in ("integer", "decimal", "double") and kind in ("float", "double")
             )
         if not fits:
-            raise self._refuse(tree, f"write the {kind} literal plainly")
+            raise self._refuse(tree, f"write the {kind} literal without a cast")
         return Slot(inner.number, kind, inner.negative, inner.prefix)
 
     def _refuse(self, tree: Any, hint: str) -> FilterError:

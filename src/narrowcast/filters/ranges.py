@@ -1,8 +1,8 @@
-"""Predicates to ranges of keys, for many filters of one shape at once.
+"""Key ranges of predicates, for many filters of one shape at once.
 
-A literal v cuts the keys of an attribute twice: below v, and up to v. Where a key is shared by several
-values a cut can fall inside it; then the *inner* cut leaves that key out and the *outer* one takes it in.
-A range is always the wider of the two, and says whether it is exact.
+A literal v cuts the keys of an attribute twice: below v, and up to v. Where several values share a key a cut
+can fall inside it; the *inner* cut then excludes that key and the *outer* cut includes it. A range uses the
+wider one, and records whether it is exact.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class Cuts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Ranges (lo, hi] by attribute, each of shape (ranges, filters), and which filters they are exact for.
+    """Ranges (lo, hi] by attribute, each of shape (ranges, filters), and the filters they are exact for.
 
-    `alive` tells the filters that can match at all, where that hangs on their literals alone.
+    `alive` is the mask of filters that can match at all, where this depends on their literals alone.
     """
 
     by_attribute: dict[int, tuple[Ints, Ints]]
@@ -72,7 +72,7 @@ class Ranges:
 
 
 class Literals:
-    """The literals of n filters of one shape, read once per slot; a bad one condemns its filter only."""
+    """Literals of n filters of one shape, read once per slot; a bad one invalidates only its filter."""
 
     def __init__(self, rows: list[tuple[str, ...]]) -> None:
         self.rows = rows
@@ -83,12 +83,12 @@ class Literals:
         return len(self.rows)
 
     def texts(self, slot: Slot) -> list[str]:
-        """Return a slot's texts as written."""
+        """Return the texts of a slot as written."""
         column = self._columns[slot.number]
         return [slot.prefix + text for text in column] if slot.prefix else list(column)
 
     def values(self, slot: Slot) -> list[Value]:
-        """Return a slot's values; where one cannot be read, zero (or nothing) stands in for it."""
+        """Return a slot's values; an unreadable literal is replaced by zero (or an empty value)."""
         found: list[Value] = []
         for i, text in enumerate(self.texts(slot)):
             try:
@@ -99,7 +99,7 @@ class Literals:
         return found
 
     def check(self, predicate: Predicate) -> None:
-        """Read every literal of a predicate, for the sake of those that cannot be."""
+        """Read every literal of a predicate, to find the invalid ones."""
         for operand in operands(predicate):
             if isinstance(operand, Slot):
                 self.values(operand)
@@ -113,7 +113,7 @@ class Literals:
                     self.errors.setdefault(i, str(error))
 
     def small_integers(self, slot: Slot) -> Ints | None:
-        """Return a slot's integers at once, or None when one of them needs care."""
+        """Return a slot's integers as an array, or None when one is too long for the fast path."""
         texts = self.texts(slot)
         if slot.kind != "integer" or max(map(len, texts)) > DIGITS:
             return None
@@ -164,7 +164,7 @@ def _whole(n: int, lo: int, hi: int) -> tuple[Ints, Ints]:
 
 
 def _constant(predicate: Predicate, literals: Literals) -> Flags:
-    """Return whether a predicate without attributes is true, by the reference itself."""
+    """Return whether a predicate without attributes is true, by reference evaluation."""
     found = np.zeros(len(literals), bool)
     for i, row in enumerate(literals.rows):
         try:
@@ -191,9 +191,9 @@ def _compared(op: str, position: int, cuts: Cuts, last: int) -> Ranges:
 
 
 def _inside(position: int, cuts: Cuts, last: int) -> Ranges:
-    """Return the ranges of IN, sorted, those that touch made one."""
+    """Return the ranges of IN, sorted, with adjacent ranges merged."""
     lo, hi = np.sort(cuts.below_inner, axis=0), np.sort(np.minimum(cuts.upto_outer, last), axis=0)
-    for i in range(1, len(lo)):  # lo > hi marks what has been taken up by the next
+    for i in range(1, len(lo)):  # lo > hi marks a range that was merged into the next
         touch = lo[i] <= hi[i - 1]
         lo[i] = np.where(touch, lo[i - 1], lo[i])
         hi[i - 1] = np.where(touch, NO_LOW, hi[i - 1])
@@ -211,7 +211,7 @@ def _outside(position: int, cuts: Cuts, last: int) -> Ranges:
 
 
 def _like(predicate: Like, position: int, literals: Literals) -> Ranges:
-    """Return the range of strings that share the pattern's fixed start."""
+    """Return the range of strings that start with the pattern's fixed prefix."""
     n = len(literals)
     starts, whole, open_end = [""] * n, np.zeros(n, bool), np.zeros(n, bool)
     assert isinstance(predicate.pattern, Slot)
@@ -240,11 +240,11 @@ def _like(predicate: Like, position: int, literals: Literals) -> Ranges:
 
 
 def prefix_cuts(starts: list[str]) -> tuple[Ints, Ints, Flags]:
-    """Return the cuts below and up to all strings with a given start, and whether keys tell them apart."""
+    """Return the cuts below and up to all strings with a given prefix, and whether keys are exact for it."""
     own = keys.string_keys(pa.array(starts, pa.string()))
     size = np.array([len(start.encode()) for start in starts], np.int64)
     tail = np.uint64(2**64 - 1) >> (8 * np.minimum(size, PREFIX)).astype(np.uint64)
-    flip = np.uint64(2**63)  # signed keys order as unsigned ones with the top bit turned
+    flip = np.uint64(2**63)  # signed keys have the order of unsigned ones with the top bit inverted
     top = (((own.view(np.uint64) ^ flip) | tail) ^ flip).view(np.int64)
     return own - 1, top, size <= PREFIX
 
@@ -257,7 +257,7 @@ def _cuts(operand: Operand, literals: Literals, dtype: DataType, domain: Domain)
     assert isinstance(operand, Slot)
     if domain == "string":
         at = keys.string_keys(pa.array(literals.values(operand), pa.string()))
-        shared = (at & 0xFF) == PREFIX + 3  # the length byte of all strings past the prefix
+        shared = (at & 0xFF) == PREFIX + 3  # the length byte of all strings longer than the prefix
         return Cuts(at - 1, np.where(shared, at, at - 1), np.where(shared, at - 1, at), at)
     if domain == "double" and dtype.family == "float":
         at = keys.float_keys(literals.doubles(operand))
@@ -303,9 +303,9 @@ def unscaled(value: Value, scale: int) -> tuple[int, int]:
 
 
 def as_doubles(value: float, dtype: DataType) -> tuple[int, int]:
-    """Return the greatest unscaled values that, turned into doubles, are below and up to a double.
+    """Return the greatest unscaled values that, converted to double, are below and up to a double.
 
-    Turning into a double keeps the order, so both can be found by halving.
+    Conversion to double preserves the order, so both are found by bisection.
     """
     end, unit = _end(dtype), 10**dtype.scale
 
@@ -334,12 +334,12 @@ def _end(dtype: DataType) -> int:
 
 
 def _keyed(below: int, upto: int, dtype: DataType) -> tuple[int, int, int, int]:
-    """Return two cuts between unscaled values as cuts between keys, inner and outer."""
+    """Convert two cuts between unscaled values to cuts between keys, inner and outer."""
     return (*_cut(below, dtype), *_cut(upto, dtype))
 
 
 def _cut(at: int, dtype: DataType) -> tuple[int, int]:
-    """Return the last key with only values up to `at`, and the last with any."""
+    """Return the last key with only values up to `at`, and the last key with any such value."""
     end = _end(dtype)
     if at >= end:
         return keys.last(dtype), keys.last(dtype)

@@ -1,4 +1,4 @@
-"""A table of filters to a set of subscriptions, and the rows that cannot be one."""
+"""Compilation of a table of filters to subscriptions, with the rejected rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COLUMNS = ("subscription_id", "subscriber", "filter")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompiledTable:
-    """Subscriptions, and the rows set aside: the columns given, and a `reason`."""
+    """Subscriptions, and the rejected rows: their original columns and a `reason`."""
 
     subscriptions: SubscriptionSet
     rejected: pa.Table
@@ -40,21 +40,21 @@ def compile_filters(
     strict: bool = False,
     compiler: FilterCompiler | None = None,
 ) -> CompiledTable:
-    """Turn filters into subscriptions.
+    """Compile filters to subscriptions.
 
     Parameters
     ----------
     schema
-        The attributes that filters may name.
+        The attributes that filters may use.
     filters
-        A table with `subscription_id`, `subscriber` and `filter`, or just a list of filters, which are then
-        numbered from 0 and belong to subscribers named by their number.
+        A table with `subscription_id`, `subscriber` and `filter`, or a list of filters, which are numbered
+        from 0 and belong to subscribers named by their number.
     limits
-        Bounds on one filter.
+        Limits on one filter (default: `FilterLimits()`).
     strict
-        Make the first bad row an error instead of setting it aside.
+        Whether the first bad row is an error instead of a rejected row (default: false).
     compiler
-        One of the same schema that has seen such filters before, in place of a new one.
+        A compiler for the same schema to reuse, with its cache (default: a new one).
 
     Examples
     --------
@@ -75,7 +75,9 @@ def compile_filters(
                 [pa.array(numbers), names, pa.array(filters, pa.string())], names=list(COLUMNS)
             )
         except UnicodeEncodeError as error:
-            raise TableError(f"filter {error.object[:60]!r} is not valid Unicode; mend or drop it") from None
+            raise TableError(
+                f"filter {error.object[:60]!r} is not valid Unicode; correct or remove it", parameter="filter"
+            ) from None
     ids, names, texts = (_column(filters, name) for name in COLUMNS)
     reasons = _key_reasons(ids, names, texts)
     for i, reason in unreadable.items():
@@ -104,9 +106,13 @@ def compile_filters(
 
 
 def _texts(filters: Sequence[str]) -> tuple[list[str | None], dict[int, str]]:
-    """Return filters as Arrow can hold them, and the reasons against those that it cannot."""
+    """Return filters as texts that Arrow can store, and the reasons against the others."""
     if isinstance(filters, str):
-        raise TableError(f"filters is one text, {filters!r:.60}; give a list of filters or a table")
+        raise TableError(
+            f"filters={filters!r:.60}: must be a list of filters or a table, not one string",
+            parameter="filters",
+            value=filters,
+        )
     found: list[str | None] = list(filters)
     reasons: dict[int, str] = {}
     for i, text in enumerate(found):
@@ -125,10 +131,12 @@ def _is_unicode(text: str) -> bool:
 
 
 def _column(table: pa.Table, name: str) -> pa.Array:
-    """Return a column as one array of the type it must have; an id that is no integer becomes null."""
+    """Return a column as one array of its required type; an id that is not an integer is an error."""
     if name not in table.column_names:
         raise TableError(
-            f"subscriptions have no column {name!r}; they have {', '.join(table.column_names) or 'none'}"
+            f"table of subscriptions has no column {name!r}; its columns: "
+            f"{', '.join(table.column_names) or 'none'}",
+            parameter=name,
         )
     column = table[name]
     array: pa.Array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
@@ -137,11 +145,13 @@ def _column(table: pa.Table, name: str) -> pa.Array:
     try:
         return array.cast(pa.int64() if name == "subscription_id" else pa.string())
     except pa.ArrowException as error:
-        raise TableError(f"column {name!r} of type {array.type}: {first_line(error)}") from error
+        raise TableError(
+            f"column {name!r} has type {array.type}, not convertible: {first_line(error)}", parameter=name
+        ) from error
 
 
 def _key_reasons(ids: pa.Array, names: pa.Array, texts: pa.Array) -> list[Any]:
-    """Return for each row why its keys rule it out, or None."""
+    """Return for each row the reason why its id, subscriber or filter is invalid, or None."""
     reasons = np.full(len(ids), None, object)
     for column, name in ((texts, "filter"), (names, "subscriber"), (ids, "subscription_id")):
         reasons[np.asarray(column.is_null(), bool)] = f"{name} is null"
@@ -150,5 +160,5 @@ def _key_reasons(ids: pa.Array, names: pa.Array, texts: pa.Array) -> list[Any]:
     again = order[1:][filled[order[1:]] == filled[order[:-1]]]
     for i in again:
         if reasons[i] is None:
-            reasons[i] = f"subscription_id {filled[i]} is used by an earlier row; give each its own"
+            reasons[i] = f"subscription_id {filled[i]} is used by an earlier row: must be distinct"
     return list(reasons)

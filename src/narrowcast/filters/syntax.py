@@ -1,8 +1,8 @@
-"""The filter language's tree, with a slot in place of every literal.
+"""Syntax tree of the filter language, with a slot in place of every literal.
 
-Filters that differ only in their literals share one tree; the literals of each are a row beside it. A tree
-is made by `parse`, gets positions and domains in `bind`, and loses its NOTs in `normal`. What a node *means*
-is in `evaluate` (one event, three-valued: the reference) and in `ranges` (many filters at once).
+Filters that differ only in their literals share one tree; the literals of each filter are stored separately.
+`parse` makes a tree, `bind` adds positions and domains, and `normal_form` removes NOT. The meaning of a node
+is defined in `evaluate` (one event, three-valued: the reference) and in `ranges` (many filters at once).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Literal as OneOf
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: How a literal was written, which decides how Spark compares it.
+#: How a literal was written, which determines how Spark compares it.
 Kind = OneOf["integer", "decimal", "float", "double", "string", "date", "timestamp", "timestamp_ntz"]
 Op = OneOf["=", "<>", "<", "<=", ">", ">="]
 
-#: Where two values meet to be compared: numbers exactly or as doubles, and so on. `null` makes all null.
+#: The type in which two values are compared, for example exact numbers or doubles. In `null` all are null.
 Domain = OneOf["exact", "double", "string", "boolean", "date", "timestamp", "null"]
 
 OPPOSITE: dict[Op, Op] = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
@@ -35,9 +35,9 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A literal: the number of its slot, how it was written, and whether a minus stood before it.
+    """A literal: the number of its slot, how it was written, and whether a minus precedes it.
 
-    `prefix` is what the tokenizer took off its front: `.5` arrives as a point and a 5.
+    `prefix` is a leading part that the tokenizer splits off: `.5` arrives as a point and a 5.
     """
 
     number: int
@@ -58,7 +58,7 @@ Operand = Attribute | Slot | Constant
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Two operands and the comparison between them."""
+    """A comparison of two operands."""
 
     op: Op
     left: Operand
@@ -68,7 +68,7 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """An attribute (or literal) among literals."""
+    """IN: whether an attribute (or literal) is one of several literals."""
 
     operand: Operand
     items: tuple[Operand, ...]
@@ -78,7 +78,7 @@ class In:
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """A string attribute against a pattern."""
+    """LIKE: whether a string attribute matches a pattern."""
 
     operand: Operand
     pattern: Operand
@@ -88,7 +88,7 @@ class Like:
 
 @dataclass(frozen=True, slots=True)
 class IsNull:
-    """A test for null, which is never itself null."""
+    """IS NULL: a test that is never itself null."""
 
     operand: Operand
     negated: bool = False
@@ -96,7 +96,7 @@ class IsNull:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """A boolean operand standing alone as a predicate."""
+    """A boolean operand used as a predicate."""
 
     operand: Attribute | Constant
     negated: bool = False
@@ -107,21 +107,21 @@ Predicate = Compare | In | Like | IsNull | Truth
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """All of its parts."""
+    """AND: true when all parts are true."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """Any of its parts."""
+    """OR: true when any part is true."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """The opposite of its part; null stays null."""
+    """NOT: the negation of its part; null stays null."""
 
     part: Node
 
@@ -130,7 +130,7 @@ Node = Predicate | And | Or | Not
 
 
 def operands(predicate: Predicate) -> tuple[Operand, ...]:
-    """Return every operand of a predicate, from left to right."""
+    """Return the operands of a predicate from left to right."""
     match predicate:
         case Compare(_, left, right):
             return (left, right)
@@ -143,7 +143,7 @@ def operands(predicate: Predicate) -> tuple[Operand, ...]:
 
 
 def predicates(node: Node) -> Iterator[Predicate]:
-    """Yield the predicates of a tree, from left to right."""
+    """Yield the predicates of a tree from left to right."""
     match node:
         case And(parts) | Or(parts):
             for part in parts:

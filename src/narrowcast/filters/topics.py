@@ -1,7 +1,8 @@
-"""Topics with wildcards, as NATS and MQTT have them, to ordinary subscriptions.
+"""Topics with wildcards, as in NATS and MQTT, as ordinary subscriptions.
 
-A topic is cut into levels, and each level is a string attribute; a level that a topic lacks is null. Then a
-pattern bounds the levels one by one: it is a box, and any matcher takes it.
+A topic is split into levels and each level is a string attribute; missing levels are null. A pattern bounds
+the
+levels one by one, so it is a box that every matcher supports.
 """
 
 from __future__ import annotations
@@ -35,31 +36,31 @@ if TYPE_CHECKING:
 
 COLUMNS = ("subscription_id", "subscriber", "topic")
 
-#: The most levels that a topic space may have: each is an attribute.
+#: Largest number of levels of a topic space: each is an attribute.
 MOST_LEVELS = 1_000
 
-#: Levels of our own, which no good pattern has: behind the last one, and a start that is not hidden by `$`.
+#: Internal levels that no valid pattern contains: the end of a pattern, and a start not hidden by `$`.
 _END, _OPEN = "\0", "\0$"
 
 _LEVEL = Attribute("level_0", 0)
 _EQUAL = Compare("=", _LEVEL, Slot(0, "string"), "string")
 
 
-class _Meaning(NamedTuple):
-    """What a level that is no literal asks for: a predicate, the literal in it, and both as SQL."""
+class _WildcardLevel(NamedTuple):
+    """The predicate of a wildcard level, with its literal, and both as SQL."""
 
     predicate: Predicate
     literal: str
     sql: str
 
 
-_ANY = _Meaning(IsNull(_LEVEL, negated=True), "", " IS NOT NULL")
-_NONE = _Meaning(IsNull(_LEVEL), "", " IS NULL")
-_NOT_HIDDEN = _Meaning(Like(_LEVEL, Slot(0, "string"), negated=True), "$%", " NOT LIKE '$%'")
+_ANY = _WildcardLevel(IsNull(_LEVEL, negated=True), "", " IS NOT NULL")
+_NONE = _WildcardLevel(IsNull(_LEVEL), "", " IS NULL")
+_NOT_HIDDEN = _WildcardLevel(Like(_LEVEL, Slot(0, "string"), negated=True), "$%", " NOT LIKE '$%'")
 
 
 class _Rule(NamedTuple):
-    """What is wrong with a text in which an expression is found."""
+    """A regular expression that finds an error in a text, and the reason."""
 
     expression: str
     reason: str
@@ -67,30 +68,30 @@ class _Rule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Style:
-    """How a broker writes topics.
+    """The topic syntax of a broker.
 
-    `many` is the wildcard for many levels. A pattern is rewritten before it is cut; then each of its levels
-    has one of the `meanings` or is a literal. The rest says what is wrong with a pattern and with a topic.
+    `many` is the wildcard for many levels. A pattern is rewritten before it is split; then each of its levels
+    has one of the `meanings` or is a literal. `pattern` and `topic` are the rules that refuse invalid ones.
     """
 
     separator: str
     many: str
     most_bytes: int | None
     rewrites: tuple[tuple[str, str], ...]
-    meanings: dict[str, _Meaning]
+    meanings: dict[str, _WildcardLevel]
     pattern: tuple[_Rule, ...]
     topic: tuple[_Rule, ...]
 
 
-_ONE_TOPIC = "has a wildcard; a message is published to one topic: name it"
+_ONE_TOPIC = "has a wildcard; a message must be published to one topic"
 _NATS = (
     _Rule(r"\A\z", "is empty; write at least one level"),
-    _Rule(r"[\x00-\x20\x7f]", "has a space or control character, which NATS does not allow; take it out"),
-    _Rule(r"(?:\A|\.)(?:\.|\z)", "has an empty level, which NATS does not allow; drop the needless '.'"),
+    _Rule(r"[\x00-\x20\x7f]", "has a space or control character, which NATS does not allow; remove it"),
+    _Rule(r"(?:\A|\.)(?:\.|\z)", "has an empty level, which NATS does not allow; remove the extra '.'"),
 )
 _MQTT = (
     _Rule(r"\A\z", "is empty; write at least one character"),
-    _Rule(r"\x00", "has a null character, which MQTT does not allow; take it out"),
+    _Rule(r"\x00", "has a null character, which MQTT does not allow; remove it"),
 )
 _STYLES = {
     "nats": _Style(
@@ -101,8 +102,8 @@ _STYLES = {
         meanings={"*": _ANY, ">": _ANY, _END: _NONE},
         pattern=(
             *_NATS,
-            # The server takes such a level literally; its documentation rules it out, and nobody means it.
-            _Rule(r"[^.][*>]|[*>][^.]", "mixes a wildcard with text; let '*' or '>' be a level of its own"),
+            # The server takes such a level literally, but its documentation forbids it.
+            _Rule(r"[^.][*>]|[*>][^.]", "mixes a wildcard with text; '*' or '>' must be a whole level"),
             _Rule(r">\.", "has '>' before its last level; use '*' for one level"),
         ),
         topic=(*_NATS, _Rule(r"(?:\A|\.)[*>](?:\.|\z)", _ONE_TOPIC)),
@@ -111,14 +112,14 @@ _STYLES = {
         separator="/",
         many="#",
         most_bytes=65_535,
-        # `a/#` takes in `a` itself: behind a level, `#` asks for nothing.
+        # `a/#` includes `a` itself: after a level, `#` requires nothing.
         rewrites=((r"([^#])\z", rf"\1/{_END}"), (r"/#\z", ""), (r"\A[+#]", _OPEN)),
         meanings={"+": _ANY, _END: _NONE, _OPEN: _NOT_HIDDEN},
         pattern=(
             *_MQTT,
-            _Rule(r"[^/][+#]|[+#][^/]", "mixes a wildcard with text; let '+' or '#' be a level of its own"),
+            _Rule(r"[^/][+#]|[+#][^/]", "mixes a wildcard with text; '+' or '#' must be a whole level"),
             _Rule(r"#/", "has '#' before its last level; use '+' for one level"),
-            _Rule(r"\A\$share(?:/|\z)", "is a shared subscription; give only what follows its group's name"),
+            _Rule(r"\A\$share(?:/|\z)", "is a shared subscription; give only the part after the group name"),
         ),
         topic=(*_MQTT, _Rule(r"[+#]", _ONE_TOPIC)),
     ),
@@ -127,22 +128,22 @@ _STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class TopicSpace:
-    """Topics in one broker's style, as events and subscriptions over their levels.
+    """Topics in the syntax of one broker, as events and subscriptions over their levels.
 
     Parameters
     ----------
     style
         `nats`: levels between dots, `*` for one level and `>` for one or more at the end.
         `mqtt`: levels between slashes, `+` for one level and `#` for any number at the end, even none; a
-        pattern that starts with either leaves out the topics that start with `$`.
+        pattern that starts with a wildcard excludes topics that start with `$`.
     levels
-        The most levels that a pattern may have, `>` or `#` at its end not counted. Topics may have more.
+        Largest number of levels of a pattern, without a final `>` or `#`. Topics may have more.
 
     Attributes
     ----------
     schema
-        `level_0`, `level_1`, ... of type string, one more than `levels`: the last is null unless a topic is
-        deeper.
+        `level_0`, `level_1`, ... of type string, one more than `levels`: the last is null unless a topic has
+        more levels.
 
     Examples
     --------
@@ -150,7 +151,7 @@ class TopicSpace:
     >>> space = TopicSpace("nats", levels=4)
     >>> done = space.compile(["time.*.east", "time.us.>", "time..east"])
     >>> done.rejected["reason"].to_pylist()
-    ["'time..east' has an empty level, which NATS does not allow; drop the needless '.'"]
+    ["'time..east' has an empty level, which NATS does not allow; remove the extra '.'"]
     >>> events = space.events(["time.us", "time.us.east", "time.us.east.atlanta"])
     >>> [row.tolist() for row in Scan().fit(done.subscriptions).match(events)]
     [[], [0, 1], [1]]
@@ -162,34 +163,34 @@ class TopicSpace:
 
     def __post_init__(self) -> None:
         if self.style not in _STYLES:
-            raise ParameterError(f"style {self.style!r} is unknown; use one of {', '.join(_STYLES)}")
+            raise ParameterError(parameter="style", value=self.style, limit=f"one of {', '.join(_STYLES)}")
         if not 1 <= self.levels <= MOST_LEVELS:
-            raise ParameterError(f"levels={self.levels} is outside 1 to {MOST_LEVELS:,}")
+            raise ParameterError(parameter="levels", value=self.levels, limit=f"from 1 to {MOST_LEVELS:,}")
         names = (f"level_{i}" for i in range(self.levels + 1))
         object.__setattr__(self, "schema", Schema.of(dict.fromkeys(names, "string")))
 
     def compile(self, patterns: pa.Table | Sequence[str], *, strict: bool = False) -> CompiledTable:
-        """Turn patterns into subscriptions.
+        """Compile patterns to subscriptions.
 
         Parameters
         ----------
         patterns
-            A table with `subscription_id`, `subscriber` and `topic`, or just a list of patterns, which are
-            then numbered from 0 and belong to subscribers named by their number.
+            A table with `subscription_id`, `subscriber` and `topic`, or a list of patterns, which are
+            numbered from 0 and belong to subscribers named by their number.
         strict
-            Make the first bad row an error instead of setting it aside.
+            Whether the first bad row is an error instead of a rejected row (default: false).
 
         Examples
         --------
         >>> done = TopicSpace("mqtt", levels=2).compile(["a/+", "a/b/c"])
         >>> len(done.subscriptions), done.rejected["reason"].to_pylist()
-        (1, ["'a/b/c' has 3 levels; the limit is 2: raise `levels` of the TopicSpace"])
+        (1, ["'a/b/c' has 3 levels: must have at most 2; raise `levels` of the TopicSpace"])
         """
         unreadable: dict[int, str] = {}
         if not isinstance(patterns, pa.Table):
             if isinstance(patterns, str):
                 raise TableError(
-                    f"patterns is one text, {patterns!r:.60}; give a list of patterns or a table"
+                    f"patterns={patterns!r:.60}: must be a list of patterns or a table, not one string"
                 )
             texts, unreadable = _texts(patterns)
             numbers = pa.array(np.arange(len(texts)))
@@ -220,14 +221,14 @@ class TopicSpace:
         topics: Sequence[str] | pa.Array | pa.ChunkedArray,
         event_id: npt.ArrayLike | pa.Array | None = None,
     ) -> EventBatch:
-        """Return an event for each message, by the topic that it is published to.
+        """Return one event per message from the topic it is published to.
 
         Parameters
         ----------
         topics
-            Topics without wildcards. The first that cannot be published to is an error.
+            Topics without wildcards; the first invalid topic is an error.
         event_id
-            A name for each event; 0, 1, 2, ... unless given.
+            Ids of the events (default: 0, 1, 2, ...).
 
         Examples
         --------
@@ -235,7 +236,7 @@ class TopicSpace:
         {'level_0': '', 'level_1': 'finance', 'level_2': None}
         """
         column = self._published(topics)
-        # All that is below the last level stays in one piece, which tells that there is more.
+        # Everything after the last level stays in one piece, which shows that the topic has more levels.
         split = pc.split_pattern(column, pattern=_STYLES[self.style].separator, max_splits=self.levels)
         flat, depth, start = _pieces(split)
         deepest = depth.max(initial=0)
@@ -249,39 +250,39 @@ class TopicSpace:
         return EventBatch.from_arrow(pa.record_batch(found), self.schema)
 
     def _published(self, topics: Any) -> pa.Array:
-        """Return topics as one array, or refuse the first that cannot be published to."""
+        """Return topics as one array; refuse the first that cannot be published to."""
         faults: dict[int, str] = {}
         if isinstance(topics, str):
-            raise TableError(f"topics is one text, {topics!r:.60}; give a list of topics")
+            raise TableError(f"topics={topics!r:.60}: must be a list of topics, not one string")
         if not isinstance(topics, pa.Array | pa.ChunkedArray):
             topics, faults = _texts(topics)
             topics = pa.array(topics, pa.string())
         column = _column(pa.table({"topic": topics}), "topic")
         style = _STYLES[self.style]
         nulls = dict.fromkeys(np.flatnonzero(np.asarray(column.is_null())).tolist(), "topic is null")
-        faults = nulls | faults | _too_long(column, style) | _broken(column, style.topic)
+        faults = nulls | faults | _too_long(column, style) | _broken_rules(column, style.topic)
         if faults:
             first = min(faults)
             raise TableError(f"row {first + 1} of {len(column):,}: {faults[first]}")
         return column
 
     def _faults(self, patterns: pa.Array) -> dict[int, str]:
-        """Return by row why patterns are bad; a null is not looked at."""
+        """Return the reason against each invalid pattern, by row; nulls are skipped."""
         style = _STYLES[self.style]
         depth = np.asarray(pc.count_substring(patterns, style.separator).fill_null(0), np.int64) + 1
         depth -= np.asarray(pc.ends_with(patterns, style.many).fill_null(False))
         deep = np.flatnonzero(depth > self.levels)
-        fix = f"levels; the limit is {self.levels:,}: raise `levels` of the TopicSpace"
+        fix = f"levels: must have at most {self.levels:,}; raise `levels` of the TopicSpace"
         faults = {
             row: f"{text!r:.60} has {n:,} {fix}"
             for row, text, n in zip(
                 deep.tolist(), patterns.take(pa.array(deep)).to_pylist(), depth[deep], strict=True
             )
         }
-        return faults | _too_long(patterns, style) | _broken(patterns, style.pattern)
+        return faults | _too_long(patterns, style) | _broken_rules(patterns, style.pattern)
 
     def _boxes(self, patterns: pa.Array) -> tuple[Boxes, pa.Array]:
-        """Return good patterns as boxes, and as filters those whose boxes are too wide."""
+        """Return valid patterns as boxes, and as filters where the boxes are too wide."""
         style, n = _STYLES[self.style], len(patterns)
         for expression, by in style.rewrites:
             patterns = pc.replace_substring_regex(patterns, pattern=expression, replacement=by)
@@ -293,7 +294,7 @@ class TopicSpace:
         lo, hi, sure = self._ends(words)
         exact = np.ones(n, bool)
         exact[owner[~sure[word]]] = False
-        # A wildcard at the start that leaves out `$` is two ranges, and its pattern two boxes.
+        # A leading wildcard that excludes `$` is two ranges, so its pattern is two boxes.
         twice = owner[np.asarray(pc.equal(flat, _OPEN), bool)]
         again = np.isin(owner, twice)
         boxes = Boxes.build(
@@ -313,9 +314,9 @@ class TopicSpace:
         return boxes, filters.take(pa.array(place, mask=exact))
 
     def _ends(self, words: pa.Array) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
-        """Return the ranges of keys that levels of patterns ask for, up to two each, and if keys suffice."""
+        """Return up to two key ranges for each level of the patterns, and whether the keys are exact."""
         literals: list[tuple[str, ...]] = [(word,) for word in words.to_pylist()]
-        literals = literals or [("",)]  # without a row there is no slot
+        literals = literals or [("",)]  # without rows there would be no slot
         equal = ranges(_EQUAL, Literals(literals), self.schema)
         lo, hi = (np.repeat(ends, 2, axis=0) for ends in equal.by_attribute[0])
         sure = equal.exact
@@ -327,7 +328,7 @@ class TopicSpace:
         return lo, hi, sure
 
     def _filters(self, words: pa.Array, word: Ints, level: Ints, width: Ints) -> pa.Array:
-        """Return patterns as filters of the filter language, each of `width` words."""
+        """Return patterns as filters of the filter language; `width` is the number of levels of each."""
         quoted = pc.replace_substring(pc.replace_substring(words, "\\", "\\\\"), "'", "''")
         sql = pc.binary_join_element_wise(" = '", quoted, "'", "")
         for one, meaning in _STYLES[self.style].meanings.items():
@@ -339,13 +340,13 @@ class TopicSpace:
 
 
 def _pieces(split: pa.ListArray) -> tuple[pa.Array, Ints, Ints]:
-    """Return the pieces of split texts in one row, how many each text has, and where they start."""
+    """Return the pieces of split texts as one array, with the number and start of each text's pieces."""
     count = np.asarray(split.value_lengths(), np.int64)
     return split.flatten(), count, np.cumsum(count) - count
 
 
-def _broken(texts: pa.Array, rules: tuple[_Rule, ...]) -> dict[int, str]:
-    """Return by row the first rule that a text breaks; only the bad are looked at more than once."""
+def _broken_rules(texts: pa.Array, rules: tuple[_Rule, ...]) -> dict[int, str]:
+    """Return by row the first rule that a text breaks; valid texts are examined once."""
     any_rule = "|".join(rule.expression for rule in rules)
     rows = np.flatnonzero(np.asarray(pc.match_substring_regex(texts, any_rule).fill_null(False)))
     bad = texts.take(pa.array(rows))
@@ -359,22 +360,22 @@ def _broken(texts: pa.Array, rules: tuple[_Rule, ...]) -> dict[int, str]:
 
 
 def _too_long(texts: pa.Array, style: _Style) -> dict[int, str]:
-    """Return by row which texts have more bytes than a broker takes."""
+    """Return by row the texts that have more bytes than the broker accepts."""
     if style.most_bytes is None:
         return {}
     size = np.asarray(pc.binary_length(texts).fill_null(0))
     return {
-        i: f"{texts[i].as_py()!r:.60} has {size[i]:,} bytes; the limit is {style.most_bytes:,}: shorten it"
+        i: f"{texts[i].as_py()!r:.60} has {size[i]:,} bytes: must have at most {style.most_bytes:,}"
         for i in np.flatnonzero(size > style.most_bytes).tolist()
     }
 
 
 def _event_ids(event_id: Any, n: int) -> pa.Array:
-    """Return ids as a column; what they must be is left to the batch."""
+    """Return ids as a column; the event batch validates them."""
     try:
         ids = event_id if isinstance(event_id, pa.Array) else pa.array(event_id)
     except pa.ArrowException as error:
-        raise TableError(f"event_id cannot be read: {first_line(error)}; give integers") from error
+        raise TableError(f"event_id: must be integers: {first_line(error)}", parameter="event_id") from error
     if len(ids) != n:
-        raise TableError(f"{len(ids):,} event ids for {n:,} topics; give each its own")
+        raise TableError(f"{len(ids):,} event ids, {n:,} topics: must be one id each", parameter="event_id")
     return ids

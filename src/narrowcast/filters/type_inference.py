@@ -1,4 +1,4 @@
-"""Types from the filters alone: what an attribute is compared with tells what it is."""
+"""Schema inference from filters alone, by the literals that attributes are compared with."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _TYPES = {"integer": "bigint", "decimal": "double", "float": "double"}
 
 
 def infer_schema(filters: Iterable[str], limits: FilterLimits | None = None) -> Schema:
-    """Return a schema in which as many filters as possible make sense.
+    """Infer a schema under which as many of the filters as possible are valid.
 
-    A number makes an attribute a bigint, or a double when any of its numbers has a point or an exponent.
-    Where filters disagree otherwise the first one wins. An attribute never compared with a literal is a
-    double, unless others are its fields.
+    A number makes an attribute a bigint, or a double when any of its numbers has a point or an exponent. On
+    other disagreements the first filter wins. An attribute that is never compared with a literal is a double,
+    unless it is the prefix of another attribute's path.
 
     Examples
     --------

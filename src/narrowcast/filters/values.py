@@ -1,4 +1,4 @@
-"""One event's values by hand or from JSON, read as a schema has them."""
+"""Attribute values of one event, from Python or JSON, converted to the types of a schema."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from narrowcast.model.schema import Schema
     from narrowcast.model.types import DataType
 
-#: What JSON has no numbers for.
+#: Numbers that JSON cannot express.
 _WORDS = ("nan", "infinity", "+infinity", "-infinity", "inf", "-inf")
 
 
 def event_values(event: Mapping[str, Any], schema: Schema) -> list[Any]:
-    """Return an event's values by position, read as the types of the schema."""
+    """Return an event's values by position, converted to the types of the schema."""
     flat = _flatten(event, "")
     return [
         _read(flat.get(name.lower()), t, name) for name, t in zip(schema.names, schema.types, strict=True)
@@ -40,7 +40,8 @@ def _flatten(event: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         for key in inner:
             if key in flat:
                 raise InputError(
-                    f"names {spelt.get(key, key)!r} and {path!r} collide: names ignore case; rename one"
+                    f"names {spelt.get(key, key)!r} and {path!r} collide (names ignore case); rename one",
+                    value=path,
                 )
             spelt[key] = path
         flat |= inner
@@ -48,13 +49,13 @@ def _flatten(event: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def _read(value: Any, dtype: DataType, name: str) -> Any:
-    """Return a value as its type has it; JSON has no dates, timestamps or decimals of its own."""
+    """Convert a value to a type; JSON has no dates, timestamps or decimals."""
     if value is None or dtype.family in ("opaque", "void"):
         return value
     given = value
     try:
         if isinstance(value, bool) and dtype.family != "boolean":
-            raise TypeError("a boolean is no other type")
+            raise TypeError("a boolean is not convertible")
         if isinstance(value, str) and dtype.family == "date":
             value = date(1970, 1, 1) + timedelta(days(value))
         elif isinstance(value, str) and dtype.family == "timestamp":
@@ -74,4 +75,6 @@ def _read(value: Any, dtype: DataType, name: str) -> Any:
         return read.replace(tzinfo=UTC) if isinstance(read, datetime) and read.tzinfo else read
     except (pa.ArrowException, TypeError, ValueError, OverflowError, ArithmeticError, FilterError) as error:
         value = given
-        raise InputError(f"attribute {name!r}: {value!r} is not a {dtype}: {first_line(error)}") from error
+        raise InputError(
+            f"attribute {name!r}={value!r}: must be {dtype}: {first_line(error)}", parameter=name, value=value
+        ) from error

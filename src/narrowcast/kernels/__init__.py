@@ -1,1 +1,1 @@
-"""Compiled loops: arrays in, arrays out. Nothing of ours is imported here, and numba nowhere else."""
+"""Compiled loops over arrays. They import nothing else of narrowcast, and no other package imports numba."""

@@ -1,8 +1,8 @@
-"""Boxes that were added one after another, over keys themselves: no ranks to make.
+"""Append index over keys: boxes can be added one after another, without computing ranks.
 
-A chunk has a row of flags for each attribute it knows and each bucket between that attribute's cuts: which
-boxes meet the bucket. All flags are set at first: a box that does not bound an attribute meets all of its
-buckets. Readers who were told of fewer boxes never look at the flags of later ones.
+A chunk has a row of flags for each of its attributes and each bucket between that attribute's cuts: the boxes
+that overlap the bucket. All flags are set initially: a box that does not bound an attribute overlaps all its
+buckets. Readers of an older state with fewer boxes ignore the flags of later boxes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ONE = np.uint64(1)
 
 @kernel
 def _below(cuts: Ints, begin: int, end: int, key: int) -> int:
-    """Return how many of some ascending cuts are below a key."""
+    """Return the number of ascending cuts below a key."""
     low, high = begin, end
     while low < high:
         middle = (low + high) >> 1
@@ -54,7 +54,7 @@ def put(
 ) -> None:
     """Write the flags of boxes from number `at` of the chunk on; `place` is the row of an attribute.
 
-    `stale` flags, which an addition left that was not finished, are set first.
+    `stale` flags, left by an interrupted addition, are set again first.
     """
     end = at + len(indptr) - 1
     for row in range(len(words) // width if stale else 0):
@@ -90,7 +90,7 @@ def find(
     hi: Ints,
     keys: Ints,
 ) -> tuple[Ints, Numbers]:
-    """Return the boxes of each event among the first `n_boxes`; keys have a column for each row of flags."""
+    """Return the boxes of each event among the first `n_boxes`; keys have one column per row of flags."""
     n_events, n_rows = keys.shape
     out_indptr = np.zeros(n_events + 1, np.int64)
     out = np.empty(256, np.int32)

@@ -1,4 +1,4 @@
-"""Words of 64 flags: intersections, the numbers of the flags that are set, and sorting by setting flags."""
+"""Bitmaps in 64-bit words: intersection, enumeration of set bits, and sorting by bitmap."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int32]
     Words = NDArray[np.uint64]
 
-#: How far past its end `numbers` may write: give its output this much room.
+#: How far `numbers` may write past its end: its output needs this spare capacity.
 SLACK = 64
 
 _ONE = np.uint64(1)
@@ -25,7 +25,7 @@ _SHORT = 16
 
 @kernel
 def intersect(words: Words, start: Ints, n_rows: int, width: int, out: Words) -> None:
-    """Put the intersection of rows, `width` words from each start, into `out`; four at a time."""
+    """Write the intersection of rows, `width` words from each start, to `out`; four rows at a time."""
     a = start[0]
     if n_rows == 1:
         for w in range(width):
@@ -50,10 +50,10 @@ def intersect(words: Words, start: Ints, n_rows: int, width: int, out: Words) ->
 
 @kernel
 def numbers(words: Words, n_words: int, base: int, out: Numbers, at: int) -> int:
-    """Write `base` + the position of each set flag from `out[at]` on; return where the next one would go.
+    """Write `base` + the position of each set flag from `out[at]` on; return the position after the last.
 
-    A few numbers are written for every word, set or not, and overwritten by the next: that costs less than
-    a branch that cannot be foreseen. So `out` needs SLACK entries beyond its last.
+    A few numbers are written for every word, set or not, and overwritten by the next: that is cheaper than
+    a mispredicted branch. So `out` needs SLACK entries beyond its last.
     """
     for w in range(n_words):
         word = words[w]
@@ -79,7 +79,7 @@ def numbers(words: Words, n_words: int, base: int, out: Numbers, at: int) -> int
 
 @kernel
 def total(words: Words, n_words: int) -> int:
-    """Return how many flags are set."""
+    """Return the number of set flags."""
     n = 0
     for w in range(n_words):
         n += population(words[w])
@@ -88,7 +88,7 @@ def total(words: Words, n_words: int) -> int:
 
 @kernel
 def order_rows(indptr: Ints, index: Numbers, size: int) -> None:
-    """Sort the numbers of each row, distinct and below `size`: by flags, or by insertion where few."""
+    """Sort the distinct numbers below `size` of each row: by bitmap, or by insertion if they are few."""
     n_words = (size + 63) // 64
     low = np.zeros(n_words, np.uint64)
     top = np.zeros((n_words + 63) // 64, np.uint64)
@@ -124,7 +124,7 @@ def order_rows(indptr: Ints, index: Numbers, size: int) -> None:
 
 @kernel
 def gather(event: Numbers, box: Numbers, n_pairs: int, n_events: int, n_boxes: int) -> tuple[Ints, Numbers]:
-    """Turn distinct (event, box) pairs in any order into compressed rows, boxes ascending."""
+    """Turn distinct (event, box) pairs in any order into compressed rows with ascending boxes."""
     indptr = np.zeros(n_events + 1, np.int64)
     for i in range(n_pairs):
         indptr[event[i] + 1] += 1

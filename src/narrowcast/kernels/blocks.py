@@ -24,14 +24,14 @@ class BlockArrays(NamedTuple):
 
     Group g has the boxes `number[first[g]:first[g + 1]]`, sorted along its leading column, and the columns
     `column[column_at[g]:column_at[g + 1]]`, the leading one first. For each of these columns and each bucket
-    there is a row of flags in `words`, from `row_at[g]` on: which boxes meet the bucket. Along the leading
-    column only the words from `begin[r, bucket]` to `end[r, bucket]` have any flag, with `r = part_at[g]`.
-    What is left after intersecting a row per column is compared with `ends`: from `end_at[g]` on, for each
-    box, the lower and the upper code of each column. A group whose `row_at` is -1 has no rows: all of its
-    boxes are compared.
+    there is a row of flags in `words`, from `row_at[g]` on: the boxes that overlap the bucket. Along the
+    leading column only the words from `begin[r, bucket]` to `end[r, bucket]` have any flag, with `r =
+    part_at[g]`. Boxes that remain after intersecting one row per column are compared with `ends`: from
+    `end_at[g]` on, for each box, the lower and the upper code of each column. A group whose `row_at` is -1
+    has no rows: all its boxes are compared.
 
-    The groups of section s are those from `section[s]` to `section[s + 1]`: section 0 concerns every event,
-    and section s events whose code in `section_column` is s.
+    The groups of section s are those from `section[s]` to `section[s + 1]`: section 0 applies to every event,
+    and section s to events whose code in `section_column` is s.
     """
 
     section: Ints
@@ -61,9 +61,9 @@ def fill(
     bucket_hi: NDArray[np.uint8],
     last: Ints,
 ) -> None:
-    """Write the rows and the ends of every group; `words` is clear before.
+    """Write the rows and the ends of every group; `words` must be clear.
 
-    Bound b meets the buckets from `bucket_lo[b]` up to `bucket_hi[b]`.
+    Bound b overlaps the buckets from `bucket_lo[b]` up to `bucket_hi[b]`.
     """
     first, number, column_at, column = blocks.first, blocks.number, blocks.column_at, blocks.column
     row_at, end_at, words, ends = blocks.row_at, blocks.end_at, blocks.words, blocks.ends
@@ -117,7 +117,7 @@ def fill(
 
 @kernel
 def _longer(array: Numbers, used: int, room: int) -> Numbers:
-    """Return an array with more room and the same beginning."""
+    """Return a copy with more capacity."""
     longer = np.empty(room, np.int32)
     longer[:used] = array[:used]
     return longer
@@ -133,9 +133,9 @@ def find(
     counts: Ints,
     want_pairs: bool,
 ) -> tuple[Numbers, Numbers, int]:
-    """Return the pairs (event, box) in no useful order, and how many; `counts` gets them for each event.
+    """Return (event, box) pairs in arbitrary order and their number; write the number per event to `counts`.
 
-    `order` has the events in the order of their sections.
+    `order` has the events sorted by section.
     """
     section, section_column = blocks.section, blocks.section_column
     first, number, column_at, column = blocks.first, blocks.number, blocks.column_at, blocks.column
@@ -165,7 +165,7 @@ def find(
                 start = np.empty(k, np.int64)
             if k > 3 and width > len(met):
                 met = np.empty(width, np.uint64)
-            # with fewer than three columns some stand twice
+            # with fewer than three columns some are repeated
             column_a = column[at] if k else 0
             j_b, j_c = min(1, k - 1), min(2, k - 1)
             column_b, column_c = (column[at + j_b], column[at + j_c]) if k else (0, 0)

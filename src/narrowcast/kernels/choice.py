@@ -1,8 +1,10 @@
-"""Subscribers choosing among clusters: what each would have by itself against what joining costs.
+"""Best-response choices of subscribers among clusters: direct cost saved against the cost of joining.
 
-Clusters overlap or not, and a subscriber takes the one that saves most, then the next, as long as one saves
-anything: a greedy weighted cover, which is exact where no flow is in two clusters. What a place costs hangs
-on how many there are already: with costs that are not linear, the choice of one changes that of others.
+Clusters may overlap. A subscriber joins the cluster that saves most, then the next, while any saves
+something:
+a greedy weighted cover, which is exact if no flow is in two clusters. The cost of joining depends on the
+number
+of members: if it is not linear, one subscriber's choice changes the others'.
 """
 
 from __future__ import annotations
@@ -20,21 +22,21 @@ if TYPE_CHECKING:
     Numbers: TypeAlias = NDArray[np.int32]
     Bytes: TypeAlias = NDArray[np.uint8]
     Doubles: TypeAlias = NDArray[np.float64]
-    #: Compressed rows: where each begins, and what is in it.
+    #: Compressed rows: the start of each row, and the entries.
     Rows: TypeAlias = tuple[Ints, Numbers]
-    #: What one more member than n adds to the upkeep of a channel, and to each of its events.
+    #: What member n + 1 adds to the upkeep of a channel, and to the cost of each of its events.
     Steps: TypeAlias = tuple[Doubles, Doubles]
-    #: Direct subscribers of flows and members of clusters; which wants a cluster serves; and of each
-    #: subscriber where its clusters begin, these, and how many they are.
+    #: Direct subscribers of flows; members of clusters; mask of wanted pairs that a cluster serves; and of
+    #: each subscriber the start of its clusters, the clusters, and their number.
     State: TypeAlias = tuple[Ints, Ints, Bytes, Ints, Numbers, Ints]
 
-#: Less by no more than this share is less by rounding.
+#: Relative differences up to this are rounding.
 _ROUNDING = 1e-12
 
 
 @kernel
 def is_in(topics: Rows, flow: int, cluster: int) -> bool:
-    """Return whether a cluster has a flow."""
+    """Return whether a cluster contains a flow."""
     start, clusters = topics
     found = False
     for i in range(start[flow], start[flow + 1]):
@@ -47,21 +49,22 @@ def cover(
     topics: Rows, flows: Numbers, worth: Doubles, price: Doubles, gain: Doubles, count: Numbers,
     picks: Numbers,
 ) -> int:  # fmt: skip
-    """Write the clusters that one subscriber joins into `picks`, and return how many they are.
+    """Write the clusters that one subscriber joins to `picks`, and return their number.
 
     Parameters
     ----------
     topics
         The clusters of each flow.
     flows, worth
-        What it wants, and what each of these costs directly.
+        The subscriber's flows, and the cost of sending each directly.
     price
-        What it costs to join a cluster.
+        The cost of joining each cluster.
     gain
-        Room for a number for each cluster: zeros, which it is again at the end.
+        Work space, one zero per cluster; zeros again on return.
     count
-        For each flow how many of the clusters joined have it; written here.
+        Output: for each flow the number of joined clusters that contain it.
     picks
+        Output, with room for as many clusters as there are flows.
         Room for as many clusters as there are flows.
     """
     start, clusters = topics
@@ -91,7 +94,7 @@ def cover(
         n += 1
         for k in range(len(flows)):
             count[k] += is_in(topics, flows[k], best)
-    # What was taken early may be of little use beside what came later.
+    # Clusters joined early may have become redundant.
     left = n
     for j in range(n if n > 1 else 0):
         c, only = picks[j], 0.0
@@ -117,24 +120,24 @@ def choose(
     wants: Rows, topics: Rows, frequency: Doubles, load: Doubles, steps: Steps, order: Ints, passes: int,
     state: State,
 ) -> int:  # fmt: skip
-    """Let subscribers choose in turn until none would change, or so many passes are made; return how many.
+    """Let subscribers choose in turn until none would change or the passes are used up; return the passes.
 
-    A choice is changed only where that lowers the cost of all, so it comes to an end.
+    A choice is changed only if that lowers the total cost, so the loop terminates.
 
     Parameters
     ----------
     wants, topics
         The flows of each subscriber, and the clusters of each flow.
     frequency, load
-        Events of each flow, and of all flows of each cluster.
+        Event rate of each flow, and total rate of the flows of each cluster.
     steps
-        What one more than n members costs.
+        Marginal costs of members.
     order
-        Whose turn it is.
+        Order in which subscribers choose.
     passes
-        The most passes.
+        Largest number of passes.
     state
-        What is chosen; changed in place.
+        The current choice; changed in place.
     """
     start, flow = wants
     upkeep, event = steps

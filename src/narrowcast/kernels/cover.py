@@ -1,14 +1,16 @@
-"""Subscribers who choose among clusters that may overlap, and clusters that choose their flows (tamara2007).
+"""Subscribers that choose among overlapping clusters, and clusters that choose their flows (tamara2007).
 
-Each subscriber is in some clusters, and has a direct subscription to each flow they want that none of these
-brings. `rows` has what subscribers want in compressed rows (where each starts, the flows) and how many there
-are of each kind. `growths` has the costs of 0, 1, 2, ... members to keep up, of flows to tie and of members
-to send to, what handing on takes, and the frequency of each flow. `lists` has the clusters of each flow, in
-compressed rows. Of a state, `choice` has the clusters of each subscriber, at the start of their row, with
-their number in `chosen`; `count` how many of these bring each wanted flow; `direct` the direct subscribers of
-each flow; `has` which flows are in each cluster, `size` its members, `flows` their number, and `rate` the
-frequencies in sum. What changes is priced at present sizes, one subscriber after the other, so that no choice
-raises the cost, whatever its growth.
+Each subscriber is in some clusters, and has a direct subscription to each wanted flow that none of them
+contains. `rows` has the flows of subscribers in compressed rows (start of each row, flows) and the number of
+subscribers of each kind. `growths` has the costs, for 0, 1, 2, ... members, of upkeep, of tying flows and of
+sending to members; the cost of forwarding; and the frequency of each flow. `lists` has the clusters of each
+flow in compressed rows. In a state, `choice` has the clusters of each subscriber, at the start of its row,
+with
+their number in `chosen`; `count` the number of these that contain each wanted flow; `direct` the number of
+direct subscribers of each flow; `has` the flows of each cluster, `size` its members, `flows` their number,
+and
+`rate` their total frequency. A change is priced at the current sizes, one subscriber after the other, so no
+choice raises the cost, whatever its growth.
 """
 
 from __future__ import annotations
@@ -26,25 +28,25 @@ if TYPE_CHECKING:
     Doubles: TypeAlias = NDArray[np.float64]
     Ints: TypeAlias = NDArray[np.int64]
     Numbers: TypeAlias = NDArray[np.int32]
-    #: Where each subscriber's wanted flows start, these, and how many subscribers are the same.
+    #: Start of each subscriber's flows, the flows, and the number of subscribers with equal interest.
     Rows: TypeAlias = tuple[Ints, Numbers, Ints]
-    #: Costs to keep up, to tie and to send by number, to hand on, and the frequency of each flow.
+    #: Costs of upkeep, of tying and of sending by number; cost of forwarding; frequency of each flow.
     Growths: TypeAlias = tuple[Doubles, Doubles, Doubles, float, Doubles]
-    #: Where the clusters of each flow start, and these.
+    #: Start of the clusters of each flow, and the clusters.
     Lists: TypeAlias = tuple[Ints, Numbers]
     #: choice, chosen, count; direct; has, size, flows, rate: see above.
     State: TypeAlias = tuple[Numbers, Numbers, Numbers, Ints, Bytes, Ints, Ints, Doubles]
-    #: For one subscriber: prices of wanted flows; gains of clusters; those that have any of these; what is
-    #: known of clusters (0 nothing, 1 a gain, 2 they are chosen); those that are chosen.
-    Desk: TypeAlias = tuple[Doubles, Doubles, Numbers, Bytes, Numbers]
+    #: Work space for one subscriber: prices of wanted flows; gains of clusters; clusters with any of these
+    #: flows; status of clusters (0 unknown, 1 gain known, 2 chosen); chosen clusters.
+    WorkSpace: TypeAlias = tuple[Doubles, Doubles, Numbers, Bytes, Numbers]
 
-#: Less by no more than this is less by rounding.
+#: Differences up to this are rounding.
 _ROUNDING = 1e-9
 
 
 @kernel
 def clusters_of_flows(has: Bytes, start: Ints) -> Numbers:
-    """Return the clusters of each flow in turn, and write where those of each flow start."""
+    """Return the clusters of each flow in turn, and write the start of each flow's clusters."""
     n_clusters, n_flows = has.shape
     start[:] = 0
     for c in range(n_clusters):
@@ -63,7 +65,7 @@ def clusters_of_flows(has: Bytes, start: Ints) -> Numbers:
 
 @kernel
 def members_of(rows: Rows, state: State, start: Ints) -> Numbers:
-    """Return the subscribers in each cluster in turn, and write where those of each cluster start."""
+    """Return the subscribers of each cluster in turn, and write the start of each cluster's subscribers."""
     begin, choice, chosen = rows[0], state[0], state[1]
     n_clusters = len(start) - 1
     start[:] = 0
@@ -82,7 +84,7 @@ def members_of(rows: Rows, state: State, start: Ints) -> Numbers:
 
 @kernel
 def total(growths: Growths, state: State) -> float:
-    """Return what all costs: flows of themselves, direct subscriptions, and clusters that have members."""
+    """Return the total cost: flows, direct subscriptions, and clusters with members."""
     keep, tie, send, hand, frequency = growths
     direct, size, flows, rate = state[3], state[5], state[6], state[7]
     found = 0.0
@@ -96,7 +98,7 @@ def total(growths: Growths, state: State) -> float:
 
 @kernel
 def enter(rows: Rows, u: int, c: int, state: State) -> None:
-    """Put a subscriber into a cluster; what this brings is no longer direct."""
+    """Add a subscriber to a cluster; its flows are no longer sent directly to the subscriber."""
     begin, wanted, weight = rows
     choice, chosen, count, direct, has, size, _, _ = state
     choice[begin[u] + chosen[u]] = c
@@ -111,7 +113,7 @@ def enter(rows: Rows, u: int, c: int, state: State) -> None:
 
 @kernel
 def enter_all(rows: Rows, c: int, state: State) -> None:
-    """Put all who want anything into a cluster."""
+    """Add all subscribers with interest to a cluster."""
     begin = rows[0]
     for u in range(len(rows[2])):
         if begin[u + 1] > begin[u]:
@@ -120,7 +122,7 @@ def enter_all(rows: Rows, c: int, state: State) -> None:
 
 @kernel
 def leave(rows: Rows, u: int, c: int, state: State) -> None:
-    """Take a subscriber out of a cluster; what nothing else brings is direct from now on."""
+    """Remove a subscriber from a cluster; flows that no other cluster brings become direct."""
     begin, wanted, weight = rows
     choice, chosen, count, direct, has, size, _, _ = state
     last = begin[u] + chosen[u] - 1
@@ -139,7 +141,7 @@ def leave(rows: Rows, u: int, c: int, state: State) -> None:
 
 @kernel
 def price(growths: Growths, state: State, c: int, w: int) -> float:
-    """Return what it takes that so many more are in a cluster; the first have to pay for its flows."""
+    """Return the cost of `w` more members of a cluster; the first members also pay for its flows."""
     keep, tie, send, hand, _ = growths
     size, flows, rate = state[5], state[6], state[7]
     now = size[c]
@@ -150,11 +152,13 @@ def price(growths: Growths, state: State, c: int, w: int) -> float:
 
 
 @kernel
-def _cover(first: int, last: int, c: int, wanted: Numbers, lists: Lists, state: State, desk: Desk) -> None:
-    """Count a cluster in for one subscriber; others gain nothing any more by what it brings."""
+def _cover(
+    first: int, last: int, c: int, wanted: Numbers, lists: Lists, state: State, space: WorkSpace
+) -> None:
+    """Choose a cluster for one subscriber; other clusters no longer gain by the flows that it brings."""
     start, found = lists
     count, has = state[2], state[4]
-    value, gain, _, known, _ = desk
+    value, gain, _, known, _ = space
     known[c] = 2
     for i in range(first, last):
         t = wanted[i]
@@ -166,11 +170,13 @@ def _cover(first: int, last: int, c: int, wanted: Numbers, lists: Lists, state: 
 
 
 @kernel
-def _uncover(first: int, last: int, c: int, wanted: Numbers, lists: Lists, state: State, desk: Desk) -> None:
-    """Count a cluster out for one subscriber: the opposite."""
+def _uncover(
+    first: int, last: int, c: int, wanted: Numbers, lists: Lists, state: State, space: WorkSpace
+) -> None:
+    """Undo the choice of a cluster for one subscriber."""
     start, found = lists
     count, has = state[2], state[4]
-    value, gain, _, known, _ = desk
+    value, gain, _, known, _ = space
     known[c] = 1
     for i in range(first, last):
         t = wanted[i]
@@ -183,11 +189,11 @@ def _uncover(first: int, last: int, c: int, wanted: Numbers, lists: Lists, state
 
 @kernel
 def _fill(
-    first: int, last: int, without: int, wanted: Numbers, lists: Lists, state: State, desk: Desk, near: int,
-    n: int,
+    first: int, last: int, without: int, wanted: Numbers, lists: Lists, state: State, space: WorkSpace,
+    near: int, n: int,
 ) -> tuple[int, float]:  # fmt: skip
-    """Choose what gains most, while anything gains; return how many are chosen, and what that has gained."""
-    _, gain, touched, known, picks = desk
+    """Choose clusters by largest gain while any gains; return their number and the total gain."""
+    _, gain, touched, known, picks = space
     saved = 0.0
     while True:
         best, most = -1, _ROUNDING
@@ -200,24 +206,31 @@ def _fill(
         saved += most
         picks[n] = best
         n += 1
-        _cover(first, last, best, wanted, lists, state, desk)
+        _cover(first, last, best, wanted, lists, state, space)
 
 
 @kernel
 def choose_one(
-    rows: Rows, growths: Growths, lists: Lists, state: State, desk: Desk, u: int, banned: int, depth: int
+    rows: Rows,
+    growths: Growths,
+    lists: Lists,
+    state: State,
+    space: WorkSpace,
+    u: int,
+    banned: int,
+    depth: int,
 ) -> float:
-    """Let a subscriber choose anew while all others stay; return what that changes.
+    """Choose a subscriber's clusters again while all others stay; return the change of the cost.
 
-    What gains most is taken first. Then, up to `depth` times, each cluster is given up for what gains most
-    without it, where that is better. Of this and what they have had the cheaper is kept, so that the cost
-    does not rise; but a cluster that is `banned` they leave in any case.
+    The cluster with the largest gain is chosen first. Then, up to `depth` times, each cluster is replaced by
+    those with the largest gain without it, if that is better. The cheaper of this and the previous choice is
+    kept, so the cost does not rise; but the cluster `banned` is left in any case.
     """
     begin, wanted, weight = rows
     keep, _, send, _, frequency = growths
     choice, chosen, count, direct, has, _, flows, _ = state
     start, found = lists
-    value, gain, touched, known, picks = desk
+    value, gain, touched, known, picks = space
     first, last, w = begin[u], begin[u + 1], weight[u]
     old = choice[first : first + chosen[u]].copy()
     for c in old:
@@ -246,25 +259,25 @@ def choose_one(
                     was -= value[i - first]
                 count[i] += 1
     count[first:last] = 0
-    n, saved = _fill(first, last, banned, wanted, lists, state, desk, near, 0)
+    n, saved = _fill(first, last, banned, wanted, lists, state, space, near, 0)
     for _ in range(depth):
         before, k = saved, 0
         while k < n:
             c = picks[k]
             n -= 1
             picks[k] = picks[n]
-            _uncover(first, last, c, wanted, lists, state, desk)
+            _uncover(first, last, c, wanted, lists, state, space)
             lost, kept = gain[c], n
-            known[c] = 3  # not to be taken again at once
-            n, got = _fill(first, last, banned, wanted, lists, state, desk, near, n)
+            known[c] = 3  # not to be chosen again immediately
+            n, got = _fill(first, last, banned, wanted, lists, state, space, near, n)
             known[c] = 1
             if got > lost + _ROUNDING:
                 saved += got - lost
                 continue
             while n > kept:
                 n -= 1
-                _uncover(first, last, picks[n], wanted, lists, state, desk)
-            _cover(first, last, c, wanted, lists, state, desk)
+                _uncover(first, last, picks[n], wanted, lists, state, space)
+            _cover(first, last, c, wanted, lists, state, space)
             picks[n] = picks[k]
             picks[k] = c
             n, k = n + 1, k + 1
@@ -284,8 +297,8 @@ def choose_one(
 
 
 @kernel
-def desk_of(rows: Rows, n_clusters: int) -> Desk:
-    """Return room for one subscriber's choice."""
+def work_space_of(rows: Rows, n_clusters: int) -> WorkSpace:
+    """Allocate work space for the choice of one subscriber."""
     most = 0
     for u in range(len(rows[2])):
         most = max(most, rows[0][u + 1] - rows[0][u])
@@ -295,16 +308,16 @@ def desk_of(rows: Rows, n_clusters: int) -> Desk:
 
 @kernel
 def choose(rows: Rows, growths: Growths, lists: Lists, state: State, depth: int) -> float:
-    """Let each subscriber choose anew, one after the other; return what that changes."""
-    desk, change = desk_of(rows, len(state[5])), 0.0
+    """Let each subscriber choose again, one after the other; return the change of the cost."""
+    space, change = work_space_of(rows, len(state[5])), 0.0
     for u in range(len(rows[2])):
-        change += choose_one(rows, growths, lists, state, desk, u, -1, depth)
+        change += choose_one(rows, growths, lists, state, space, u, -1, depth)
     return change
 
 
 @kernel
 def dissolve(rows: Rows, state: State, members: Numbers, c: int) -> None:
-    """Take everybody out of a cluster, and everything."""
+    """Remove all members and all flows from a cluster."""
     for u in members:
         leave(rows, u, c, state)
     state[4][c] = 0
@@ -314,10 +327,10 @@ def dissolve(rows: Rows, state: State, members: Numbers, c: int) -> None:
 
 @kernel
 def refit(rows: Rows, growths: Growths, state: State, members: Numbers, c: int, need: Ints) -> None:
-    """Give a cluster the flows that pay, for the members it has; one of fewer than two flows is dissolved.
+    """Give a cluster the flows that pay for its members; dissolve it if fewer than two remain.
 
-    A flow pays if its direct subscriptions, of members who have it from nowhere else, cost more. With linear
-    costs flows do not hang on each other, so that this is the best there is: need (1 + f) > 1 + f (n + |S|).
+    A flow pays if direct subscriptions, for members that receive it from no other cluster, cost more. With
+    linear costs flows are independent, so the result is optimal: need (1 + f) > 1 + f (n + |S|).
     """
     begin, wanted, weight = rows
     keep, tie, send, hand, frequency = growths
@@ -338,7 +351,7 @@ def refit(rows: Rows, growths: Growths, state: State, members: Numbers, c: int, 
             costs = abs(tie[n] - tie[other]) + frequency[t] * (hand + send[size[c]])
             if (saves < costs - _ROUNDING) if inside else (saves > costs + _ROUNDING):
                 turned, inside, n = True, not inside, other
-                has[c, t] ^= 2  # of the two bits, the second says that it turns
+                has[c, t] ^= 2  # the second bit marks a flow to be toggled
             need[t] = 0
         if inside:
             total_rate += frequency[t]
@@ -375,12 +388,12 @@ def refit_all(rows: Rows, growths: Growths, state: State) -> None:
 def prune(
     rows: Rows, growths: Growths, lists: Lists, state: State, depth: int, below: float, change: Doubles
 ) -> int:
-    """Remove each cluster if that changes the cost by less than `below`, its members choosing anew.
+    """Remove each cluster whose removal changes the cost by less than `below`; its members choose again.
 
-    What it changes, or would change, is written for each cluster; how many are gone is returned.
+    Writes the change (actual or hypothetical) for each cluster; returns the number of removed clusters.
     """
     begin, choice, chosen, size, flows = rows[0], state[0], state[1], state[5], state[6]
-    desk, start = desk_of(rows, len(size)), np.zeros(len(size) + 1, np.int64)
+    space, start = work_space_of(rows, len(size)), np.zeros(len(size) + 1, np.int64)
     members, gone = members_of(rows, state, start), 0
     for c in np.argsort(size):
         change[c] = np.inf
@@ -396,7 +409,7 @@ def prune(
             before[ends[k] : ends[k + 1]] = choice[first : first + chosen[inside[k]]]
         change[c] = 0.0
         for u in inside:
-            change[c] += choose_one(rows, growths, lists, state, desk, u, c, depth)
+            change[c] += choose_one(rows, growths, lists, state, space, u, c, depth)
         if change[c] < below:
             dissolve(rows, state, inside[:0], c)
             members = members_of(rows, state, start)
@@ -413,10 +426,10 @@ def prune(
 
 @kernel
 def owners(rows: Rows, state: State, turn: int, owner: Numbers) -> None:
-    """Put down each wanted pair to one of the subscriber's clusters, -1 where they are in none.
+    """Assign each wanted pair to one of the subscriber's clusters; -1 for a subscriber in no cluster.
 
-    Of several that bring the flow it is the first, and of a flow that none brings the first of all, beginning
-    with another cluster each turn.
+    Of several clusters with the flow it is the first; for a flow in none of them, the first of all. The order
+    starts with another cluster each turn.
     """
     begin, wanted, _ = rows
     choice, chosen, has = state[0], state[1], state[4]

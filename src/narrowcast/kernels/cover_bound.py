@@ -1,4 +1,4 @@
-"""What subscribers pay at least beyond their own events (tamara2007): see `planning.bound` for the proof."""
+"""Lower bound on the cost of subscribers beyond their own events (tamara2007); proof in `planning.bound`."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from narrowcast.kernels.jit import kernel
 if TYPE_CHECKING:
     from narrowcast.kernels.cover import Doubles, Lists, Rows
 
-#: How quickly those who have too much in common with a subscriber gain weight.
+#: Rate at which subscribers with too much overlap gain weight.
 _RATE = 3.0
-#: Halvings in the search for a price.
+#: Bisection steps in the search for a price.
 _HALVINGS = 40
 
 
 @kernel
 def earned(v: float, f: float, cap: float) -> float:
-    """Return what a flow of frequency f earns if a fellow who wants it, too, takes v of the budget."""
+    """Return what a flow of frequency f earns if a subscriber that shares it takes v of the budget."""
     return min(cap, v if v <= f else 2.0 * sqrt(f * v) - f)
 
 
 @kernel
 def _spent(price: float, common: Doubles, frequency: Doubles, most: Doubles, v: Doubles) -> float:
-    """Write the best v of each flow at a price, and return what they take on average."""
+    """Write the best v of each flow at a price, and return the mean budget that they take."""
     total = 0.0
     for i in range(len(common)):
         at = price * common[i]
@@ -37,29 +37,32 @@ def _spent(price: float, common: Doubles, frequency: Doubles, most: Doubles, v: 
 
 @kernel
 def least_paid(rows: Rows, lists: Lists, frequency: Doubles, cap: Doubles, passes: int, out: Doubles) -> None:
-    """Write for each subscriber what they pay at least, as multiples of one more member; 1 is trivial.
+    """Write a lower bound on the cost of each subscriber, in units of one more member; 1 is trivial.
 
-    For each there is a v for each flow they want, such that with nobody else they have more than 1 of it in
-    common; v earns as `earned` says, and what is left of 1 earns itself. They are looked for by weighing
-    those who have most in common more and more; whatever is found holds.
+    For each subscriber there is a v for each of its flows such that the sum of v over flows in common with
+    any other subscriber is at most 1; v earns as in `earned`, and what remains of 1 earns its own amount. The
+    v are found by multiplicative weights on the subscribers with most overlap; any feasible v is a valid
+    bound.
 
     Parameters
     ----------
     rows
-        What kinds of subscribers want.
+        The flows of each kind of subscriber.
     lists
         The kinds that want each flow.
     frequency
-        Of each flow, times what sending to a member takes.
+        Frequency of each flow, times the cost of sending to a member.
     cap
-        The most that a flow can earn.
+        The most that each flow can earn.
     passes
-        How often weights change.
+        Number of weight updates.
+    out
+        Output: one bound per kind.
     """
     begin, wanted, weight = rows
     start, who = lists
     load, known = np.zeros(len(weight)), np.zeros(len(weight), np.uint8)
-    fellows = np.empty(len(weight), np.int32)
+    neighbours = np.empty(len(weight), np.int32)
     for u in range(len(weight)):
         first, n = begin[u], begin[u + 1] - begin[u]
         out[u] = 1.0 if n else 0.0
@@ -71,7 +74,7 @@ def least_paid(rows: Rows, lists: Lists, frequency: Doubles, cap: Doubles, passe
                 if not known[o] and (o != u or weight[u] > 1):
                     known[o] = 1
                     load[o] = 0.0
-                    fellows[near] = o
+                    neighbours[near] = o
                     near += 1
         f, most, caps = np.empty(n), np.empty(n), np.empty(n)
         room = 0.0
@@ -84,10 +87,10 @@ def least_paid(rows: Rows, lists: Lists, frequency: Doubles, cap: Doubles, passe
         for step in range(1, passes + 1):
             high, total = 0.0, 0.0
             for j in range(near):
-                high = max(high, load[fellows[j]])
+                high = max(high, load[neighbours[j]])
             common[:] = 0.0
             for j in range(near):
-                total += exp(_RATE * (load[fellows[j]] - high))
+                total += exp(_RATE * (load[neighbours[j]] - high))
             for i in range(n):
                 t = wanted[first + i]
                 for j in range(start[t], start[t + 1]):
@@ -111,11 +114,11 @@ def least_paid(rows: Rows, lists: Lists, frequency: Doubles, cap: Doubles, passe
                     load[who[j]] += v[i]
             high = 0.0
             for j in range(near):
-                high = max(high, load[fellows[j]])
+                high = max(high, load[neighbours[j]])
             scale, found = max(high, float(step)), 0.0
             for i in range(n):
                 alone = start[wanted[first + i] + 1] - start[wanted[first + i]] == 1 and weight[u] == 1
                 found += caps[i] if alone else earned(mean[i] / scale, f[i], caps[i])
             out[u] = max(out[u], min(room, found + 1.0 - high / scale))
         for j in range(near):
-            known[fellows[j]] = 0
+            known[neighbours[j]] = 0

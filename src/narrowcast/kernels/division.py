@@ -1,9 +1,9 @@
-"""Intervals in a balanced tree of positions, cut where that is cheaper: sums of rectangles, and a programme.
+"""Intervals in a balanced tree of positions, cut where that is cheaper, by dynamic programming.
 
 A node is named by its position; the children of a node of positions lo to hi are the middles of lo to x - 1
-and of x + 1 to hi, the lower of two. An interval that reaches node x covers some of the ancestors of x on its
-left, the nearest ones, and some on its right; all of these push it towards x. A state of x is how many of the
-nearest ancestors push, on the left and on the right: `at[x] + left * (n_right[x] + 1) + right`.
+and of x + 1 to hi, the lower of two. An interval that reaches node x covers the nearest ancestors of x on its
+left and the nearest on its right; all of these push it towards x. A state of x is the number of nearest
+ancestors that push, on the left and on the right: `at[x] + left * (n_right[x] + 1) + right`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Doubles = NDArray[np.float64]
     Flags = NDArray[np.bool_]
 
-#: The sides of a node, and the columns of its pushes.
+#: The sides of a node, which are the columns of its pushes.
 LEFT, RIGHT = 0, 1
 
 
@@ -33,13 +33,13 @@ class PositionTree(NamedTuple):
     order
         Nodes, each after its parent.
     lo, hi
-        The first and the last position below each node, itself included.
+        The first and the last position in the subtree of each node, including itself.
     n_left, n_right
-        How many ancestors are to its left and to its right.
+        Number of ancestors to its left and to its right.
     at
-        Where its states begin, and behind the last, where they end.
+        Start of its states; the last entry is the end.
     left_at, right_at
-        The same of a number for each ancestor on a side, and one more.
+        Start of its numbers per ancestor on that side, one more than there are ancestors.
     """
 
     order: Ints
@@ -53,16 +53,16 @@ class PositionTree(NamedTuple):
 
 
 class NodeSums(NamedTuple):
-    """What reaches each node, by its states.
+    """Intervals that reach each node, summed by state.
 
     Parameters
     ----------
     segments
-        Weight of the intervals, for each state.
+        Weight of the intervals for each state.
     first
-        The first position of those that begin below the node, by how many push on the right.
+        The first position of intervals that begin below the node, by the number of pushes on the right.
     last
-        The last position of those that end below it, by how many push on the left.
+        The last position of intervals that end below it, by the number of pushes on the left.
     """
 
     segments: Doubles
@@ -72,14 +72,14 @@ class NodeSums(NamedTuple):
 
 @kernel
 def _put(stack: Ints, size: int, a: int, b: int, c: int, d: int) -> int:
-    """Put four numbers on a stack, and return its size."""
+    """Push four numbers on a stack; return its size."""
     stack[size, 0], stack[size, 1], stack[size, 2], stack[size, 3] = a, b, c, d
     return size + 1
 
 
 @kernel
 def tree_of(n: int) -> PositionTree:
-    """Return the tree of so many positions."""
+    """Return the tree of n positions."""
     order, lo, hi = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
     n_left, n_right = np.zeros(n, np.int64), np.zeros(n, np.int64)
     stack = np.empty((128, 4), np.int64)
@@ -109,8 +109,8 @@ def tree_of(n: int) -> PositionTree:
 def sums_of(tree: PositionTree, first: Ints, last: Ints, weight: Doubles) -> NodeSums:
     """Return what reaches each node in each of its states, from intervals of positions, both ends included.
 
-    An interval is looked at where it begins or ends only, once for each level of the tree: those that reach
-    beyond a node on both sides are the same for the whole tree below it, and come from its parent.
+    An interval is processed only where it begins or ends, once per level of the tree: intervals that extend
+    beyond a node on both sides are the same for its whole subtree, and come from its parent.
     """
     n = len(tree.lo)
     at, left_at, right_at = tree.at, tree.left_at, tree.right_at
@@ -163,7 +163,7 @@ def sums_of(tree: PositionTree, first: Ints, last: Ints, weight: Doubles) -> Nod
 
 @kernel
 def _inherit(tree: PositionTree, segments: Doubles) -> None:
-    """Fill in, from the parent of each node, what reaches beyond it on both sides."""
+    """Fill in, from the parent of each node, the intervals that extend beyond it on both sides."""
     for parent in tree.order:
         rights = tree.n_right[parent] + 1
         if tree.lo[parent] < parent:
@@ -184,17 +184,17 @@ def _inherit(tree: PositionTree, segments: Doubles) -> None:
 
 @kernel
 def machines_for(segments: float, capacity: float) -> float:
-    """Return how many machines hold so many segments: one at least, and no more for what was rounded."""
+    """Return the number of machines for a number of segments: at least one, ignoring rounding errors."""
     return max(1.0, float(np.ceil(segments / capacity * (1 - 1e-12))))
 
 
 @kernel
 def hull_of(tree: PositionTree, sums: NodeSums, x: int, left: int, right: int) -> tuple[int, int]:
-    """Return the first and the last position that segments of a node cover which pushes nothing itself."""
+    """Return the first and the last position covered by the segments of a node that pushes nothing itself."""
     rights = tree.n_right[x] + 1
     here = sums.segments[tree.at[x] + left * rights + right]
     begins, ends = tree.lo[x], tree.hi[x]
-    if here == sums.segments[tree.at[x] + right]:  # none comes over an ancestor to the left
+    if here == sums.segments[tree.at[x] + right]:  # none extends over an ancestor to the left
         begins = min(x, sums.first[tree.right_at[x] + right])
     if here == sums.segments[tree.at[x] + left * rights]:
         ends = max(x, sums.last[tree.left_at[x] + left])
@@ -213,22 +213,22 @@ def solve(
     value: Doubles,
     push: Flags,
 ) -> None:
-    """Fill in the least cost below each node in each state, and what it pushes there.
+    """Compute the least cost of each subtree in each state, and the pushes that achieve it.
 
     Parameters
     ----------
     below
-        How many events there are below each position, and behind the last, in all.
+        Cumulative number of events before each position; the last entry is the total.
     prices
-        Of a message and of a segment, and how many segments a machine holds.
+        Price of a message, price of a segment, and segments per machine.
     allowed
         Which nodes may push left, and right.
     local
-        Whether a node decides as if no other below it pushed.
+        Whether a node decides as if no node below it pushed.
     stale
-        Which nodes are to be looked at; of others, what is there is right.
+        Mask of nodes to compute; the values of the others are valid.
     value, push
-        By state; of pushes, left and right.
+        Output by state; pushes have the columns left and right.
     """
     message, segment, capacity = prices
     for i in range(len(tree.order) - 1, -1, -1):
@@ -266,7 +266,7 @@ def solve(
 
 @kernel
 def followed(tree: PositionTree, push: Flags) -> Flags:
-    """Return what each node pushes when all do, from the root on, what is best in their state."""
+    """Return the pushes of each node when all nodes, from the root on, do what is best in their state."""
     n = len(tree.lo)
     found = np.zeros((n, 2), np.bool_)
     state = np.zeros((n, 2), np.int64)
@@ -314,9 +314,9 @@ def held(tree: PositionTree, sums: NodeSums, push: Flags) -> tuple[Doubles, Ints
 
 @kernel
 def pieces_of(tree: PositionTree, push: Flags, first: Ints, last: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the pieces that intervals are cut into: of which interval, at which node, from where to where.
+    """Return the pieces that intervals are cut into: interval, node, first and last position.
 
-    A node keeps its own position, so that pieces of an interval never overlap.
+    A node keeps its own position, so the pieces of an interval never overlap.
     """
     room = 2 * len(first) + 16
     item, node = np.empty(room, np.int64), np.empty(room, np.int64)
@@ -352,7 +352,7 @@ def pieces_of(tree: PositionTree, push: Flags, first: Ints, last: Ints) -> tuple
 
 @kernel
 def _longer(values: Ints, room: int) -> Ints:
-    """Return values with room for more."""
+    """Return a copy with more capacity."""
     found = np.empty(room, np.int64)
     found[: len(values)] = values
     return found

@@ -1,9 +1,10 @@
 """Bucket bitmaps over boxes in their own order.
 
-Boxes lie in chunks, so that what a chunk has for all buckets stays in the cache while a tile of events
-passes. `words` is laid out [chunk][column][bucket][possible, sure][word]: a box is `possible` for an event in
-a bucket when it meets the bucket, and `sure` when it covers it. What is sure in all columns is in the result;
-what is possible in all and not sure is compared.
+Boxes are in chunks, so that the data of a chunk for all buckets stays in the cache while a tile of events is
+processed. `words` is laid out [chunk][column][bucket][possible, sure][word]: a box is `possible` for an event
+in a bucket if it overlaps the bucket, and `sure` if it covers it. Boxes that are sure in all columns are in
+the
+result; boxes that are possible in all and not sure are compared.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ def fill(
     sure_first: NDArray[np.uint8],
     sure_end: NDArray[np.uint8],
 ) -> None:
-    """Clear the flags of buckets that a bound does not meet, or does not cover; all are set before.
+    """Clear the flags of buckets that a bound does not overlap, or does not cover; all must be set before.
 
-    Bound b meets the buckets from `first[b]` up to `end[b]`, and covers those from `sure_first[b]`.
+    Bound b overlaps the buckets from `first[b]` up to `end[b]`, and covers those from `sure_first[b]`.
     """
     for box in range(len(indptr) - 1):
         chunk = box // (width * 64)
@@ -66,7 +67,7 @@ def meet(
     bucket: NDArray[np.uint8],
     out: Words,
 ) -> None:
-    """Put the flags of the boxes that hold each event into a row of `out`.
+    """Write the flags of the boxes that contain each event to a row of `out`.
 
     `ends` has the lower and the upper code of each column of a box side by side.
     """
@@ -77,7 +78,7 @@ def meet(
     start = np.empty(max(n_columns, 1), np.int64)
     for chunk in range(n_chunks):
         base = chunk * n_columns * n_buckets * 2 * width
-        # beyond the last box all flags are set: they belong to nobody
+        # flags beyond the last box are set and must be ignored
         used = min(width * 64, n_boxes - chunk * width * 64)
         for e in range(n_events):
             row = out[e, chunk * width : (chunk + 1) * width]
@@ -130,7 +131,7 @@ def count_rows(rows: Words, n_rows: int, counts: Ints) -> None:
 
 @kernel
 def list_rows(rows: Words, n_rows: int, out: Numbers, at: int) -> int:
-    """Write the numbers of the flags of each row, one row after another; `out` needs SLACK beyond."""
+    """Write the positions of the set flags of each row, row after row; `out` needs SLACK beyond."""
     for e in range(n_rows):
         at = numbers(rows[e], rows.shape[1], 0, out, at)
     return at

@@ -1,4 +1,4 @@
-"""Boxes in groups of a kind, a small grid over each group, 32 boxes compared at a time."""
+"""Grid index: boxes in groups, a small grid over each group, 32 boxes compared at a time."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int32]
     Words = NDArray[np.uint64]
 
-#: Boxes compared at a time: a chunk.
+#: Boxes per chunk, which are compared at once.
 LANES = 32
-#: Codes that a chunk has for each column: the lower ends of its boxes, then the upper ends.
+#: Codes of a chunk for each column: the lower ends of its boxes, then the upper ends.
 SPAN = 2 * LANES
-#: A grid has at most so many axes.
+#: Largest number of axes of a grid.
 AXES = 3
 #: The columns of `GridArrays.group`; from CUT_AT on there is one for each axis.
 COLUMN_AT, N_COLUMNS, CHUNK_AT, START_AT = range(4)
 CUT_AT, CELLS, AXIS, N_FIELDS = (4 + AXES * i for i in range(4))
-#: What `scan` does with what it finds.
+#: What `scan` does with each pair: count it, write it, or set its flag.
 COUNT, PAIRS, FLAGS = range(3)
 
-#: Ends and boxes that are looked at, at most, to place the cuts of a group.
+#: Largest number of ends and boxes sampled to place the cuts of a group.
 _ENDS = 1024
 _BOXES = 256
 #: More columns than this do not share a group, unless it has less than a chunk of boxes.
@@ -43,7 +43,7 @@ _ONE = np.uint64(1)
 
 
 class GridBounds(NamedTuple):
-    """Coded boxes, as `CodedBoxes` has them; one column more, in which every event has the code 1."""
+    """Coded boxes, as in `CodedBoxes`; with one additional column, in which every event has the code 1."""
 
     indptr: Ints
     column: Numbers
@@ -53,15 +53,15 @@ class GridBounds(NamedTuple):
 
 
 class GridArrays(NamedTuple):
-    """Groups of boxes, each under a grid of its own.
+    """Groups of boxes, each with its own grid.
 
-    The groups of slot s are those from `slot[s]` to `slot[s + 1]`: slot 0 concerns every event, the others
-    events of their own. Group g is compared in the columns `column[group[g, COLUMN_AT]:]`, of which there are
-    `group[g, N_COLUMNS]`. Along an axis of its grid, the column `group[g, AXIS]`, there are `group[g, CELLS]`
-    cells, parted by the codes `cut[group[g, CUT_AT]:]`, which the greatest code pads to whole chunks. From
+    The groups of slot s are those from `slot[s]` to `slot[s + 1]`: slot 0 applies to every event, other slots
+    to their own events. Group g is compared in `group[g, N_COLUMNS]` columns, from `column[group[g,
+    COLUMN_AT]]` on. Along an axis of its grid, the column `group[g, AXIS]`, there are `group[g, CELLS]`
+    cells, separated by the codes `cut[group[g, CUT_AT]:]`, which the greatest code pads to whole chunks. From
     `start[group[g, START_AT]]` on there is the first chunk of each cell, and the end of the last. Chunks
-    begin at `chunk[group[g, CHUNK_AT]]`: for each column SPAN codes, then the numbers of the boxes, the
-    lower 16 bits of all and then the upper. No code lies between the two that pad a chunk.
+    begin at `chunk[group[g, CHUNK_AT]]`: for each column SPAN codes, then the numbers of the boxes, the lower
+    16 bits of all and then the upper. No code lies between the two codes that pad a chunk.
     """
 
     slot: Ints
@@ -73,7 +73,7 @@ class GridArrays(NamedTuple):
 
 
 def _compare(_typing: Any, values: Any, _at: Any, _code: Any) -> Any:
-    """Return a flag for each of the 32 values from a place on: whether it is below a code."""
+    """Return a flag for each of 32 consecutive values: whether it is below a code."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, args[0])
@@ -98,9 +98,9 @@ _below = cast("Callable[[Any, Any, Any], Any]", intrinsic(_compare))
 def label(
     bounds: GridBounds, bit: Words, category: int, slot_of: Numbers, shared: NDArray[np.bool_]
 ) -> tuple[Numbers, Words]:
-    """Return the slot of each box, -1 where it is empty, and the bits of the columns it is compared in.
+    """Return the slot of each box (-1: the box is empty), and bits of the columns it is compared in.
 
-    A slot that several codes share does not spare the comparison.
+    In a slot that several codes share, the category is compared as well.
     """
     n = len(bounds.indptr) - 1
     slot = np.zeros(n, np.int32)
@@ -123,9 +123,9 @@ def label(
 
 @kernel
 def assign(order: Ints, slot: Numbers, signature: Words, least: int) -> tuple[Ints, Numbers]:
-    """Return the group of each box, boxes being in order of slot and signature, and the slot of each group.
+    """Return the group of each box, given boxes sorted by slot and signature, and the slot of each group.
 
-    A signature with fewer boxes than `least` shares a group with the next such ones of its slot.
+    A signature with fewer boxes than `least` shares a group with the next such signatures of its slot.
     """
     n = len(order)
     number = np.empty(n, np.int64)
@@ -156,7 +156,7 @@ def assign(order: Ints, slot: Numbers, signature: Words, least: int) -> tuple[In
 
 @kernel
 def columns_of(order: Ints, first: Ints, bounds: GridBounds, spared: Numbers) -> tuple[Ints, Numbers]:
-    """Return the columns that any box of each group bounds, but for the one it is spared; one at least."""
+    """Return the columns that any box of each group bounds, except the spared one; at least one."""
     n_groups = len(first) - 1
     column_at = np.zeros(n_groups + 1, np.int64)
     columns = np.empty(64, np.int32)
@@ -182,7 +182,7 @@ def columns_of(order: Ints, first: Ints, bounds: GridBounds, spared: Numbers) ->
 
 @kernel
 def _with_room(array: NDArray[Any], n: int, more: int) -> NDArray[Any]:
-    """Return an array with room for more entries behind its first n."""
+    """Return an array with capacity for more entries after its first n."""
     if n + more <= len(array):
         return array
     longer = np.empty(2 * (n + more), array.dtype)
@@ -192,7 +192,7 @@ def _with_room(array: NDArray[Any], n: int, more: int) -> NDArray[Any]:
 
 @kernel
 def _spread(boxes: Ints, columns: Numbers, bounds: GridBounds, place: Numbers) -> tuple[Codes, Codes]:
-    """Return the ends of a group's boxes, a row for each of its columns; `place` is -1 before and after."""
+    """Return the ends of a group's boxes, one row per column; `place` is -1 before and after."""
     lo = np.zeros((len(columns), len(boxes)), bounds.lo.dtype)
     hi = np.zeros((len(columns), len(boxes)), bounds.lo.dtype)
     for j in range(len(columns)):
@@ -211,7 +211,7 @@ def _spread(boxes: Ints, columns: Numbers, bounds: GridBounds, place: Numbers) -
 
 @kernel
 def _ends(lo: Codes, hi: Codes, last: int, events: Codes) -> Codes:
-    """Return some ends of boxes along a column and, where there are any, as many codes of events; sorted."""
+    """Return a sorted sample of box ends along a column and, if there are events, as many event codes."""
     step = max(1, 2 * len(lo) // _ENDS)
     ends = np.empty(4 * (len(lo) // step + 1), lo.dtype)
     n = 0
@@ -231,10 +231,10 @@ def _ends(lo: Codes, hi: Codes, last: int, events: Codes) -> Codes:
 
 @kernel
 def _shape(n_boxes: int, width: NDArray[np.float64], most: int, copies: float) -> Ints:
-    """Return how many cells along each axis leave the fewest chunks to an event.
+    """Return the number of cells along each axis that minimises the chunks per event.
 
     Boxes take a share of each axis, `width` on average, and so are in 1 + k * width of k cells. A box is
-    there `copies` times at most, on average and with padding, which is half a chunk in each cell.
+    stored at most `copies` times on average, including padding, which is half a chunk per cell.
     """
     best = np.ones(AXES, np.int64)
     least = float((n_boxes + LANES - 1) // LANES)
@@ -251,7 +251,7 @@ def _shape(n_boxes: int, width: NDArray[np.float64], most: int, copies: float) -
                 if c + i * j * k * half > room:
                     break
                 chunks = c / (i * j * k * LANES) + 0.5
-                # finding the cell costs something, too
+                # locating the cell has a cost, too
                 if chunks + 0.25 < least:
                     least = chunks
                     best[0], best[1], best[2] = i, j, k
@@ -273,11 +273,11 @@ def plan(
     cells: int,
     copies: float,
 ) -> tuple[Ints, Codes]:
-    """Return `GridArrays.group` and `GridArrays.cut`, chunks not yet placed.
+    """Return `GridArrays.group` and `GridArrays.cut`, before chunks are placed.
 
-    The narrowest columns become axes, and are put behind the others: within a cell those tell boxes apart
-    better. Where there are others, boxes are sorted along the first, so that chunks differ in it; else they
-    keep their order. Group g has the events of the sample from `sample_at[g, 0]` to `sample_at[g, 1]`.
+    The narrowest columns become axes and are put last: within a cell the other columns separate boxes better.
+    If there are others, boxes are sorted along the first, so that chunks differ in it; otherwise they keep
+    their order. Group g has the events of the sample from `sample_at[g, 0]` to `sample_at[g, 1]`.
     """
     n_groups = len(first) - 1
     group = np.zeros((n_groups, N_FIELDS), np.int64)
@@ -327,7 +327,7 @@ def plan(
 
 @kernel
 def _cell(cuts: Codes, at: int, n_cells: int, code: Any) -> int:
-    """Return the cell of a code: how many of the cuts from `at` on lie below it."""
+    """Return the cell of a code: the number of cuts from `at` on that are below it."""
     cell = 0
     for i in range(at, at + n_cells - 1, LANES):
         cell += population(_below(cuts, i, code))
@@ -336,7 +336,7 @@ def _cell(cuts: Codes, at: int, n_cells: int, code: Any) -> int:
 
 @kernel
 def lay(grid: GridArrays, order: Ints, first: Ints, bounds: GridBounds, write: bool) -> None:
-    """Put every box into the cells it meets, in `grid.chunk`; or only count their chunks, in `grid.start`."""
+    """Put every box into the cells it overlaps, in `grid.chunk`; or only count chunks, in `grid.start`."""
     place = np.full(len(bounds.last), -1, np.int32)
     begin, end = np.zeros(AXES, np.int64), np.ones(AXES, np.int64)
     for g in range(len(grid.group)):
@@ -386,10 +386,10 @@ def scan(
     pair_box: Numbers,
     flags: Words,
 ) -> int:
-    """Meet events with groups; return how many pairs were written, or -1 when they did not fit.
+    """Compare events with groups; return the number of pairs written, or -1 if they did not fit.
 
-    Each row of `runs` is a slot and a range of events: of columns of `codes`, whose numbers are in `event`.
-    What is found is counted by event, or written as pairs, or set in the event's row of flags.
+    Each row of `runs` is a slot and a range of events: columns of `codes`, whose numbers are in `event`.
+    Results are counted by event, or written as pairs, or set in the event's row of flags.
     """
     n_pairs = 0
     cut, chunk = grid.cut, grid.chunk
@@ -411,7 +411,7 @@ def scan(
                 begin[e], end[e] = start[cell], start[cell + 1]
             for e in range(runs[r, 1], runs[r, 2]):
                 for at in range(chunk_at + begin[e] * size, chunk_at + end[e] * size, size):
-                    # three columns at once cost less than a branch after each
+                    # comparing three columns at once is cheaper than branching after each
                     code = codes[own[0], e]
                     lanes = _below(chunk, at, code) & ~_below(chunk, at + LANES, code)
                     if n_columns > 1:

@@ -1,4 +1,4 @@
-"""Boxes that lie in order, cut into groups."""
+"""Groups of sorted boxes, cut by label and size."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cut(
     most_boxes: int,
     most_columns: int,
 ) -> Ints:
-    """Return where groups begin: where the label changes, or a group would pass a limit."""
+    """Return the start of each group: where the label changes, or where a group would exceed a limit."""
     n = len(order)
     first = np.empty(n + 1, np.int64)
     n_groups = 0
@@ -64,7 +64,7 @@ def describe(
     hi: NDArray[Any],
     last: Ints,
 ) -> tuple[Ints, Numbers, Ints]:
-    """Return the columns of each group, the narrowest first, and each box's place along that column."""
+    """Return the columns of each group, the narrowest first, and each box's position along that column."""
     n_groups = len(first) - 1
     n_columns = len(last)
     column_at = np.zeros(n_groups + 1, np.int64)
@@ -90,7 +90,7 @@ def describe(
                         columns = longer
                     columns[n_out] = c
                     n_out += 1
-                # boxes that do not bound the column stay as wide as all of it
+                # boxes that do not bound the column have its full width
                 width[c] += (np.float64(hi[b]) - np.float64(lo[b])) / last[c] - 1.0
         column_at[g + 1] = n_out
         lead = begin

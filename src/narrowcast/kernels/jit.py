@@ -1,4 +1,4 @@
-"""How every kernel is compiled, and two machine instructions that numba has no name for."""
+"""Compilation of kernels, and two machine instructions that numba does not provide."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def kernel(function: F) -> F:
-    """Compile on first use, keep the machine code on disk, and let other threads run meanwhile.
+    """Compile on first use, cache the machine code on disk, and release Python's lock while running.
 
-    Processes share what is kept. Numba numbers the files without a lock, so that two which compile for other
-    types at once could take each other's machine code; so each file has a name that no other gets.
+    Processes share the cache. Numba numbers the files without a lock, so two processes that compile for
+    different types at once could overwrite each other's code; therefore each file gets a unique name.
     """
     made = numba.njit(nogil=True, cache=True, boundscheck=False)(function)
     kept: Any = getattr(getattr(made, "_cache", None), "_cache_file", None)
-    if kept is not None:  # there is none where numba is told not to compile
+    if kept is not None:  # there is none if numba's compiler is disabled
         name = kept._index_name.removesuffix(".nbi")
         kept._data_name = lambda _number: f"{name}.{uuid4().hex}.nbc"
     return cast("F", made)
 
 
 def _lowest(_typing: Any, _word: Any) -> Any:
-    """Return the position of the lowest set bit of a word of 64; 64 where none is set."""
+    """Return the position of the lowest set bit of a 64-bit word; 64 if none is set."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         kind, flag = ir.IntType(64), ir.IntType(1)
@@ -40,7 +40,7 @@ def _lowest(_typing: Any, _word: Any) -> Any:
 
 
 def _population(_typing: Any, _word: Any) -> Any:
-    """Return how many bits of a word of 64 are set."""
+    """Return the number of set bits of a 64-bit word."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         kind = ir.IntType(64)

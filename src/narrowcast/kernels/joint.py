@@ -1,8 +1,8 @@
-"""Moves of flows and of whole sessions at what exactly they change on both levels (tock2005, and beyond).
+"""Moves of flows and of whole sessions at their exact change of cost on both levels (tock2005, extended).
 
-Sessions have a state as in `sessions`, with counts of the flows that a user wants. Groups have theirs, with
+Sessions have a state as in `sessions`, with counts of the flows that a user wants. Groups have one too, with
 counts of the sessions that a user listens to. A flow costs `beta` for each user of its session and `alpha`
-for each of its group: `weights` has both. What plans must keep to is in `limits`, with weights of their own.
+for each user of its group: `weights` has both. Constraints on plans are in `limits`, with their own weights.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
     Random: TypeAlias = NDArray[np.uint64]
     Weights: TypeAlias = tuple[float, float]
-    #: Room to count users of sessions and of groups, and for what each group costs.
+    #: Work space to count users of sessions and of groups, and for the cost of each group.
     Scratch: TypeAlias = tuple[Bytes, Bytes, Doubles]
 
-#: One in so many proposals moves a whole session.
+#: One proposal in this many moves a whole session.
 _WHOLE = 512
-#: Proposals between which the temperature stays.
+#: Proposals between two changes of the temperature.
 _STEADY = 1024
-#: Less by no more than this share is less by rounding.
+#: Relative differences up to this are rounding.
 _ROUNDING = 1e-12
 
 
 @kernel
 def count_groups(sessions: State, parent: Ints, groups: State, member: Numbers) -> None:
-    """Count who listens to which sessions of each group, and in how many groups users are, from nothing."""
+    """Count from scratch the sessions of each group that users listen to, and the groups of each user."""
     _, flag, _, theta = sessions
     count, above, size, rate = groups
     member[:] = 0
@@ -62,7 +62,7 @@ def count_groups(sessions: State, parent: Ints, groups: State, member: Numbers) 
 def take_out(
     points: Points, k: int, own: int, parent: Ints, sessions: State, groups: State, member: Numbers
 ) -> None:
-    """Take a flow out of its session, with all who leave the session and its group for it."""
+    """Remove a flow from its session; users without another flow there leave the session and its group."""
     start, who, rate = points
     count, flag, size, theta = sessions
     gcount, gflag, gsize, gtheta = groups
@@ -86,7 +86,7 @@ def take_out(
 def put_in(
     points: Points, k: int, to: int, parent: Ints, sessions: State, groups: State, member: Numbers
 ) -> None:
-    """Put a flow into a session, with all who join the session and its group for it."""
+    """Add a flow to a session; its users join the session and its group."""
     start, who, rate = points
     count, flag, size, theta = sessions
     gcount, gflag, gsize, gtheta = groups
@@ -122,7 +122,7 @@ def above_without(points: Points, k: int, own: int, group: int, sessions: State,
 def out_of_group(
     points: Points, k: int, own: int, group: int, sessions: State, groups: State, leaves: Bytes
 ) -> None:
-    """Write for each user of a flow whether it is out of the flow's group without it."""
+    """Write for each user of a flow whether it would leave the flow's group without it."""
     start, who, _ = points
     count, gcount = sessions[0], groups[0]
     for i in range(start[k], start[k + 1]):
@@ -134,9 +134,9 @@ def prices(
     points: Points, weights: Weights, k: int, own: int, here: float, above: float, parent: Ints,
     sessions: State, groups: State, heavy: Doubles, scratch: Scratch, near: Doubles,
 ) -> None:  # fmt: skip
-    """Write what a flow costs in each session beyond what is wanted, with what each group weighs.
+    """Write the cost of a flow in each session beyond wanted deliveries, with the penalties of each group.
 
-    `own` is the session it is in, -1 for none; `here` and `above` are its distances from that and its group.
+    `own` is its current session, -1 for none; `here` and `above` are its distances from that and its group.
     """
     alpha, beta = weights
     start, _, rate = points
@@ -162,7 +162,7 @@ def put_at(
     points: Points, k: int, to: int, session: Ints, parent: Ints, sessions: State, groups: State,
     member: Numbers,
 ) -> None:  # fmt: skip
-    """Have a flow in a session, or with -1 in none, wherever it is."""
+    """Move a flow to a session, or with -1 out of all, from wherever it is."""
     if session[k] >= 0:
         take_out(points, k, session[k], parent, sessions, groups, member)
     if to >= 0:
@@ -175,9 +175,9 @@ def move_flows(
     points: Points, weights: Weights, session: Ints, parent: Ints, sessions: State, groups: State,
     limits: Limits,
 ) -> int:  # fmt: skip
-    """Move each flow once to the session where both levels cost least; return how many moved.
+    """Move each flow once to the session where both levels cost least; return the number of moves.
 
-    Where wants may be sent directly, that is one more place to be.
+    If wants may be sent directly, direct delivery is one more alternative.
     """
     start, who, rate = points
     size, gsize = sessions[2], groups[2]
@@ -188,7 +188,7 @@ def move_flows(
     moved = 0
     for k in range(len(session)):
         own, d = session[k], start[k + 1] - start[k]
-        if own < 0 and weight[4] <= 0.0:  # sent directly, and stays so
+        if own < 0 and weight[4] <= 0.0:  # remains direct
             continue
         group, here, above = -1, 0.0, 0.0
         leaves[:d] = 0
@@ -224,7 +224,7 @@ def put_back(
     points: Points, weights: Weights, order: Ints, session: Ints, parent: Ints, sessions: State,
     groups: State, limits: Limits,
 ) -> int:  # fmt: skip
-    """Put flows that are sent directly into sessions where they break no limit; return how many."""
+    """Put directly sent flows into sessions if that breaks no limit; return their number."""
     start, who, rate = points
     size, gsize = sessions[2], groups[2]
     near, heavy = np.empty(len(size)), np.zeros(len(gsize))
@@ -251,7 +251,7 @@ def vacate(
 ) -> float:  # fmt: skip
     """Move flows out of their group, each to where it costs least; return the change of cost and weights.
 
-    That is a session of another group, or none where they are sent directly. No pinned flow is among them.
+    The target is a session of another group, or none if flows may be sent directly. No flow may be pinned.
     """
     start, who, rate = points
     size, gsize = sessions[2], groups[2]
@@ -285,7 +285,7 @@ def put_all(
     points: Points, some: Ints, to: Ints, session: Ints, parent: Ints, sessions: State, groups: State,
     member: Numbers,
 ) -> None:  # fmt: skip
-    """Have flows in sessions that are given, or with -1 in none."""
+    """Move flows to the given sessions, -1 for none."""
     for i in range(len(some)):
         put_at(points, some[i], to[i], session, parent, sessions, groups, member)
 
@@ -294,7 +294,7 @@ def put_all(
 def rehang(
     s: int, to: int, users: Numbers, parent: Ints, rate: float, groups: State, member: Numbers
 ) -> None:
-    """Move a session, with those who listen to it, to another group."""
+    """Move a session, with its users, to another group."""
     gcount, gflag, gsize, gtheta = groups
     own = parent[s]
     for u in users:
@@ -315,7 +315,7 @@ def rehang(
 
 @kernel
 def move_sessions(alpha: float, parent: Ints, sessions: State, groups: State, limits: Limits) -> int:
-    """Move each session once to the group that costs least; return how many moved."""
+    """Move each session once to the group that costs least; return the number of moves."""
     _, flag, _, theta = sessions
     gcount, gflag, gsize, gtheta = groups
     member, anchor, weighed = limits[0], limits[5], limited(limits)
@@ -350,7 +350,7 @@ def move_sessions(alpha: float, parent: Ints, sessions: State, groups: State, li
 
 @kernel
 def draw(random: Random) -> int:
-    """Return the next random number of 64 bits (xorshift*), the same everywhere."""
+    """Return the next 64-bit random number (xorshift*), equal on all platforms."""
     x = random[0]
     x ^= x >> np.uint64(12)
     x ^= x << np.uint64(25)
@@ -369,7 +369,7 @@ def one_of(random: Random, n: int) -> int:
 
 @kernel
 def accepted(random: Random, change: float, heat: float) -> bool:
-    """Return whether a change of the cost is taken: always down, and up the less the colder it is."""
+    """Return whether a change of cost is accepted: always if lower, else at random by the heat."""
     return change <= 0.0 or bool((draw(random) >> np.uint64(11)) * 2.0**-53 < exp(-change / heat))
 
 
@@ -378,10 +378,10 @@ def anneal(
     points: Points, weights: Weights, wanted: tuple[Ints, Numbers], session: Ints, parent: Ints,
     sessions: State, groups: State, random: Random, proposals: int, heats: Weights, limits: Limits,
 ) -> float:  # fmt: skip
-    """Move flows and sessions at random, uphill too, less and less so; return the change of cost and weights.
+    """Move flows and sessions by simulated annealing; return the change of cost and weights.
 
-    Half of the proposals are sessions that somebody who wants the flow is in already: `wanted` has the flows
-    of each user in compressed rows. Temperatures fall from the first of `heats` to the second in equal steps.
+    Half of the proposed targets are sessions that a user of the flow is in already: `wanted` has the flows of
+    each user in compressed rows. Temperatures fall from the first of `heats` to the second in equal steps.
     """
     alpha, beta = weights
     start, who, rate = points

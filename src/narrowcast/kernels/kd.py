@@ -1,8 +1,8 @@
-"""Points and boxes sent down k-d trees.
+"""Location of points and boxes in k-d trees.
 
 Inner nodes of all trees are numbered together. Node i sends keys of `attribute[i]` that are at most `cut[i]`
-to `left[i]`, others to `right[i]`; a child below zero is the part `~child`. A tree begins at its root, which
-is a part too where nothing is cut. No part is in two trees.
+to `left[i]`, greater keys to `right[i]`; a negative child is the part `~child`. A tree begins at its root,
+which is itself a part if the tree has no cuts. No part is in two trees.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 def parts_of_points(
     keys: Ints, row: Numbers, root: Numbers, cut: Ints, left: Numbers, right: Numbers, out: Numbers
 ) -> None:
-    """Write the part of each column of `keys` in each tree; node i looks at the row `row[i]`."""
+    """Write the part of each column of `keys` in each tree; node i reads the row `row[i]`."""
     for e in range(len(out)):
         for r in range(len(root)):
             node = root[r]
@@ -55,9 +55,10 @@ def _meet(
     out: Numbers,
     k: int,
 ) -> int:
-    """Write behind the first k the parts of a tree that an owner's boxes meet; return how many there are.
+    """Write after the first k the parts of a tree that an owner's boxes overlap; return the new number.
 
-    `low` and `high` are wide open, and are left so; `seen` tells the last owner that each part was met by.
+    `low` and `high` must be unbounded, and are so on return; `seen` has the last owner that reached each
+    part.
     """
     for b in range(first[s], first[s + 1]):
         entries = range(indptr[b], indptr[b + 1])
@@ -80,7 +81,7 @@ def _meet(
                     out[k] = ~node
                     k += 1
                 continue
-            # the box is known to meet the node, so one end is enough to tell on either side
+            # the box overlaps the node, so one end decides on either side
             if high[attribute[node]] > cut[node]:
                 stack[top] = right[node]
                 top += 1
@@ -108,7 +109,7 @@ def parts_of_owners(
     left: Numbers,
     right: Numbers,
 ) -> tuple[Ints, Numbers]:
-    """Return the parts of each owner in compressed rows, ascending: those of its tree that its boxes meet.
+    """Return the parts of each owner in compressed rows, ascending: those of its tree that its boxes overlap.
 
     Owner s has the tree `row[s]` and the boxes from `first[s]` up to `first[s + 1]`, and box b bounds
     `bounded[indptr[b]:indptr[b + 1]]`.
@@ -150,7 +151,7 @@ def lightest_rows(
     left: Numbers,
     right: Numbers,
 ) -> Ints:
-    """Return for each owner the tree of which the parts that it meets weigh least; of several, by chance."""
+    """Return for each owner the tree whose parts with its boxes weigh least; ties are broken by `chance`."""
     n, n_parts, rows = len(first) - 1, len(cut) + len(root), len(root)
     met = np.empty(n_parts, np.int32)
     low, high = np.full(n_attributes, _LEAST, np.int64), np.full(n_attributes, _MOST, np.int64)

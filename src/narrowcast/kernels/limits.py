@@ -1,8 +1,8 @@
-"""What a plan of sessions in groups must keep to, as weights on breaking it (tock2005, and beyond).
+"""Limits on plans of sessions in groups, as penalties for breaking them (tock2005, extended).
 
-Whoever is in too many groups, groups with too many members or too high a rate, and subscribers that are in
-another group than before cost as much as `weight` says: in this order for each group, member, and share of
-the rate that is too many, for each group joined or left, and for each want that is sent directly.
+Users in too many groups, groups with too many members or too high a rate, and users in another group than
+before are penalised by `weight`: in this order per excess group, per excess member, per excess share of the
+rate, per group joined or left, and per want that is sent directly.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from narrowcast.kernels.sessions import Bytes, Doubles, Ints, State
 
     Numbers: TypeAlias = NDArray[np.int32]
-    #: In how many groups each user is, and in which it was before (users by groups, or empty); the most
-    #: groups of a user, members of a group and rate of a group; weights on breaking these, on a change and on
-    #: a want that is sent directly, 0 where none may be; the group each point must be in, and that each
-    #: session stays in, -1 for any; how many wants each point is.
+    #: The number of groups of each user, and its groups before (users by groups, or empty); limits on the
+    #: groups of a user, the members of a group and the rate of a group; penalties for breaking these, for a
+    #: change and for a want that is sent directly (0: not allowed); the group that each point, and each
+    #: session, must be in, -1 for any; and the number of wants of each point.
     Limits: TypeAlias = tuple[Numbers, Bytes, Doubles, Doubles, Ints, Ints, Doubles]
 
 
 @kernel
 def limited(limits: Limits) -> bool:
-    """Return whether any weight counts."""
+    """Return whether any penalty is in effect."""
     return bool(limits[3].any())
 
 
@@ -41,14 +41,14 @@ def allowed(limits: Limits, k: int, to: int) -> bool:
 
 @kernel
 def directly(limits: Limits, k: int, d: int) -> float:
-    """Return what it weighs that a point with so many users is sent directly: nobody is in a group for it."""
+    """Return the penalty for sending a point with d users directly, so that none is in a group for it."""
     weight, pin, wants = limits[3], limits[4], limits[6]
     return weight[4] * wants[k] + weight[3] * d if weight[4] > 0.0 and pin[k] < 0 else np.inf
 
 
 @kernel
 def over(value: float, most: float, unit: float) -> float:
-    """Return by how many units a value is over what it may be at most, and one more where it is."""
+    """Return the excess of a value over its limit in units, plus one if there is any."""
     return 1.0 + (value - most) / unit if value > most else 0.0
 
 
@@ -56,15 +56,16 @@ def over(value: float, most: float, unit: float) -> float:
 def burden(
     limits: Limits, users: Numbers, leaves: Bytes, rate: float, own: int, g: int, groups: State
 ) -> float:
-    """Return what it weighs that users with a rate come to a group, once they have left their own.
+    """Return the penalty when users with a rate join a group after leaving their own.
 
     Parameters
     ----------
     users, rate
-        Who moves together, and with which rate: those who want a flow, or listen to a session.
+        Users that move together, and their rate: those that want a flow, or listen to a session.
     leaves
-        For each of them whether it is out of its own group then.
+        For each user whether it is then out of its own group.
     own, g
+        The old and the new group; they can be the same.
         The group they come from, and the one they come to; it can be the same.
     """
     member, before, most, weight = limits[0], limits[1], limits[2], limits[3]
@@ -91,14 +92,14 @@ def burden(
 def burdens(
     limits: Limits, users: Numbers, leaves: Bytes, rate: float, own: int, groups: State, out: Doubles
 ) -> None:
-    """Write what it weighs for each group that users come to."""
+    """Write the penalty for each group that the users could join."""
     for g in range(len(out)):
         out[g] = burden(limits, users, leaves, rate, own, g, groups)
 
 
 @kernel
 def broken(limits: Limits, groups: State) -> tuple[float, float, float, float]:
-    """Return how far the limits are broken, and how many groups were joined and left."""
+    """Return by how much the limits are broken, and the number of groups joined and left."""
     member, before, most = limits[0], limits[1], limits[2]
     _, flag, size, theta = groups
     memberships, members, rates, changes = 0.0, 0.0, 0.0, 0.0
@@ -109,6 +110,6 @@ def broken(limits: Limits, groups: State) -> tuple[float, float, float, float]:
                 changes += flag[u, g] != before[u, g]
     for g in range(len(size)):
         members += max(0.0, size[g] - most[1])
-        # Rates are sums, in any order: what is over by rounding is not over.
+        # Rates are sums in any order: an excess by rounding does not count.
         rates += theta[g] - most[2] if theta[g] > most[2] * (1 + 1e-9) else 0.0
     return memberships, members, rates, changes

@@ -1,9 +1,11 @@
-"""Subscribers in clusters, each of which gets all that any of its members wants: moves that pay.
+"""Improving moves of subscribers between clusters, in which each member receives all flows of its cluster.
 
-A cluster of n members whose wants weigh u in all costs n u: everybody gets all of it. `part[m]` says how much
-of a flow counts that m members want: 0 for none and 1 for any number, or something softer in between. State
-is held by flow and cluster: `count` is m, and `step` is what one more would add, so that what somebody would
-add to each cluster is a sum of rows.
+A cluster of n members whose wants have total weight u costs n u: every member receives all of them. `part[m]`
+is the share of a flow that counts if m members want it: 0 for none and 1 for any number, or something
+smoother
+in between. State is stored by flow and cluster: `count` is m, and `step` is what one more member would add,
+so
+that what a subscriber would add to each cluster is a sum of rows.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Numbers = NDArray[np.int32]
 
-#: A move must gain more than this share of what is at stake, so that rounding makes none.
+#: A move must gain more than this share of the cost at stake, so that rounding causes none.
 _ROUNDING = 1e-12
 
 
 @kernel
 def count_in(indptr: Ints, index: Numbers, cluster: Ints, count: Numbers, size: Ints) -> None:
-    """Count from the clusters that everybody is in; -1 is in none."""
+    """Count wants and members from the cluster of each subscriber; -1 is no cluster."""
     count[:] = 0
     size[:] = 0
     for x in range(len(cluster)):
@@ -40,7 +42,7 @@ def count_in(indptr: Ints, index: Numbers, cluster: Ints, count: Numbers, size: 
 
 @kernel
 def sum_up(weight: Doubles, part: Doubles, count: Numbers, step: Doubles, size: Ints, union: Doubles) -> None:
-    """Find what clusters get, and what one more would add, from how many want each flow."""
+    """Compute the weight of each cluster, and what one more member would add, from the counts."""
     union[:] = 0.0
     for f in range(len(weight)):
         for c in range(len(size)):
@@ -54,7 +56,7 @@ def enter(
     x: int, c: int, indptr: Ints, index: Numbers, weight: Doubles, part: Doubles, count: Numbers,
     step: Doubles, size: Ints, union: Doubles,
 ) -> None:  # fmt: skip
-    """Put somebody into a cluster."""
+    """Add a subscriber to a cluster."""
     for i in range(indptr[x], indptr[x + 1]):
         f = index[i]
         union[c] += step[f, c]
@@ -69,7 +71,7 @@ def leave(
     x: int, c: int, indptr: Ints, index: Numbers, weight: Doubles, part: Doubles, count: Numbers,
     step: Doubles, size: Ints, union: Doubles,
 ) -> None:  # fmt: skip
-    """Take somebody out of a cluster."""
+    """Remove a subscriber from a cluster."""
     for i in range(indptr[x], indptr[x + 1]):
         f = index[i]
         count[f, c] -= 1
@@ -84,9 +86,9 @@ def cheapest(
     x: int, own: int, indptr: Ints, index: Numbers, step: Doubles, size: Ints, union: Doubles, most: Ints,
     more: Doubles,
 ) -> tuple[int, float]:  # fmt: skip
-    """Return the cluster that costs least to enter, of those with room and without one's own, and that cost.
+    """Return the cheapest other cluster with room for a subscriber, and the cost of joining it.
 
-    Of equals it is the first; -1 where none has room.
+    Ties go to the first; -1 if none has room.
     """
     n_clusters = len(size)
     more[:] = 0.0
@@ -109,7 +111,7 @@ def place(
     order: Ints, indptr: Ints, index: Numbers, weight: Doubles, part: Doubles, most: Ints, cluster: Ints,
     count: Numbers, step: Doubles, size: Ints, union: Doubles,
 ) -> None:  # fmt: skip
-    """Put those who are in no cluster, one after the other, into the one that costs least and has room."""
+    """Put unassigned subscribers, one after the other, into the cheapest cluster with room."""
     more = np.empty(len(size))
     for x in order:
         if cluster[x] < 0:
@@ -123,7 +125,7 @@ def saved(
     x: int, own: int, indptr: Ints, index: Numbers, weight: Doubles, part: Doubles, count: Numbers,
     size: Ints, union: Doubles,
 ) -> float:  # fmt: skip
-    """Return what it saves when somebody leaves its cluster."""
+    """Return what is saved when a subscriber leaves its cluster."""
     alone = 0.0
     for i in range(indptr[x], indptr[x + 1]):
         m = count[index[i], own]
@@ -136,9 +138,9 @@ def gains(
     some: Ints, indptr: Ints, index: Numbers, weight: Doubles, part: Doubles, most: Ints, cluster: Ints,
     count: Numbers, step: Doubles, size: Ints, union: Doubles, gain: Doubles,
 ) -> None:  # fmt: skip
-    """Find what it saves when each of some moves to where it costs least, the others staying where they are.
+    """Compute what is saved when each given subscriber alone moves to its cheapest cluster.
 
-    It is 0 where no cluster has room, and where a move saves no more than rounding makes.
+    It is 0 if no cluster has room, or if a move saves no more than rounding.
     """
     more = np.empty(len(size))
     for i in range(len(some)):
@@ -155,10 +157,11 @@ def settle(
     order: Ints, indptr: Ints, index: Numbers, weight: Doubles, part: Doubles, most: Ints, few: int,
     cluster: Ints, count: Numbers, step: Doubles, size: Ints, union: Doubles, moves: Ints,
 ) -> int:  # fmt: skip
-    """Move whoever costs less elsewhere, pass after pass, until no more than a few do; return the passes.
+    """Move subscribers to cheaper clusters until a pass has at most `few` moves; return the passes.
 
-    Each move lowers the sum of n u over all clusters. There are at most as many passes as there is room in
-    `moves`, which counts the moves of each; after the last of all it may be that many would still move.
+    Each move lowers the sum of n u over all clusters. The length of `moves` limits the passes, and it
+    receives the number of moves of each; after the last pass subscribers may still gain by moving. `moves`,
+    which counts the moves of each; after the last of all it may be that many would still move.
     """
     more = np.empty(len(size))
     for turn in range(len(moves)):

@@ -1,4 +1,4 @@
-"""Groups that need not hold everybody: an event goes to one group, and directly to whom that leaves out.
+"""Partial groups: an event goes to one group, and directly to interested nodes outside it.
 
 Events are samples: the tree of their publisher, a weight, and the nodes that want them. Trees are rows of
 `parent`, `link` and `distance` as in `trees`.
@@ -43,12 +43,11 @@ def choose(
     distance: Doubles, tree: Ints, start: Ints, who: Numbers, node: Numbers, costs: Doubles, members: Flags,
     spared: int, group: Ints, paid: Doubles,
 ) -> None:  # fmt: skip
-    """Give each event the group that costs least, those it leaves out included; -1 where none does.
+    """Assign each event the group that costs least, including direct messages to nodes outside; -1 for none.
 
-    `who` is interested in an event, and stands on a node; those on one node stand side by side, and a
-    message that is sent there directly is sent once. Of groups that cost the same it is the one with the
-    fewest members who are not interested; one that costs as much as direct messages to all is taken with
-    fewer than `spared` of them.
+    `who` is interested in an event, and is at a node; subscribers at one node are adjacent, and a direct
+    message to the node is sent once. Ties go to the group with the fewest members without interest; a group
+    that costs as much as direct messages to all is used if it has fewer than `spared` of them.
     """
     sizes = np.zeros(len(members), np.int64)
     for g in range(len(members)):
@@ -87,13 +86,14 @@ def toggle(
     parent: Numbers, link: Doubles, distance: Doubles, tree: Ints, weight: Doubles, start: Ints, who: Numbers,
     event: Ints, member: Flags, nodes: Numbers,
 ) -> int:  # fmt: skip
-    """Put nodes into a group or take them out where its events come cheaper by it; return how many.
+    """Add nodes to a group or remove them where that makes its events cheaper; return the number of changes.
 
-    Each is looked at once, with all before it as they have become, at what exactly it adds to or takes from
-    the trees.
+    Each node is examined once, after the changes before it, at the exact change of the trees' cost.
     """
     n = len(event)
-    below = np.zeros((n, parent.shape[1]), np.int32)  # members at or below a node, in the tree of an event
+    below = np.zeros(
+        (n, parent.shape[1]), np.int32
+    )  # members in the subtree of a node, in the tree of an event
     wants = np.zeros((n, parent.shape[1]), np.bool_)
     for k in range(n):
         e = event[k]
@@ -114,7 +114,7 @@ def toggle(
             t = tree[e]
             path = 0.0
             v = node
-            # Links that nobody else needs: none below them yet, or only this one.
+            # Links that no other member needs: none in their subtree yet, or only this one.
             while v >= 0 and below[k, v] == (0 if step > 0 else 1):
                 path += link[t, v]
                 v = parent[t, v]
@@ -137,7 +137,7 @@ def learn(
     parent: Numbers, link: Doubles, distance: Doubles, tree: Ints, weight: Doubles, start: Ints, who: Numbers,
     members: Flags, nodes: Numbers, rounds: int, group: Ints, paid: Doubles,
 ) -> int:  # fmt: skip
-    """Improve groups in turns, events choosing groups and groups members; return how many turns it took."""
+    """Improve groups in turns: events choose groups, then groups members; return the turns."""
     same = np.arange(members.shape[1]).astype(np.int32)
     for turn in range(rounds):
         choose(distance, tree, start, who, same, group_costs(parent, link, members), members, 0, group, paid)

@@ -1,4 +1,4 @@
-"""What subscribers answer when they are asked: bits of their own rows, counted."""
+"""Answers of subscribers to queries: counts of bits in their own rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @kernel
 def tally(words: Words, rows: Ints, counts: Ints) -> None:
-    """Add up, for each column, how many of some rows have its bit."""
+    """Add for each column the number of the given rows that have its bit."""
     for i in range(len(rows)):
         row: Any = words[rows[i]]
         for w in range(len(row)):
@@ -29,9 +29,9 @@ def tally(words: Words, rows: Ints, counts: Ints) -> None:
 
 @kernel
 def needed(interests: Words, joined: Words, topics: Words, rows: Ints, cluster: int, counts: Ints) -> None:
-    """Add up, for each topic, how many of some members want it and have it from this cluster alone.
+    """Add for each topic the number of the given members that want it and receive it from this cluster alone.
 
-    `topics` has a row for each cluster; a subscriber looks only at those that it joined.
+    `topics` has a row for each cluster; a subscriber reads only those that it joined.
     """
     for i in range(len(rows)):
         for w in range(topics.shape[1]):
@@ -51,7 +51,7 @@ def worth(
     weight: NDArray[np.float64],
     found: NDArray[np.float64],
 ) -> None:
-    """Add up, for each of some members, the weights of what it wants and has from this cluster alone."""
+    """Add for each given member the weights of topics that it wants and has from this cluster alone."""
     for i in range(len(rows)):
         for w in range(topics.shape[1]):
             left = _alone(interests, joined, topics, rows[i], cluster, w)
@@ -62,7 +62,7 @@ def worth(
 
 @kernel
 def _alone(interests: Words, joined: Words, topics: Words, row: int, cluster: int, w: int) -> Any:
-    """Return one word of the topics that a member wants and has from this cluster alone."""
+    """Return one word of the topics that a member wants and receives from this cluster alone."""
     left: Any = interests[row, w] & topics[cluster, w]
     v = 0
     while left and v < joined.shape[1]:

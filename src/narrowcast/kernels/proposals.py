@@ -1,8 +1,9 @@
-"""Moves of flows that are proposed on a state that stays, and checked against the one that lives (tock2005).
+"""Moves of flows, proposed on a frozen state and verified on the current one (tock2005).
 
-Workers see who is in which session and group as it was when a batch began. What they propose may have become
-worse by the time it is looked at, so each move is priced once more, in as many steps as the flow has users,
-and made only where it still lowers the cost. A flow that is in no session yet, -1, goes where it costs least.
+Workers see sessions and groups as they were when a batch began. A proposal may be outdated when it is
+examined,
+so each move is priced again, in time linear in the flow's users, and made only if it still lowers the cost. A
+flow without a session (-1) goes where it costs least.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from narrowcast.kernels.limits import Numbers
     from narrowcast.kernels.sessions import Ints, Points, State
 
-#: Less by no more than this share is less by rounding.
+#: Relative differences up to this are rounding.
 _ROUNDING = 1e-12
 
 
@@ -28,10 +29,10 @@ _ROUNDING = 1e-12
 def propose(
     points: Points, weights: Weights, own: Numbers, parent: Ints, sessions: State, groups: State, out: Numbers
 ) -> int:
-    """Find the sessions where each flow would cost least, and less than in its own; return for how many.
+    """Find sessions where each flow would cost less than in its own; return the number of flows with any.
 
-    `out` has a row for each flow: sessions, the best first, and -1 behind the last. Of counts it matters only
-    whether they are 0, 1 or more.
+    `out` has a row for each flow: sessions, the best first, padded with -1. Of counts it matters only whether
+    they are 0, 1 or more.
     """
     alpha, beta = weights
     n_sessions, n_groups = len(sessions[2]), len(groups[2])
@@ -77,10 +78,10 @@ def accept(
     points: Points, weights: Weights, order: Ints, flow: Numbers, proposed: Numbers, session: Numbers,
     parent: Ints, sessions: State, groups: State, member: Numbers,
 ) -> int:  # fmt: skip
-    """Make the best of each flow's moves, where it lowers the cost as it is by now; return how many.
+    """Make the best move of each flow if it still lowers the cost; return the number of moves.
 
-    Proposals are rows of `points`, `flow` and `proposed`, taken in the order given; `session` has the session
-    of every flow, -1 for none, and `member` in how many groups each user is.
+    Proposals are rows of `points`, `flow` and `proposed`, in the given order; `session` has the session of
+    every flow, -1 for none, and `member` the number of groups of each user.
     """
     alpha, beta = weights
     made = 0

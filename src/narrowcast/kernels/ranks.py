@@ -1,4 +1,4 @@
-"""Keys to ranks."""
+"""Codes of keys: ranks among sorted cuts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def code_by_table(
     keys: Ints, table: NDArray[np.uint32], cuts: Ints, codes: NDArray[Any], column: int
 ) -> None:
-    """Look the code of each key up in a table from the first cut to the last."""
+    """Look up the code of each key in a table that covers the keys from the first cut to the last."""
     first, last = cuts[0], cuts[-1]
     for e in range(len(keys)):
         key = keys[e]
@@ -31,7 +31,7 @@ def code_by_table(
 
 @kernel
 def _below(cuts: Ints, begin: int, end: int, key: int) -> int:
-    """Return how many of some ascending cuts are below a key, by halving; no branch depends on the key."""
+    """Return the number of ascending cuts below a key by bisection; no branch depends on the key."""
     at, size = begin, end - begin
     if size == 0:
         return 0
@@ -44,13 +44,13 @@ def _below(cuts: Ints, begin: int, end: int, key: int) -> int:
 
 @kernel
 def code_by_search(keys: Ints, cuts: Ints, codes: NDArray[Any], column: int) -> None:
-    """Search the code of each key."""
+    """Find the code of each key by bisection."""
     for e in range(len(keys)):
         codes[e, column] = _below(cuts, 0, len(cuts), keys[e]) + 1
 
 
 @kernel
 def code_row(keys: Ints, cuts: Ints, cut_at: Ints, codes: NDArray[Any]) -> None:
-    """Search the codes of one event, whose keys are given column by column."""
+    """Find the codes of one event, whose keys are given column by column."""
     for c in range(len(keys)):
         codes[0, c] = _below(cuts, cut_at[c], cut_at[c + 1], keys[c]) + 1

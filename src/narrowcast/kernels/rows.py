@@ -1,4 +1,4 @@
-"""Compressed rows: what becomes of the boxes that were found."""
+"""Compressed rows: translation, filtering, merging and deduplication of entries."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @kernel
 def translate(indptr: Ints, index: Numbers, to: Numbers) -> Rows:
-    """Put `to[i]` for each i, leaving out those below zero and one that equals its neighbour to the left.
+    """Replace each i by `to[i]`, dropping negative values and values equal to the left neighbour.
 
-    Rows stay ascending where `to` never falls.
+    Rows stay ascending if `to` never decreases.
     """
     out_indptr = np.zeros(len(indptr), np.int64)
     out = np.empty(len(index), np.int32)
@@ -31,7 +31,7 @@ def translate(indptr: Ints, index: Numbers, to: Numbers) -> Rows:
         for i in range(indptr[row], indptr[row + 1]):
             value = to[index[i]]
             out[n] = value
-            # written in any case, kept if it is new: a flag costs less than a branch
+            # written in any case, kept if it is new: cheaper than a branch
             new = (value >= 0) & (value != before)
             n += new
             before = value if new else before
@@ -41,7 +41,7 @@ def translate(indptr: Ints, index: Numbers, to: Numbers) -> Rows:
 
 @kernel
 def keep(indptr: Ints, index: Numbers, kept: NDArray[np.bool_]) -> Rows:
-    """Leave out what is not kept; there is a flag for every entry."""
+    """Keep the flagged entries; there is a flag for every entry."""
     out_indptr = np.zeros(len(indptr), np.int64)
     out = np.empty(len(index), np.int32)
     n = 0
@@ -55,7 +55,7 @@ def keep(indptr: Ints, index: Numbers, kept: NDArray[np.bool_]) -> Rows:
 
 @kernel
 def beside(indptr: Ints, index: Numbers, more_indptr: Ints, more: Numbers, shift: int) -> Rows:
-    """Put the rows of one behind those of another, shifted."""
+    """Append the rows of one to those of another, shifted."""
     n_rows = len(indptr) - 1
     out_indptr = indptr + more_indptr
     out = np.empty(len(index) + len(more), np.int32)
@@ -72,7 +72,7 @@ def beside(indptr: Ints, index: Numbers, more_indptr: Ints, more: Numbers, shift
 
 @kernel
 def merge(indptr: Ints, index: Numbers, more_indptr: Ints, more: Numbers) -> Rows:
-    """Merge ascending rows; no number is in both."""
+    """Merge ascending rows that have no number in common."""
     n_rows = len(indptr) - 1
     out_indptr = indptr + more_indptr
     out = np.empty(len(index) + len(more), np.int32)
@@ -99,7 +99,7 @@ def merge(indptr: Ints, index: Numbers, more_indptr: Ints, more: Numbers) -> Row
 
 @kernel
 def distinct(indptr: Ints, index: Numbers, to: Numbers, size: int) -> Rows:
-    """Put `to[i]` for each i, ascending and once, numbers being below `size`."""
+    """Replace each i by `to[i]`, sorted and without repeats; the numbers are below `size`."""
     out_indptr = np.zeros(len(indptr), np.int64)
     out = np.empty(len(index), np.int32)
     seen = np.full(size, -1, np.int64)

@@ -1,8 +1,10 @@
-"""Points in clusters (tock2005): who is in each, by counting, and what moving a point changes.
+"""Points in clusters (tock2005): membership counts, and the change of cost when a point moves.
 
-Points are flows, or sessions of them. A table of counts has a row for each user and a column for each
-cluster: how many of the cluster's points the user wants. Beside it stand flags, one byte for each count above
-0, which is what distances are made from; how many users each cluster has; and its rate.
+Points are flows, or sessions of flows. A table of counts has a row for each user and a column for each
+cluster:
+the number of the cluster's points that the user wants. The state also has flags, one byte for each count
+above
+0, from which distances are computed; the number of users of each cluster; and its rate.
 """
 
 from __future__ import annotations
@@ -19,18 +21,18 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
     Doubles = NDArray[np.float64]
     Ints = NDArray[np.int64]
-    #: Users of points in compressed rows (where each starts, and who), and the rates.
+    #: Users of points in compressed rows (start of each row, users), and the rates.
     Points: TypeAlias = tuple[Ints, NDArray[np.int32], Doubles]
-    #: Counts and flags, users by clusters; how many users each cluster has, and its rate.
+    #: Counts and flags, users by clusters; number of users of each cluster, and its rate.
     State: TypeAlias = tuple[NDArray[np.int32], Bytes, Doubles, Doubles]
 
-#: Users that a byte can count.
+#: Largest number of users that a byte can count.
 _BYTE = 255
 
 
 @kernel
 def count_in(points: Points, cluster: Ints, state: State) -> None:
-    """Count who wants what in each cluster, from nothing; points with -1 are in none."""
+    """Count from scratch the points of each cluster that users want; points with -1 are in none."""
     count, flag, size, theta = state
     count[:] = 0
     flag[:] = 0
@@ -43,7 +45,7 @@ def count_in(points: Points, cluster: Ints, state: State) -> None:
 
 @kernel
 def put(points: Points, k: int, into: int, state: State) -> None:
-    """Put a point into a cluster."""
+    """Add a point to a cluster."""
     start, who, rate = points
     count, flag, size, theta = state
     for i in range(start[k], start[k + 1]):
@@ -57,7 +59,7 @@ def put(points: Points, k: int, into: int, state: State) -> None:
 
 @kernel
 def take(points: Points, k: int, out_of: int, state: State) -> None:
-    """Take a point out of its cluster; one that is left empty has no rate, not even what rounding leaves."""
+    """Remove a point from its cluster; the rate of an empty cluster is reset to exactly 0."""
     start, who, rate = points
     count, flag, size, theta = state
     for i in range(start[k], start[k + 1]):
@@ -71,11 +73,11 @@ def take(points: Points, k: int, out_of: int, state: State) -> None:
 
 @kernel
 def overlaps(points: Points, k: int, flag: Bytes, few: Bytes, out: Doubles) -> None:
-    """Count for each cluster how many of those who want a point are in it."""
+    """Count for each cluster the users of a point that are in it."""
     start, who, _ = points
     first, last = start[k], start[k + 1]
     out[:] = 0.0
-    while first < last:  # in bytes, as many as one can hold
+    while first < last:  # in bytes, in batches of what a byte can count
         end = min(last, first + _BYTE)
         few[:] = 0
         for i in range(first, end):
@@ -89,8 +91,8 @@ def overlaps(points: Points, k: int, flag: Bytes, few: Bytes, out: Doubles) -> N
 
 @kernel
 def first_least(values: Doubles, stay: int) -> int:
-    """Return where the least of values is first, all at least 0; `stay` where no other is less than that."""
-    # Such numbers are in the order of their bits, and the least of whole numbers is found many at a time.
+    """Return the index of the first minimum of non-negative values; `stay` if no value is below its own."""
+    # Non-negative doubles are ordered as their bits, and the minimum of integers is vectorised.
     bits = values.view(np.int64)
     least = bits[0]
     for i in range(len(bits)):
@@ -117,17 +119,17 @@ def away(points: Points, k: int, own: int, state: State) -> float:
 
 @kernel
 def means(points: Points, passes: int, cluster: Ints, state: State, moves: Ints) -> int:
-    """Move points to the nearest cluster, pass after pass, until a pass moves none; return how many it took.
+    """Move points to the nearest cluster, pass after pass, until a pass moves none; return the passes.
 
-    Points go in order, each to the first of the nearest clusters, and only where that is nearer than its own
-    without it: by equation 8 of tock2005, with the point taken out of the centroid and of the rate as well.
-    Each move lowers the cost. `moves` has the number of moves of each pass.
+    Points go in order, each to the first of the nearest clusters, and only if that is nearer than its own
+    without it: by equation 8 of tock2005, with the point removed from both centroid and rate. Each move
+    lowers the cost. `moves` receives the number of moves of each pass.
     """
     start, _, rate = points
     _, flag, size, theta = state
     few, near = np.empty(len(size), np.uint8), np.empty(len(size))
     for turn in range(passes):
-        # Rates are sums that points came into and went out of: what rounding left is taken out.
+        # Rates were updated incrementally: recompute them to remove rounding errors.
         theta[:] = 0.0
         for k in range(len(cluster)):
             theta[cluster[k]] += rate[k]
@@ -155,7 +157,7 @@ def means(points: Points, passes: int, cluster: Ints, state: State, moves: Ints)
 
 @kernel
 def seed_in_turn(points: Points, order: Ints, cluster: Ints, state: State) -> None:
-    """Put points one by one into the cluster whose cost grows least, which an empty one's does not."""
+    """Put points one by one into the cluster whose cost grows least; an empty cluster's does not grow."""
     start, _, rate = points
     _, flag, size, theta = state
     few, near = np.empty(len(size), np.uint8), np.empty(len(size))

@@ -1,8 +1,8 @@
-"""What it costs to reach sets of nodes: along shortest-path trees, one by one, or from member to member.
+"""Costs of reaching sets of nodes: by shortest-path trees, by unicast, or by spanning trees.
 
-Sets are rows of numbers of nodes: set s owns `index[indptr[s]:indptr[s + 1]]`. Trees are rows too: `parent`,
-`link` and `distance` have a row per root and a column per node; a root has parent -1. What cannot be reached
-costs infinity. `chosen` has numbers of sets, and `tree` the row of the tree for each of them.
+Sets are rows of node numbers: set s owns `index[indptr[s]:indptr[s + 1]]`. Trees are rows too: `parent`,
+`link` and `distance` have a row per root and a column per node; a root has parent -1. Unreachable nodes cost
+infinity. `chosen` has set numbers, and `tree` the row of the tree for each of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def pruned(parent: Numbers, link: Doubles, members: Numbers, stamp: Ints, mark: int) -> float:
     """Return the cost of one tree pruned to its members: each link once.
 
-    A node that was walked over carries the mark, so the work is the size of the pruned tree.
+    Visited nodes carry the mark, so the work is the size of the pruned tree.
     """
     total = 0.0
     for v in members:
@@ -55,7 +55,7 @@ def tree_means(parent: Numbers, link: Doubles, weight: Doubles, indptr: Ints, in
     n_sets = len(indptr) - 1
     out = np.zeros(n_sets)
     stamp = np.full(parent.shape[1], -1, np.int64)
-    # Tree by tree: its rows stay in the cache while all sets pass.
+    # Tree by tree: its rows stay in the cache while all sets are processed.
     for t in range(parent.shape[0]):
         for s in range(n_sets):
             members = index[indptr[s] : indptr[s + 1]]
@@ -80,9 +80,9 @@ def distance_sums(distance: Doubles, tree: Ints, chosen: Ints, indptr: Ints, ind
 def _span(
     distance: Doubles, row: Ints, column: Ints, member: Numbers, order: Ints, above: Ints, edge: Doubles
 ) -> None:
-    """Put a minimum spanning tree of the members into the last three: Prim, on their distances.
+    """Write a minimum spanning tree of the members to the last three arguments: Prim, on distances.
 
-    `order` has members by position, in the order they joined; `above[k]` is the place in `order` of the one
+    `order` has members by position, in the order they joined; `above[k]` is the index in `order` of the one
     that the k-th joined at, always before k, and `edge[k]` the distance between the two.
     """
     m = len(member)
@@ -110,10 +110,10 @@ def _span(
 
 @kernel
 def _joined(away: Doubles, above: Ints, edge: Doubles) -> float:
-    """Return the cost of a minimum spanning tree once a node has joined, `away` from each of those in order.
+    """Return the cost of a minimum spanning tree after adding a node, `away` from each member in order.
 
-    Only links of the old tree and of the newcomer can be in the new one. From the leaves up: of the link to
-    the one above and the cheapest way from below to the newcomer the cheaper is kept, the dearer offered on.
+    Only links of the old tree and of the new node can be in the new tree. From the leaves up: of the link to
+    the parent and the cheapest path from below to the new node, the cheaper is used and the other passed on.
     `away` is overwritten.
     """
     total = 0.0
@@ -135,7 +135,7 @@ def spanning_costs(
 ) -> Doubles:
     """Return the cost of minimum spanning trees of a set and a root, on distances.
 
-    The distance of nodes u and v is `distance[row[u], column[v]]`. Set s is asked about for the roots
+    The distance of nodes u and v is `distance[row[u], column[v]]`. Set s is evaluated for the roots
     `root[case[s]:case[s + 1]]`: its own tree takes m^2 steps once, and each root m more.
     """
     out = np.zeros(len(root))

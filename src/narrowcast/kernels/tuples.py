@@ -1,4 +1,4 @@
-"""Boxes by the codes they ask for: one look-up for each set of columns."""
+"""Hash index of boxes by the single codes they require: one lookup per set of columns."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Tuples(NamedTuple):
-    """Boxes in groups that ask for single codes in the same columns, and a table of those codes.
+    """Boxes in groups that require single codes in the same columns, and a hash table of those codes.
 
-    Group g asks for codes in `column[column_at[g]:column_at[g + 1]]`. The hash of a group and its codes is
-    looked up in `slot`, open addressing, which tells a bucket (-1: empty). Bucket b has `hash[b]` and
+    Group g requires codes in `column[column_at[g]:column_at[g + 1]]`. The hash of a group and its codes is
+    looked up in `slot` (open addressing), which has a bucket number (-1: empty). Bucket b has `hash[b]` and
     the boxes `number[first[b]:first[b + 1]]`, whose bounds are then all compared.
     """
 
@@ -41,7 +41,7 @@ class Tuples(NamedTuple):
 def hash_points(
     group: Ints, indptr: Ints, column: Numbers, hi: NDArray[Any], point: NDArray[np.bool_]
 ) -> NDArray[np.uint64]:
-    """Return the hash of each box: of its group and the codes it asks for."""
+    """Return the hash of each box: of its group and the codes it requires."""
     out = np.empty(len(indptr) - 1, np.uint64)
     for box in range(len(out)):
         value = mix(np.uint64(group[box] + 1))
@@ -54,7 +54,7 @@ def hash_points(
 
 @kernel
 def fill_slots(hashes: NDArray[np.uint64], slot: Numbers) -> None:
-    """Put every bucket into the table, whose size is a power of two."""
+    """Insert every bucket into the hash table, whose size is a power of two."""
     mask = np.uint64(len(slot) - 1)
     for bucket in range(len(hashes)):
         at = hashes[bucket] & mask
@@ -65,7 +65,7 @@ def fill_slots(hashes: NDArray[np.uint64], slot: Numbers) -> None:
 
 @kernel
 def find(tuples: Tuples, codes: NDArray[Any], want: bool) -> tuple[Ints, Numbers]:
-    """Return the boxes of each event, or only how many when they are not wanted."""
+    """Return the boxes of each event, or only their number if `want` is false."""
     n_events = len(codes)
     indptr = np.zeros(n_events + 1, np.int64)
     out = np.empty(256, np.int32)

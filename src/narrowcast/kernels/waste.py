@@ -1,7 +1,8 @@
-"""Clusters of flows by the waste of sending them together: sets of subscribers as words of 64 flags.
+"""Clusters of flows by the waste of sending them together; sets of subscribers are bitmaps of 64-bit words.
 
-A group has a weight p (how often its flows have an event), a size n (how many want any of them) and a load
-(the sum of p times the audience over its flows): n - load / p is its expected waste per event.
+A group has a weight p (the rate of its flows), a size n (the subscribers that want any of them) and a load
+(the
+sum of p times the audience over its flows): n - load / p is its expected waste per event.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int32]
     Words = NDArray[np.uint64]
 
-#: How far a flow is from a group: the waste that it adds, the change of the mean, and that as it was printed.
+#: Distance of a flow from a group: added waste, change of the mean, or the latter as printed in the paper.
 TOTAL, NORM, PRINTED = 0, 1, 2
 
 
 @kernel
 def shared(one: Words, other: Words) -> int:
-    """Return how many flags two rows have in common."""
+    """Return the number of flags that two rows have in common."""
     n = 0
     for w in range(len(one)):
         n += population(one[w] & other[w])
@@ -36,24 +37,24 @@ def shared(one: Words, other: Words) -> int:
 
 @kernel
 def expected(weight: float, size: int, load: float) -> float:
-    """Return how many members of a group an event reaches for nothing."""
+    """Return the expected number of unwanted deliveries per event of a group."""
     return size - load / weight if weight > 0 else 0.0
 
 
 @kernel
 def distance(kind: int, weight: float, size: int, load: float, by: float, audience: int, both: int) -> float:
-    """Return how far a flow is from a group that it could join.
+    """Return the distance of a flow from a group that it could join.
 
     Parameters
     ----------
     kind
         TOTAL, NORM or PRINTED.
     weight, size, load
-        The group's.
+        Weight, size and load of the group.
     by, audience
-        The flow's weight, and how many want it.
+        The flow's weight, and the number of subscribers that want it.
     both
-        How many are in the group and want the flow.
+        Number of subscribers in the group that want the flow.
     """
     come, stay = audience - both, size - both
     if kind == TOTAL:
@@ -65,7 +66,7 @@ def distance(kind: int, weight: float, size: int, load: float, by: float, audien
 
 @kernel
 def apart(kind: int, p: float, size: int, load: float, q: float, other: int, more: float, both: int) -> float:
-    """Return how far two groups are apart: the waste that merging them adds, or that of an event after it."""
+    """Return the distance of two groups: the waste that merging them adds, in total or per event."""
     if kind == TOTAL:
         return p * (other - both) + q * (size - both)
     if kind == NORM:
@@ -85,7 +86,7 @@ def join(
     sets: Words,
     count: Numbers,
 ) -> None:
-    """Put a flow into a group; `state` has the weight, size, load and number of flows of each."""
+    """Add a flow to a group; `state` has the weight, size, load and number of flows of each group."""
     for w in range(flows.shape[1]):
         sets[g, w] |= flows[x, w]
     for i in range(start[x], start[x + 1]):
@@ -101,7 +102,7 @@ def join(
 def leave(
     x: int, g: int, start: Ints, who: Numbers, weight: Doubles, state: Doubles, sets: Words, count: Numbers
 ) -> None:
-    """Take a flow out of its group."""
+    """Remove a flow from its group."""
     for i in range(start[x], start[x + 1]):
         s = who[i]
         count[g, s] -= 1
@@ -125,14 +126,14 @@ def nearest(
     own: int,
     best: float,
 ) -> int:
-    """Return the group that is nearer to a flow than its own, the lowest of equals; its own if none is."""
+    """Return the group nearer to a flow than its own, the lowest of equals; its own if there is none."""
     found = own
     for g in range(len(sets)):
         if g == own:
             continue
         p, n = state[g, 0], int(state[g, 1])
         if kind == TOTAL and p * max(audience - n, 0) + weight * max(n - audience, 0) >= best:
-            continue  # it cannot be nearer, whatever they share
+            continue  # it cannot be nearer, however much they share
         both = shared(flows[x], sets[g])
         d = distance(kind, p, n, state[g, 2], weight, audience, both)
         if d < best:
@@ -145,11 +146,11 @@ def gather(
     kind: int, flows: Words, start: Ints, who: Numbers, weight: Doubles, n_groups: int, n_subscribers: int,
     passes: int, live: bool, target: Ints,
 ) -> tuple[int, bool]:  # fmt: skip
-    """Move flows to the nearest group, pass after pass; return how many passes it took, and if it settled.
+    """Move flows to the nearest group, pass after pass; return the passes, and whether it converged.
 
-    The first flows, one for each group, are where groups start; the others join one by one. In a pass a
-    flow is measured with its own group as if it were not there, and stays where nothing is nearer. With
-    `live` the groups change with every move (MacQueen), else after the pass (Forgy).
+    The first flows, one per group, are the initial groups; the others join one by one. In a pass a flow is
+    compared with its own group without it, and stays unless another is nearer. With `live` the groups change
+    with every move (MacQueen), else after the pass (Forgy).
     """
     n = len(weight)
     sets = np.zeros((n_groups, flows.shape[1]), np.uint64)
@@ -201,7 +202,7 @@ def gather(
 def closest(
     kind: int, at: int, active: Ints, n_active: int, sets: Words, weight: Doubles, size: Ints, load: Doubles
 ) -> tuple[int, float]:
-    """Return which of the groups behind one in the list of those left is closest to it, and how far."""
+    """Return the closest of the active groups after position `at`, and its distance."""
     i = active[at]
     found, best = -1, np.inf
     for k in range(at + 1, n_active):
@@ -217,7 +218,7 @@ def closest(
 
 @kernel
 def least(kind: int, p: float, size: int, load: float, q: float, other: int, more: float) -> float:
-    """Return what two groups are apart at least, whatever they share."""
+    """Return a lower bound on the distance of two groups, whatever they share."""
     if kind == TOTAL:
         return p * max(other - size, 0) + q * max(size - other, 0)
     if kind == NORM:
@@ -229,11 +230,11 @@ def least(kind: int, p: float, size: int, load: float, q: float, other: int, mor
 def merge(
     kind: int, sets: Words, weight: Doubles, size: Ints, load: Doubles, n_groups: int, into: Ints
 ) -> None:
-    """Merge the two closest groups until so many are left; `into` says what each one was merged into.
+    """Merge the two closest groups until `n_groups` are left; `into` is the group each was merged into.
 
-    Each keeps the closest one behind it. What a merge makes doubtful keeps its distance, which can only have
-    grown, and is looked at again when it comes to be the least: so no table of all pairs is needed.
-    `sets`, `weight`, `size` and `load` are changed.
+    Each group remembers the closest one after it. A distance that a merge invalidates is kept as a lower
+    bound (it can only have grown) and recomputed when it becomes the least, so no table of all pairs is
+    needed. `sets`, `weight`, `size` and `load` are changed.
     """
     n = len(weight)
     active = np.arange(n)
@@ -282,7 +283,7 @@ def merge(
 def spanning(
     kind: int, sets: Words, weight: Doubles, size: Ints, load: Doubles, parent: Ints, cost: Doubles
 ) -> None:
-    """Find the tree of least distances over all flows: the one before each, and how far that is."""
+    """Find a minimum spanning tree of all flows: the parent of each, and the distance to it."""
     n = len(weight)
     inside = np.zeros(n, np.bool_)
     cost[:] = np.inf
@@ -306,7 +307,7 @@ def spanning(
 
 @kernel
 def unite(links: Ints, parent: Ints, into: Ints) -> None:
-    """Merge what links of a tree join: each flow with the one before it, into the lower number."""
+    """Merge the flows that links of a tree join: each flow with its parent, into the lower number."""
     for j in links:
         a, b = j, parent[j]
         while into[a] != a:

@@ -1,4 +1,4 @@
-"""Matchers: which subscriptions an event matches."""
+"""Matchers: indexes that find the subscriptions an event matches."""
 
 from typing import Any
 

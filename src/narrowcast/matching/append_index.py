@@ -1,4 +1,4 @@
-"""Subscriptions that were added since the index was built."""
+"""Append index: subscriptions added since the main index was built."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from narrowcast.filters.checks import Checks
 from narrowcast.kernels import append_index as tail_kernel
 from narrowcast.kernels.rows import beside
-from narrowcast.matching.event_keys import refined
+from narrowcast.matching.event_keys import with_hash_bounds
 from narrowcast.matching.index import CandidateBoxes
 from narrowcast.matching.segment import BoxOwners
 
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 N = TypeVar("N", bound=np.generic)
 
-#: Boxes of a chunk.
+#: Boxes per chunk.
 CHUNK = 4096
 _WIDTH = CHUNK // 64
-#: Buckets of an attribute.
+#: Buckets per attribute.
 _BUCKETS = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoxChunk:
-    """Up to CHUNK boxes, in arrays with room to grow.
+    """Up to CHUNK boxes, in arrays with spare capacity.
 
-    The arrays are shared with the chunks that grew out of this one: what lies beyond `n_boxes`, or beyond
-    `indptr[n_boxes]`, is theirs. Only the newest may grow.
+    Chunks that were grown from this one share its arrays: entries beyond `n_boxes`, or beyond
+    `indptr[n_boxes]`, belong to them. Only the newest chunk may grow.
     """
 
     n_boxes: int
@@ -58,7 +58,7 @@ class BoxChunk:
     hi: Ints
     owner: Numbers
     exact: NDArray[np.bool_]
-    #: How many boxes the arrays have ever had: more, where an addition was not finished.
+    #: Boxes ever written to the arrays; more than `n_boxes` if an addition was interrupted.
     written: list[int]
 
     @classmethod
@@ -82,7 +82,7 @@ class BoxChunk:
         )
 
     def knowing(self, attributes: NDArray[np.int16], cuts: Mapping[int, Ints]) -> BoxChunk:
-        """Return the chunk with rows for more attributes; boxes in it do not bound them."""
+        """Return the chunk with rows for additional attributes, which its boxes do not bound."""
         if len(attributes) == 0:
             return self
         place = self.place.copy()
@@ -100,7 +100,7 @@ class BoxChunk:
         )
 
     def put(self, boxes: Boxes, begin: int, end: int, shift: int) -> BoxChunk:
-        """Return the chunk with some boxes behind those it has, their owners numbered on from `shift`."""
+        """Return the chunk with more boxes appended, their owners numbered from `shift` on."""
         first, stop = int(boxes.indptr[begin]), int(boxes.indptr[end])
         at = int(self.indptr[self.n_boxes])
         need = at + stop - first
@@ -139,7 +139,7 @@ class BoxChunk:
         return replace(grown, n_boxes=n)
 
     def find(self, keys: Keys, n_events: int) -> CandidateBoxes:
-        """Return the boxes of each event, given the keys of an attribute."""
+        """Return the candidate boxes of each event, given a function from attribute to keys."""
         matrix = np.empty((n_events, len(self.attributes)), np.int64)
         for r, attribute in enumerate(self.attributes):
             matrix[:, r] = keys(attribute)
@@ -150,14 +150,14 @@ class BoxChunk:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AppendIndex:
-    """Boxes that were added, in chunks; never changed, though the newest shares its room with the next one.
+    """Added boxes, in chunks. Immutable, though the newest chunk shares its capacity with its successor.
 
     Parameters
     ----------
     n_attributes
-        How many attributes boxes may bound.
+        Number of attributes that boxes may bound.
     cuts
-        For an attribute, keys that part events, and the ends of boxes, about evenly.
+        For each attribute, keys that divide events and box ends about evenly.
     """
 
     n_attributes: int
@@ -168,17 +168,17 @@ class AppendIndex:
     _owners: list[BoxOwners] = field(default_factory=list, init=False, repr=False)
 
     def put(self, subscriptions: SubscriptionSet) -> AppendIndex:
-        """Return the tail with more subscriptions."""
+        """Return the index with more subscriptions."""
         boxes, checks = subscriptions.boxes, self.checks
         if not boxes.exact.all():
             more = Checks(subscriptions.schema, subscriptions.check)
             checks = (*checks, (self.n_subscriptions, more))
-            boxes = refined(boxes, subscriptions.schema, more)
+            boxes = with_hash_bounds(boxes, subscriptions.schema, more)
         attributes = np.unique(boxes.attribute)
         cuts = self.cuts
         unknown = [int(a) for a in attributes if int(a) not in cuts]
         if unknown:
-            cuts = {**cuts, **{a: some_cuts(_ends(boxes, a)) for a in unknown}}
+            cuts = {**cuts, **{a: even_cuts(_ends(boxes, a)) for a in unknown}}
         chunks = list(self.chunks)
         begin = 0
         while begin < len(boxes):
@@ -193,7 +193,7 @@ class AppendIndex:
         return AppendIndex(self.n_attributes, cuts, tuple(chunks), n, checks)
 
     def find(self, events: EventBatch | OneEvent, keys: Keys) -> CandidateBoxes:
-        """Return the subscriptions of each event, given the keys of an attribute."""
+        """Return the candidate subscriptions of each event, given a function from attribute to keys."""
         found = CandidateBoxes(np.zeros(len(events) + 1, np.int64), np.empty(0, np.int32))
         shift = 0
         for chunk in self.chunks:
@@ -206,7 +206,7 @@ class AppendIndex:
         return self._owners[0].resolve(events, found)
 
     def _keep(self, events: EventBatch, event: Ints, subscription: Ints) -> NDArray[np.bool_]:
-        """Check pairs, each with the checks that its subscription came with."""
+        """Check pairs, each with the checks that its subscription was added with."""
         kept = np.ones(len(event), bool)
         firsts = np.array([first for first, _ in self.checks])
         piece = np.searchsorted(firsts, subscription, side="right") - 1
@@ -218,15 +218,15 @@ class AppendIndex:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Size in memory in bytes."""
         return sum(
             c.words.nbytes + c.lo.nbytes + c.hi.nbytes + c.attribute.nbytes + c.indptr.nbytes
             for c in self.chunks
         )
 
 
-def some_cuts(ends: Ints) -> Ints:
-    """Return keys that part sorted ends evenly, one fewer than there are buckets."""
+def even_cuts(ends: Ints) -> Ints:
+    """Return keys that divide sorted ends evenly, one fewer than there are buckets."""
     if len(ends) < _BUCKETS:
         return np.unique(ends)
     return np.unique(ends[np.linspace(0, len(ends) - 1, _BUCKETS + 1).astype(np.int64)[1:-1]])

@@ -1,4 +1,4 @@
-"""The default: each subscription where it costs least."""
+"""Automatic matcher (the default): puts each subscription into the index where it costs least."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
     Doubles = NDArray[np.float64]
 
 # Nanoseconds of one core, measured on the workloads of benchmarks/matching.py; only their ratios matter.
-#: A word of a row that is intersected: of many words, of the few words of a group.
+#: Intersecting a word of a row: of many words, of the few words of a group.
 _WORD, _FEW_WORDS = 0.6, 1.5
-#: A box that is compared, found by its flag: in the flat layout, in blocks.
+#: Comparing a box that was found by its flag: in the flat layout, in blocks.
 _FLAT_COMPARED, _BLOCK_COMPARED = 10.0, 12.0
-#: A box that is compared in one column, with 31 others at once.
+#: Comparing a box in one column, together with 31 others.
 _GRID_COMPARED = 4.0 / 32
-#: A box that is found: listed in order, or gathered and sorted.
+#: Returning a box: listed in order, or gathered and sorted.
 _LISTED, _GATHERED = 2.5, 20.0
-#: A box that is merged with those of another part.
+#: Merging a box with those of another part.
 _MERGED = 3.0
-#: Looking at a group.
+#: Visiting a group.
 _GROUP = 20.0
-#: How many times as wide as a box the part of a column is that a cell of a grid compares it in; and the axes.
+#: Width of the range that a grid cell compares a box in, relative to the box; and the number of grid axes.
 _SPREAD, _AXES = 2.7, 3
-#: Columns of a group that boxes of rare kinds are in; and such a box where hardly any others fit its group.
+#: Columns of a group with boxes of rare kinds; and cost of such a box if almost no other fits its group.
 _MIXED, _LONE = 10, 120.0
 #: More columns than this take too much memory in the flat layout: 16 bytes a box for each.
 _MOST_FLAT = 32
-#: A part has at least this share of the boxes: fewer are not worth a merge.
+#: Smallest share of the boxes of a part: fewer do not justify a merge.
 _LEAST_SHARE = 0.02
-#: So few pairs of subscription and event are compared sooner than compiled loops are loaded.
+#: Below this number of (subscription, event) pairs, comparing all is faster than loading compiled loops.
 _FEW_PAIRS = 20_000_000
 
 CombinedIndex.kinds.update(flat=FlatIndex, blocks=BlockIndex, grid=GridIndex)
@@ -55,7 +55,7 @@ CombinedIndex.kinds.update(flat=FlatIndex, blocks=BlockIndex, grid=GridIndex)
 
 @dataclass(frozen=True, slots=True)
 class IndexCostEstimate:
-    """What an event costs, box by box, in nanoseconds: in each kind of index."""
+    """Estimated cost of an event per box, in nanoseconds, for each kind of index."""
 
     flat: Doubles
     blocks: Doubles
@@ -64,10 +64,10 @@ class IndexCostEstimate:
 
     @classmethod
     def of(cls, boxes: CodedBoxes, sample: Codes | None = None) -> IndexCostEstimate:
-        """Estimate from the buckets that boxes meet and cover; a sample tells how likely each bucket is.
+        """Estimate from the buckets that boxes overlap and cover; a sample gives each bucket's probability.
 
-        Without a sample the buckets of an attribute are taken to be alike: they share the ends of boxes.
-        Events are taken to have categories as often as boxes ask for them.
+        Without a sample all buckets of an attribute are equally likely, since they share box ends evenly.
+        Events are assumed to have categories as often as boxes require them.
         """
         kinds = BoxKinds.of(boxes, sample)
         met, sure = _shares(boxes, sample)
@@ -80,11 +80,11 @@ class IndexCostEstimate:
         size = np.empty(len(boxes))
         size[kinds.order] = kinds.sizes[kinds.of_sorted]
         group = category * _GROUP / size
-        # along its leading attribute a group is looked at only where it may be met
+        # a group is visited only in the buckets of its leading attribute that it overlaps
         lead = category * np.minimum(1, _least(boxes, met) + 1 / N_BUCKETS)
         alone = group + lead * width * _FEW_WORDS / 64
         mixed = category * min(_MIXED, boxes.n_columns) * _WORD / 64
-        if boxes.n_columns > MOST_COLUMNS:  # then boxes of rare kinds hardly ever share a group
+        if boxes.n_columns > MOST_COLUMNS:  # boxes of rare kinds then almost never share a group
             mixed = category * _LONE
         near = category * _narrowest(boxes, np.minimum(1, _SPREAD * met))
         gathered = found * _GATHERED
@@ -97,7 +97,7 @@ class IndexCostEstimate:
         )
 
     def best(self) -> NDArray[np.intp]:
-        """Return the number of the cheapest kind for each box: of as few kinds as are worth it."""
+        """Return the number of the cheapest kind for each box, using only kinds worth a part."""
         costs = np.stack([self.flat, self.blocks, self.grid])
         n = costs.shape[1]
         least, best = np.inf, np.zeros(n, np.intp)
@@ -115,13 +115,14 @@ class IndexCostEstimate:
 class AutoMatcher(IndexedMatcher):
     """Estimates what each subscription costs in each kind of index, and puts it where it costs least.
 
-    Broad subscriptions go to flags in their own order, which make large results cheap; selective ones to
-    groups by category and bounded attributes, with a grid where a group is large and flags where not.
-    Where more than one kind is worth it, each gets its part.
+    Broad subscriptions go to bitmaps in subscription order, which make large results cheap; selective ones to
+    groups by category and bounded attributes, with a grid where a group is large and bitmaps where it is
+    small. If several kinds are worthwhile, each gets a part of the subscriptions.
 
     Parameters
     ----------
     threads
+        Number of threads that share a batch (default: 1).
         How many threads share a batch.
 
     Examples
@@ -156,12 +157,12 @@ class AutoMatcher(IndexedMatcher):
 
 
 def matcher_for(n_subscriptions: int, n_events: int, *, threads: int = 1) -> AutoMatcher | Scan:
-    """Return a matcher for a job of known size: one that is done before an index is worth its making."""
+    """Return a matcher for a job of known size: `Scan` if building an index would not pay off."""
     return Scan() if n_subscriptions * n_events <= _FEW_PAIRS else AutoMatcher(threads=threads)
 
 
 def _shares(boxes: CodedBoxes, sample: Codes | None) -> tuple[Doubles, Doubles]:
-    """Return the share of events in the buckets that each bound meets, and in those that it covers."""
+    """Return the share of events in the buckets that each bound overlaps, and in those that it covers."""
     buckets = Buckets.of(boxes, sample)
     first, end, sure_first, sure_end = buckets.bounds(boxes)
     below = np.zeros((max(1, boxes.n_columns), N_BUCKETS + 1))
@@ -177,7 +178,7 @@ def _shares(boxes: CodedBoxes, sample: Codes | None) -> tuple[Doubles, Doubles]:
 
 
 def _narrowest(boxes: CodedBoxes, factor: Doubles) -> Doubles:
-    """Return the product of the least factors of each box's bounds, of as many as a grid has axes."""
+    """Return the product of the smallest factors of each box's bounds, one for each axis of a grid."""
     box = boxes.box
     order = np.lexsort((factor, box))
     place = np.arange(len(box)) - boxes.indptr[box]
@@ -194,7 +195,7 @@ def _product(boxes: CodedBoxes, factor: Doubles) -> Doubles:
 
 
 def _least(boxes: CodedBoxes, value: Doubles) -> Doubles:
-    """Return the least value of each box's bounds, 1 for a box without any."""
+    """Return the smallest value of each box's bounds, 1 for a box without bounds."""
     least = np.ones(len(boxes))
     some = np.flatnonzero(np.diff(boxes.indptr))
     if len(some):

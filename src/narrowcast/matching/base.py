@@ -1,4 +1,4 @@
-"""The seam that every matcher fits."""
+"""The interface of matchers."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 
 
 class Matcher(Protocol):
-    """Finds the subscriptions that each event matches; all matchers give what `scan` gives."""
+    """Finds the subscriptions that each event matches; all matchers return the same result as `Scan`."""
 
     def fit(self, subscriptions: SubscriptionSet) -> Self:
-        """Take up subscriptions in place of any before."""
+        """Index these subscriptions, replacing any previous ones."""
         ...
 
     def match(self, events: EventBatch) -> Matches:
-        """Return, for each event, the positions in `subscriptions_` of those that it matches."""
+        """Return for each event the positions of the matching subscriptions in `subscriptions_`."""
         ...
 
     def add(self, subscriptions: SubscriptionSet) -> Self:
-        """Take up more subscriptions behind those there are; an id that is there already is an error."""
+        """Append subscriptions; refuse an id that is in use."""
         ...
 
     def remove(self, subscription_id: ArrayLike) -> Self:
-        """Drop subscriptions by id; the others keep their order. An unknown id is an error."""
+        """Remove subscriptions by id; the others keep their order. Refuse an unknown id."""
         ...
 
     @property
     def subscriptions_(self) -> SubscriptionSet:
-        """The subscriptions as they are now."""
+        """The current subscriptions."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Bucket bitmaps: for every bucket of an attribute, the boxes that meet it."""
+"""Bitmap indexes: for each bucket of an attribute, flags of the boxes that overlap it."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Numbers = NDArray[np.int32]
 
-#: Words of flags in a row of a chunk of the flat layout: all rows of a chunk together should fit a cache.
+#: Words of flags per row of a chunk in the flat layout: all rows of a chunk together should fit a cache.
 _WIDTH = 128
-#: The flat layout has flags for every box in every column: it may take so many bytes.
+#: Memory limit in bytes of the flat layout, which has flags for every box in every column.
 _MOST_BYTES = 1 << 33
-#: Bytes of result flags held at a time by the flat layout.
+#: Bytes of result flags that the flat layout holds at once.
 _FLAGS = 1 << 25
-#: Pairs of event and box gathered at a time by the blocks layout, and the events of the first tile.
+#: (Event, box) pairs that the blocks layout gathers at once, and the number of events in the first tile.
 _PAIRS = 1 << 21
 _FIRST_TILE = 256
 _TILE = 4096
@@ -46,8 +46,8 @@ _TILE = 4096
 class FlatIndex:
     """Flags for all boxes in their own order: best for few boxes, or broad ones.
 
-    What is found comes out in order by itself, so that results of tens of thousands of boxes an event cost
-    little more than writing them.
+    Results come out sorted, so results of tens of thousands of boxes per event cost little more than writing
+    them.
     """
 
     n_boxes: int
@@ -55,20 +55,22 @@ class FlatIndex:
     words: NDArray[np.uint64]
     ends: Codes
     width: int
-    #: Arrays for results that nobody uses just now: fresh ones cost as much as filling them.
+    #: Result arrays for reuse: allocating new ones costs as much as filling them.
     _spare: list[NDArray[np.uint64]] = field(default_factory=list, init=False, repr=False)
 
     @classmethod
     def build(cls, boxes: CodedBoxes, sample: Codes | None = None) -> FlatIndex:
-        """Index boxes."""
+        """Build the index of boxes."""
         n, k = len(boxes), boxes.n_columns
         width = min(_WIDTH, max(1, -(-n // 64)))
         n_chunks = -(-n // (width * 64))
         size = n_chunks * k * N_BUCKETS * 2 * width * 8
         if size > _MOST_BYTES:
             raise ParameterError(
-                f"{n} boxes in {k} attributes take {size / 2**30:.1f} GB in the flat layout, over the limit "
-                f"of {_MOST_BYTES / 2**30:.0f}; use layout='blocks' or auto"
+                f"layout='flat': {n} boxes in {k} attributes take {size / 2**30:.1f} GB: must be at most "
+                f"{_MOST_BYTES / 2**30:.0f} GB; use layout='blocks' or AutoMatcher",
+                parameter="layout",
+                value="flat",
             )
         buckets = Buckets.of(boxes, sample)
         words = np.full(n_chunks * k * N_BUCKETS * 2 * width, ~np.uint64(0))
@@ -78,11 +80,11 @@ class FlatIndex:
         return cls(n, buckets, words, ends, width)
 
     def flags(self, codes: Codes) -> Iterator[NDArray[np.uint64]]:
-        """Yield the flags of the boxes that hold each event, some at a time; the array is used again."""
+        """Yield the flags of the boxes that contain each event, a tile at a time; the array is reused."""
         n_words = -(-self.n_boxes // (self.width * 64)) * self.width
         tile = max(1, min(len(codes), 1024, _FLAGS // max(1, n_words * 8)))
         try:
-            rows = self._spare.pop()  # safe among threads
+            rows = self._spare.pop()  # thread-safe
         except IndexError:
             rows = np.empty((0, n_words), np.uint64)
         if len(rows) < tile:
@@ -96,7 +98,7 @@ class FlatIndex:
         self._spare.append(rows)
 
     def find(self, codes: Codes) -> CandidateBoxes:
-        """Return the boxes of each event."""
+        """Return the boxes that contain each event."""
         found = GrowingRows(len(codes), 0)
         for rows in self.flags(codes):
             counts = np.empty(len(rows), np.int64)
@@ -105,12 +107,12 @@ class FlatIndex:
         return found.found()
 
     def bitmaps(self, codes: Codes) -> NDArray[np.uint64]:
-        """Return the flags of the boxes that hold each event, a row for each."""
+        """Return the flags of the boxes that contain each event, one row per event."""
         rows = [some[:, : -(-self.n_boxes // 64)].copy() for some in self.flags(codes)]
         return np.concatenate([np.empty((0, -(-self.n_boxes // 64)), np.uint64), *rows])
 
     def count(self, codes: Codes) -> Ints:
-        """Return how many boxes hold each event."""
+        """Return the number of boxes that contain each event."""
         counts = np.zeros(len(codes), np.int64)
         done = 0
         for rows in self.flags(codes):
@@ -119,27 +121,27 @@ class FlatIndex:
         return counts
 
     def stats(self) -> dict[str, Any]:
-        """Return what it holds."""
+        """Return counts and sizes."""
         return {"layout": "flat", "chunks": -(-self.n_boxes // (self.width * 64))}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all that it is made of."""
+        """Return all arrays of the index."""
         shape = np.array([self.n_boxes, self.width])
         return {"shape": shape, "words": self.words, "ends": self.ends, **self.buckets.arrays()}
 
     @classmethod
     def restore(cls, arrays: dict[str, NDArray[Any]]) -> FlatIndex:
-        """Return the index that is made of these arrays."""
+        """Rebuild the index from its arrays."""
         n, width = map(int, arrays["shape"])
         return cls(n, Buckets.restore(arrays), arrays["words"], arrays["ends"], width)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockIndex:
-    """Flags for groups of boxes that bound the same attributes: best for many boxes that each hold little.
+    """Flags for groups of boxes that bound the same attributes: best for many narrow boxes.
 
-    A group is looked at only for the attributes that its boxes bound, only for events of its category, and
-    only in the part of its rows where its leading attribute has any flag.
+    A group is visited only for the attributes that its boxes bound, only for events of its category, and only
+    in the part of its rows where its leading attribute has any flag.
     """
 
     buckets: Buckets
@@ -148,7 +150,7 @@ class BlockIndex:
 
     @classmethod
     def build(cls, boxes: CodedBoxes, sample: Codes | None = None) -> BlockIndex:
-        """Index boxes."""
+        """Build the index of boxes."""
         buckets = Buckets.of(boxes, sample)
         groups = BoxGroups.of(boxes, sample)
         size, width = np.diff(groups.first), np.diff(groups.column_at)
@@ -179,7 +181,7 @@ class BlockIndex:
         return blocks_kernel.find(self.blocks, N_BUCKETS, codes, self.buckets(codes), order, counts, want)
 
     def find(self, codes: Codes) -> CandidateBoxes:
-        """Return the boxes of each event."""
+        """Return the boxes that contain each event."""
         parts = []
         start, tile = 0, _FIRST_TILE
         while start < len(codes):
@@ -191,24 +193,24 @@ class BlockIndex:
         return joined(parts)
 
     def count(self, codes: Codes) -> Ints:
-        """Return how many boxes hold each event."""
+        """Return the number of boxes that contain each event."""
         counts = np.zeros(len(codes), np.int64)
         for start in range(0, len(codes), _TILE):
             self._pairs(codes[start : start + _TILE], counts[start : start + _TILE], False)
         return counts
 
     def stats(self) -> dict[str, Any]:
-        """Return what it holds."""
+        """Return counts and sizes."""
         sections, groups = len(self.blocks.section) - 1, len(self.blocks.first) - 1
         return {"layout": "blocks", "groups": groups, "sections": sections}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all that it is made of."""
+        """Return all arrays of the index."""
         return {**self.buckets.arrays(), **{name: np.asarray(a) for name, a in self.blocks._asdict().items()}}
 
     @classmethod
     def restore(cls, arrays: dict[str, NDArray[Any]]) -> BlockIndex:
-        """Return the index that is made of these arrays."""
+        """Rebuild the index from its arrays."""
         own = {name: arrays[name] for name in BlockArrays._fields if name != "section_column"}
         return cls(
             Buckets.restore(arrays), BlockArrays(**own, section_column=arrays["section_column"].item())
@@ -216,7 +218,7 @@ class BlockIndex:
 
 
 def joined(parts: list[tuple[Ints, NDArray[np.int32]]]) -> CandidateBoxes:
-    """Return the rows of tiles one after another."""
+    """Concatenate the rows of tiles."""
     if len(parts) == 1:
         return CandidateBoxes(*parts[0])
     counts = [np.diff(indptr) for indptr, _ in parts]
@@ -225,15 +227,15 @@ def joined(parts: list[tuple[Ints, NDArray[np.int32]]]) -> CandidateBoxes:
 
 
 class Bitmap(IndexedMatcher):
-    """Intersects, for each event, rows of flags: one row per attribute says which boxes meet its bucket.
+    """Intersects for each event rows of flags: per attribute, the boxes that overlap the event's bucket.
 
     Parameters
     ----------
     layout
         `flat`: one row for all boxes; best for few boxes or broad ones. `blocks`: rows for groups of boxes
-        that bound the same attributes; best for many boxes that each hold little.
+        that bound the same attributes; best for many boxes that each contain few events (default).
     threads
-        How many threads share a batch.
+        Number of threads that share a batch (default: 1).
 
     Examples
     --------
@@ -249,7 +251,7 @@ class Bitmap(IndexedMatcher):
     def __init__(self, *, layout: Literal["flat", "blocks"] = "blocks", threads: int = 1) -> None:
         super().__init__(threads=threads)
         if layout not in ("flat", "blocks"):
-            raise ParameterError(f"layout is {layout!r}; give one of flat, blocks")
+            raise ParameterError(parameter="layout", value=layout, limit="one of flat, blocks")
         self.layout = layout
 
     def _index(self, boxes: CodedBoxes, ranks: Ranks, schema: Schema, sample: Codes | None) -> BoxIndex:

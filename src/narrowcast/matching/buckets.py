@@ -1,4 +1,4 @@
-"""Codes in buckets: few enough that every bucket can have a row of flags."""
+"""Buckets of codes: few enough that every bucket can have a row of flags."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Bytes = NDArray[np.uint8]
 
-#: Buckets of a column.
+#: Buckets per column.
 N_BUCKETS = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buckets:
-    """For each column, the bucket of every code: neighbours together, about as many box ends in each.
+    """For each column, the bucket of every code: adjacent codes, with about as many box ends in each.
 
     Parameters
     ----------
     table
-        The buckets of all columns' codes, one column after another.
+        The buckets of the codes of all columns, column after column.
     table_at
-        Where each column begins in `table`; one entry more than there are columns.
+        Start of each column in `table`; one entry more than there are columns.
     """
 
     table: Bytes
@@ -39,14 +39,14 @@ class Buckets:
 
     @classmethod
     def of(cls, boxes: CodedBoxes, sample: Codes | None = None) -> Buckets:
-        """Return buckets that share the ends of boxes evenly, and the events of a sample if one is given."""
+        """Divide codes so that buckets share box ends evenly, and also the events of a sample if given."""
         order = np.argsort(boxes.column, kind="stable")
         split = np.searchsorted(boxes.column[order], np.arange(boxes.n_columns + 1))
         tables = []
         for c in range(boxes.n_columns):
             entry = order[split[c] : split[c + 1]]
             last = int(boxes.last[c])
-            # an end at code x parts x from x + 1; those at 0 and at the last code part nothing
+            # an end at code x separates x from x + 1; ends at 0 and at the last code separate nothing
             weight = np.bincount(boxes.lo[entry], minlength=last + 1).astype(np.float64)
             weight += np.bincount(boxes.hi[entry], minlength=last + 1)
             weight[0] = weight[last] = 0
@@ -61,7 +61,7 @@ class Buckets:
         )
 
     def bounds(self, boxes: CodedBoxes) -> tuple[Bytes, Bytes, Bytes, Bytes]:
-        """Return for each bound the buckets it meets (first, end) and those it covers (first, end)."""
+        """Return for each bound the buckets it overlaps (first, end) and those it covers (first, end)."""
         at = self.table_at[:-1][boxes.column]
         last = boxes.last[boxes.column]
         low, high = boxes.lo.astype(np.int64), boxes.hi.astype(np.int64)
@@ -84,21 +84,21 @@ class Buckets:
         return found
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what it is made of."""
+        """Return all arrays of the buckets."""
         return {"bucket_table": self.table, "bucket_at": self.table_at}
 
     @classmethod
     def restore(cls, arrays: dict[str, NDArray[Any]]) -> Buckets:
-        """Return the buckets that `arrays` told of."""
+        """Rebuild the buckets from their arrays."""
         return cls(arrays["bucket_table"], arrays["bucket_at"])
 
 
 def _cut(weight: NDArray[np.float64], last: int) -> Bytes:
-    """Return the bucket of each code from 0 to the last, where 0 goes with 1."""
+    """Return the bucket of each code from 0 to the last; 0 shares the bucket of 1."""
     if last <= N_BUCKETS:
         buckets = np.arange(last + 1) - 1
     else:
-        # never falls, not even by a rounding: codes in order are in buckets in order
+        # never decreases, not even by rounding: ascending codes have ascending buckets
         before = np.concatenate([[0.0], np.cumsum(weight)[:-1]])
         share = np.floor(before * (N_BUCKETS / max(weight.sum(), 1e-300))).astype(np.int64)
         buckets = np.unique(np.minimum(share, N_BUCKETS - 1), return_inverse=True)[1]

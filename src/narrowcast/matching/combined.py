@@ -1,4 +1,4 @@
-"""Several indexes that share the boxes among them."""
+"""Combined index: several indexes that each hold a part of the boxes."""
 
 from __future__ import annotations
 
@@ -20,49 +20,49 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CombinedIndex:
-    """Every box is in exactly one of the parts.
+    """Several indexes; every box is in exactly one of them.
 
     Parameters
     ----------
     parts
         The indexes.
     boxes
-        For each part its boxes, ascending; None for a part that has them all.
+        For each part its boxes, ascending; None for a part that has all boxes.
     """
 
     parts: tuple[BoxIndex, ...]
     boxes: tuple[NDArray[np.int32] | None, ...]
 
-    #: The kinds of index that a part may be, by name.
+    #: The possible kinds of index of a part, by name.
     kinds: ClassVar[dict[str, type[BoxIndex]]] = {}
 
     def find(self, codes: Codes) -> CandidateBoxes:
-        """Return the boxes of each event."""
+        """Return the boxes that contain each event."""
         found: CandidateBoxes | None = None
         for part, boxes in zip(self.parts, self.boxes, strict=True):
             own = part.find(codes)
             if boxes is not None:
                 own = CandidateBoxes(own.indptr, boxes[own.box])
             found = own if found is None else CandidateBoxes(*rows.merge(*found, *own))
-        assert found is not None, "there is always a part"
+        assert found is not None, "there is at least one part"
         return found
 
     def count(self, codes: Codes) -> NDArray[np.int64]:
-        """Return how many boxes hold each event."""
+        """Return the number of boxes that contain each event."""
         counts: NDArray[np.int64] = np.sum([part.count(codes) for part in self.parts], axis=0)
         return counts
 
     @property
     def bitmaps(self) -> Callable[[Codes], NDArray[np.uint64]] | None:
-        """Return the flags of a single part, which has all boxes in order."""
+        """The bitmap function of the only part, which has all boxes in order; None for several parts."""
         return self.parts[0].bitmaps if len(self.parts) == 1 else None
 
     def stats(self) -> dict[str, Any]:
-        """Return what it holds."""
+        """Return counts and sizes of each part."""
         return {"parts": [{"kind": _kind(part), **part.stats()} for part in self.parts]}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all that it is made of."""
+        """Return all arrays of the index."""
         out: dict[str, NDArray[Any]] = {"n_parts": np.array([len(self.parts)])}
         for i, (part, boxes) in enumerate(zip(self.parts, self.boxes, strict=True)):
             out[f"{i}.kind"] = np.frombuffer(_kind(part).encode(), np.uint8)
@@ -73,7 +73,7 @@ class CombinedIndex:
 
     @classmethod
     def restore(cls, arrays: dict[str, NDArray[Any]]) -> Self:
-        """Return the index that is made of these arrays."""
+        """Rebuild the index from its arrays."""
         parts = []
         n = int(arrays["n_parts"][0])
         for i in range(n):

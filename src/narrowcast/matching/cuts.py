@@ -1,7 +1,8 @@
-"""Where to cut the space of events, so that cells have like work and few subscriptions lie in many.
+"""Cuts of the event space into cells of similar work, with few subscriptions in several cells.
 
-The work of a cell is its events times the subscriptions that it holds, or what was measured to be. Cuts are
-chosen on a sample of both.
+The work of a cell is its events times its subscriptions, or a measured cost (`PartWork`). Cuts are chosen on
+a
+sample of both.
 """
 
 from __future__ import annotations
@@ -29,32 +30,32 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Numbers = NDArray[np.int32]
 
-#: Cuts are chosen on so many boxes and events, drawn by seed; many cells want more events.
+#: Number of sampled boxes and events that cuts are chosen on; many cells require more events.
 _BOXES, _EVENTS = 50_000, 100_000
 _EVENTS_PER_CELL = 512
-#: Attributes that cuts are tried on: those that the most boxes bound.
+#: Number of attributes that cuts are tried on: those that the most boxes bound.
 _ATTRIBUTES = 32
-#: Cuts tried on each attribute: at as many quantiles of the events, and just below each.
+#: Number of cuts tried on each attribute: at this many quantiles of the events, and just below each.
 _QUANTILES = 63
-#: Guesses of g where a cell cut into m has m ** -g of its work left in all; None cuts the heaviest cell next
-#: instead of sharing cells out. No one is best everywhere, so a tree is made with each.
+#: Guesses of g, where dividing a cell into m leaves m ** -g of its work in total; None always cuts the
+#: heaviest cell next instead of distributing cells from the root. None is best everywhere, so each is tried.
 GAINS = (None, 0.1, 0.2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CutSpace:
-    """What cuts are chosen on: keys of events and ends of boxes, a row for each attribute that is tried."""
+    """Sample that cuts are chosen on: event keys and box ends, one row per candidate attribute."""
 
     attribute: Ints
     keys: Ints
     lo: Ints
     hi: Ints
     owner: Ints
-    #: The boxes, with all owners; those that were not drawn have none.
+    #: The boxes, with all owners; subscriptions that were not sampled have none.
     boxes: Boxes
-    #: What cells cost, in events and boxes of the sample.
+    #: Cost of cells, in events and boxes of the sample.
     work: PartWork
-    #: Of each event how many matches it has in the sample, where that counts.
+    #: Number of matches of each event in the sample, if the cost depends on matches.
     matches: Ints | None = None
 
     @classmethod
@@ -68,18 +69,18 @@ class CutSpace:
         work: PartWork | None = None,
         also: Iterable[int] = (),
     ) -> CutSpace:
-        """Draw some subscriptions and some events; without events, ends of boxes stand for them.
+        """Draw a sample of subscriptions and events; without events, box ends replace them.
 
         Parameters
         ----------
         subscriptions, sample, cells, rng
-            What to draw from, for how many cells, and by what chance.
+            The subscriptions and events to draw from, the number of cells, and the random generator.
         work
-            What cells cost, in events and subscriptions as they are given; their product where left out.
+            Cost of cells in events and subscriptions before sampling (default: their product).
         also
-            Attributes that are tried however few boxes bound them.
+            Attributes to include even if few boxes bound them.
         """
-        schema, boxes = subscriptions.schema, _some(subscriptions.boxes, rng)
+        schema, boxes = subscriptions.schema, _sampled_boxes(subscriptions.boxes, rng)
         often = np.bincount(boxes.attribute, minlength=len(schema))
         often[list(also)] += len(boxes.attribute) + 1
         attribute = np.argsort(-often, kind="stable")[: max(_ATTRIBUTES, len(set(also)))]
@@ -120,11 +121,11 @@ class CutSpace:
         )
 
     def found(self, events: Numbers) -> float:
-        """Return how many matches some events have, where that counts."""
+        """Return the number of matches of the given events, 0 if the cost does not depend on matches."""
         return 0.0 if self.matches is None else float(self.matches[events].sum())
 
     def covered(self) -> NDArray[np.float64]:
-        """Return the share of events that each owner of boxes covers: owners x attributes, 1 if free."""
+        """Return the share of events that each owner's boxes cover: owners x attributes, 1 if unbounded."""
         owner, starts = np.unique(self.owner, return_index=True)
         share = np.ones((self.boxes.n_owners, len(self.attribute)))
         if not len(owner) or not self.keys.shape[1]:
@@ -137,9 +138,9 @@ class CutSpace:
         return share
 
     def cut_of(self, boxes: Numbers, events: Numbers, cells: int, gain: float) -> tuple[int, int, int] | None:
-        """Return the cut of a cell that is to become several: its row, its key, and the cells on its left.
+        """Return the best cut of a cell that is to become `cells` cells: row, key, and cells on the left.
 
-        A cut is as good as the heaviest cell that it promises, and the work in all that it leaves.
+        The best cut minimises the heaviest expected cell and the total work.
         """
         best, found = np.inf, None
         owner = self.owner[boxes]
@@ -152,7 +153,7 @@ class CutSpace:
             below = np.searchsorted(keys, at) - 1
             cuts = np.unique(np.concatenate([at, keys[below[below >= 0]]]))
             cuts = cuts[cuts < keys[-1]]
-            # a subscription is left of a cut when one of its boxes is, and likewise right of it
+            # a subscription is on each side of a cut that one of its boxes is on
             lo, hi = self.lo[i, boxes], self.hi[i, boxes]
             if len(starts) < len(boxes):
                 lo, hi = np.minimum.reduceat(lo, starts), np.maximum.reduceat(hi, starts)
@@ -173,7 +174,7 @@ class CutSpace:
         return found
 
     def _sorted(self, i: int, events: Numbers) -> tuple[Ints, Ints]:
-        """Return the keys of events in order, and how many matches there are before each, and in all."""
+        """Return the sorted keys of events, and the cumulative number of matches."""
         keys = self.keys[i, events]
         if self.matches is None:
             return np.sort(keys), np.zeros(len(keys) + 1, np.int64)
@@ -182,14 +183,14 @@ class CutSpace:
 
 
 class CutTree:
-    """A tree that is being cut: node by node what it holds, and how it is cut once it is.
+    """A tree under construction: the boxes and events of each node, and the cuts made so far.
 
     Parameters
     ----------
     space
-        What cuts are chosen on.
+        The sample that cuts are chosen on.
     boxes, events
-        Which of them are in the tree; all where left out.
+        The boxes and events in the tree (default: all).
     """
 
     def __init__(self, space: CutSpace, boxes: Numbers | None = None, events: Numbers | None = None) -> None:
@@ -197,7 +198,7 @@ class CutTree:
         self.nodes: list[tuple[Numbers, Numbers]] = []
         self.work: list[float] = []
         self.cuts: dict[int, tuple[int, int, int]] = {}
-        #: Nodes that are gone: they were joined again.
+        #: Nodes that were removed when a branch was replaced.
         self.gone: set[int] = set()
         self._add(
             np.arange(len(space.owner), dtype=np.int32) if boxes is None else boxes,
@@ -211,11 +212,11 @@ class CutTree:
         return len(self.nodes) - 1
 
     def held(self, node: int) -> int:
-        """Return how many subscriptions are in a cell."""
+        """Return the number of subscriptions in a cell."""
         return int(np.count_nonzero(np.diff(self.space.owner[self.nodes[node][0]], prepend=-1)))
 
     def split(self, node: int, cells: int, gain: float = 0.0) -> list[tuple[int, int]]:
-        """Cut a cell that is to become several; return its halves, each with its cells, or nothing."""
+        """Cut a cell that is to become `cells` cells; return its halves and their cells, or nothing."""
         boxes, events = self.nodes[node]
         found = self.space.cut_of(boxes, events, cells, gain)
         if found is None:
@@ -225,7 +226,7 @@ class CutTree:
         return [(left, m), (left + 1, cells - m)]
 
     def cut(self, node: int, i: int, cut: int) -> int:
-        """Cut a cell at a key of a row of the space; return its left half, which the right one follows."""
+        """Cut a cell at a key of a row of the space; return its left half, which the right half follows."""
         boxes, events = self.nodes[node]
         is_left = self.space.keys[i, events] <= cut
         left = self._add(boxes[self.space.lo[i, boxes] < cut], events[is_left])
@@ -235,7 +236,7 @@ class CutTree:
         return left
 
     def grow(self, cells: int, gain: float | None) -> CutTree:
-        """Cut until there are so many cells or none can be cut; with a gain, they are shared out first."""
+        """Cut until there are `cells` cells or none can be cut; with a gain, distribute from the root."""
         todo = [] if gain is None else [(0, cells)]
         while todo:
             node, m = todo.pop()
@@ -256,7 +257,7 @@ class CutTree:
         return max(self.work[node] for node in self.leaves())
 
     def graft(self, node: int, branch: CutTree) -> list[int]:
-        """Put another tree, of what is below a node, in its place; return the nodes that its nodes become."""
+        """Replace the branch at a node with another tree; return the new numbers of that tree's nodes."""
         todo = [node]
         while todo:
             below = todo.pop()
@@ -265,7 +266,7 @@ class CutTree:
                 todo += [left, left + 1]
             if below != node:
                 self.gone.add(below)
-        # Halves follow one another there, and so they do here.
+        # Both trees number the two halves of a cut consecutively.
         at = [node, *range(len(self.nodes), len(self.nodes) + len(branch.nodes) - 1)]
         self.nodes[node], self.work[node] = branch.nodes[0], branch.work[0]
         self.nodes += branch.nodes[1:]
@@ -274,7 +275,7 @@ class CutTree:
         return at
 
     def cells(self, node: int = 0) -> list[int]:
-        """Return the nodes at or below one that are not cut from left to right."""
+        """Return the leaves at or below a node, from left to right."""
         found, todo = [], [node]
         while todo:
             node = todo.pop()
@@ -285,7 +286,7 @@ class CutTree:
         return found
 
     def tree(self, part: Mapping[int, int]) -> CellTree:
-        """Return the tree, with the part that each cell is."""
+        """Return the finished tree, given the part of each leaf."""
         name = {node: ~number for node, number in part.items()}
         inner: list[int] = []
         todo = [0]
@@ -305,8 +306,8 @@ class CutTree:
         )
 
 
-def _some(boxes: Boxes, rng: np.random.Generator) -> Boxes:
-    """Return the boxes of as many owners, drawn at random, as keep to the limit; at least of one."""
+def _sampled_boxes(boxes: Boxes, rng: np.random.Generator) -> Boxes:
+    """Return the boxes of randomly drawn owners, up to the limit on boxes but at least one owner."""
     order = rng.permutation(boxes.n_owners)
     n = max(1, int(np.searchsorted(np.cumsum(boxes.counts[order]), _BOXES, side="right")))
     kept = np.zeros(boxes.n_owners, bool)

@@ -1,9 +1,9 @@
-"""Long strings in the index: equality on the hash of a string that no key can hold.
+"""Event keys, extended by hashes so that equality of long strings can be indexed.
 
-A key has the first seven bytes of a string, so the ids of a million devices may all share one. Where a
-check demands that an attribute equals a string, the boxes of its subscription are bounded by the string's
-hash instead: attribute `len(schema) + a` is the hash of attribute a. What is found is checked as before, so a
-collision of hashes costs a check and nothing else.
+A key has only the first seven bytes of a string, so the ids of a million devices may share one key. Where a
+check requires that an attribute equals a string, the boxes of its subscription are bounded by the string's
+hash instead: attribute `len(schema) + a` is the hash of attribute a. Candidates are checked as before, so a
+hash collision only costs a check.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 class EventKeys:
-    """The keys of the attributes of events, and the hashes of their strings behind them.
+    """The keys of the attributes of events, followed by the hashes of their strings.
 
     Parameters
     ----------
     events
-        The events.
+        The events to compute keys for.
     """
 
     def __init__(self, events: EventBatch) -> None:
@@ -41,7 +41,7 @@ class EventKeys:
         self._hashes: dict[int, Ints] = {}
 
     def __call__(self, attribute: int) -> Ints:
-        """Return the keys of an attribute, or its hashes for the number of attributes more."""
+        """Return the keys of an attribute; for attribute numbers beyond the schema, hashes."""
         plain = attribute - len(self._events.schema)
         if plain < 0:
             return self._events.keys(attribute)
@@ -51,7 +51,7 @@ class EventKeys:
 
 
 def hashes(column: pa.Array) -> Ints:
-    """Return the hash of each string as a key, that of null being null's key."""
+    """Return the hash of each string as a key; null has the key of null."""
     column = column.cast(pa.large_binary())
     offsets = np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
     data = np.frombuffer(column.buffers()[2] or b"", np.uint8)
@@ -62,7 +62,7 @@ def hashes(column: pa.Array) -> Ints:
     return found
 
 
-def refined(boxes: Boxes, schema: Schema, checks: Checks) -> Boxes:
+def with_hash_bounds(boxes: Boxes, schema: Schema, checks: Checks) -> Boxes:
     """Return boxes in which equality of strings is equality of hashes, where a check decides in the end."""
     parts = [
         (owner, np.full(len(owner), attribute), hashes(values))
@@ -74,7 +74,7 @@ def refined(boxes: Boxes, schema: Schema, checks: Checks) -> Boxes:
     owner, attribute, value = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.lexsort((attribute, owner))
     owner, attribute, value = owner[order], attribute[order], value[order]
-    # of two strings that one attribute must equal, one is enough: the check refuses the rest
+    # if one attribute must equal two strings, one suffices: the check refuses the rest
     once = np.append(True, (owner[1:] != owner[:-1]) | (attribute[1:] != attribute[:-1]))
     owner, attribute, value = owner[once], attribute[once], value[once]
     start = np.searchsorted(owner, np.arange(boxes.n_owners + 1))
@@ -84,7 +84,7 @@ def refined(boxes: Boxes, schema: Schema, checks: Checks) -> Boxes:
     all_attributes = np.concatenate([boxes.attribute.astype(np.int64), attribute[more] + len(schema)])
     lo = np.concatenate([boxes.lo, value[more] - 1])
     hi = np.concatenate([boxes.hi, value[more]])
-    # the hash says all that the first bytes do
+    # the hash implies the bound on the first bytes
     replaced = np.isin(
         box * len(schema) + all_attributes, box[len(boxes.lo) :] * len(schema) + attribute[more]
     )

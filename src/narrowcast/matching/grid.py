@@ -1,4 +1,4 @@
-"""Signature groups: boxes of one category that bound the same attributes, with a small grid for each."""
+"""Grid index: boxes grouped by category and bounded attributes, with a small grid for each group."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int32]
     Words = NDArray[np.uint64]
 
-#: Boxes that bound the same columns, or that have the same category, are by themselves from so many on.
+#: Smallest number of boxes for a group of its own (boxes with the same columns, or the same category).
 _LEAST = 128
-#: How often a box may be there, padding included, averaged over a group. More makes finding little faster.
+#: Largest mean number of cells that a box of a group is in, with padding. More hardly speeds up queries.
 _COPIES = 4.0
-#: Cells along an axis, at most, that can be asked for.
+#: Limit of the parameter `cells`: cells along an axis.
 _MOST_CELLS = 256
 
-#: Events taken at a time, at most, and room for their pairs with boxes.
+#: Largest number of events per tile, and of their pairs with boxes.
 _TILE = 1 << 13
 _PAIRS = 1 << 21
 _LEAST_PAIRS = 1 << 12
-#: Among more events than _FEW, some are looked at first: how many boxes has an event?
+#: With more than _FEW events, _PROBED of them are counted first to estimate the boxes per event.
 _FEW = 64
 _PROBED = 8
-#: Where it has one box in this many or more, flags are set rather than pairs sorted: so many bytes at a time.
+#: From this many boxes per event on, flags are set instead of pairs sorted; and the bytes of flags at once.
 _BROAD = 256
 _FLAGS = 1 << 22
 
@@ -54,21 +54,21 @@ _NO_FLAGS = np.empty((0, 0), np.uint64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GridIndex:
-    """Boxes in groups that are compared in the same columns, and only with events that come near them.
+    """Boxes in groups that are compared in the same columns, and only with events near them.
 
-    Boxes that ask for one code of a column, the category, are met by events with that code alone. Among
-    these, boxes that bound the same columns are a group; small groups are merged, and compared in the columns
-    of all of them. Over the narrowest columns of a group lies a grid whose cells hold their boxes in chunks
-    of 32, column by column, so that a chunk is compared at once.
+    Boxes that require one code of a column, the category, are compared only with events of that code. Among
+    these, boxes that bound the same columns form a group; small groups are merged and compared in the columns
+    of all of them. A grid over the narrowest columns of a group has cells whose boxes are stored in chunks of
+    32, column by column, so that a chunk is compared at once.
 
     Parameters
     ----------
     n_boxes
-        How many boxes there are.
+        Number of boxes.
     category
-        The column that sets boxes apart, or -1.
+        The column whose code separates boxes, or -1.
     slot_of
-        For each code of that column the slot of its boxes; 0 where it has none. Rare codes share slots.
+        For each code of that column the slot of its boxes, 0 for none. Rare codes share slots.
     grid
         The groups.
     """
@@ -80,7 +80,7 @@ class GridIndex:
 
     @classmethod
     def build(cls, boxes: CodedBoxes, *, cells: int = 32, sample: Codes | None = None) -> Self:
-        """Index boxes, with at most so many cells along an axis; a sample tells where events are."""
+        """Build the index, with at most `cells` cells along an axis; a sample shows where events are."""
         if sample is None:
             sample = np.empty((0, boxes.n_columns), boxes.lo.dtype)
         bounds = _bounds(boxes)
@@ -118,7 +118,7 @@ class GridIndex:
         return cls(len(boxes), category, slot_of, grid)
 
     def find(self, codes: Codes) -> CandidateBoxes:
-        """Return the boxes of each event."""
+        """Return the boxes that contain each event."""
         n = len(codes)
         if n == 1:
             return self._find_one(codes)
@@ -137,7 +137,7 @@ class GridIndex:
         return rows.found()
 
     def _find_one(self, codes: Codes) -> CandidateBoxes:
-        """Return the boxes of one event."""
+        """Return the boxes that contain one event."""
         room = max(_LEAST_PAIRS, self.n_boxes // _BROAD) + LANES
         pairs = np.empty(room, np.int32), np.empty(room, np.int32)
         n_pairs = self._scan(codes, kernels.PAIRS, pairs=pairs)
@@ -157,7 +157,7 @@ class GridIndex:
         rows.append(np.diff(indptr))[:n_pairs] = box
 
     def _add_broad(self, codes: Codes, rows: GrowingRows) -> None:
-        """Append the boxes of events, however many, as flags: these need no sorting."""
+        """Append the boxes of events as flags, which need no sorting whatever their number."""
         n_words = -(-self.n_boxes // 64)
         tile = max(1, min(len(codes), _TILE, _FLAGS // (8 * n_words)))
         flags = np.empty((tile, n_words), np.uint64)
@@ -170,14 +170,14 @@ class GridIndex:
             list_rows(flags, len(some), rows.append(counts), 0)
 
     def count(self, codes: Codes) -> Ints:
-        """Return how many boxes hold each event."""
+        """Return the number of boxes that contain each event."""
         counts = np.zeros(len(codes), np.int64)
         for at in range(0, len(codes), _TILE):
             self._scan(codes[at : at + _TILE], kernels.COUNT, counts=counts[at : at + _TILE])
         return counts
 
     def bitmaps(self, codes: Codes) -> Words:
-        """Return the flags of the boxes that hold each event, a row for each."""
+        """Return the flags of the boxes that contain each event, one row per event."""
         flags = np.zeros((len(codes), -(-self.n_boxes // 64)), np.uint64)
         for at in range(0, len(codes), _TILE):
             self._scan(codes[at : at + _TILE], kernels.FLAGS, flags=flags[at : at + _TILE])
@@ -191,8 +191,8 @@ class GridIndex:
         pairs: tuple[Numbers, Numbers] = (_NO_PAIRS, _NO_PAIRS),
         flags: Words = _NO_FLAGS,
     ) -> int:
-        """Meet events with the groups of their slots, and with those that concern every event."""
-        if len(codes) == 1:  # nothing to sort
+        """Compare events with the groups of their slots, and with the groups for all events."""
+        if len(codes) == 1:  # no sorting needed
             columns = np.append(codes[0], codes.dtype.type(1))[:, None]
             own = int(self.slot_of[codes[0, self.category]]) if self.category >= 0 else 0
             runs = np.array([[0, 0, 1], [own, 0, 1]][: 2 if own else 1], np.int64)
@@ -208,7 +208,7 @@ class GridIndex:
         return kernels.scan(self.grid, runs, event, columns, do, counts, *pairs, flags)
 
     def stats(self) -> dict[str, Any]:
-        """Return what it holds."""
+        """Return counts and sizes."""
         cells = self.grid.group[:, kernels.CELLS : kernels.CELLS + kernels.AXES].prod(axis=1)
         chunks = self.grid.start[self.grid.group[:, kernels.START_AT] + cells].sum()
         return {
@@ -219,7 +219,7 @@ class GridIndex:
         }
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all that it is made of."""
+        """Return all arrays of the index."""
         return {
             "shape": np.array([self.n_boxes, self.category]),
             "slot_of": self.slot_of,
@@ -228,24 +228,24 @@ class GridIndex:
 
     @classmethod
     def restore(cls, arrays: dict[str, NDArray[Any]]) -> Self:
-        """Return the index that is made of these arrays."""
+        """Rebuild the index from its arrays."""
         n_boxes, category = arrays["shape"].tolist()
         grid = kernels.GridArrays(**{name: arrays[name] for name in kernels.GridArrays._fields})
         return cls(n_boxes, category, arrays["slot_of"], grid)
 
 
 class Grid(IndexedMatcher):
-    """Compares each event only with boxes near it: those of its category, in the same cell of a small grid.
+    """Compares each event only with boxes near it: of its category, in its cell of a small grid.
 
     Best for many subscriptions that each match few events. Boxes are grouped by the attributes they bound,
-    and each group has a grid over its narrowest ones.
+    and each group has a grid over its narrowest attributes.
 
     Parameters
     ----------
     cells
-        How many cells a grid may have along an attribute.
+        Largest number of cells along an attribute, 1 to 256 (default: 32).
     threads
-        How many threads share a batch.
+        Number of threads that share a batch (default: 1).
 
     Examples
     --------
@@ -262,7 +262,7 @@ class Grid(IndexedMatcher):
     def __init__(self, *, cells: int = 32, threads: int = 1) -> None:
         super().__init__(threads=threads)
         if isinstance(cells, bool) or not isinstance(cells, int) or not 1 <= cells <= _MOST_CELLS:
-            raise ParameterError(f"cells is {cells!r}; give a whole number from 1 to {_MOST_CELLS}")
+            raise ParameterError(parameter="cells", value=cells, limit=f"an integer from 1 to {_MOST_CELLS}")
         self.cells = cells
 
     def _index(self, boxes: CodedBoxes, ranks: Ranks, schema: Schema, sample: Codes | None) -> BoxIndex:
@@ -270,7 +270,7 @@ class Grid(IndexedMatcher):
 
 
 def _slots(boxes: CodedBoxes, category: int) -> tuple[Numbers, NDArray[np.bool_]]:
-    """Return the slot of each code of the category, and which slots several codes share."""
+    """Return the slot of each code of the category, and the mask of slots that several codes share."""
     if category < 0:
         return np.zeros(1, np.int32), np.zeros(1, bool)
     chosen = points(boxes) & (boxes.column == category)
@@ -284,10 +284,10 @@ def _slots(boxes: CodedBoxes, category: int) -> tuple[Numbers, NDArray[np.bool_]
 
 
 def _bits(boxes: CodedBoxes) -> Words:
-    """Return a bit for each column, the highest for the one that is bounded most often.
+    """Return a bit for each column, the highest bit for the column that is bounded most often.
 
-    Then boxes in order of their bits have the most common columns in common with their neighbours. Beyond 64
-    columns bits are shared: what seems to be one signature is compared in all of its columns just the same.
+    Boxes sorted by their bits then share their most common columns with their neighbours. Beyond 64 columns,
+    bits are shared: boxes of one apparent signature are still compared in all their columns.
     """
     often = np.argsort(-np.bincount(boxes.column, minlength=boxes.n_columns), kind="stable")
     bits = np.empty(boxes.n_columns, np.uint64)
@@ -296,7 +296,7 @@ def _bits(boxes: CodedBoxes) -> Words:
 
 
 def _by_slot(codes: Codes, category: int, slot_of: Numbers) -> tuple[Codes, Numbers, Numbers]:
-    """Return the codes of events and ones, a row for each column, in order of slots; the order, the slots."""
+    """Return the codes of events and ones, one row per column, sorted by slot; the order; the slots."""
     columns = np.ones((codes.shape[1] + 1, len(codes)), codes.dtype)
     if category < 0:
         columns[:-1] = codes.T
@@ -308,7 +308,7 @@ def _by_slot(codes: Codes, category: int, slot_of: Numbers) -> tuple[Codes, Numb
 
 
 def _padding(size: int, dtype: np.dtype[Any]) -> Codes:
-    """Return chunks of nothing, which no code lies in, where a line of the cache begins."""
+    """Return cache-aligned padding chunks, which contain no code."""
     raw = np.empty(size * dtype.itemsize + 64, np.uint8)
     skip = -raw.ctypes.data % 64
     chunk = raw[skip : skip + size * dtype.itemsize].view(dtype)
@@ -318,7 +318,7 @@ def _padding(size: int, dtype: np.dtype[Any]) -> Codes:
 
 
 def _bounds(boxes: CodedBoxes) -> GridBounds:
-    """Return boxes for kernels, all of it read-only: they are compiled once more for arrays that are not."""
+    """Return boxes for kernels as read-only arrays: kernels would be compiled again for writable ones."""
     arrays: list[NDArray[Any]] = [boxes.indptr, boxes.column, boxes.lo, boxes.hi, np.append(boxes.last, 1)]
     views = [array.view() for array in arrays]
     for view in views:

@@ -1,4 +1,4 @@
-"""Groups of boxes that are looked at together: of one category, bounding the same attributes."""
+"""Groups of boxes of one category that bound the same attributes, which are compared together."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Numbers = NDArray[np.int32]
 
-#: Boxes of one kind make a group of their own when there are at least so many.
+#: Smallest number of boxes of one kind for a group of its own.
 ALONE = 128
-#: A group of at most so many boxes has no rows: comparing all of them is as quick.
+#: A group of at most this many boxes has no rows of flags: comparing all its boxes is as fast.
 _PLAIN = 16
-#: Limits of a group.
+#: Limits of a group: boxes, and columns.
 _MOST_BOXES = 1 << 15
 MOST_COLUMNS = 16
-#: A category is used when an event then meets at most this share of the boxes.
+#: A category is used if an event is then compared with at most this share of the boxes.
 _WORTH = 0.7
 
 
 class BoxKinds(NamedTuple):
-    """Boxes by kind: those that ask for one category and bound the same columns.
+    """Boxes by kind: boxes of one kind require the same category and bound the same columns.
 
-    Sorted by kind, the boxes are `order`, kind k begins at `starts[k]` and has `sizes[k]`, and box i of the
-    sorted has kind `of_sorted[i]`. A box's section is the code that it asks for in `section_column`, or 0;
-    `used` says which bounds are left to be compared.
+    Sorted by kind, the boxes are `order`; kind k begins at `starts[k]` and has `sizes[k]` boxes; the i-th
+    sorted box has kind `of_sorted[i]`. A box's section is the code that it requires in `section_column`, or
+    0; `used` is the mask of bounds that remain to be compared.
     """
 
     section_column: int
@@ -80,7 +80,7 @@ class BoxGroups(NamedTuple):
         kinds = BoxKinds.of(boxes, sample)
         section, section_column, used = kinds.section, kinds.section_column, kinds.used
         order, starts, size, of_box = kinds.order, kinds.starts, kinds.sizes, kinds.of_sorted
-        # what is too rare to stand alone goes with the rest of its section
+        # kinds too rare for a group of their own are grouped with the rest of their section
         alone = size >= ALONE
         label = np.where(alone, np.arange(len(starts)), -1 - section[order][starts])[of_box]
         inner = np.lexsort((of_box, ~alone[of_box], section[order]))
@@ -103,29 +103,31 @@ class BoxGroups(NamedTuple):
 
     @property
     def plain(self) -> NDArray[np.bool_]:
-        """Which groups need no rows of flags."""
+        """Mask of groups that need no rows of flags."""
         flags: NDArray[np.bool_] = (np.diff(self.first) <= _PLAIN) | (np.diff(self.column_at) == 0)
         return flags
 
 
 def points(boxes: CodedBoxes) -> NDArray[np.bool_]:
-    """Return which bounds hold a single code, and do bound something."""
+    """Return the mask of bounds that contain a single code."""
     lo, hi = boxes.lo.astype(np.int64), boxes.hi.astype(np.int64)
     flags: NDArray[np.bool_] = (hi == lo + 1) & (boxes.last[boxes.column] > 1)
     return flags
 
 
 def category_of(boxes: CodedBoxes, sample: Codes | None = None) -> int:
-    """Return the column by whose single codes boxes are best set apart, or -1.
+    """Return the column whose single codes separate boxes best, or -1.
 
-    What counts is the share of boxes that an event then meets. Without a sample events are taken to be spread
-    over the codes as the boxes are.
+    The measure is the share of boxes that an event is then compared with. Without a sample, events are
+    assumed to be distributed over the codes as the boxes are.
     """
     entry = np.flatnonzero(points(boxes))
     entry = entry[np.argsort(boxes.column[entry], kind="stable")]
     columns, starts = np.unique(boxes.column[entry], return_index=True)
     best, column = _WORTH * len(boxes), -1
-    for c, own in zip(columns.tolist(), np.split(entry, starts[1:]), strict=False):  # a split has one part
+    for c, own in zip(
+        columns.tolist(), np.split(entry, starts[1:]), strict=False
+    ):  # an empty split has one part
         counts = np.bincount(boxes.hi[own], minlength=int(boxes.last[c]) + 1)
         seen = (
             counts if sample is None or len(sample) == 0 else np.bincount(sample[:, c], minlength=len(counts))
@@ -137,7 +139,7 @@ def category_of(boxes: CodedBoxes, sample: Codes | None = None) -> int:
 
 
 def _signatures(boxes: CodedBoxes, used: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """Return a number for the set of columns that each box bounds; two sets may share one, rarely."""
+    """Return a hash of the set of columns that each box bounds; collisions are rare and harmless."""
     weight = np.random.default_rng(0).integers(1, 2**63, max(1, boxes.n_columns), np.uint64)
     total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(weight[boxes.column] * used, dtype=np.uint64)])
     signatures: NDArray[np.uint64] = total[boxes.indptr[1:]] - total[boxes.indptr[:-1]]
@@ -145,7 +147,7 @@ def _signatures(boxes: CodedBoxes, used: NDArray[np.bool_]) -> NDArray[np.uint64
 
 
 def _starts(section: Ints, signature: NDArray[np.uint64]) -> Ints:
-    """Return where a run of one section and one signature begins."""
+    """Return where each run of equal section and signature begins."""
     if len(section) == 0:
         return np.empty(0, np.int64)
     changed = (section[1:] != section[:-1]) | (signature[1:] != signature[:-1])

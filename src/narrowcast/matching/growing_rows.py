@@ -1,4 +1,4 @@
-"""Compressed rows that grow as tiles of events are done."""
+"""Growing rows: compressed rows that are filled tile by tile."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-#: Entries that room is made for before any is found: 256 MB.
+#: Largest number of entries allocated in advance: 256 MB.
 _MOST_AHEAD = 1 << 26
 
 
 def room_for(found: int, done: int, all_rows: int) -> int:
-    """Return how much room to make: what has been found foretells the rest, but a few rows may mislead.
+    """Return how many entries to allocate, extrapolated from the rows so far.
 
-    There is room for as much again at least: where two threads share the work, the second part goes there.
+    At least as many again are allocated: if two threads share the work, the second part is copied there.
     """
     return min(4 * found, found * all_rows // max(1, done) * 11 // 10 + found + found // 8)
 
 
 class GrowingRows:
-    """Rows one after another, in one array with room ahead: memory that is not touched costs nothing.
+    """Rows in one array with spare capacity: untouched memory costs nothing.
 
     Parameters
     ----------
     n_rows
-        How many rows there will be.
+        Total number of rows.
     expected
-        How many entries they are expected to have.
+        Expected total number of entries.
     """
 
     def __init__(self, n_rows: int, expected: int) -> None:
@@ -42,7 +42,7 @@ class GrowingRows:
         self._n_rows = self._n = 0
 
     def append(self, counts: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Add rows of these lengths; return where to write them, with SLACK beyond."""
+        """Add rows of the given lengths; return where to write them, with SLACK entries beyond."""
         begin, end = self._n, self._n_rows + len(counts)
         self._indptr[self._n_rows + 1 : end + 1] = begin + np.cumsum(counts)
         self._n, self._n_rows = int(self._indptr[end]), end
@@ -53,5 +53,5 @@ class GrowingRows:
         return self._box[begin:]
 
     def found(self) -> CandidateBoxes:
-        """Return what was added."""
+        """Return the rows so far."""
         return CandidateBoxes(self._indptr, self._box[: self._n])

@@ -1,4 +1,4 @@
-"""Where a subscription is, by its id."""
+"""Subscription ids: maps each id to the slot of its subscription."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class SubscriptionIds:
-    """From subscription ids to slots: many that were there at first, sorted, and some that came later.
+    """Maps subscription ids to slots: a sorted array of initial ids, and a dictionary of later ones.
 
-    An id may be used again once its slot is empty; the newest slot counts.
+    An id may be reused once its slot is empty; its newest slot counts.
 
     Parameters
     ----------
@@ -26,18 +26,18 @@ class SubscriptionIds:
     def __init__(self, first: Ints) -> None:
         self._order = None if bool((first[1:] > first[:-1]).all()) else np.argsort(first, kind="stable")
         self._first = first if self._order is None else first[self._order]
-        # the slot of an id, and the id of a slot: what an interrupted addition left is not believed
+        # slots by id, and ids by slot: both must agree, which excludes an interrupted addition
         self._later: dict[int, int] = {}
         self._own: list[int] = []
 
     def add(self, ids: Ints, slot: int) -> None:
-        """Give slots from this one on to ids."""
+        """Assign consecutive slots, from `slot` on, to ids."""
         del self._own[slot - len(self._first) :]
         self._own += ids.tolist()
         self._later.update(zip(ids.tolist(), range(slot, slot + len(ids)), strict=True))
 
     def slots(self, ids: Ints) -> Ints:
-        """Return the newest slot of each id, -1 for one that was never there."""
+        """Return the newest slot of each id, -1 for an id that never had one."""
         at = np.minimum(np.searchsorted(self._first, ids), max(0, len(self._first) - 1))
         there = self._first[at] == ids if len(self._first) else np.zeros(len(ids), bool)
         slots = np.where(there, at if self._order is None else self._order[at] if len(at) else at, -1)

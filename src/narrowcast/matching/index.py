@@ -1,4 +1,4 @@
-"""The seam below a matcher: an immutable index over coded boxes."""
+"""The interface of box indexes, which matchers are built on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class CandidateBoxes(NamedTuple):
     """The boxes of each event as compressed rows, ascending within an event.
 
-    The array of boxes belongs to whom it is given to, and so does the room behind it if it has any.
+    The receiver owns the array of boxes, including any spare capacity behind it.
     """
 
     indptr: NDArray[np.int64]
@@ -24,10 +24,10 @@ class CandidateBoxes(NamedTuple):
 
 
 class BoxIndex(Protocol):
-    """Finds the boxes that hold an event. Built once, never changed, so any number of threads may read it.
+    """Finds the boxes that contain an event. Immutable, so any number of threads may read it.
 
-    An index keeps everything in arrays, so that it can be saved and mapped back from a file: `arrays` and
-    `restore` are each other's inverse.
+    An index consists of arrays only, so that it can be saved and mapped from a file: `restore` is the inverse
+    of `arrays`.
     """
 
     def find(self, codes: Codes) -> CandidateBoxes:
@@ -35,23 +35,23 @@ class BoxIndex(Protocol):
         ...
 
     def count(self, codes: Codes) -> NDArray[np.int64]:
-        """Return how many boxes hold each event."""
+        """Return the number of boxes that contain each event."""
         ...
 
     @property
     def bitmaps(self) -> Callable[[Codes], NDArray[np.uint64]] | None:
-        """A function that returns a row of flags per event, bit i for box i; None without flags at hand."""
+        """Function that returns a row of flags per event, bit i for box i; None if the index has no flags."""
         ...
 
     def stats(self) -> dict[str, Any]:
-        """Return what it holds: counts and sizes."""
+        """Return counts and sizes."""
         ...
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all that it is made of."""
+        """Return all arrays of the index."""
         ...
 
     @classmethod
     def restore(cls, arrays: dict[str, NDArray[Any]]) -> Self:
-        """Return the index that is made of these arrays, which may be read-only and mapped from a file."""
+        """Rebuild the index from its arrays, which may be read-only and mapped from a file."""
         ...

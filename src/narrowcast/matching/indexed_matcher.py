@@ -1,4 +1,4 @@
-"""A matcher over an index: everything but the index itself."""
+"""Indexed matcher: subscriptions that change under readers, above any box index."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from narrowcast.errors import IndexFileError, InputError, ParameterError
-from narrowcast.filters.checks import Checks, LaterChecks
+from narrowcast.filters.checks import Checks, LazyChecks
 from narrowcast.matching import stored_index
-from narrowcast.matching.append_index import AppendIndex, some_cuts
+from narrowcast.matching.append_index import AppendIndex, even_cuts
 from narrowcast.matching.base import MATCHERS
-from narrowcast.matching.event_keys import EventKeys, refined
+from narrowcast.matching.event_keys import EventKeys, with_hash_bounds
 from narrowcast.matching.ids import SubscriptionIds
 from narrowcast.matching.match_queries import MatchQueries, require_fitting, require_subscriptions
 from narrowcast.matching.matcher_view import MatcherView
@@ -39,25 +39,25 @@ if TYPE_CHECKING:
     from narrowcast.model.matches import Matches
     from narrowcast.model.schema import Schema
 
-#: Added subscriptions are indexed once there are so many, or this share of those that are.
+#: Added subscriptions are indexed when there are this many, or this share of the indexed ones.
 _TAIL = 8192
 _TAIL_SHARE = 8
-#: Empty slots are closed once they are more than this share.
+#: Empty slots are removed when they exceed this share.
 _EMPTY_SHARE = 2
 
 
 class IndexedMatcher(MatchQueries):
-    """A matcher whose subscriptions can change while others read.
+    """A matcher whose subscriptions can change while other threads read.
 
-    `fit` builds an index. What is added goes to a tail that is searched along with it, and becomes an index
-    of its own when it has grown; what is removed leaves an empty slot. Every change puts a new snapshot in
-    place of the last, which readers go on using for as long as they need it: they never wait. Writers wait
+    `fit` builds an index. Added subscriptions go to an append index that is searched along with it, and
+    become an index of their own when they are many; a removed subscription leaves an empty slot. Every change
+    replaces the snapshot; readers continue with the snapshot they started with and never wait. Writers wait
     for one another.
 
     Parameters
     ----------
     threads
-        How many threads share a batch of events.
+        Number of threads that share a batch of events (default: 1).
     """
 
     def __init__(self, *, threads: int = 1) -> None:
@@ -73,18 +73,18 @@ class IndexedMatcher(MatchQueries):
         vars(self).update(state, _lock=threading.Lock())
 
     def __copy__(self) -> Self:
-        # two matchers that share a tail would write over one another
+        # two matchers that share a tail would overwrite each other's additions
         return copy.deepcopy(self)
 
-    #: The kinds of index it may have, for `load`.
+    #: The kinds of index that `load` accepts.
     _indexes: ClassVar[tuple[type[BoxIndex], ...]]
 
     @abstractmethod
     def _index(self, boxes: CodedBoxes, ranks: Ranks, schema: Schema, sample: Codes | None) -> BoxIndex:
-        """Build the index over coded boxes, given a sample of events where there is one."""
+        """Build the index of coded boxes; a sample of events is optional."""
 
     def fit(self, subscriptions: SubscriptionSet, sample: EventBatch | None = None) -> Self:
-        """Take up subscriptions in place of any before; a sample of events tells where to be finer."""
+        """Index subscriptions, replacing any previous ones; sample events show where to be finer."""
         require_subscriptions(subscriptions)
         if sample is not None:
             require_fitting(sample, subscriptions.schema)
@@ -93,7 +93,7 @@ class IndexedMatcher(MatchQueries):
         return self
 
     def _publish(self, then: MatcherSnapshot) -> None:
-        """Put a snapshot of subscriptions in one segment in place of the last."""
+        """Replace the snapshot with one of a single segment."""
         ids = SubscriptionIds(then.sets[0].subscription_id)
         self._now, self._ids = then, ids
 
@@ -107,9 +107,9 @@ class IndexedMatcher(MatchQueries):
         sample: EventBatch | None,
         alive: NDArray[np.bool_] | None = None,
     ) -> Segment:
-        """Index subscriptions; those of empty slots get no boxes."""
+        """Index subscriptions; those that are not alive get no boxes."""
         checks = Checks(subscriptions.schema, subscriptions.check)
-        own = refined(subscriptions.boxes, subscriptions.schema, checks)
+        own = with_hash_bounds(subscriptions.boxes, subscriptions.schema, checks)
         if alive is not None:
             own = own.of_owners(alive)
         ranks, boxes = Ranks.code(own)
@@ -123,16 +123,16 @@ class IndexedMatcher(MatchQueries):
     @property
     def _snapshot(self) -> MatcherSnapshot:
         if self._now is None:
-            raise ParameterError(f"{type(self).__name__} has no subscriptions yet; call fit first")
+            raise ParameterError(f"{type(self).__name__} has no subscriptions; call fit first")
         return self._now
 
     @property
     def subscriptions_(self) -> SubscriptionSet:
-        """The subscriptions as they are now."""
+        """The current subscriptions."""
         return self._snapshot.subscriptions
 
     def add(self, subscriptions: SubscriptionSet) -> Self:
-        """Take up more subscriptions behind those there are; an id that is there already is an error."""
+        """Append subscriptions; refuse an id that is in use."""
         require_subscriptions(subscriptions)
         with self._lock:
             now = self._snapshot
@@ -141,7 +141,9 @@ class IndexedMatcher(MatchQueries):
             there = self._taken(self._ids.slots(ids))
             if there.any():
                 raise InputError(
-                    f"subscription_id {ids[there][0]} is used twice: it is there already; nothing was added"
+                    f"subscription_id={ids[there][0]} is used twice: already present; nothing was added",
+                    parameter="subscription_id",
+                    value=int(ids[there][0]),
                 )
             alive = now.alive
             if alive is not None:
@@ -159,14 +161,18 @@ class IndexedMatcher(MatchQueries):
         return self
 
     def remove(self, subscription_id: ArrayLike | Set[int]) -> Self:
-        """Drop subscriptions by id; the others keep their order. An unknown id is an error."""
+        """Remove subscriptions by id; the others keep their order. Refuse an unknown id."""
         ids = ids_of(subscription_id)
         with self._lock:
             now = self._snapshot
             slots = self._ids.slots(ids)
             unknown = ~self._taken(slots)
             if unknown.any():
-                raise InputError(f"subscription_id {ids[unknown][0]} is not there; nothing was removed")
+                raise InputError(
+                    f"subscription_id={ids[unknown][0]} does not exist; nothing was removed",
+                    parameter="subscription_id",
+                    value=int(ids[unknown][0]),
+                )
             if len(slots) == 0:
                 return self
             then = now.without(slots)
@@ -178,16 +184,16 @@ class IndexedMatcher(MatchQueries):
         return self
 
     def compact(self) -> Self:
-        """Index everything anew, empty slots left out. Readers go on with what was there until it is done."""
+        """Rebuild the index without empty slots. Readers continue with the old one until it is done."""
         with self._lock:
             now = self._snapshot
             self._publish(self._whole(now.subscriptions, now.sample))
         return self
 
     def stats(self) -> dict[str, Any]:
-        """Return what it holds: subscriptions, boxes, bytes, and what each index tells of itself.
+        """Return counts and sizes: subscriptions, boxes, bytes, and the statistics of each index.
 
-        `bytes` counts the index alone; `subscription_bytes` are those of the boxes and ids beside it.
+        `bytes` is the size of the indexes alone; `subscription_bytes` that of the boxes and ids.
         """
         now = self._snapshot
         parts = [segment.stats() for segment in now.segments]
@@ -205,7 +211,7 @@ class IndexedMatcher(MatchQueries):
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to a file that `load` maps back; what was added or removed is indexed first."""
+        """Write everything to a file that `load` maps; additions and removals are indexed first."""
         now = self._snapshot
         if not now.plain:
             now = self._whole(now.subscriptions, now.sample)
@@ -224,27 +230,29 @@ class IndexedMatcher(MatchQueries):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, threads: int = 1, verify: bool = True) -> Self:
-        """Return the matcher that `save` wrote, its arrays mapped from the file and ready at once.
+        """Load a matcher that `save` wrote; its arrays are mapped from the file, so it is ready at once.
 
         Parameters
         ----------
         path
-            The file.
+            Path of the file.
         threads
-            How many threads share a batch of events.
+            Number of threads that share a batch of events (default: 1).
         verify
-            Whether to compare checksums, which reads the whole file once. Without it a damaged file may
-            go unnoticed, and crash the process.
+            Whether to compare checksums, which reads the whole file once (default: true). Without it a
+            damaged file may go unnoticed and crash the process.
         """
         return cls._restored(stored_index.read(path, verify=verify), threads)
 
     @classmethod
     def _restored(cls, saved: stored_index.StoredIndex, threads: int) -> Self:
-        """Return the matcher that a file holds."""
+        """Return the matcher in a file that was read."""
         path = saved.path
         if saved.header.matcher != cls._name():
             raise IndexFileError(
-                f"{path} holds a {saved.header.matcher!r} matcher, not {cls._name()!r}; use load_matcher"
+                f"{path}: matcher={saved.header.matcher!r}: must be {cls._name()!r}; use load_matcher",
+                parameter="matcher",
+                value=saved.header.matcher,
             )
         check_threads(threads)
         kinds = {kind.__name__: kind for kind in cls._indexes}
@@ -257,7 +265,7 @@ class IndexedMatcher(MatchQueries):
         except (KeyError, ValueError, TypeError, IndexError, ParameterError) as error:
             raise stored_index.damaged(path, error) from error
         subscriptions = saved.subscriptions
-        owners = _owners(subscriptions.boxes, LaterChecks(subscriptions.schema, subscriptions.check))
+        owners = _owners(subscriptions.boxes, LazyChecks(subscriptions.schema, subscriptions.check))
         segment = Segment(len(subscriptions), ranks, index, owners)
         matcher._publish(_snapshot(subscriptions, segment, None))
         return matcher
@@ -273,13 +281,13 @@ class IndexedMatcher(MatchQueries):
         ]
 
     def _taken(self, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which slots are there and not empty."""
+        """Return the mask of slots that exist and are not empty."""
         alive = self._snapshot.alive
         there: NDArray[np.bool_] = (slots >= 0) & (slots < self._snapshot.n_slots)
         return there if alive is None else there & alive[np.where(there, slots, 0)]
 
     def _sealed(self, now: MatcherSnapshot) -> MatcherSnapshot:
-        """Return a snapshot with its tail indexed, together with the last segments that are no larger."""
+        """Return a snapshot with its tail indexed, merged with the last segments that are no larger."""
         size = now.tail.n_subscriptions
         kept = len(now.segments)
         while kept and now.segments[kept - 1].n_subscriptions <= size:
@@ -297,23 +305,23 @@ class IndexedMatcher(MatchQueries):
         )
 
     def snapshot(self) -> MatcherView:
-        """Return what there is now, to be read again and again while this matcher changes."""
+        """Return a view of the current subscriptions, which does not change with this matcher."""
         return MatcherView(self._snapshot, self.threads)
 
     def match(self, events: EventBatch) -> Matches:
-        """Return, for each event, the positions in `subscriptions_` of those that it matches."""
+        """Return for each event the positions of the matching subscriptions in `subscriptions_`."""
         return self.snapshot().match(events)
 
     def match_one(self, event: Mapping[str, Any] | EventBatch) -> NDArray[np.int32]:
-        """Return the positions of the subscriptions that one event matches: see Answers."""
+        """Return the positions of the subscriptions that one event matches; see `MatchQueries`."""
         return self.snapshot().match_one(event)
 
     def count(self, events: EventBatch) -> NDArray[np.int64]:
-        """Return how many subscriptions each event matches."""
+        """Return the number of matching subscriptions of each event."""
         return self.snapshot().count(events)
 
     def subscribers(self, events: EventBatch) -> Matches:
-        """Return, for each event, the positions in `subscriptions_.subscribers` of those who want it."""
+        """Return for each event the positions in `subscriptions_.subscribers` of the matching subscribers."""
         return self.snapshot().subscribers(events)
 
     def bitmaps(self, events: EventBatch) -> NDArray[np.uint64]:
@@ -328,9 +336,9 @@ class IndexedMatcher(MatchQueries):
 
 
 def check_threads(threads: int) -> int:
-    """Return a number of threads; one that is none is an error."""
+    """Return a number of threads; refuse values outside 1 to 1024."""
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 1024:
-        raise ParameterError(f"threads is {threads!r}; give a whole number from 1 to 1024")
+        raise ParameterError(parameter="threads", value=threads, limit="an integer from 1 to 1024")
     return threads
 
 
@@ -344,12 +352,12 @@ def _snapshot(subscriptions: SubscriptionSet, segment: Segment, sample: EventBat
 
 
 def _fresh_tail(segment: Segment, schema: Schema) -> AppendIndex:
-    """Return a tail without subscriptions, with the cuts of a segment."""
+    """Return an empty tail with the cuts of a segment."""
     ranks = segment.ranks
-    cuts = {a: some_cuts(c) for a, c in zip(ranks.attribute, ranks.cuts, strict=True)}
+    cuts = {a: even_cuts(c) for a, c in zip(ranks.attribute, ranks.cuts, strict=True)}
     return AppendIndex(2 * len(schema), cuts)
 
 
-def _owners(boxes: Boxes, checks: Checks | LaterChecks) -> BoxOwners:
-    """Return how boxes become subscriptions."""
+def _owners(boxes: Boxes, checks: Checks | LazyChecks) -> BoxOwners:
+    """Return the mapping from boxes to subscriptions."""
     return BoxOwners.of(boxes.owner, boxes.exact, boxes.n_owners, checks.keep)

@@ -1,4 +1,4 @@
-"""What every matcher answers besides matches: derived from `match`, faster where an index allows."""
+"""Queries of matchers: counts, subscribers and bitmaps, derived from `match`."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 class MatchQueries(ABC):
-    """Counts, subscribers and flags instead of the positions of subscriptions."""
+    """Counts, subscribers and bitmaps of matches; derived from `match` unless an index has a faster way."""
 
     @abstractmethod
     def match(self, events: EventBatch) -> Matches:
-        """Return, for each event, the positions in `subscriptions_` of those that it matches."""
+        """Return for each event the positions of the matching subscriptions in `subscriptions_`."""
 
     @property
     @abstractmethod
     def subscriptions_(self) -> SubscriptionSet:
-        """The subscriptions as they are now."""
+        """The current subscriptions."""
 
     def match_one(self, event: Mapping[str, Any] | EventBatch) -> NDArray[np.int32]:
         """Return the positions of the subscriptions that one event matches.
@@ -43,53 +43,62 @@ class MatchQueries(ABC):
         return self.match(one_event(event, self.subscriptions_.schema)).index
 
     def count(self, events: EventBatch) -> NDArray[np.int64]:
-        """Return how many subscriptions each event matches."""
+        """Return the number of matching subscriptions of each event."""
         return self.match(events).counts()
 
     def subscribers(self, events: EventBatch) -> Matches:
-        """Return, for each event, the positions in `subscriptions_.subscribers` of those who want it."""
+        """Return for each event the positions in `subscriptions_.subscribers` of the matching subscribers."""
         return subscribers_of(self.match(events), self.subscriptions_)
 
     def bitmaps(self, events: EventBatch) -> NDArray[np.uint64]:
         """Return a row of flags for each event: bit `i % 64` of word `i // 64` is for position i.
 
-        A million subscriptions take 125,000 bytes an event, however many match: less than their positions
-        when more than 3 % do. On a little-endian machine `np.unpackbits(rows.view(np.uint8), axis=1,
-        bitorder="little")` has a flag in each byte.
+        For a million subscriptions that is 125,000 bytes per event, however many match: less than positions
+        take if more than 3 % match. On a little-endian machine `np.unpackbits(rows.view(np.uint8), axis=1,
+        bitorder="little")` unpacks the flags to one byte each.
         """
         return flags_of(self.match(events), len(self.subscriptions_))
 
 
 def require_fitting(events: EventBatch, schema: Schema) -> None:
-    """Refuse what is no batch of events, or one of another schema than the subscriptions'."""
+    """Refuse anything but a batch of events with the subscriptions' schema."""
     if not isinstance(events, EventBatch):
         raise InputError(
-            f"events are a {type(events).__name__}, not an EventBatch; make one with EventBatch.from_arrow "
-            "or EventBatch.from_rows, with the subscriptions' schema"
+            f"events={type(events).__name__}: must be an EventBatch; make one with EventBatch.from_arrow or "
+            "EventBatch.from_rows, with the subscriptions' schema",
+            parameter="events",
+            value=events,
         )
     if events.schema is not schema and events.schema != schema:
         raise InputError(
-            f"events have attributes {events.schema.to_dict()} and subscriptions "
-            f"{schema.to_dict()}; read the events with the subscriptions' schema"
+            f"events have attributes {events.schema.to_dict()}: must be those of the subscriptions, "
+            f"{schema.to_dict()}; read the events with the subscriptions' schema",
+            parameter="events",
         )
 
 
 def require_subscriptions(subscriptions: SubscriptionSet) -> None:
-    """Refuse what is no set of subscriptions."""
+    """Refuse anything but a set of subscriptions."""
     if not isinstance(subscriptions, SubscriptionSet):
         raise InputError(
-            f"subscriptions are a {type(subscriptions).__name__}, not a SubscriptionSet; give "
-            "compile_filters(schema, filters).subscriptions"
+            f"subscriptions={type(subscriptions).__name__}: must be a SubscriptionSet, such as "
+            "compile_filters(schema, filters).subscriptions",
+            parameter="subscriptions",
+            value=subscriptions,
         )
 
 
 def one_event(event: Mapping[str, Any] | EventBatch, schema: Schema) -> EventBatch:
-    """Return one event as a batch; a batch of any other size is an error."""
+    """Return one event as a batch; refuse a batch of another size."""
     if isinstance(event, Mapping):
         return EventBatch.from_rows([event], schema)
     require_fitting(event, schema)
     if len(event) != 1:
-        raise InputError(f"match_one takes one event, not {len(event)}; use match")
+        raise InputError(
+            f"event has {len(event)} rows: must be 1; use match for batches",
+            parameter="event",
+            value=len(event),
+        )
     return event
 
 

@@ -1,4 +1,4 @@
-"""A matcher from its file, whichever it is."""
+"""Loading a saved matcher of any kind."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 def load_matcher(path: str | os.PathLike[str], *, threads: int = 1, verify: bool = True) -> IndexedMatcher:
-    """Return the matcher that was saved to a file, its arrays mapped from there and ready at once.
+    """Load a saved matcher of any kind; its arrays are mapped from the file, so it is ready at once.
 
     Parameters
     ----------
     path
         The file that a matcher's `save` wrote.
     threads
-        How many threads share a batch of events.
+        Number of threads that share a batch of events (default: 1).
     verify
-        Whether to compare checksums, which reads the whole file once. Without it a damaged file may go
-        unnoticed, and crash the process.
+        Whether to compare checksums, which reads the whole file once (default: true). Without it a damaged
+        file may go unnoticed and crash the process.
 
     Examples
     --------
@@ -40,7 +40,9 @@ def load_matcher(path: str | os.PathLike[str], *, threads: int = 1, verify: bool
     kind = MATCHERS.get(saved.header.matcher)
     if kind is None or not issubclass(kind, IndexedMatcher):
         raise IndexFileError(
-            f"{path} holds a {saved.header.matcher!r} matcher, which this narrowcast has not"
+            f"{path}: unknown matcher {saved.header.matcher!r}; load it with the version that saved it",
+            parameter="matcher",
+            value=saved.header.matcher,
         )
     matcher: IndexedMatcher = kind._restored(saved, threads)
     return matcher

@@ -1,4 +1,4 @@
-"""What a matcher holds at one moment, for readers: no lock, and no change between one answer and the next."""
+"""Matcher view: lock-free queries on one unchanging snapshot of a matcher."""
 
 from __future__ import annotations
 
@@ -33,27 +33,28 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Events that a thread takes at least.
+#: Smallest number of events per thread.
 _LEAST = 64
 
 
 class MatcherView(MatchQueries):
-    """Answers from one snapshot of a matcher: positions stay what they are while the matcher changes.
+    """Queries on one snapshot of a matcher: positions do not change while the matcher does.
 
     Made by a matcher's `snapshot`.
 
     Parameters
     ----------
     snapshot
-        What there was.
+        The snapshot to query.
     threads
-        How many threads share a batch of events.
+        Number of threads that share a batch of events.
 
     Examples
     --------
     >>> import pyarrow as pa, narrowcast as nc
     >>> events = nc.EventBatch.from_arrow(pa.table({"price": [80.0]}))
-    >>> matcher = nc.AutoMatcher().fit(nc.compile_filters(events.schema, ["price < 0", "price > 75"]).subscriptions)
+    >>> subscriptions = nc.compile_filters(events.schema, ["price < 0", "price > 75"]).subscriptions
+    >>> matcher = nc.AutoMatcher().fit(subscriptions)
     >>> now = matcher.snapshot()
     >>> matches = matcher.remove([0]).match(events), now.match(events)
     >>> matches[0].index.tolist(), matches[1].index.tolist()
@@ -67,15 +68,15 @@ class MatcherView(MatchQueries):
 
     @property
     def subscriptions_(self) -> SubscriptionSet:
-        """The subscriptions as they were."""
+        """The subscriptions of the snapshot."""
         return self._snapshot.subscriptions
 
     def match(self, events: EventBatch) -> Matches:
-        """Return, for each event, the positions in `subscriptions_` of those that it matches."""
+        """Return for each event the positions of the matching subscriptions in `subscriptions_`."""
         return Matches.trusted(*self._find(events))
 
     def match_one(self, event: Mapping[str, Any] | EventBatch) -> NDArray[np.int32]:
-        """Return the positions of the subscriptions that one event matches: see Answers."""
+        """Return the positions of the subscriptions that one event matches; see `MatchQueries`."""
         now = self._snapshot
         one = now.reader.read(event) if isinstance(event, Mapping) else None
         if one is None:
@@ -83,7 +84,7 @@ class MatcherView(MatchQueries):
         return now.find(one, one.keys).box
 
     def count(self, events: EventBatch) -> NDArray[np.int64]:
-        """Return how many subscriptions each event matches, without finding them where nothing is checked."""
+        """Return the number of matching subscriptions of each event; only counts if nothing is checked."""
         index = self._direct(events)
         if index is None:
             return np.diff(self._find(events).indptr)
@@ -91,7 +92,7 @@ class MatcherView(MatchQueries):
         return np.concatenate([np.empty(0, np.int64), *parts])
 
     def subscribers(self, events: EventBatch) -> Matches:
-        """Return, for each event, the positions in `subscriptions_.subscribers` of those who want it."""
+        """Return for each event the positions in `subscriptions_.subscribers` of the matching subscribers."""
         return subscribers_of(self.match(events), self.subscriptions_)
 
     def bitmaps(self, events: EventBatch) -> NDArray[np.uint64]:
@@ -104,7 +105,7 @@ class MatcherView(MatchQueries):
         return flags_of(self.match(events), n)
 
     def _direct(self, events: EventBatch) -> BoxIndex | None:
-        """Return the index whose boxes are the subscriptions themselves, if all of them are in one."""
+        """Return the only index if its boxes are the subscriptions themselves, else None."""
         now = self._snapshot
         require_fitting(events, now.sets[0].schema)
         return now.segments[0].index if now.plain and now.segments[0].owners.direct else None
@@ -123,9 +124,9 @@ class MatcherView(MatchQueries):
         return CandidateBoxes(np.concatenate([[0], np.cumsum(counts)]), index)
 
     def _joined(self, parts: list[NDArray[np.int32]]) -> NDArray[np.int32]:
-        """Return arrays one after another: behind the first, where there is room, else in a new one.
+        """Concatenate arrays, within the spare capacity of the first if it suffices.
 
-        All threads copy a share of it, as memory costs most where it is touched first.
+        All threads copy a share, since the first access to memory is the expensive one.
         """
         ends = np.cumsum([0, *map(len, parts)]).tolist()
         index, done = _whole(parts[0]), 1
@@ -137,12 +138,12 @@ class MatcherView(MatchQueries):
         return index[: ends[-1]]
 
     def _shared(self, events: EventBatch, work: Callable[[EventBatch, Keys], T]) -> list[T]:
-        """Return what some work makes of each thread's share of the events and their keys, in order."""
+        """Apply a function to each thread's share of events and keys; return the results in order."""
         keys = EventKeys(events)
         n = max(1, min(self._threads, len(events) // _LEAST))
         if n == 1:
             return [work(events, keys)]
-        # beforehand: Arrow and numpy make keys under Python's lock, where threads hinder one another
+        # beforehand: Arrow and numpy compute keys under Python's lock, where threads slow each other down
         for attribute in self._snapshot.attributes:
             keys(attribute)
         return share(lambda i, j: work(events.slice(i, j), lambda a: keys(a)[i:j]), len(events), n)
@@ -153,7 +154,7 @@ def _copy(source: NDArray[np.int32], target: NDArray[np.int32], start: int, stop
 
 
 def _whole(part: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return an array with the room that it has behind it."""
+    """Return an array including its spare capacity."""
     base = part.base
     if isinstance(base, np.ndarray) and base.dtype == part.dtype and base.ctypes.data == part.ctypes.data:
         return base

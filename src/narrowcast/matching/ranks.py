@@ -1,13 +1,14 @@
-"""Values as ranks among the ends of boxes: the narrowest codes that keep every comparison.
+"""Ranks of values among box ends: the shortest codes that preserve every comparison.
 
-Only the ends of boxes matter to a comparison, so a key of 64 bits shrinks to its rank among them. With the
-ends of an attribute sorted, `cuts`, the code of a key is 1 + how many cuts lie below it::
+Only box ends matter to a comparison, so a 64-bit key can be replaced by its rank among them. With the sorted
+ends of an attribute, `cuts`, the code of a key is 1 + the number of cuts below it::
 
     keys    ...  cuts[0]  ...  cuts[1]  ...  cuts[2]  ...
     codes    1     1       2      2       3     3       4
 
 `lo < key <= hi` then is `code(lo) < code(key) <= code(hi)`; no lower bound is 0, no upper bound the last
-code. Codes have 16 bits where no attribute has more ends than that, else 32.
+code.
+Codes have 16 bits if no attribute has more ends than fit, else 32.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Codes = NDArray[np.unsignedinteger[Any]]
 
-#: Ends between which keys lie closer than this many for each cut are looked up in a table, not searched.
+#: Below this number of keys per cut, codes are looked up in a table instead of searched.
 _SPREAD = 8
 _TABLE = 1 << 16
 
@@ -40,8 +41,8 @@ _TABLE = 1 << 16
 class CodedBoxes:
     """Boxes over codes: box b bounds the columns `column[indptr[b]:indptr[b + 1]]`, as (lo, hi].
 
-    Columns are the attributes that any box bounds at all. `last` is the greatest code of each: an event's
-    codes go from 1 to it, so a lower bound of 0 and an upper bound of `last` bound nothing.
+    Columns are the attributes that at least one box bounds. `last` is the greatest code of each column: event
+    codes are 1 to `last`, so a lower bound of 0 and an upper bound of `last` bound nothing.
     """
 
     indptr: Ints
@@ -52,7 +53,7 @@ class CodedBoxes:
 
     @property
     def n_columns(self) -> int:
-        """How many attributes are bounded by any box at all."""
+        """Number of attributes that at least one box bounds."""
         return len(self.last)
 
     def __len__(self) -> int:
@@ -60,11 +61,11 @@ class CodedBoxes:
 
     @property
     def box(self) -> Ints:
-        """The box of each bound."""
+        """Box number of each bound."""
         return np.repeat(np.arange(len(self)), np.diff(self.indptr))
 
     def dense(self) -> tuple[Codes, Codes]:
-        """Return the ends of every box in every column; where there is no bound, 0 and the last code."""
+        """Return the ends of every box in every column; 0 and the last code where there is no bound."""
         lo = np.zeros((len(self), self.n_columns), self.lo.dtype)
         hi = np.empty((len(self), self.n_columns), self.hi.dtype)
         hi[:] = self.last
@@ -74,7 +75,7 @@ class CodedBoxes:
         return lo, hi
 
     def take(self, boxes: Ints) -> CodedBoxes:
-        """Return some boxes, in the order given; the columns stay as they are."""
+        """Return the given boxes in the given order; the columns stay the same."""
         width = np.diff(self.indptr)[boxes]
         indptr = np.concatenate([[0], np.cumsum(width)])
         entry = np.repeat(self.indptr[boxes] - indptr[:-1], width) + np.arange(indptr[-1])
@@ -83,12 +84,12 @@ class CodedBoxes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranks:
-    """The ends of boxes, attribute by attribute, and the code of any key among them.
+    """The box ends of each attribute, and the code of any key among them.
 
     Parameters
     ----------
     attribute
-        The attributes that any box bounds, ascending: one column of codes for each.
+        The attributes that at least one box bounds, ascending: one column of codes for each.
     all_cuts, cut_at
         The distinct ends of column c, ascending, are `all_cuts[cut_at[c]:cut_at[c + 1]]`.
     """
@@ -108,7 +109,7 @@ class Ranks:
 
     @classmethod
     def code(cls, boxes: Boxes) -> tuple[Ranks, CodedBoxes]:
-        """Return the coding that boxes ask for, and the boxes in it."""
+        """Return the coding for these boxes, and the coded boxes."""
         columns, column = np.unique(boxes.attribute, return_inverse=True)
         order = np.argsort(column, kind="stable")
         split = np.searchsorted(column[order], np.arange(len(columns) + 1))
@@ -135,7 +136,7 @@ class Ranks:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of a code."""
+        """Data type of a code."""
         return np.dtype(np.uint16 if np.diff(self.cut_at).max(initial=0) + 1 < 2**16 else np.uint32)
 
     def codes(self, keys: Sequence[Ints], n_events: int) -> Codes:
@@ -156,14 +157,14 @@ class Ranks:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Size in memory in bytes."""
         return (
             self.all_cuts.nbytes + self.cut_at.nbytes + sum(t.nbytes for t in self._tables if t is not None)
         )
 
 
 def _table(cuts: Ints) -> NDArray[np.uint32] | None:
-    """Return the code of each key from the first cut to the last, where those are few enough."""
+    """Return the code of each key from the first cut to the last as a table, if that is small enough."""
     if len(cuts) == 0:
         return None
     spread = int(cuts[-1]) - int(cuts[0])

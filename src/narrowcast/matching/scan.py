@@ -1,4 +1,4 @@
-"""Every event against every box: the reference."""
+"""Scan matcher: compares every event with every box, as the reference for other matchers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from narrowcast.model.events import EventBatch
     from narrowcast.model.subscriptions import SubscriptionSet
 
-#: Pairs of event and box looked at in one step: a megabyte of flags.
+#: (Event, box) pairs compared in one step: a megabyte of flags.
 _PAIRS = 1 << 20
 
 
@@ -38,7 +38,7 @@ class Scan(MatchQueries):
     """
 
     def fit(self, subscriptions: SubscriptionSet) -> Self:
-        """Take up subscriptions."""
+        """Set the subscriptions, replacing any previous ones."""
         require_subscriptions(subscriptions)
         self._subscriptions = subscriptions
         boxes = subscriptions.boxes
@@ -57,21 +57,21 @@ class Scan(MatchQueries):
 
     @property
     def subscriptions_(self) -> SubscriptionSet:
-        """The subscriptions as they are now."""
+        """The current subscriptions."""
         if not hasattr(self, "_subscriptions"):
-            raise ParameterError("Scan has no subscriptions yet; call fit first")
+            raise ParameterError("Scan has no subscriptions; call fit first")
         return self._subscriptions
 
     def add(self, subscriptions: SubscriptionSet) -> Self:
-        """Take up more subscriptions behind those there are."""
+        """Append subscriptions; refuse an id that is in use."""
         return self.fit(self.subscriptions_.concat(subscriptions))
 
     def remove(self, subscription_id: ArrayLike) -> Self:
-        """Drop subscriptions by id; the others keep their order."""
+        """Remove subscriptions by id; the others keep their order."""
         return self.fit(self.subscriptions_.without(subscription_id))
 
     def match(self, events: EventBatch) -> Matches:
-        """Return, for each event, the positions of the subscriptions that it matches."""
+        """Return for each event the positions of the matching subscriptions."""
         require_fitting(events, self.subscriptions_.schema)
         n_boxes = len(self.subscriptions_.boxes)
         step = max(1, _PAIRS // max(1, n_boxes))

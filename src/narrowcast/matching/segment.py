@@ -1,4 +1,4 @@
-"""Subscriptions that are indexed together."""
+"""Segment: subscriptions that are indexed together."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     Keys = Callable[[int], Ints]
 
 
-#: Pairs that are checked at a time: values are taken for each.
+#: Pairs checked at once: their attribute values are copied for the check.
 _CHECKED = 1 << 18
 
 
 class MatchCheck(Protocol):
-    """Decides which pairs of event and subscription are matches, where boxes alone cannot."""
+    """Decides which (event, subscription) pairs are matches, where boxes alone cannot."""
 
     def __call__(self, events: EventBatch, event: Ints, subscription: Ints) -> NDArray[np.bool_]:
         """Return a flag for each pair."""
@@ -38,16 +38,16 @@ class MatchCheck(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoxOwners:
-    """From boxes to the subscriptions they stand for: several boxes may be one, and some must be checked.
+    """Maps boxes to their subscriptions: a subscription may have several boxes, and some must be checked.
 
     Parameters
     ----------
     owner
-        The subscription of each box, ascending; None where box b is subscription b.
+        The subscription of each box, ascending; None if box b is subscription b.
     exact
-        Which boxes are exact; None where all are.
+        Mask of exact boxes; None if all are exact.
     check
-        Decides about the others.
+        Decides about events in boxes that are not exact.
     """
 
     owner: NDArray[np.int32] | None
@@ -56,7 +56,7 @@ class BoxOwners:
 
     @classmethod
     def of(cls, owner: NDArray[Any], exact: NDArray[np.bool_], n: int, check: MatchCheck) -> BoxOwners:
-        """Return the owners of boxes among n subscriptions."""
+        """Build from the owners of boxes among n subscriptions."""
         alike = len(owner) == n and bool((owner == np.arange(n)).all())
         return cls(None if alike else owner.astype(np.int32), None if exact.all() else exact, check)
 
@@ -66,7 +66,7 @@ class BoxOwners:
         return self.owner is None and self.exact is None
 
     def resolve(self, events: EventBatch | OneEvent, found: CandidateBoxes) -> CandidateBoxes:
-        """Return the subscriptions of each event from its boxes."""
+        """Return the matching subscriptions of each event from its boxes."""
         indptr, box = found
         if self.exact is not None:
             unsure = np.flatnonzero(~self.exact[box])
@@ -86,7 +86,7 @@ class BoxOwners:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """Some subscriptions with an index over their boxes; never changed."""
+    """Subscriptions with an index over their boxes; immutable."""
 
     n_subscriptions: int
     ranks: Ranks
@@ -94,11 +94,11 @@ class Segment:
     owners: BoxOwners
 
     def codes(self, keys: Keys, n_events: int) -> Codes:
-        """Return the codes of events, given the keys of an attribute."""
+        """Return the codes of events, given a function from attribute to keys."""
         return self.ranks.codes([keys(a) for a in self.ranks.attribute], n_events)
 
     def find(self, events: EventBatch | OneEvent, keys: Keys) -> CandidateBoxes:
-        """Return the subscriptions of each event."""
+        """Return the matching subscriptions of each event."""
         if isinstance(events, OneEvent):
             codes = self.ranks.codes_of_one([events.key(a) for a in self.ranks.attribute])
         else:
@@ -108,13 +108,13 @@ class Segment:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held by the index and the coding."""
+        """Size in bytes of the index and the coding."""
         own = sum(array.nbytes for array in self.index.arrays().values())
         extra = (self.owners.owner, self.owners.exact)
         return own + self.ranks.nbytes + sum(a.nbytes for a in extra if a is not None)
 
     def stats(self) -> dict[str, Any]:
-        """Return what it holds."""
+        """Return counts and sizes."""
         return {
             "subscriptions": self.n_subscriptions,
             "code_bits": 8 * self.ranks.dtype.itemsize,

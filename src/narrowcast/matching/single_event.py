@@ -1,4 +1,4 @@
-"""A single event, without the columns that a batch needs."""
+"""Single events: a fast path without the columns of a batch."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 _DOUBLE, _BITS = struct.Struct("<d"), struct.Struct("<q")
 _MAGNITUDE = 2**63 - 1
 _NAN: int = _BITS.unpack(_DOUBLE.pack(float("nan")))[0] & _MAGNITUDE
-#: Whole numbers up to here are doubles without loss.
+#: Integers up to this size are exact as doubles.
 _WHOLE = 2**53
 
-#: Returns the key of a value, or None where it takes a batch to tell.
+#: Returns the key of a value, or None if only a batch can determine it.
 Encode = Callable[[Any], "int | None"]
 
 
 class OneEvent:
-    """The keys of one event, by attribute; a batch is made only if a check asks for values.
+    """The keys of one event by attribute; a batch is made only if a check needs values.
 
     Parameters
     ----------
     values
-        The event.
+        The event's attributes and values.
     schema
-        Its attributes.
+        The schema of the subscriptions.
     keys
-        The key of each attribute that the event has, by position; the others are null.
+        Key of each attribute that the event has, by position; all other attributes are null.
     """
 
     __slots__ = ("_keys", "_schema", "_values")
@@ -60,7 +60,7 @@ class OneEvent:
         return NULL if value is None else int(hashes(pa.array([value], pa.string()))[0])
 
     def keys(self, attribute: int) -> NDArray[np.int64]:
-        """Return the key of an attribute, or the hash behind, as a column of one."""
+        """Return the key of an attribute, or its hash, as an array of one."""
         return np.array([self.key(attribute)], np.int64)
 
     def batch(self) -> EventBatch:
@@ -74,12 +74,12 @@ class EventReader:
     Parameters
     ----------
     schema
-        The attributes.
+        The attributes of events.
     """
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
-        # an event without an id gets one, which then is a value
+        # an event without an id gets one, which then is an attribute value
         self._plain = EVENT_ID not in schema
         self._known = {
             name: (i, _encoder(dtype))
@@ -87,16 +87,16 @@ class EventReader:
         }
 
     def __reduce__(self) -> tuple[type[EventReader], tuple[Schema]]:
-        return EventReader, (self._schema,)  # functions made here cannot be pickled
+        return EventReader, (self._schema,)  # local functions cannot be pickled
 
     def read(self, event: Mapping[str, Any]) -> OneEvent | None:
-        """Return the event, or None where it takes a batch to tell what its values are, or what is wrong."""
+        """Return the event, or None if only a batch can determine its values or report its errors."""
         if not self._plain:
             return None
         keys: dict[int, int] = {}
         for name, value in event.items():
             known = self._known.get(name)
-            if known is None:  # another spelling, a struct, an id, or nothing that matters
+            if known is None:  # another spelling, a struct, an id, or an irrelevant name
                 return None
             key = NULL if value is None else known[1](value)
             if key is None:
@@ -106,7 +106,7 @@ class EventReader:
 
 
 def _encoder(dtype: DataType) -> Encode:
-    """Return the function from a value of just this type to its key: see narrowcast.model.keys."""
+    """Return the function from a value of exactly this type to its key: see narrowcast.model.keys."""
     match dtype.family:
         case "integer":
             least, most = -(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1

@@ -1,4 +1,4 @@
-"""What a matcher holds at one moment: never changed, so that readers need no lock."""
+"""Matcher snapshot: the immutable state of a matcher, so that readers need no lock."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatcherSnapshot:
-    """Subscriptions in slots, in the order they came in; a removed one leaves its slot empty.
+    """Subscriptions in slots, in the order of arrival; a removed subscription leaves its slot empty.
 
     Parameters
     ----------
     sets
-        The subscriptions of all slots, piece by piece: one for each segment, then those of the tail.
+        The subscriptions of all slots, in pieces: one per segment, then those of the tail.
     n_slots
-        How many slots there are.
+        Number of slots.
     segments
-        Indexes over the slots from the first on.
+        Indexes over the first slots.
     tail
-        The slots behind those.
+        Append index over the remaining slots.
     reader
         Reads single events.
     sample
-        Events that tell an index where to be finer.
+        Events that show an index where to be finer.
     alive
-        Which slots are taken; None where all are.
+        Mask of slots that are not empty; None if all are used.
     """
 
     sets: tuple[SubscriptionSet, ...]
@@ -53,24 +53,24 @@ class MatcherSnapshot:
 
     @property
     def n_boxes(self) -> int:
-        """How many boxes the subscriptions have that are there."""
+        """Number of boxes of the current subscriptions."""
         counts = np.concatenate([piece.boxes.counts for piece in self.sets])
         return int(counts.sum() if self.alive is None else counts[self.alive].sum())
 
     @property
     def n_indexed(self) -> int:
-        """How many slots the segments have."""
+        """Number of slots in the segments."""
         return self.n_slots - self.tail.n_subscriptions
 
     @property
     def attributes(self) -> set[int]:
-        """The attributes whose keys are asked for."""
+        """The attributes whose keys are needed."""
         parts = [*(s.ranks.attribute for s in self.segments), *(c.attributes for c in self.tail.chunks)]
         return set().union(*parts)
 
     @property
     def plain(self) -> bool:
-        """Whether slots are positions and all of them are in one segment."""
+        """Whether slots are positions and all are in one segment."""
         return (
             self.alive is None
             and len(self.segments) == 1
@@ -80,7 +80,7 @@ class MatcherSnapshot:
 
     @property
     def subscriptions(self) -> SubscriptionSet:
-        """The subscriptions that are there, in order; put together at first use."""
+        """The current subscriptions in order; computed on first use."""
         known = self._cache.get("subscriptions")
         if known is None:
             known = SubscriptionSet.slots(self.sets)
@@ -92,7 +92,7 @@ class MatcherSnapshot:
 
     @property
     def position(self) -> NDArray[np.int32]:
-        """The position of each slot among those that are taken, -1 for the others; made at first use."""
+        """Position of each slot among the used slots, -1 for an empty slot; computed on first use."""
         known = self._cache.get("position")
         if known is None:
             assert self.alive is not None
@@ -103,13 +103,13 @@ class MatcherSnapshot:
         return known
 
     def without(self, slots: NDArray[np.int64]) -> MatcherSnapshot:
-        """Return the snapshot with some slots empty."""
+        """Return the snapshot with the given slots empty."""
         alive = np.ones(self.n_slots, bool) if self.alive is None else self.alive.copy()
         alive[slots] = False
         return replace(self, alive=alive)
 
     def find(self, events: EventBatch | OneEvent, keys: Keys) -> CandidateBoxes:
-        """Return the positions of the subscriptions of each event."""
+        """Return the positions of the matching subscriptions of each event."""
         found: CandidateBoxes | None = None
         shift = 0
         for segment in self.segments:

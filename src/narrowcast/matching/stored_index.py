@@ -1,4 +1,4 @@
-"""An index in a file: arrays that are mapped into memory and used where they are.
+"""Stored index: a file of arrays that are mapped into memory and used in place.
 
 ::
 
@@ -6,11 +6,11 @@
     4 bytes   version of the format
     4 bytes   CRC-32 of the header
     8 bytes   length of the header
-    header    JSON: what the matcher is, and for each array its name, type, shape, CRC-32 and place
-    arrays    each from a multiple of 64 bytes on
+    header    JSON: the kind of matcher, and for each array its name, type, shape, CRC-32 and offset
+    arrays    each at a multiple of 64 bytes
 
 Numbers are little-endian. Everything that is read before an array is used is covered by a checksum: readers
-of ready-made formats trust their metadata, and some end the process when it is damaged.
+of common formats trust their metadata, and some crash the process if it is damaged.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, NDArray[Any]]
 
-#: The version of the format. A file of another is refused: build the index again.
+#: Version of the format. Files of other versions are refused; the index must be rebuilt.
 FORMAT = 1
 
 _MAGIC = b"NARROWIX"
@@ -51,7 +51,7 @@ _BOXES = ("owner", "indptr", "attribute", "lo", "hi", "exact")
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """Where an array is, from the end of the header on."""
+    """Location of an array, relative to the end of the header."""
 
     name: str
     dtype: str
@@ -61,7 +61,7 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 class IndexHeader(msgspec.Struct, frozen=True):
-    """What is known of a saved matcher before its arrays are looked at."""
+    """Description of a saved matcher, without its arrays."""
 
     matcher: str
     index: str
@@ -69,7 +69,7 @@ class IndexHeader(msgspec.Struct, frozen=True):
     #: Name, type, precision and scale of each attribute.
     schema: tuple[tuple[str, str, int, int], ...]
     arrays: tuple[_Place, ...] = ()
-    #: Bytes of all arrays.
+    #: Size of all arrays in bytes.
     size: int = 0
 
     @classmethod
@@ -83,7 +83,7 @@ class IndexHeader(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class StoredIndex:
-    """A file that was read."""
+    """The contents of an index file."""
 
     path: Path
     header: IndexHeader
@@ -94,7 +94,7 @@ class StoredIndex:
 def write(
     path: str | os.PathLike[str], header: IndexHeader, subscriptions: SubscriptionSet, arrays: Arrays
 ) -> None:
-    """Write a file, aside first: whoever reads the path finds the old file or the whole new one."""
+    """Write a file atomically: a reader of the path finds the old file or the complete new one."""
     target = _target(path)
     whole = {**_unpacked(subscriptions), **{f"index.{name}": array for name, array in arrays.items()}}
     raw = {name: np.ascontiguousarray(array).reshape(-1).view(np.uint8) for name, array in whole.items()}
@@ -115,14 +115,14 @@ def write(
             os.fsync(file.fileno())
         aside.replace(target)
     except OSError as error:
-        raise IndexFileError(f"cannot write {target}: {error.strerror or error}") from error
+        raise IndexFileError(f"{target}: cannot be written: {error.strerror or error}") from error
     finally:
-        with contextlib.suppress(OSError):  # it is gone, or never was
+        with contextlib.suppress(OSError):  # already removed, or never created
             aside.unlink()
 
 
 def read(path: str | os.PathLike[str], *, verify: bool = True) -> StoredIndex:
-    """Map a file into memory; `verify` reads all of it once and compares the checksums."""
+    """Map a file into memory; `verify` reads all of it once and compares checksums."""
     path = Path(path)
     if not path.is_file():
         what = "is not a file" if path.exists() else "is not there"
@@ -130,19 +130,22 @@ def read(path: str | os.PathLike[str], *, verify: bool = True) -> StoredIndex:
     try:
         mapped = _mapped(path)
         if len(mapped) < _START.size or mapped[: len(_MAGIC)] != _MAGIC:
-            raise IndexFileError(f"{path} is not an index file of narrowcast")
+            raise IndexFileError(f"{path}: not an index file of narrowcast")
         _, version, crc32, length = _START.unpack_from(mapped)
         if version != FORMAT:
             raise IndexFileError(
-                f"{path} has format {version}, this narrowcast reads {FORMAT}; fit and save the index again"
+                f"{path}: format={version}: must be {FORMAT}; fit and save the index again",
+                parameter="format",
+                value=version,
+                limit=str(FORMAT),
             )
         text = mapped[_START.size : _START.size + length]
         if len(text) != length or zlib.crc32(text) != crc32:
-            raise ValueError("the checksum of its header is wrong")
+            raise ValueError("wrong checksum of the header")
         header = msgspec.json.decode(text, type=IndexHeader)
         start = _START.size + length + -(_START.size + length) % _ALIGNED
         if len(mapped) != start + header.size:
-            raise ValueError(f"it has {len(mapped)} bytes where {start + header.size} were written")
+            raise ValueError(f"{len(mapped)} bytes: must be {start + header.size}")
         arrays = {place.name: _array(mapped, start, place, verify) for place in header.arrays}
         own = {name.removeprefix("index."): a for name, a in arrays.items() if name.startswith("index.")}
         names, types = [a[0] for a in header.schema], [DataType(*a[1:]) for a in header.schema]
@@ -150,26 +153,24 @@ def read(path: str | os.PathLike[str], *, verify: bool = True) -> StoredIndex:
     except IndexFileError:
         raise
     except OSError as error:
-        raise IndexFileError(f"cannot read {path}: {error.strerror or error}") from error
+        raise IndexFileError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (pa.ArrowException, msgspec.MsgspecError, KeyError, ValueError, TypeError) as error:
         raise damaged(path, error) from error
 
 
 def damaged(path: str | os.PathLike[str], error: BaseException) -> IndexFileError:
-    """Return the error for a file that cannot be what it says it is."""
-    return IndexFileError(
-        f"{path} is damaged or cut short: {first_line(error)}; fit and save the index again"
-    )
+    """Return the error for a file whose contents are inconsistent."""
+    return IndexFileError(f"{path}: damaged or truncated: {first_line(error)}; fit and save the index again")
 
 
 def _target(path: str | os.PathLike[str]) -> Path:
-    """Return where to write: what a link points to, and only a file or nothing yet."""
+    """Return where to write: the target of a link, and only a regular file or a new one."""
     try:
         target = Path(path).resolve()
         if target.exists() and not target.is_file():
-            raise IndexFileError(f"cannot write {path}: it is there and not a file; give the name of a file")
+            raise IndexFileError(f"{path}: exists and is not a file; give the name of a file")
     except (OSError, ValueError) as error:
-        raise IndexFileError(f"cannot write {path!r}: {first_line(error)}") from error
+        raise IndexFileError(f"{path!r}: cannot be written: {first_line(error)}") from error
     return target
 
 
@@ -177,7 +178,7 @@ def _mapped(path: Path) -> mmap.mmap | bytes:
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             return b""
-        # copy on write: nobody writes, but kernels would be compiled once more for read-only arrays
+        # copy on write: nothing is written, but kernels would be compiled again for read-only arrays
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
 
@@ -185,10 +186,10 @@ def _array(mapped: mmap.mmap | bytes, start: int, place: _Place, verify: bool) -
     dtype = np.dtype(place.dtype)
     count = int(np.prod(place.shape, dtype=np.int64))
     if dtype.hasobject or count < 0 or place.at < 0:
-        raise ValueError(f"{place.name} cannot be {place.shape} of {dtype}")
+        raise ValueError(f"{place.name} cannot have shape {place.shape} and type {dtype}")
     array = np.frombuffer(mapped, dtype, count, start + place.at) if count else np.empty(0, dtype)
     if verify and zlib.crc32(array.view(np.uint8).data) != place.crc32:
-        raise ValueError(f"the checksum of {place.name} is wrong")
+        raise ValueError(f"wrong checksum of {place.name}")
     return array.reshape(place.shape)
 
 

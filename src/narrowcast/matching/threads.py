@@ -1,4 +1,4 @@
-"""Threads that stay: a batch of milliseconds must not wait for them to start, nor for their memory."""
+"""Shared thread pools, kept alive: starting threads would take longer than a batch of milliseconds."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _pool(n: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(n, thread_name_prefix="narrowcast")
 
 
-# a process that was forked off has none of these threads
+# a forked process has none of these threads
 os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def share(work: Callable[[int, int], T], size: int, n: int) -> list[T]:
-    """Return what some work makes of each of n shares of a range, in order; one thread has each.
+    """Apply a function to n shares of a range, one thread each; return the results in order.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Boxes that mostly ask for single values, as topics do: looked up, not searched."""
+"""Topic matcher: a hash index for boxes that mostly require single values, as topic patterns do."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TupleIndex:
-    """Groups of boxes that ask for single codes in the same columns, with a hash table of those codes.
+    """Groups of boxes that require single codes in the same columns, with a hash table of those codes.
 
-    An event costs one look-up for each set of columns that any box asks for: for topics, for each pattern of
-    literals and wildcards, however many topics there are. Boxes that ask for none are compared one by one.
+    An event costs one lookup per set of columns that any box requires: for topics, per pattern of literals
+    and wildcards, however many topics there are. Boxes that require no single code are compared one by one.
     """
 
     tuples: Tuples
@@ -35,7 +35,7 @@ class TupleIndex:
 
     @classmethod
     def build(cls, boxes: CodedBoxes) -> TupleIndex:
-        """Index boxes."""
+        """Build the index of boxes."""
         point = boxes.hi.astype(np.int64) == boxes.lo.astype(np.int64) + 1
         group, column_at, column = _groups(boxes, point)
         hashes = kernels.hash_points(group, boxes.indptr, boxes.column, boxes.hi, point)
@@ -59,37 +59,37 @@ class TupleIndex:
         )
 
     def find(self, codes: Codes) -> CandidateBoxes:
-        """Return the boxes of each event."""
+        """Return the boxes that contain each event."""
         return CandidateBoxes(*kernels.find(self.tuples, codes, True))
 
     def count(self, codes: Codes) -> Ints:
-        """Return how many boxes hold each event."""
+        """Return the number of boxes that contain each event."""
         return np.diff(kernels.find(self.tuples, codes, False)[0])
 
     def stats(self) -> dict[str, Any]:
-        """Return what it holds."""
+        """Return counts and sizes."""
         return {"shapes": len(self.tuples.column_at) - 1, "tuples": len(self.tuples.hash)}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all that it is made of."""
+        """Return all arrays of the index."""
         return self.tuples._asdict()
 
     @classmethod
     def restore(cls, arrays: dict[str, NDArray[Any]]) -> TupleIndex:
-        """Return the index that is made of these arrays."""
+        """Rebuild the index from its arrays."""
         return cls(Tuples(**{name: arrays[name] for name in Tuples._fields}))
 
 
 class Topics(IndexedMatcher):
-    """Looks up what subscriptions ask for exactly: for topics with wildcards, and for equality in general.
+    """Looks up exact values by hash: for topics with wildcards, and for equality in general.
 
-    Topics of NATS or MQTT become subscriptions and events with `TopicSpace`. Any other filter works too; what
-    asks for no single value is compared with every event.
+    `TopicSpace` turns topics of NATS or MQTT into subscriptions and events. Any other filter works too; one
+    that requires no single value is compared with every event.
 
     Parameters
     ----------
     threads
-        How many threads share a batch.
+        Number of threads that share a batch (default: 1).
 
     Examples
     --------
@@ -108,7 +108,7 @@ class Topics(IndexedMatcher):
 
 
 def _groups(boxes: CodedBoxes, point: NDArray[np.bool_]) -> tuple[Ints, Ints, NDArray[np.int32]]:
-    """Return the group of each box and the columns of each group: those it asks for a single code in."""
+    """Return the group of each box, and the columns in which each group requires single codes."""
     box = boxes.box[point]
     column = boxes.column[point]
     width = np.bincount(box, minlength=len(boxes))
@@ -125,7 +125,7 @@ def _groups(boxes: CodedBoxes, point: NDArray[np.bool_]) -> tuple[Ints, Ints, ND
             and (column == column[np.repeat(at[first][group] - at, width) + np.arange(len(column))]).all()
         ):
             break
-        seed += 1  # two sets of columns fell together
+        seed += 1  # hash collision of two sets of columns
     sizes = width[first]
     column_at = np.concatenate([[0], np.cumsum(sizes)])
     entry = np.repeat(at[first] - column_at[:-1], sizes) + np.arange(column_at[-1])

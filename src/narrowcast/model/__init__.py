@@ -1,1 +1,1 @@
-"""What things are: schemas, events, subscriptions, matches, interest, plans, costs. No algorithms."""
+"""The data model: schemas, events, subscriptions, matches, interest, plans and costs. No algorithms."""

@@ -1,4 +1,4 @@
-"""A plan as a folder: Parquet tables and a `plan.json`, the one thing that pipeline and broker share."""
+"""Plan artefact: the folder of Parquet tables and `plan.json` that Spark jobs and the broker share."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from narrowcast.files import first_line, read_table
 from narrowcast.model.labels import column_of
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.plan_store import INFO, PlanStore, name_of
+from narrowcast.validation import check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from narrowcast.model.interest import Interest
     from narrowcast.model.relation import Positions
 
-#: The only format there is so far.
+#: Version of the format that is written and read.
 FORMAT = 1
-#: What a plan's flows are.
+#: What the flows of a plan are.
 FlowSpace = Literal["topics", "cells", "events", "ranges"]
 
 TABLES = {
@@ -39,10 +40,10 @@ TABLES = {
 
 
 class PlanInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What `plan.json` says: how a plan was made, from what, and what it costs.
+    """Contents of `plan.json`: how a plan was made, from which inputs, and its costs.
 
-    `channels` counts groups, as `--channels` does. `inputs` holds a fingerprint per input, `created` the
-    time in UTC.
+    `channels` counts groups (channels without a parent). `inputs` has a fingerprint per input; `created` is
+    in UTC.
     """
 
     format: int
@@ -57,7 +58,7 @@ class PlanInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Format(msgspec.Struct):
-    """The one field that is read before any other."""
+    """The format number alone: it is read first, since the other fields depend on it."""
 
     format: int
 
@@ -74,34 +75,34 @@ def write_plan(
     inputs: Mapping[str, str] | None = None,
     interest: Interest | None = None,
     cells: pa.Table | None = None,
-    beside: Mapping[str, pa.Table | bytes] | None = None,
+    extra_files: Mapping[str, pa.Table | bytes] | None = None,
     replace: bool = False,
 ) -> PlanInfo:
-    """Write a plan artefact; readers see all of it or nothing.
+    """Write a plan artefact in one step: readers see the complete plan or none.
 
-    Labels keep their type. A subscriber or flow without any row is not written: the plan serves it no
-    more than one it does not know, so that every check and cost stays the same.
+    Labels keep their type. A subscriber or flow without any row is not written: the plan treats it like an
+    unknown label, so every check and cost stays the same.
 
     Parameters
     ----------
     plan, folder
-        What to write, and where.
+        The plan, and the folder to write it to.
     method, params, seed, flow_space, costs, inputs
-        What `plan.json` says of the plan's making; see `PlanInfo`.
+        How the plan was made, for `plan.json`; see `PlanInfo`. Costs must be finite.
     interest
-        Where the rate of each channel is taken from; without it the column `rate` is null.
+        Source of the rate of each channel (messages per second); without it the column `rate` is null.
     cells
-        For flows that are cells: `flow`, `lo` and `hi`, the ends of each.
-    beside
-        Further files by name, tables for Parquet: reading the plan does not look at them.
+        The grid when flows are cells: a table of `flow`, `lo` and `hi` (lower and upper ends).
+    extra_files
+        Additional files by name, a table for Parquet or bytes; `read_plan` ignores them.
     replace
-        Whether a folder that exists is replaced: see `PlanStore`.
+        Whether an existing folder is replaced (default: refuse); see `PlanStore`.
     """
     if flow_space not in get_args(FlowSpace):
-        raise ParameterError(f"flow_space is {flow_space!r}; use one of {', '.join(get_args(FlowSpace))}")
+        check_choice("flow_space", flow_space, get_args(FlowSpace))
     for name, value in (costs or {}).items():
         if not np.isfinite(value):
-            raise ParameterError(f"cost {name!r} is {value}; only finite costs can be written")
+            raise ParameterError(f"cost {name!r}={value}: must be finite", parameter="costs", value=value)
     info = PlanInfo(
         format=FORMAT,
         method=method,
@@ -125,7 +126,7 @@ def write_plan(
                 pq.write_table(table, aside / f"{name}.parquet")
         if cells is not None:
             pq.write_table(cells, aside / "cells.parquet")
-        for name, content in (beside or {}).items():
+        for name, content in (extra_files or {}).items():
             if isinstance(content, bytes):
                 (aside / name).write_bytes(content)
             else:
@@ -135,34 +136,36 @@ def write_plan(
 
 
 def info_text(info: PlanInfo) -> bytes:
-    """Return what `plan.json` holds."""
+    """Return the text of `plan.json`."""
     try:
         return msgspec.json.format(msgspec.json.encode(info, enc_hook=_plain), indent=2) + b"\n"
     except TypeError as error:
-        raise ParameterError(f"params cannot be written as JSON: {first_line(error)}") from error
+        raise ParameterError(
+            f"params: cannot be written as JSON: {first_line(error)}", parameter="params"
+        ) from error
 
 
 def _plain(value: object) -> object:
-    """Return a numpy number as Python's own."""
+    """Return a numpy number as a Python number, for the JSON encoder."""
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"a {type(value).__name__} is neither a number, a string, a list nor a dict")
+    raise TypeError(f"{type(value).__name__}: must be a number, a string, a list or a dict")
 
 
 def read_plan(folder: str | Path) -> tuple[ChannelPlan, PlanInfo]:
-    """Read a plan artefact: one version of it, also while another is written.
+    """Read one complete version of a plan artefact, even while another is being written.
 
     Raises
     ------
     PlanError
-        When the folder, a table or `plan.json` is missing, unreadable or does not fit the rest. Whether
-        the plan serves an interest is another question: see `ChannelPlan.validate`.
+        When the folder, a table or `plan.json` is missing, unreadable or inconsistent. Whether the plan
+        serves an interest is not checked here: see `ChannelPlan.validate`.
     """
     return PlanStore(folder).load(plan_in)
 
 
 def read_named_plan(folder: str | Path) -> tuple[str, ChannelPlan, PlanInfo]:
-    """Read a plan artefact with its name, which tells it from other plans: see `read_plan`."""
+    """Read a plan artefact and the name (a hash) of its version; see `read_plan`."""
     plan, info, name = PlanStore(folder).load(lambda version: (*plan_in(version), name_of(version)))
     assert name is not None
     return name, plan, info
@@ -174,12 +177,12 @@ def read_info(folder: str | Path) -> PlanInfo:
 
 
 def plan_in(folder: Path) -> tuple[ChannelPlan, PlanInfo]:
-    """Read a plan from the folder of one version."""
+    """Read the plan in the folder of one version."""
     info = info_in(folder)
     if (folder / "partitions.parquet").exists():
         raise PlanError(
-            f"{folder} has the parts of a partitioner, and no channels; give it to match --partitions, or "
-            "name a plan of channels here"
+            f"{folder}: a plan of matching partitions, which has no channels; give a plan of channels, "
+            "or use this folder where a partitioner is expected"
         )
     parent = _parents(_read(folder, "channels"), folder / "channels.parquet")
     carries, listens = _read(folder, "carries"), _read(folder, "listens")
@@ -192,43 +195,45 @@ def plan_in(folder: Path) -> tuple[ChannelPlan, PlanInfo]:
             carries, listens, unicast, n_channels=len(parent), parent=parent, subscriptions=placed
         )
     except (TableError, PlanError) as error:
-        raise PlanError(f"the tables in {folder} make no plan: {error}") from error
+        raise PlanError(f"{folder}: its tables are not a valid plan: {error}") from error
     if plan.n_groups != info.channels:
         raise PlanError(
-            f"{folder / INFO} says {info.channels} channels and channels.parquet holds "
-            f"{plan.n_groups} without a parent; the folder mixes two plans, write it again"
+            f"{folder / INFO}: channels={info.channels}, but channels.parquet has {plan.n_groups} without a "
+            "parent; the folder mixes two plans, write the plan again"
         )
     return plan, info
 
 
 def info_in(folder: Path) -> PlanInfo:
-    """Read the `plan.json` in the folder of one version, its format first."""
+    """Read `plan.json` in the folder of one version, after checking its format number."""
     if not folder.is_dir():
-        raise PlanError(f"{folder} is not a folder; give the one that a plan was written to")
+        raise PlanError(f"{folder}: not a folder; give the folder that a plan was written to")
     path = folder / INFO
     if not path.exists() and (folder / "plan" / INFO).exists():
-        raise PlanError(f"{folder} holds a plan but is none; give {folder / 'plan'}")
+        raise PlanError(f"{folder}: not a plan, but contains one; give {folder / 'plan'}")
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise PlanError(f"{path} cannot be read: {error.strerror}; write the plan again") from error
+        raise PlanError(f"{path}: cannot be read: {error.strerror}; write the plan again") from error
     try:
         found = msgspec.json.decode(text, type=_Format).format
         if found != FORMAT:
             raise PlanError(
-                f"{path} is of format {found}; this version reads format {FORMAT}: "
-                "write the plan again, or use the version that wrote it"
+                f"{path}: format={found}: must be {FORMAT}; write the plan again, or use the version of "
+                "narrowcast that wrote it",
+                parameter="format",
+                value=found,
+                limit=str(FORMAT),
             )
         return msgspec.json.decode(text, type=PlanInfo)
     except msgspec.DecodeError as error:
-        raise PlanError(f"{path} is not a plan's JSON: {first_line(error)}; write the plan again") from error
+        raise PlanError(f"{path}: not valid: {first_line(error)}; write the plan again") from error
 
 
 def _read(folder: Path, name: str) -> pa.Table:
-    """Read one of the tables."""
     path = folder / f"{name}.parquet"
     if not path.exists():
-        raise PlanError(f"{path} is missing; the plan is incomplete, write it again")
+        raise PlanError(f"{path}: missing; the plan is incomplete, write it again")
     try:
         return read_table(path, TABLES[name])
     except TableError as error:
@@ -236,11 +241,11 @@ def _read(folder: Path, name: str) -> pa.Table:
 
 
 def _parents(channels: pa.Table, path: Path) -> Positions:
-    """Return the parent of each channel, -1 for none, in the order of channels."""
+    """Return the parent of each channel (-1: none), ordered by channel number."""
     for name in ("channel", "parent", "members"):
         kind = column_of(channels, name, str(path)).type
         if not (pa.types.is_integer(kind) or (name == "parent" and pa.types.is_null(kind))):
-            raise PlanError(f"{path}: column {name!r} is of type {kind}; use integers")
+            raise PlanError(f"{path}: column {name!r} has type {kind}: must be integers")
     if nulls := channels.column("channel").null_count:
         raise PlanError(f"{path}: column 'channel' has {nulls} nulls; remove those rows")
     channel = channels.column("channel").to_numpy()
@@ -248,7 +253,7 @@ def _parents(channels: pa.Table, path: Path) -> Positions:
     if not np.array_equal(channel[order], np.arange(len(channel))):
         odd = channel[order][np.flatnonzero(channel[order] != np.arange(len(channel)))[0]]
         raise PlanError(
-            f"{path}: channel {odd} is out of place; each of 0 to {len(channel) - 1} must be there once"
+            f"{path}: channel {odd} is misplaced or repeated; list each of 0 to {len(channel) - 1} once"
         )
     parent = channels.column("parent").cast(pa.int64())
     return np.asarray(pc.fill_null(parent, -1), np.int64)[order]

@@ -1,4 +1,4 @@
-"""Boxes over keys: many at once, each with only the attributes it bounds."""
+"""Boxes over keys: conjunctions of ranges, many in one set of arrays."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
 
 
-#: Attributes are numbered in 16 bits.
+#: Attribute numbers are stored as 16-bit integers.
 MOST_ATTRIBUTES = 2**15
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Boxes:
-    """Half-open boxes, in compressed rows: box b bounds `attribute[indptr[b]:indptr[b + 1]]`.
+    """Half-open boxes in compressed rows: box b bounds `attribute[indptr[b]:indptr[b + 1]]`.
 
-    An event is in a box when `lo < key <= hi` for each attribute that the box bounds; a box that bounds none
-    holds every event. Boxes are ordered by owner, the attributes of a box ascend. A box that is not `exact`
-    is wider than what it stands for, and what falls in it must be checked again.
+    An event is in a box when `lo < key <= hi` for each attribute that the box bounds; a box without bounds
+    contains every event. Boxes are sorted by owner, the attributes of a box ascend. A box that is not `exact`
+    is wider than its filter, so events in it must be checked against the filter.
     """
 
     n_owners: int
@@ -55,10 +55,11 @@ class Boxes:
         hi: Ints,
         exact: npt.NDArray[np.bool_],
     ) -> Boxes:
-        """Return boxes given in any order of owners, `width` being how many attributes each bounds."""
+        """Build from boxes in any order of owners; `width` counts the attributes that each box bounds."""
         if len(attribute) and attribute.max() >= MOST_ATTRIBUTES:
             raise InputError(
-                f"attribute number {attribute.max()} is over the limit of {MOST_ATTRIBUTES - 1} attributes"
+                f"attribute number {attribute.max()}: must be at most {MOST_ATTRIBUTES - 1}",
+                value=int(attribute.max()),
             )
         order = np.argsort(owner, kind="stable")
         start = np.cumsum(width) - width
@@ -79,16 +80,16 @@ class Boxes:
 
     @property
     def counts(self) -> Ints:
-        """How many boxes each owner has."""
+        """Number of boxes of each owner."""
         return np.bincount(self.owner, minlength=self.n_owners)
 
     @property
     def box(self) -> Ints:
-        """The box of each entry."""
+        """Box number of each entry."""
         return np.repeat(np.arange(len(self)), np.diff(self.indptr))
 
     def take(self, owners: Ints) -> Boxes:
-        """Return the boxes of some owners, renumbered in the order given; each owner at most once."""
+        """Return the boxes of the given owners, renumbered in that order; each owner at most once."""
         number = np.full(self.n_owners, -1, np.int64)
         number[owners] = np.arange(len(owners))
         kept = number[self.owner] >= 0
@@ -105,7 +106,7 @@ class Boxes:
 
     @classmethod
     def join(cls, pieces: Sequence[Boxes]) -> Boxes:
-        """Return the boxes of several pieces one after another, owners numbered on; there is at least one."""
+        """Concatenate at least one set of boxes; owners are numbered through."""
         owners = np.cumsum([0, *(p.n_owners for p in pieces)])
         entries = np.cumsum([0, *(len(p.lo) for p in pieces)])
         return cls(
@@ -119,7 +120,7 @@ class Boxes:
         )
 
     def of_owners(self, kept: npt.NDArray[np.bool_]) -> Boxes:
-        """Return the boxes of some owners, whose numbers stay as they are."""
+        """Return the boxes of the owners selected by the mask; owners keep their numbers."""
         boxes = kept[self.owner]
         entry = np.repeat(boxes, np.diff(self.indptr))
         return Boxes(
@@ -134,6 +135,6 @@ class Boxes:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held by the columns."""
+        """Size of the arrays in bytes."""
         columns = (self.owner, self.indptr, self.attribute, self.lo, self.hi, self.exact)
         return sum(column.nbytes for column in columns)

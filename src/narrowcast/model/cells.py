@@ -1,4 +1,4 @@
-"""A grid over the event space: its cells are flows that every event falls in one of."""
+"""Cell grids: divide the event space into cells, which serve as flows."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
     Doubles = npt.NDArray[np.float64]
 
-#: Cells are numbered in 63 bits.
+#: Cell numbers are 63-bit integers.
 MOST_CELLS = 2**63 - 1
-#: Types whose values are numbers, or can be told as numbers: dates in days, timestamps in seconds from 1970.
+#: Types that convert to numbers: dates to days, timestamps to seconds since 1970.
 NUMBERS = ("boolean", "integer", "float", "decimal", "date", "timestamp")
 
 
@@ -38,18 +38,18 @@ NUMBERS = ("boolean", "integer", "float", "decimal", "date", "timestamp")
 class CellGrid:
     """A grid of half-open cells (lo, hi] over some attributes of a schema (riabov2003, section 4).
 
-    Along each attribute the edges part all keys: the first cell starts below everything and holds null too,
-    the last ends above everything. Cells are numbered in row-major order, the last attribute changing first.
-    An attribute outside the grid does not matter to a cell.
+    The edges of an attribute divide all keys: the first cell has no lower end and includes null, the last
+    has no upper end. Cells are numbered in row-major order, the last attribute changing first. A cell does
+    not restrict attributes outside the grid.
 
     Parameters
     ----------
     schema
         The attributes of events and subscriptions.
     attributes
-        The names of those that the grid divides.
+        The names of the attributes that the grid divides.
     edges
-        For each of them its inner edges as keys (`narrowcast.model.keys`), ascending: one fewer than cells.
+        For each attribute its inner edges as keys (`narrowcast.model.keys`), ascending: one fewer than cells.
 
     Examples
     --------
@@ -73,49 +73,52 @@ class CellGrid:
         object.__setattr__(self, "attributes", tuple(self.attributes))
         if not self.attributes or len(self.attributes) != len(self.edges):
             raise ParameterError(
-                f"{len(self.attributes)} attributes with {len(self.edges)} lists of edges; "
-                "give at least one attribute, and one list for each"
+                f"{len(self.attributes)} attributes, {len(self.edges)} lists of edges: must be as many of "
+                "each, at least 1"
             )
         names = tuple(self.schema.names[self.schema.index(name)] for name in self.attributes)
         if len(set(names)) < len(names):
-            raise ParameterError(f"the attributes of a grid are {', '.join(names)}; name each once")
+            raise ParameterError(f"attributes={', '.join(names)}: must differ", parameter="attributes")
         object.__setattr__(self, "attributes", names)
         edges = (_edges(name, e, self.schema[name]) for name, e in zip(names, self.edges, strict=True))
         object.__setattr__(self, "edges", tuple(edges))
         if self.n_cells > MOST_CELLS:
             raise ParameterError(
-                f"a grid of {' x '.join(map(str, self.shape))} cells is over the limit of {MOST_CELLS}; "
-                "ask for fewer cells along an attribute, or leave one out"
+                f"grid of {' x '.join(map(str, self.shape))} cells: must have at most {MOST_CELLS}; use "
+                "fewer cells along an attribute, or drop an attribute"
             )
 
     @classmethod
     def of_keys(cls, schema: Schema, edges: Mapping[str, Sequence[int]]) -> CellGrid:
-        """Return the grid with these inner edges by attribute, as `keys` gives them and plans keep them."""
+        """Build from the inner edges of each attribute, as `keys` returns them."""
         return cls(schema, tuple(edges), tuple(np.array(each, np.int64) for each in edges.values()))
 
     def keys(self) -> dict[str, list[int]]:
-        """Return the inner edges by attribute, as plain numbers."""
+        """Return the inner edges by attribute, as Python integers."""
         return {name: edge.tolist() for name, edge in zip(self.attributes, self.edges, strict=True)}
 
     @classmethod
     def equal(cls, schema: Schema, sides: Mapping[str, tuple[Any, Any, int]]) -> CellGrid:
-        """Return a grid of equally wide cells: for each attribute n of them on (lo, hi], as values.
+        """Build a grid of equally wide cells: per attribute (low, high, n), n cells on (low, high].
 
-        The outermost cells are open, so that the grid holds every event. Where what lies outside is to have
-        cells of its own, ask for one more on either side: 5 cells on (-1, 4] have (0, 3] in three.
-        Dates and timestamps are given as such or as numbers: days, and seconds, from 1970.
+        The outermost cells extend to infinity, so that the grid contains every event. To give values outside
+        a range their own cells, add one cell on each side: 5 cells on (-1, 4] cover (0, 3] with three.
+        Ends of dates and timestamps are given as such or as numbers: days, and seconds, since 1970.
         """
         edges = []
         for name, (lo, hi, n) in sides.items():
             dtype = _divisible(name, schema[name])
             low, high, n = _number(name, lo), _number(name, hi), _count(name, n)
             if not low < high:
-                raise ParameterError(f"the cells of {name!r} are on ({lo}, {hi}]; give two ends that ascend")
+                raise ParameterError(
+                    f"{name!r}: cells on ({lo}, {hi}]: the low end must be below the high end"
+                )
             cuts = [low + (high - low) * i / n for i in range(1, n)]
             found = np.array([_key(cut, dtype) for cut in cuts], np.int64)
             if (found[1:] <= found[:-1]).any():
                 raise ParameterError(
-                    f"({lo}, {hi}] of {name!r} has no {n} different cells of type {dtype}; ask for fewer"
+                    f"{name!r}: {n} cells on ({lo}, {hi}] are not distinct in type {dtype}; use fewer cells",
+                    value=n,
                 )
             edges.append(found)
         return cls(schema, tuple(sides), tuple(edges))
@@ -128,20 +131,19 @@ class CellGrid:
         n: int | Mapping[str, int],
         attributes: Sequence[str] | None = None,
     ) -> CellGrid:
-        """Return a grid whose cells have about equal shares of a sample, attribute by attribute.
+        """Build a grid whose cells contain about equal shares of a sample, attribute by attribute.
 
         Parameters
         ----------
         schema
             The attributes of events and subscriptions.
         sample
-            Events to take the quantiles from; null, NaN and infinite values are left out.
+            Events to take the quantiles from; null, NaN and infinite values are ignored.
         n
-            How many cells each attribute gets, or a number for each. One with few different values in the
-            sample gets fewer.
+            Number of cells per attribute, one for all or by name. An attribute with few distinct values in
+            the sample gets fewer.
         attributes
-            The attributes to divide, where `n` does not name them: all that are numbers, dates or timestamps
-            unless given.
+            The attributes to divide when `n` is one number (default: all numbers, dates and timestamps).
 
         Examples
         --------
@@ -169,16 +171,16 @@ class CellGrid:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """How many cells there are along each attribute."""
+        """Number of cells along each attribute."""
         return tuple(len(edge) + 1 for edge in self.edges)
 
     @property
     def n_cells(self) -> int:
-        """How many cells there are."""
+        """Number of cells in the grid."""
         return math.prod(self.shape)
 
     def cell_of(self, events: EventBatch) -> Ints:
-        """Return the number of the cell that each event falls in."""
+        """Return the cell number of each event."""
         cell = np.zeros(len(events), np.int64)
         for name, edge in zip(self.attributes, self.edges, strict=True):
             cell *= len(edge) + 1
@@ -186,27 +188,31 @@ class CellGrid:
         return cell
 
     def places(self, cells: npt.ArrayLike) -> Ints:
-        """Return where cells stand: a row for each, with its place along each attribute."""
+        """Return the coordinates of cells: one row per cell, one column per attribute of the grid."""
         rest = np.array(cells, np.int64, ndmin=1)
         wrong = (rest < 0) | (rest >= self.n_cells)
         if wrong.any():
-            raise ParameterError(f"cell {rest[wrong][0]} lies outside 0 to {self.n_cells - 1}")
+            raise ParameterError(
+                f"cell={rest[wrong][0]}: must be from 0 to {self.n_cells - 1}",
+                parameter="cell",
+                value=int(rest[wrong][0]),
+            )
         places = np.empty((len(rest), len(self.shape)), np.int64)
         for i in reversed(range(len(self.shape))):
             rest, places[:, i] = np.divmod(rest, self.shape[i])
         return places
 
     def bounds(self, cells: npt.ArrayLike) -> tuple[Doubles, Doubles]:
-        """Return the ends (lo, hi] of cells as numbers, a row for each; the outer sides are infinite.
+        """Return the ends (lo, hi] of cells as numbers, one row per cell; outer sides are infinite.
 
-        Dates are days and timestamps seconds from 1970. These are for models and for people: which cell an
-        event is in is for `cell_of` to say, since an end past 2^53 is rounded, and one of a decimal of more
-        than 18 digits is cut. Strings are not numbers: a grid that divides one has no such bounds.
+        Dates are days and timestamps seconds since 1970. The numbers are for models and for display only:
+        ends beyond 2^53 are rounded and decimals of more than 18 digits truncated, so use `cell_of` to locate
+        events. A grid over strings has no numeric bounds.
 
         Raises
         ------
         SchemaError
-            When an attribute of the grid has no numbers.
+            When an attribute of the grid is not numeric.
         """
         places = self.places(cells)
         lo, hi = np.empty(places.shape), np.empty(places.shape)
@@ -217,17 +223,17 @@ class CellGrid:
         return lo, hi
 
     def points(self, cells: npt.ArrayLike) -> EventBatch:
-        """Return cells as events of their own: what `rounded` subscriptions are matched with."""
+        """Return one event per cell, to be matched with `rounded` subscriptions."""
         columns = tuple(pa.array(column) for column in self.places(cells).T.copy())
         return EventBatch(self._places_schema(), columns, np.array(cells, np.int64, ndmin=1))
 
     def rounded(self, subscriptions: SubscriptionSet) -> SubscriptionSet:
-        """Return subscriptions to the cells that their boxes meet: boxes over places along each attribute.
+        """Return subscriptions to the cells that the given subscriptions intersect.
 
-        A box (lo, hi] meets a cell (clo, chi] when max(lo, clo) < min(hi, chi) in every attribute of the
-        grid, and the cells of a grid that do so lie side by side: a box meets a box of places. Matching
-        these subscriptions with `points` of cells says, exactly, whose boxes meet which cell. A filter that
-        its boxes cannot express meets the cells that its boxes do, never fewer than it should.
+        A box (lo, hi] intersects a cell (clo, chi] when max(lo, clo) < min(hi, chi) in every attribute of the
+        grid; the intersected cells form a box of coordinates. Matching these subscriptions with `points`
+        gives exactly the cells that each box intersects. A filter that boxes cannot express exactly gets the
+        cells of its (wider) boxes, so that no cell is missed.
 
         Examples
         --------
@@ -239,8 +245,8 @@ class CellGrid:
         """
         if subscriptions.schema != self.schema:
             raise SchemaError(
-                f"subscriptions over {subscriptions.schema.to_dict()} do not go with a grid over "
-                f"{self.schema.to_dict()}; make both with one schema"
+                f"subscriptions have schema {subscriptions.schema.to_dict()}: must be the grid's, "
+                f"{self.schema.to_dict()}"
             )
         b = subscriptions.boxes
         column = np.full(len(self.schema), -1)
@@ -253,7 +259,7 @@ class CellGrid:
             last[on] = np.searchsorted(edge, b.hi[on], side="left")
         whole = (first == 0) & (last == np.array(self.shape)[axis] - 1)
         box = b.box
-        full = np.bincount(box[b.lo >= b.hi], minlength=len(b)) == 0  # an empty box meets nothing
+        full = np.bincount(box[b.lo >= b.hi], minlength=len(b)) == 0  # an empty box intersects no cell
         kept = (axis >= 0) & ~whole & full[box]
         order = np.lexsort((axis[kept], box[kept]))
         boxes = Boxes.build(
@@ -279,46 +285,48 @@ class CellGrid:
 
 
 def _edges(name: str, edges: npt.ArrayLike, dtype: DataType) -> Ints:
-    """Return the edges of an attribute, read-only, or say what is wrong with them."""
+    """Return the inner edges of an attribute as a read-only array; refuse edges that do not ascend."""
     if dtype.family in ("void", "opaque"):
-        raise SchemaError(f"attribute {name!r} is {dtype}, which has no order; leave it out of the grid")
+        raise SchemaError(f"attribute {name!r} has unordered type {dtype}; leave it out of the grid")
     found = np.array(edges, np.int64)
     if found.ndim != 1 or (found[1:] <= found[:-1]).any():  # a difference could overflow
-        raise ParameterError(f"the edges of {name!r} must ascend; sort them and keep one of each")
+        raise ParameterError(f"edges of {name!r}: must ascend without repeats", parameter="edges")
     if len(found) and (found[0] <= keys.NO_LOW or found[-1] >= keys.NO_HIGH):
-        raise ParameterError(f"the edges of {name!r} reach the end of all keys; leave the outermost out")
+        raise ParameterError(
+            f"edges of {name!r}: must lie inside the range of keys; leave out the outermost",
+            parameter="edges",
+        )
     found.flags.writeable = False
     return found
 
 
 def _keys(events: EventBatch, name: str, dtype: DataType) -> Ints:
-    """Return the keys of an attribute of events, which must be of the grid's type."""
+    """Return the keys of one attribute of the events, which must have the grid's type."""
     if events.schema[name] != dtype:
         raise SchemaError(
-            f"attribute {name!r} of the events is {events.schema[name]}, and {dtype} in the grid; "
-            "read the events with the grid's schema"
+            f"attribute {name!r} of the events has type {events.schema[name]}: must be {dtype} as in the "
+            "grid; read the events with the grid's schema"
         )
     return events.keys(events.schema.index(name))
 
 
 def _divisible(name: str, dtype: DataType) -> DataType:
-    """Return a type that cells along it can be told as numbers of."""
+    """Return the type if it converts to numbers; refuse it otherwise."""
     if dtype.family not in NUMBERS:
-        raise SchemaError(
-            f"attribute {name!r} is {dtype}, which has no numbers to bound cells with; "
-            "leave it out of the grid"
-        )
+        raise SchemaError(f"attribute {name!r} has type {dtype}, not numeric; leave it out of the grid")
     return dtype
 
 
 def _count(name: str, n: int) -> int:
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise ParameterError(f"{name!r} is to have {n!r} cells; give a whole number of at least 1")
+        raise ParameterError(
+            f"{name!r}: cells={n!r}: must be an integer of at least 1", parameter="cells", value=n
+        )
     return n
 
 
 def _number(name: str, value: Any) -> Fraction:
-    """Return a value as an exact number: dates in days, timestamps in seconds from 1970."""
+    """Return a value as an exact number: dates in days, timestamps in seconds since 1970."""
     if isinstance(value, datetime):
         since = (value if value.tzinfo else value.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
         return Fraction(since // timedelta(microseconds=1), 10**6)
@@ -328,25 +336,25 @@ def _number(name: str, value: Any) -> Fraction:
         float(number := Fraction(value))  # fails when it is past all doubles
         return number
     except (TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
-        raise ParameterError(f"an end of the cells of {name!r} is {value!r}; give a finite number") from error
+        raise ParameterError(f"{name!r}: cell end={value!r}: must be a finite number", value=value) from error
 
 
 def _key(value: Fraction, dtype: DataType) -> int:
-    """Return the key of the greatest value of a type that is at most a number."""
+    """Return the key of the greatest value of the type that does not exceed the number."""
     if dtype.family == "float":
         return int(keys.float_keys(np.array([float(value)]))[0])
     return min(max(math.floor(value * _scale(dtype)), keys.FIRST), keys.NO_HIGH - 1)
 
 
 def _scale(dtype: DataType) -> Fraction:
-    """Return how many keys there are to one, in a type whose keys are evenly spaced."""
+    """Return the number of keys per unit, for a type whose keys are evenly spaced."""
     if dtype.family == "decimal":
         return Fraction(10) ** (dtype.scale - max(0, dtype.precision - keys.DIGITS))
     return Fraction(10**6) if dtype.family == "timestamp" else Fraction(1)
 
 
 def values_of(found: Ints, dtype: DataType) -> Doubles:
-    """Return keys of a type of numbers as the numbers that they stand for; no bound is infinite.
+    """Convert keys of a numeric type to numbers; unbounded ends become infinite.
 
     Examples
     --------

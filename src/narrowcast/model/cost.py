@@ -1,4 +1,4 @@
-"""What a plan costs, in total and term by term."""
+"""Cost of a plan: a total and its terms."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """A number to compare plans by, and the parts that explain it.
+    """A number to compare plans by, with the quantities that explain it.
 
     Parameters
     ----------
@@ -30,5 +30,5 @@ class Cost:
     terms: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # A copy, so that the caller's later changes do not reach in; a plain dict, so that it pickles.
+        # A copy, so that later changes by the caller have no effect here; a plain dict, so that it pickles.
         object.__setattr__(self, "terms", dict(self.terms))

@@ -1,4 +1,4 @@
-"""What changes from one plan to another, row by row and in numbers."""
+"""Differences between two plans, as rows and as counts."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlanDelta:
-    """The rows that lead from one plan to another.
+    """The rows to add and remove to turn one plan into another.
 
     Parameters
     ----------
     added, removed
         Tables by name: `carries` (flow, channel), `listens` (subscriber, channel), `unicast` (subscriber,
-        flow) and `parents` (channel, parent). Channels are named by their literal number.
+        flow) and `parents` (channel, parent). Channels are compared by number.
 
     Examples
     --------
@@ -47,23 +47,23 @@ class PlanDelta:
 
     @property
     def counts(self) -> dict[str, tuple[int, int]]:
-        """For each table, how many rows were added and how many removed."""
+        """Number of added and removed rows of each table."""
         return {name: (rows.num_rows, self.removed[name].num_rows) for name, rows in self.added.items()}
 
     @property
     def n_changes(self) -> int:
-        """How many rows were added or removed in all; 0 when the plans say the same."""
+        """Number of added and removed rows in total; 0 when the plans are equal."""
         return sum(map(sum, self.counts.values()))
 
 
 def delta_between(before: ChannelPlan, after: ChannelPlan) -> PlanDelta:
-    """Return the rows to add and to remove to come from one plan to the other; labels are compared."""
+    """Return the rows to add and remove to turn `before` into `after`, compared by label."""
     before, after = aligned(before, after)
     return PlanDelta(_rows_only_in(after, before), _rows_only_in(before, after))
 
 
 def _rows_only_in(one: ChannelPlan, other: ChannelPlan) -> dict[str, pa.Table]:
-    """Return the rows of one plan that an aligned other lacks."""
+    """Return the rows that only the first of two aligned plans has."""
     moved = np.flatnonzero((one.parent >= 0) & (one.parent != other.parent)).astype(np.int32)
     return {
         "carries": pair_table(_minus(one.carries, other.carries), flow=one.flows, channel=None),
@@ -74,7 +74,7 @@ def _rows_only_in(one: ChannelPlan, other: ChannelPlan) -> dict[str, pa.Table]:
 
 
 def _minus(one: Relation, other: Relation) -> Relation:
-    """Return the pairs that only the first relation holds."""
+    """Return the pairs that only the first relation has."""
     width = one.shape[1]
     keep, drop = (rows_of(each) * width + each.indices for each in (one, other))
     row, column = np.divmod(np.setdiff1d(keep, drop, assume_unique=True), max(width, 1))
@@ -82,7 +82,7 @@ def _minus(one: Relation, other: Relation) -> Relation:
 
 
 def aligned(one: ChannelPlan, other: ChannelPlan) -> tuple[ChannelPlan, ChannelPlan]:
-    """Return both plans over the labels and channels of either, in one order."""
+    """Return both plans over the union of their labels and channels, in one order."""
     subscribers, subscriber_codes = encode("subscriber", one.subscribers, other.subscribers)
     flows, flow_codes = encode("flow", one.flows, other.flows)
     width = max(one.n_channels, other.n_channels)
@@ -103,23 +103,23 @@ def aligned(one: ChannelPlan, other: ChannelPlan) -> tuple[ChannelPlan, ChannelP
 
 
 def renumbered(plan: ChannelPlan, like: ChannelPlan) -> ChannelPlan:
-    """Return the plan with its channels numbered to fit another plan's best.
+    """Renumber the channels of a plan so that they match another plan's channels best.
 
-    Planners number channels as they come. Here channels are matched one to one so that the deliveries
-    that they share, common flows x common listeners, are most in sum; sessions only with sessions, groups
-    (taken with all that their sessions carry) only with groups. What shares nothing takes the lowest free
-    number. A channel that is numbered past the plan's own count leaves unused channels below it.
+    Planners number channels arbitrarily. Channels are matched one to one so that the total of shared
+    deliveries (common flows x common listeners) is largest; sessions match only sessions, groups (with all
+    that their sessions carry) only groups. A channel that shares nothing gets the lowest free number. A
+    number beyond the plan's own count leaves unused channels below it.
     """
     from scipy.sparse.csgraph import (
         min_weight_full_bipartite_matching,
-    )  # on use: it brings scipy.linalg along
+    )  # imported on use: it loads scipy.linalg
 
     theirs, ours = aligned(like, plan)
     shared, n_slots = _shared(theirs, ours), theirs.n_channels
     number = np.full(plan.n_channels, -1)
     if shared.nnz:
-        # Each of their channels may also stay alone, at a weight below that of any match: a full matching
-        # then always exists, and one on top of each side leaves the best choice as it is.
+        # Each channel may also stay unmatched, at a weight below that of any match: a full matching then
+        # always exists, and the same extra weight on each side does not change the best choice.
         shared.data += 1
         slots = hstack([shared, eye_array(n_slots, format="csr")], format="csr")
         row, column = min_weight_full_bipartite_matching(slots, maximize=True)
@@ -142,7 +142,7 @@ def renumbered(plan: ChannelPlan, like: ChannelPlan) -> ChannelPlan:
 
 
 def _shared(one: ChannelPlan, other: ChannelPlan) -> csr_array[np.float64, tuple[int, int]]:
-    """Return common flows x common listeners of each channel of one plan with each of an aligned other."""
+    """Return common flows x common listeners of each channel of one plan with each of an aligned plan."""
     flows = _contents(one, one.carries).T @ _contents(other, other.carries)
     listeners = _contents(one, one.listens).T @ _contents(other, other.listens)
     common = coo_array(flows.multiply(listeners))
@@ -152,14 +152,14 @@ def _shared(one: ChannelPlan, other: ChannelPlan) -> csr_array[np.float64, tuple
 
 
 def _contents(plan: ChannelPlan, pairs: Relation) -> csr_array[np.int64, tuple[int, int]]:
-    """Return a relation to channels in which a group also has what its sessions have."""
+    """Return a relation to channels in which a group includes the rows of its sessions."""
     row, above = rows_of(pairs), plan.parent[pairs.indices]
     rows = np.append(row, row[above >= 0])
     return relation_of(rows, np.append(pairs.indices, above[above >= 0]), pairs.shape).astype(np.int64)
 
 
 def _is_group(plan: ChannelPlan) -> NDArray[np.bool_]:
-    """Return which channels are the parent of others."""
+    """Return the mask of channels that are the parent of another channel."""
     return np.bincount(plan.parent[plan.parent >= 0], minlength=plan.n_channels) > 0
 
 
@@ -171,14 +171,14 @@ class CountChange(msgspec.Struct, frozen=True):
 
 
 class RowChanges(msgspec.Struct, frozen=True):
-    """How many rows came and went."""
+    """Number of rows added and removed."""
 
     added: int
     dropped: int
 
 
 class MoveCounts(msgspec.Struct, frozen=True):
-    """How many flows or subscribers changed their set of channels, came, and went."""
+    """Number of flows or subscribers that changed their set of channels, were added, or were removed."""
 
     moved: int
     added: int
@@ -186,7 +186,7 @@ class MoveCounts(msgspec.Struct, frozen=True):
 
 
 class PlacementChange(msgspec.Struct, frozen=True):
-    """The channel that a subscription is in before and after; none where the plan does not have it."""
+    """Channel of a subscription before and after; None where the plan does not have the subscription."""
 
     subscription_id: int
     before: int | None
@@ -194,13 +194,13 @@ class PlacementChange(msgspec.Struct, frozen=True):
 
 
 class PlacementMoves(MoveCounts, frozen=True):
-    """How many subscriptions changed their channel, came, and went, and which these are."""
+    """Number of subscriptions that changed channel, were added or removed, with the list of changes."""
 
     which: list[PlacementChange]
 
 
 class CostChange(msgspec.Struct, frozen=True):
-    """A cost before and after; no percentage where one is missing or it was 0 before."""
+    """A cost before and after; no percentage where one is missing or the first is 0."""
 
     before: float | None
     after: float | None
@@ -208,11 +208,11 @@ class CostChange(msgspec.Struct, frozen=True):
 
 
 class PlanDiff(msgspec.Struct, frozen=True):
-    """What changes from one plan to another, in numbers.
+    """Number of changes from one plan to another.
 
-    A flow or subscriber is in a plan when some row names it. It moved when it is in both and its set of
-    channels, by number, is another; what is served directly counts as a change of `unicast` only. Unless
-    both plans put subscriptions into channels there are no `subscriptions`.
+    A flow or subscriber is in a plan when at least one row names it. It moved when it is in both plans and
+    its set of channel numbers differs; a change of direct delivery counts in `unicast` only.
+    `subscriptions` is None unless both plans assign subscriptions to channels.
     """
 
     channels: CountChange
@@ -232,9 +232,9 @@ def diff_plans(
     costs_before: Mapping[str, float] | None = None,
     costs_after: Mapping[str, float] | None = None,
 ) -> PlanDiff:
-    """Return what changes from one plan to another, and their costs side by side.
+    """Count what changes from one plan to another, with their costs side by side.
 
-    Channels are compared by number; give `renumbered(after, before)` to compare by what they hold.
+    Channels are compared by number; pass `renumbered(after, before)` to compare them by content.
 
     Examples
     --------
@@ -264,7 +264,7 @@ def diff_plans(
 
 
 def _placed(before: Placement | None, after: Placement | None) -> PlacementMoves | None:
-    """Compare the channels of subscriptions; a plan of whole subscribers does not say where they are."""
+    """Compare the channels of subscriptions; None unless both plans assign subscriptions to channels."""
     if before is None or after is None:
         return None
     ids = np.union1d(before.subscription_id, after.subscription_id)
@@ -282,18 +282,18 @@ def _placed(before: Placement | None, after: Placement | None) -> PlacementMoves
 
 
 def _flows_in(plan: ChannelPlan) -> NDArray[np.bool_]:
-    """Return which flows some row names."""
+    """Return the mask of flows that at least one row names."""
     direct = np.bincount(plan.unicast.indices, minlength=plan.n_flows)
     return (np.diff(plan.carries.indptr) > 0) | (direct > 0)
 
 
 def _subscribers_in(plan: ChannelPlan) -> NDArray[np.bool_]:
-    """Return which subscribers some row names."""
+    """Return the mask of subscribers that at least one row names."""
     return (np.diff(plan.listens.indptr) > 0) | (np.diff(plan.unicast.indptr) > 0)
 
 
 def _moves(before: Relation, after: Relation, was: NDArray[np.bool_], now: NDArray[np.bool_]) -> MoveCounts:
-    """Count rows of a relation whose columns changed, and rows that came or went."""
+    """Count rows whose columns changed, and rows that were added or removed."""
     changed = np.zeros(len(was), np.bool_)
     changed[rows_of(_minus(before, after))] = True
     changed[rows_of(_minus(after, before))] = True
@@ -303,7 +303,6 @@ def _moves(before: Relation, after: Relation, was: NDArray[np.bool_], now: NDArr
 
 
 def _change(before: float | None, after: float | None) -> CostChange:
-    """Put two costs side by side."""
     if before is None or after is None or before == 0:
         return CostChange(before, after, None)
     return CostChange(before, after, 100 * (after - before) / abs(before))

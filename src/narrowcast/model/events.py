@@ -1,4 +1,4 @@
-"""Events: a batch of them, in columns."""
+"""Event batches in columns."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventBatch:
-    """Many events under one schema, one Arrow column per attribute.
+    """A batch of events of one schema, one Arrow column per attribute.
 
-    An attribute that an event lacks is null; a column that the schema lacks is left out.
+    An attribute that an event lacks is null; columns outside the schema are dropped.
 
     Examples
     --------
@@ -47,19 +47,19 @@ class EventBatch:
         wrong = {len(c) for c in self.columns} - {len(self.event_id)}
         if wrong or len(self.columns) != len(self.schema):
             raise TableError(
-                f"a batch of {len(self.event_id)} events needs {len(self.schema)} columns of that length; "
-                f"got {len(self.columns)}, of lengths {sorted({len(c) for c in self.columns})}"
+                f"{len(self.columns)} columns of lengths {sorted({len(c) for c in self.columns})}: must be "
+                f"{len(self.schema)} columns of length {len(self.event_id)}"
             )
 
     @classmethod
     def from_arrow(cls, table: pa.Table | pa.RecordBatch, schema: Schema | None = None) -> EventBatch:
-        """Return the events of a table, with the types of `schema` where one is given."""
+        """Build from a table, converted to the types of `schema` if one is given."""
         schema = Schema.from_arrow(table.schema) if schema is None else schema
         found: dict[str, pa.Array | pa.ChunkedArray] = {}
         for name, values in zip(table.column_names, table.columns, strict=True):
             for path, column in _flatten(name, values):
                 if path.lower() in found:
-                    raise TableError(f"events have two columns named {path!r}; names ignore case: drop one")
+                    raise TableError(f"column {path!r} occurs twice in events (names ignore case); drop one")
                 found[path.lower()] = column
         n = table.num_rows
         columns = tuple(
@@ -73,18 +73,18 @@ class EventBatch:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Mapping[str, Any]], schema: Schema | None = None) -> EventBatch:
-        """Return the events of a list of mappings: for a few, by hand or from JSON."""
+        """Build from a list of mappings, for small batches or JSON."""
         names = dict.fromkeys(name for row in rows for name in row)
         odd = next((name for name in names if not isinstance(name, str)), None)
         if odd is not None:
-            raise TableError(f"attribute {odd!r} is not named by a string; rename it")
+            raise TableError(f"attribute {odd!r}: must be named by a string; rename it", value=odd)
         columns = {name: _column(name, [row.get(name) for row in rows]) for name in names}
         if not any(name.lower() == EVENT_ID for name in names):
             columns[EVENT_ID] = pa.array(np.arange(len(rows)))
         return cls.from_arrow(pa.table(columns), schema)
 
     def keys(self, attribute: int) -> npt.NDArray[np.int64]:
-        """Return the keys of the attribute at a position of the schema, made at first use."""
+        """Return the keys of the attribute at a schema position; computed on first use."""
         if attribute not in self._keys:
             encoded = keys.encode(self.columns[attribute], self.schema.types[attribute])
             encoded.flags.writeable = False
@@ -114,7 +114,7 @@ class EventBatch:
 
 
 def _flatten(name: str, column: Any) -> list[tuple[str, Any]]:
-    """Return a column and, below a struct, each of its fields; a null struct has null fields."""
+    """Return a column or, for a struct, each of its fields; a null struct has null fields."""
     flat = [(name, column)]
     if pa.types.is_struct(column.type):
         array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
@@ -136,10 +136,14 @@ def _column(name: str, values: list[Any]) -> pa.Array:
 
 
 def _ids(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    """Return event ids as integers; anything else is an error with its reason."""
+    """Return event ids as int64; refuse nulls and other types."""
     if column.null_count:
-        raise TableError(f"event_id is null in {column.null_count} events; give every event a bigint id")
+        raise TableError(
+            f"event_id is null in {column.null_count} events: must be a bigint", parameter="event_id"
+        )
     try:
         return np.asarray(column.cast(pa.int64()))
     except pa.ArrowException as error:
-        raise TableError(f"event_id of type {column.type} does not become bigint: {error}") from error
+        raise TableError(
+            f"event_id has type {column.type}: must be bigint: {error}", parameter="event_id"
+        ) from error

@@ -1,4 +1,4 @@
-"""Who wants what, and how often it happens."""
+"""Interest: which subscriber wants which flow, and the rate of each flow."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, init=False, eq=False, repr=False)
 class Interest:
-    """Who wants which flow, and how often each flow has an event.
+    """A sparse matrix of subscribers x flows (`wants`) and a rate per flow.
 
     Parameters
     ----------
     wants
-        Subscribers x flows, anything scipy reads as a matrix; kept as canonical sparse booleans.
+        Subscribers x flows, any matrix that scipy reads; stored as canonical sparse booleans.
     rate
-        Events per second of each flow, finite and at least 0; 1 where left out.
+        Events per second of each flow, finite and at least 0 (default: 1).
     subscribers, flows
-        Labels of rows and columns, integers or strings; 0, 1, 2, ... where left out.
+        Labels of rows and columns, integers or strings (default: 0, 1, 2, ...).
 
     Examples
     --------
@@ -55,9 +55,11 @@ class Interest:
         flows = names_of(flows, "flow", n_flows)
         rate = np.ones(n_flows) if rate is None else np.array(rate, np.float64)
         if rate.shape != (n_flows,):
-            raise ParameterError(f"rate has shape {rate.shape} for {n_flows} flows; give one rate per flow")
+            raise ParameterError(
+                parameter="rate", value=rate.shape, limit=f"of shape ({n_flows},), one rate per flow"
+            )
         if wrong := _wrong_rate(rate, flows):
-            raise ParameterError(wrong)
+            raise ParameterError(wrong, parameter="rate")
         rate.flags.writeable = False
         object.__setattr__(self, "wants", wants)
         object.__setattr__(self, "rate", rate)
@@ -68,8 +70,8 @@ class Interest:
     def from_tables(cls, interests: pa.Table, rates: pa.Table | None = None) -> Self:
         """Build from the tables `interests` (subscriber, flow) and `rates` (flow, rate).
 
-        Repeated interests count once. A flow without a rate has rate 1; a flow that has a rate and that
-        nobody wants is kept, with an audience of 0.
+        Repeated interests count once. A flow without a rate has rate 1; a flow with a rate that no subscriber
+        wants is retained, with an audience of 0.
         """
         rates = pa.table({"flow": [], "rate": []}) if rates is None else rates
         subscribers, [row] = encode("subscriber", labels_in(interests, "subscriber", "interests"))
@@ -77,12 +79,12 @@ class Interest:
         flows, [column, place] = encode("flow", labels_in(interests, "flow", "interests"), rated)
         given = numbers_in(rates, "rate", "rates")
         if wrong := _wrong_rate(given, rated):
-            raise TableError(wrong)
+            raise TableError(wrong, parameter="rate")
         repeated = np.flatnonzero(np.bincount(place, minlength=len(flows)) > 1)
         if len(repeated):
             raise TableError(
-                f"flow {flows[repeated[0]].as_py()!r} has more than one row in rates; "
-                "keep one rate per flow (of rates by time, those in force)"
+                f"flow {flows[repeated[0]].as_py()!r} has more than one row in rates: must have one "
+                "(of rates over time, keep the current ones)"
             )
         rate = np.ones(len(flows))
         rate[place] = given
@@ -98,9 +100,9 @@ class Interest:
         *,
         last: int | None = None,
     ) -> Self:
-        """Build with recently seen events as the flows, each of rate 1, from what they matched.
+        """Build with recent events as flows, each of rate 1, from the matches of the events.
 
-        An event that nobody wants is never sent and is no flow; `last` keeps only so many of the others.
+        An event without a match is not a flow; `last` keeps only that number of the most recent flows.
         """
         recent = np.flatnonzero(matches.counts())
         recent = recent if last is None else recent[-last:]
@@ -113,7 +115,7 @@ class Interest:
         return cls(wants, subscribers=subscriptions.subscribers, flows=event_id[recent])
 
     def to_tables(self) -> tuple[pa.Table, pa.Table]:
-        """Return the tables `interests` and `rates`; only a subscriber who wants nothing has no row."""
+        """Return the tables `interests` and `rates`; a subscriber without wants has no row."""
         interests = {
             "subscriber": self.subscribers.take(rows_of(self.wants)),
             "flow": self.flows.take(self.wants.indices),
@@ -122,17 +124,17 @@ class Interest:
 
     @property
     def n_subscribers(self) -> int:
-        """How many subscribers there are."""
+        """Number of subscribers."""
         return int(self.wants.shape[0])
 
     @property
     def n_flows(self) -> int:
-        """How many flows there are, those that nobody wants included."""
+        """Number of flows, including flows that no subscriber wants."""
         return int(self.wants.shape[1])
 
     @property
     def n_wants(self) -> int:
-        """How many (subscriber, flow) pairs are wanted."""
+        """Number of wanted (subscriber, flow) pairs."""
         return int(self.wants.nnz)
 
     def audience(self) -> Positions:
@@ -140,7 +142,7 @@ class Interest:
         return np.bincount(self.wants.indices, minlength=self.n_flows)
 
     def wanting(self) -> Interest:
-        """Return the interest of those who want something; itself where all do.
+        """Drop subscribers that want no flow; return the same object if there are none.
 
         Examples
         --------
@@ -169,9 +171,9 @@ class Interest:
 
 
 def _wrong_rate(rate: NDArray[np.float64], flows: Labels) -> str:
-    """Return what is wrong with the first unusable rate, or nothing."""
+    """Return a message about the first invalid rate, or an empty string."""
     wrong = np.flatnonzero(~((rate >= 0) & np.isfinite(rate)))
     if len(wrong) == 0:
         return ""
     flow, value = flows[wrong[0]].as_py(), rate[wrong[0]]
-    return f"flow {flow!r} has rate {value}; a rate is a finite number of events per second, at least 0"
+    return f"flow {flow!r} has rate={value}: must be finite and at least 0 (events per second)"

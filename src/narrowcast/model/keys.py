@@ -1,16 +1,16 @@
-"""Monotone 64-bit keys: every value as an integer in the order of its type.
+"""Monotone 64-bit keys: every attribute value as an integer in the order of its type.
 
 A key space has this order, so that any predicate on one attribute is a union of half-open ranges (lo, hi]::
 
     NO_LOW < NULL < FIRST <= keys of values <= NO_HIGH
 
-Null is a key of its own below all values: `IS NULL` is (NO_LOW, NULL] and a comparison, never true of null,
-starts at NULL. Keys keep the order of Spark SQL: NaN equals itself and is above infinity, -0.0 equals 0.0,
+Null is a key of its own below all values: `IS NULL` is (NO_LOW, NULL]; a comparison, never true for null,
+starts at NULL. Keys follow the order of Spark SQL: NaN equals itself and is above infinity, -0.0 equals 0.0,
 strings compare by their UTF-8 bytes.
 
-A few types have more values than keys; there several neighbours share one (`a <= b` still gives
-`key(a) <= key(b)`), and a comparison that hits a shared key must be checked on the value itself: strings
-past seven bytes, decimals past 18 digits, and the three lowest bigints.
+Some types have more values than keys, so neighbouring values share a key (`a <= b` still implies
+`key(a) <= key(b)`) and a comparison with a shared key must be checked on the value itself: strings longer
+than seven bytes, decimals of more than 18 digits, and the three lowest bigints.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ NULL = NO_LOW + 1
 FIRST = NO_LOW + 2
 NO_HIGH = 2**63 - 1
 
-#: Bytes of a string that its key holds; one more byte holds the length, so shorter strings are exact.
+#: Bytes of a string in its key; one more byte holds the length, so shorter strings are exact.
 PREFIX = 7
-#: Digits of a decimal that its key holds.
+#: Digits of a decimal in its key.
 DIGITS = 18
 
 _MAGNITUDE = np.int64(2**63 - 1)
 
 
 def encode(column: pa.Array, dtype: DataType) -> Keys:
-    """Return the keys of a column whose Arrow type is the one `dtype` is carried in."""
+    """Return the keys of a column in the Arrow type of `dtype` (see `DataType.to_arrow`)."""
     if dtype.family == "void":
         return np.full(len(column), NULL, np.int64)
     keys = _encode(column, dtype)
@@ -71,19 +71,19 @@ def _encode(column: pa.Array, dtype: DataType) -> Keys:
 
 
 def _numpy(column: pa.Array) -> npt.NDArray[Any]:
-    """Return a writable copy of a column's values, with nulls as anything."""
+    """Return a writable copy of a column's values; nulls become arbitrary values."""
     filled = column.fill_null(0) if column.null_count else column
     return np.array(filled, copy=True)
 
 
 def _at_least_first(column: pa.Array) -> Keys:
-    """Return integers as they are, but for the lowest, which stand for null and no bound."""
+    """Return integers unchanged except the lowest two, which are reserved for "no bound" and null."""
     keys: Keys = np.maximum(_numpy(column), FIRST)
     return keys
 
 
 def float_keys(values: npt.NDArray[np.float64]) -> Keys:
-    """Return the keys of doubles: their bits, with the magnitude of negatives turned round."""
+    """Return the keys of doubles: their bits, with the magnitude of negative numbers inverted."""
     values = np.where(np.isnan(values), np.nan, values + 0.0)  # one NaN, and -0.0 + 0.0 is 0.0
     bits = values.view(np.int64)
     keys: Keys = np.where(bits < 0, bits ^ _MAGNITUDE, bits)
@@ -91,7 +91,7 @@ def float_keys(values: npt.NDArray[np.float64]) -> Keys:
 
 
 def string_keys(column: pa.Array) -> Keys:
-    """Return the keys of strings: seven bytes, then the length, or eight for all that are longer."""
+    """Return the keys of strings: their first seven bytes, then the length (8 for all longer strings)."""
     column = column.cast(pa.large_binary())
     offsets = np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
     data = np.frombuffer(column.buffers()[2] or b"", np.uint8)
@@ -105,7 +105,7 @@ def string_keys(column: pa.Array) -> Keys:
 
 
 def _decimal_keys(column: pa.Array, dtype: DataType) -> Keys:
-    """Return the unscaled values, cut towards zero to as many digits as a key holds."""
+    """Return unscaled values, truncated towards zero to the digits that fit a key."""
     cut = max(0, dtype.precision - DIGITS)
     to = pa.decimal128(dtype.precision - cut, dtype.scale - cut)
     column = pc.cast(column, options=pc.CastOptions(target_type=to, allow_decimal_truncate=True))
@@ -114,7 +114,7 @@ def _decimal_keys(column: pa.Array, dtype: DataType) -> Keys:
 
 
 def last(dtype: DataType) -> int:
-    """Return the greatest key that a value of the type can have."""
+    """Return the greatest key of any value of the type."""
     match dtype.family:
         case "boolean":
             return 1
@@ -133,7 +133,7 @@ def last(dtype: DataType) -> int:
 
 
 def conform(column: pa.Array | pa.ChunkedArray, dtype: DataType, name: str) -> pa.Array:
-    """Return a column in the Arrow type that `dtype` is carried in; nothing is rounded or cut silently."""
+    """Convert a column to the Arrow type of `dtype`; refuse values that would be rounded or truncated."""
     array = (
         pa.concat_arrays(column.chunks)
         if isinstance(column, pa.ChunkedArray) and column.num_chunks
@@ -154,17 +154,18 @@ def conform(column: pa.Array | pa.ChunkedArray, dtype: DataType, name: str) -> p
         found = _cast(array, target)
         lost = _lost(array, found)
         if lost is not None:
-            raise pa.ArrowInvalid(f"{lost} would change")
+            raise pa.ArrowInvalid(f"value {lost} would change")
         return found
     except pa.ArrowException as error:
         raise TableError(
-            f"attribute {name!r}: {array.type} does not become {dtype}: {first_line(error)}"
+            f"attribute {name!r} has type {array.type}, not convertible to {dtype}: {first_line(error)}",
+            parameter=name,
         ) from error
 
 
 def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
     t = pa.types
-    if t.is_integer(array.type) and t.is_decimal(target):  # Arrow asks for room for every bigint
+    if t.is_integer(array.type) and t.is_decimal(target):  # Arrow requires enough digits for every bigint
         array = array.cast(pa.decimal256(76, target.scale))
     if t.is_string(array.type) and t.is_timestamp(target):
         try:
@@ -188,7 +189,7 @@ def _lost(array: pa.Array, found: pa.Array) -> Any:
 
 
 def _microseconds(array: pa.Array) -> pa.Array:
-    """Return timestamps in microseconds, the finest that Spark has; what is finer is dropped downwards."""
+    """Return timestamps in microseconds, the finest unit of Spark; finer units are rounded down."""
     unit = pa.timestamp("us", tz=array.type.tz)
     if array.type.unit == "ns":
         whole = np.asarray(array.cast(pa.int64()).fill_null(0)) // 1000

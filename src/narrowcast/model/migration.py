@@ -1,4 +1,4 @@
-"""The way from one plan to another, one change at a time, on which nobody misses a message."""
+"""Migration between two plans: an order of single changes in which no subscriber misses a message."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from narrowcast.model.plan import ChannelPlan
     from narrowcast.model.relation import Relation
 
-#: What can be done: by a subscriber, `join` and `leave` a group, `listen` to and `ignore` a session of it; by
-#: who sends, `switch` a flow to its channels, `regroup` a session, send a flow `directly`, or no more so.
+#: The kinds of changes. A subscriber can `join` and `leave` a group, and `listen` to and `ignore` a session
+#: of it; a sender can `switch` a flow to its channels, `regroup` a session, and start or stop sending a flow
+#: `directly`.
 ACTIONS = ("join", "listen", "directly", "switch", "regroup", "ignore", "leave", "no longer directly")
 
 
@@ -33,36 +34,35 @@ def migration(
     memberships: int | None = None,
     interest: Interest | None = None,
 ) -> pa.Table:
-    """Return the changes that lead from one plan to the other, in an order in which nobody misses a message.
+    """Return the changes that turn one plan into the other, ordered so that no subscriber misses a message.
 
-    Flows move from channel to channel in steps, those with the same way together. In each step whoever needs
-    the new channel joins it, then the flows are switched, then whoever has no more use for the old channel
-    leaves it. A message that is sent while a switch is under way goes by either side of it; both are heard by
-    everybody who was served before and is after. Channels are compared by number.
+    Flows move between channels in steps; flows with the same old and new channels move together. In each step
+    the subscribers that need the new channel join it, the flows are switched, and then the subscribers that
+    no longer need the old channel leave it. A message sent during a switch may use the old or the new
+    channel: every subscriber that both plans serve receives either. Channels are compared by number.
 
-    Joining before leaving takes one group more for a while. Where a subscriber has no room for it, it leaves
-    first, and what it would miss is sent to it directly in the meantime.
+    Joining before leaving takes one additional group for a while. A subscriber without room for it leaves
+    first and receives the flows it would miss directly until it has joined.
 
     Parameters
     ----------
     before, after
-        The plans; see `renumbered` for one whose channels do not have the numbers of the other's.
+        The two plans; apply `renumbered` first if their channels are numbered differently.
     memberships
-        The most groups that a subscriber is in at any time, if it is in no more before and after, and else
-        the most of these; where left out, any number. See `peak`.
+        Limit on the groups of a subscriber at any time (default: no limit). For a subscriber that exceeds it
+        in one of the plans, the larger of its two numbers of groups is the limit. See `peak`.
     interest
-        Who wants what: with `memberships`, nothing else is sent directly in the meantime. Where left out, all
-        that both plans send to a subscriber.
+        With `memberships`, only wanted flows are sent directly during the migration (default: all flows that
+        both plans send to the subscriber).
 
     Returns
     -------
     pa.Table
         `step`, `action` (see `ACTIONS`), `subscriber`, `flow`, `channel` and `parent`, null where they do not
-        apply. A flow that is switched is from then on in this channel alone (rows of one flow and step are
-        one switch, to several), in none with null. A session that is regrouped is sent in the group `parent`
-        from then on; so is a new one.
-        In plans of one level, and for channels without a parent, one joins and leaves, and listens to nothing
-        besides.
+        apply. A switched flow is from then on only in this channel (rows of one flow and step are one switch
+        to several channels), and in none if the channel is null. A regrouped session, or a new one, is sent
+        in the group `parent` from then on. Plans of one level, and channels without a parent, only use `join`
+        and `leave`.
 
     Examples
     --------
@@ -83,41 +83,41 @@ def migration(
     1 no longer directly 0 0
     """
     if memberships is not None and (isinstance(memberships, bool) or memberships < 1):
-        raise ParameterError(f"memberships is {memberships}; give a whole number of at least 1")
+        raise ParameterError(parameter="memberships", value=memberships, limit="an integer of at least 1")
     before, after = aligned(before, after)
-    way = MigrationState(
-        before, after, most=memberships, wants=None if interest is None else _wants(interest, after)
+    state = MigrationState(
+        before, after, most=memberships, wants=None if interest is None else _wanted_pairs(interest, after)
     )
-    moved, open_ends = _moved(before.carries, after.carries)
-    late = _late(before, after)
+    moved, open_ends = _flow_changes(before.carries, after.carries)
+    late = _left_last(before, after)
     for flows in moved:
-        way.step += 1
+        state.step += 1
         for channel in sorted(flows.now):
-            way.enter(channel)
+            state.enter(channel)
         for flow in flows.flows:
-            way.switch(flow, flows.now)
+            state.switch(flow, flows.now)
         for channel in sorted(flows.out):
             open_ends[channel] -= 1
             if not open_ends[channel] and channel not in late:
-                way.exit(channel)
-    for channel, parent in enumerate(way.end):
-        if way.parent[channel] != parent:
-            way.step += 1
-            way.regroup(channel, parent)
-    way.step += 1
-    way.finish()
-    return _table(way)
+                state.exit(channel)
+    for channel, parent in enumerate(state.end):
+        if state.parent[channel] != parent:
+            state.step += 1
+            state.regroup(channel, parent)
+    state.step += 1
+    state.finish()
+    return _table(state)
 
 
-def peak(before: ChannelPlan, way: pa.Table) -> int:
-    """Return the most groups that a subscriber is in at any time of a migration.
+def peak(before: ChannelPlan, changes: pa.Table) -> int:
+    """Return the largest number of groups that any subscriber is in at any time of a migration.
 
     Parameters
     ----------
     before
-        The plan that it starts from.
-    way
-        What `migration` returned.
+        The plan that the migration starts from.
+    changes
+        The table that `migration` returned.
 
     Examples
     --------
@@ -132,23 +132,23 @@ def peak(before: ChannelPlan, way: pa.Table) -> int:
     names = before.subscribers.to_pylist()
     now = dict(zip(names, np.diff(joined.indptr).tolist(), strict=True))
     most = max(now.values(), default=0)
-    for action, user in zip(way["action"].to_pylist(), way["subscriber"].to_pylist(), strict=True):
+    for action, user in zip(changes["action"].to_pylist(), changes["subscriber"].to_pylist(), strict=True):
         if action in ("join", "leave"):
             now[user] = now.get(user, 0) + (1 if action == "join" else -1)
             most = max(most, now[user])
     return most
 
 
-def _wants(interest: Interest, plan: ChannelPlan) -> Relation:
-    """Return what is wanted by the positions of a plan, of what it knows."""
+def _wanted_pairs(interest: Interest, plan: ChannelPlan) -> Relation:
+    """Return the interest by the positions of the plan, limited to its subscribers and flows."""
     row = positions("subscriber", interest.subscribers, plan.subscribers)[rows_of(interest.wants)]
     column = positions("flow", interest.flows, plan.flows)[interest.wants.indices]
     known = (row >= 0) & (column >= 0)
     return relation_of(row[known], column[known], (plan.n_subscribers, plan.n_flows))
 
 
-def _late(before: ChannelPlan, after: ChannelPlan) -> set[int]:
-    """Return channels that are left at last: with flows that those who leave may get otherwise then."""
+def _left_last(before: ChannelPlan, after: ChannelPlan) -> set[int]:
+    """Return channels to leave last: their flows are later in another channel too, or sent directly."""
     carries = after.carries
     several = np.diff(carries.indptr) > 1
     mine, theirs = (rows_of(each) * each.shape[1] + each.indices for each in (after.unicast, before.unicast))
@@ -156,40 +156,40 @@ def _late(before: ChannelPlan, after: ChannelPlan) -> set[int]:
     return set(carries.indices[several[rows_of(carries)]].tolist())
 
 
-def _table(way: MigrationState) -> pa.Table:
-    """Return the rows as a table, with labels."""
+def _table(state: MigrationState) -> pa.Table:
+    """Return the changes as a table with labels."""
     kinds = (pa.int32(), pa.string(), pa.int64(), pa.int64(), pa.int32(), pa.int32())
     names = ("step", "action", "subscriber", "flow", "channel", "parent")
-    columns: Iterable[Any] = zip(*way.rows, strict=True) if way.rows else ((),) * len(names)
+    columns: Iterable[Any] = zip(*state.rows, strict=True) if state.rows else ((),) * len(names)
     found = {
         name: pa.array(list(column), kind) for name, column, kind in zip(names, columns, kinds, strict=True)
     }
-    labels = {"subscriber": way.after.subscribers, "flow": way.after.flows}
+    labels = {"subscriber": state.after.subscribers, "flow": state.after.flows}
     return pa.table(found | {name: known.take(found[name]) for name, known in labels.items()})
 
 
-class _Moved:
-    """Flows that go the same way: out of these channels, to be in certain ones then."""
+class _FlowChange:
+    """Flows with the same change: the channels they leave (`out`) and their new channels (`now`)."""
 
     def __init__(self, old: frozenset[int], new: frozenset[int]) -> None:
         self.out, self.now = old - new, new
         self.flows: list[int] = []
 
 
-def _moved(before: Relation, after: Relation) -> tuple[list[_Moved], dict[int, int]]:
-    """Return the flows whose channels change, and of each channel how many such ways lead out of it."""
-    ways: dict[tuple[frozenset[int], frozenset[int]], _Moved] = {}
+def _flow_changes(before: Relation, after: Relation) -> tuple[list[_FlowChange], dict[int, int]]:
+    """Collect flows by change of channels, and count for each channel the changes that leave it."""
+    changes: dict[tuple[frozenset[int], frozenset[int]], _FlowChange] = {}
     for flow in _different(before, after):
         old, new = (
             frozenset(each.indices[each.indptr[flow] : each.indptr[flow + 1]].tolist())
             for each in (before, after)
         )
-        ways.setdefault((old, new), _Moved(old, new)).flows.append(flow)
+        changes.setdefault((old, new), _FlowChange(old, new)).flows.append(flow)
     ends: dict[int, int] = defaultdict(int)
-    for way in ways.values():
-        for channel in way.out:
+    for change in changes.values():
+        for channel in change.out:
             ends[channel] += 1
-    return list(ways.values()), ends
+    return list(changes.values()), ends
 
 
 def _different(before: Relation, after: Relation) -> Iterator[int]:

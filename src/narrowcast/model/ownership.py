@@ -1,4 +1,4 @@
-"""Plans whose rows are subscriptions, and the plans of those whose subscriptions they are."""
+"""Conversion between plans of subscribers and plans of subscriptions."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ if TYPE_CHECKING:
 
     from narrowcast.model.relation import Positions
 
+_NOT_PLACED = "the plan assigns whole subscribers to channels: must assign single subscriptions"
+
 
 def channel_of(plan: ChannelPlan, subscription_id: ArrayLike, subscriber: Positions) -> Positions:
-    """Return the channel that a plan has each of some subscriptions in.
+    """Return the channel of each of the given subscriptions in a plan.
 
     Parameters
     ----------
     plan
-        One that puts subscriptions into channels.
+        A plan that assigns subscriptions to channels.
     subscription_id
-        Which subscriptions.
+        The subscriptions to look up.
     subscriber
-        Whose each is, as a position among the plan's subscribers; -1 for somebody it does not know.
-
-    Returns
+        Position of each subscription's subscriber among the plan's subscribers; -1 for an unknown one.
     -------
     Positions
-        -1 where the plan says none, or one that the subscriber does not listen to.
+        -1 for a subscription without a channel, or whose subscriber does not listen to that channel.
     """
     if plan.subscriptions is None:
-        raise PlanError("the plan puts whole subscribers into channels; make one with --by subscription")
-    said = plan.subscriptions.channel_of(subscription_id)
-    some = np.flatnonzero((said >= 0) & (subscriber >= 0))
-    some = some[holds(plan.listens, subscriber[some], said[some])]
-    found = np.full(len(said), -1, np.int64)
-    found[some] = said[some]
+        raise PlanError(_NOT_PLACED)
+    channel = plan.subscriptions.channel_of(subscription_id)
+    some = np.flatnonzero((channel >= 0) & (subscriber >= 0))
+    some = some[holds(plan.listens, subscriber[some], channel[some])]
+    found = np.full(len(channel), -1, np.int64)
+    found[some] = channel[some]
     return found
 
 
 def by_subscription(plan: ChannelPlan, subscription_id: ArrayLike, subscriber: Any) -> ChannelPlan:
-    """Return a plan with a row for each subscription in place of its subscriber.
+    """Return the plan with one row per subscription instead of one per subscriber.
 
-    A subscription is in its own channel where the plan says so, else wherever its subscriber listens; what
-    is sent to its subscriber directly is sent to it.
+    A subscription is in its own channel if the plan has one for it, otherwise in all channels of its
+    subscriber. Direct deliveries to a subscriber become direct deliveries to each of its subscriptions.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def by_subscription(plan: ChannelPlan, subscription_id: ArrayLike, subscriber: A
     subscription_id
         All subscriptions.
     subscriber
-        Whose each is, by label; somebody whom the plan does not know listens to nothing.
+        Label of each subscription's subscriber; a subscriber that the plan does not know is in no channel.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def by_subscription(plan: ChannelPlan, subscription_id: ArrayLike, subscriber: A
     ids = np.asarray(subscription_id, np.int64)
     owner = positions("subscriber", labels_of(subscriber, "subscriber"), plan.subscribers)
     if len(owner) != len(ids):
-        raise PlanError(f"{len(owner)} subscribers for {len(ids)} subscriptions; give one each")
+        raise PlanError(f"{len(owner)} subscribers, {len(ids)} subscriptions: must be one subscriber each")
     known = np.flatnonzero(owner >= 0)
     if plan.subscriptions is None:
         place, channel = expand(plan.listens, owner[known])
@@ -97,12 +97,12 @@ def by_subscription(plan: ChannelPlan, subscription_id: ArrayLike, subscriber: A
 
 
 def placed(plan: ChannelPlan) -> ChannelPlan:
-    """Return a plan with a row for each subscription that it has in a channel, labelled with its id.
+    """Return the plan with one row per subscription in a channel, labelled with its id.
 
     Parameters
     ----------
     plan
-        One that puts subscriptions into channels.
+        A plan that assigns subscriptions to channels.
 
     Examples
     --------
@@ -112,7 +112,7 @@ def placed(plan: ChannelPlan) -> ChannelPlan:
     """
     known = plan.subscriptions
     if known is None:
-        raise PlanError("the plan puts whole subscribers into channels; make one with --by subscription")
+        raise PlanError(_NOT_PLACED)
     listens = relation_of(np.arange(len(known)), known.channel, (len(known), plan.n_channels))
     return ChannelPlan(
         plan.carries, listens, plan.parent, subscribers=known.subscription_id, flows=plan.flows
@@ -120,16 +120,16 @@ def placed(plan: ChannelPlan) -> ChannelPlan:
 
 
 def by_subscriber(plan: ChannelPlan, subscriber: Any) -> ChannelPlan:
-    """Return the plan of subscribers that one of subscriptions makes.
+    """Convert a plan of subscriptions to a plan of subscribers.
 
-    Everybody listens to the channels of all of their subscriptions.
+    Each subscriber listens to the channels of all its subscriptions.
 
     Parameters
     ----------
     plan
-        A plan whose rows are subscriptions, labelled with their ids; each is in one channel at most.
+        A plan whose rows are subscriptions, labelled with their ids, each in at most one channel.
     subscriber
-        Whose the subscription of each row is, by label.
+        Label of the subscriber of each row.
 
     Examples
     --------
@@ -140,9 +140,11 @@ def by_subscriber(plan: ChannelPlan, subscriber: Any) -> ChannelPlan:
     """
     names, [owner] = encode("subscriber", labels_of(subscriber, "subscriber"))
     if len(owner) != plan.n_subscribers:
-        raise PlanError(f"{len(owner)} subscribers for {plan.n_subscribers} subscriptions; give one each")
+        raise PlanError(
+            f"{len(owner)} subscribers, {plan.n_subscribers} subscriptions: must be one subscriber each"
+        )
     if not pa.types.is_integer(plan.subscribers.type):
-        raise PlanError(f"rows are labelled with {plan.subscribers.type}; label them with subscription ids")
+        raise PlanError(f"labels have type {plan.subscribers.type}: must be subscription ids (integers)")
     row, ids = rows_of(plan.listens), np.asarray(plan.subscribers, np.int64)
     return ChannelPlan(
         plan.carries,

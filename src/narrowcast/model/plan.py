@@ -1,4 +1,4 @@
-"""Which channel carries which flow, and who listens where: what a planner decides."""
+"""Channel plan: which channels carry each flow and which channels each subscriber listens to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from narrowcast.model.interest import Interest
 
-#: How many pairs are looked at in one go: it bounds the memory of every check, whatever the plan's size.
+#: Pairs that are processed at once: bounds the memory of every check, whatever the size of the plan.
 BLOCK = 1 << 20
 
 
@@ -28,27 +28,27 @@ BLOCK = 1 << 20
 class ChannelPlan:
     """An assignment of flows and subscribers to channels.
 
-    In a plan of two levels a channel with a parent is a session and its parent is the group it is sent
-    in; `carries` and `listens` then name sessions. In a plan of one level each channel is both.
+    In a plan of two levels, a channel with a parent is a session and its parent is the group that it is sent
+    in; `carries` and `listens` then refer to sessions. In a plan of one level, each channel is both.
 
     Parameters
     ----------
     carries
-        Flows x channels.
+        Flows x channels: which channels carry a flow.
     listens
-        Subscribers x channels.
+        Subscribers x channels: which channels a subscriber listens to.
     parent
-        For each channel the group it is sent in, -1 for none. A parent has no parent, carries nothing
-        itself and has no listeners of its own.
+        For each channel the group it is sent in, -1 for none. A parent has no parent, carries no flow itself
+        and has no listeners of its own.
     unicast
-        Subscribers x flows: the pairs that are served directly.
+        Subscribers x flows: the pairs that are delivered directly.
     subscribers, flows
-        Labels, integers or strings; 0, 1, 2, ... where left out. A label without any row says no more
-        than a label that is not there: such a subscriber or flow is not served by the plan.
+        Labels, integers or strings (default: 0, 1, 2, ...). A label without any row is equivalent to an
+        unknown label: the plan does not serve that subscriber or flow.
     subscriptions
-        The channel of each subscription, where these were put into clusters and not whole subscribers. Who
-        has a subscription in a channel listens to it. An event goes to the channels of the subscriptions that
-        it matches, not to all channels of those who want it.
+        The channel of each subscription, in a plan that clusters subscriptions instead of subscribers. A
+        subscriber listens to the channels of all its subscriptions. An event goes to the channels of the
+        subscriptions that it matches, not to all channels of their subscribers.
 
     Examples
     --------
@@ -83,12 +83,14 @@ class ChannelPlan:
         (n_flows, n_channels), n_subscribers = carries.shape, listens.shape[0]
         if listens.shape[1] != n_channels:
             raise PlanError(
-                f"carries has {n_channels} channels and listens {listens.shape[1]}; give both the same"
+                f"carries has {n_channels} channels, listens has {listens.shape[1]}: must be the same number"
             )
         unicast = relation_of([], [], (n_subscribers, n_flows)) if unicast is None else relation(unicast)
         if unicast.shape != (n_subscribers, n_flows):
             raise PlanError(
-                f"unicast is {unicast.shape}; it must be subscribers x flows, {n_subscribers, n_flows}"
+                parameter="unicast",
+                value=unicast.shape,
+                limit=f"{n_subscribers, n_flows}, subscribers x flows",
             )
         above = np.full(n_channels, -1, np.int32) if parent is None else np.array(parent, np.int32)
         _check_parents(above, carries, listens)
@@ -115,7 +117,7 @@ class ChannelPlan:
         parent: ArrayLike | None = None,
         subscriptions: pa.Table | None = None,
     ) -> Self:
-        """Build from tables as `to_tables` gives them."""
+        """Build from the tables that `to_tables` returns."""
         if unicast is None:
             unicast = pa.table({"subscriber": pa.array([], pa.null()), "flow": pa.array([], pa.null())})
         flows, [carried, direct_flow] = encode(
@@ -141,7 +143,7 @@ class ChannelPlan:
     def to_tables(self) -> dict[str, pa.Table]:
         """Return the tables `carries`, `listens`, `unicast` and `channels` (channel, parent or null).
 
-        Where subscriptions have channels of their own there is `subscriptions` as well.
+        A plan that assigns subscriptions to channels has the table `subscriptions` as well.
         """
         parent = pa.array(self.parent, mask=self.parent < 0)
         placed = {} if self.subscriptions is None else {"subscriptions": self.subscriptions.to_table()}
@@ -155,37 +157,37 @@ class ChannelPlan:
 
     @property
     def n_channels(self) -> int:
-        """How many channels there are, sessions and groups together."""
+        """Number of channels, sessions and groups together."""
         return int(self.carries.shape[1])
 
     @property
     def n_groups(self) -> int:
-        """How many channels have no parent: what `--channels` limits."""
+        """Number of channels without a parent: what a planner's `channels` limits."""
         return int(np.count_nonzero(self.parent < 0))
 
     @property
     def n_used(self) -> int:
-        """How many groups carry a flow, by themselves or in a session."""
+        """Number of groups that carry a flow, themselves or in a session."""
         return len(np.unique(self.groups()[self.carries.indices]))
 
     @property
     def n_subscribers(self) -> int:
-        """How many subscribers the plan knows."""
+        """Number of subscribers in the plan."""
         return int(self.listens.shape[0])
 
     @property
     def n_flows(self) -> int:
-        """How many flows the plan knows."""
+        """Number of flows in the plan."""
         return int(self.carries.shape[0])
 
     def groups(self) -> Positions:
-        """Return the group each channel is sent in: its parent, or itself."""
+        """Return the group that each channel is sent in: its parent, or itself."""
         return np.where(self.parent < 0, np.arange(self.n_channels), self.parent)
 
     def used(self) -> NDArray[np.bool_]:
-        """Return which channels carry a flow, have a listener, or have a session that does.
+        """Return the mask of channels that carry a flow, have a listener, or have a session that does.
 
-        A plan that goes on from another keeps its numbers: those that are no longer used are free.
+        A plan that continues from another keeps the channel numbers; unused numbers are free.
         """
         own = np.append(self.carries.indices, self.listens.indices)
         found: NDArray[np.bool_] = np.bincount(own, minlength=self.n_channels) > 0
@@ -193,19 +195,20 @@ class ChannelPlan:
         return found
 
     def members(self) -> Positions:
-        """Return the number of distinct listeners of each channel; of a group, those of all its sessions."""
+        """Return the number of distinct listeners of each channel, or of all sessions of a group."""
         listeners = np.bincount(self.listens.indices, minlength=self.n_channels)
         if self.n_groups == self.n_channels:
             return listeners
-        # A session's listeners count once in its group, however many of its sessions they are in.
+        # A session's listeners count once in its group, no matter how many of its sessions they listen to.
         joined = relation_of(rows_of(self.listens), self.groups()[self.listens.indices], self.listens.shape)
         in_groups = np.bincount(joined.indices, minlength=self.n_channels)
         return np.where(self.parent < 0, in_groups, listeners)
 
     def balance(self) -> float | None:
-        """Return how many times the mean the largest group has members; None where none has any.
+        """Return the size of the largest group relative to the mean size; None if no group has members.
 
-        Groups without members do not count. Few messages for nothing say little where most are in one group.
+        Groups without members do not count. A plan with few unwanted deliveries may still be useless when one
+        group has most of the members.
 
         Examples
         --------
@@ -217,7 +220,7 @@ class ChannelPlan:
         return float(size.max() / size.mean()) if len(size) else None
 
     def rates(self, interest: Interest) -> NDArray[np.float64]:
-        """Return the messages per second sent in each channel; in a group, those of all its sessions."""
+        """Return the messages per second of each channel; a group counts those of all its sessions."""
         rate = self.rate_of_flows(interest)[rows_of(self.carries)]
         own = np.bincount(self.carries.indices, rate, self.n_channels)
         session = self.parent >= 0
@@ -225,15 +228,17 @@ class ChannelPlan:
         return np.asarray(own + below, np.float64)
 
     def rate_of_flows(self, interest: Interest) -> NDArray[np.float64]:
-        """Return the rate of each of the plan's flows, 0 for one that the interest does not know."""
+        """Return the rate of each of the plan's flows, 0 for a flow that the interest does not have."""
         place = positions("flow", self.flows, interest.flows)
         return np.where(place >= 0, np.append(interest.rate, 0.0)[place], 0.0)
 
-    def heard(self, subscriber: Positions, flow: Positions) -> Iterator[tuple[Positions, Positions]]:
-        """Yield, for pairs given by position, every channel that carries the flow to the subscriber.
+    def channels_reaching(
+        self, subscriber: Positions, flow: Positions
+    ) -> Iterator[tuple[Positions, Positions]]:
+        """Yield for each (subscriber, flow) pair every channel that delivers the flow to the subscriber.
 
-        Each block holds numbers of pairs and the channel of each; a pair with a position of -1 has none.
-        The work is linear in the sum over the pairs of the channels of their flow.
+        Pairs are given by position; a pair with a position of -1 has no channel. Each block has pair numbers
+        and a channel for each. The work is linear in the number of channels per flow, summed over the pairs.
         """
         known = np.flatnonzero((subscriber >= 0) & (flow >= 0))
         for part in np.split(known, cuts(np.diff(self.carries.indptr)[flow[known]])):
@@ -246,12 +251,12 @@ class ChannelPlan:
         """Return for each wanted pair whether a channel serves it, in the order of `interest.wants`."""
         reached = np.zeros(interest.n_wants, np.bool_)
         for start, subscriber, flow in self._wanted(interest):
-            for pair, _ in self.heard(subscriber, flow):
+            for pair, _ in self.channels_reaching(subscriber, flow):
                 reached[start + pair] = True
         return reached
 
     def by_unicast(self, interest: Interest) -> NDArray[np.bool_]:
-        """Return for each wanted pair whether it is served directly, in the order of `interest.wants`."""
+        """Return for each wanted pair whether it is delivered directly, in the order of `interest.wants`."""
         reached = np.zeros(interest.n_wants, np.bool_)
         for start, subscriber, flow in self._wanted(interest):
             known = np.flatnonzero((subscriber >= 0) & (flow >= 0))
@@ -259,7 +264,7 @@ class ChannelPlan:
         return reached
 
     def _wanted(self, interest: Interest) -> Iterator[tuple[int, Positions, Positions]]:
-        """Yield the wanted pairs in blocks, as positions in this plan, with the number of the first pair."""
+        """Yield blocks of wanted pairs: the number of the first pair, and positions in this plan."""
         subscriber = positions("subscriber", interest.subscribers, self.subscribers)
         flow = positions("flow", interest.flows, self.flows)
         wants = interest.wants
@@ -269,10 +274,10 @@ class ChannelPlan:
             yield start, subscriber[row], flow[wants.indices[pair]]
 
     def false_exclusions(self, interest: Interest) -> pa.Table:
-        """Return the pairs (subscriber, flow) that are wanted and that nothing serves.
+        """Return the wanted (subscriber, flow) pairs that no channel and no unicast serves.
 
-        Plan and interest are brought together by label; a wanted flow or a subscriber that the plan does
-        not know is not served.
+        Plan and interest are compared by label; a wanted flow or subscriber that the plan does not know is
+        not served.
         """
         missed = np.flatnonzero(~(self.by_channel(interest) | self.by_unicast(interest)))
         row = np.searchsorted(interest.wants.indptr, missed, side="right") - 1
@@ -284,7 +289,7 @@ class ChannelPlan:
         )
 
     def validate(self, interest: Interest) -> None:
-        """Check the invariant, no false exclusion.
+        """Check the invariant "no false exclusion": every wanted pair is served.
 
         Raises
         ------
@@ -299,13 +304,15 @@ class ChannelPlan:
             )
             raise PlanError(
                 f"{missed.num_rows} of {interest.n_wants} wanted pairs are not served: {first}; "
-                "plan again for this interest, or serve them by unicast"
+                "plan again for this interest, or deliver them by unicast",
+                value=missed.num_rows,
+                limit="0",
             )
 
     def carrying(self, carries: Relation) -> ChannelPlan:
-        """Return a plan of the same channels that carries other flows, 0, 1, 2, ...; for routers.
+        """Return a plan with the same channels that carries other flows (0, 1, 2, ...), for routers.
 
-        Nothing is checked, so that it costs next to nothing for each batch of events.
+        Skips all checks: it is called for each batch of events.
         """
         new = object.__new__(type(self))
         n_flows = carries.shape[0]
@@ -348,7 +355,7 @@ def cuts(sizes: Positions) -> Positions:
 
 
 def pair_table(pairs: Relation, **labels: Labels | None) -> pa.Table:
-    """Return a relation as a table of two columns, ordered by position; without labels, the positions."""
+    """Return a relation as a table of two columns ordered by position; columns without labels are numbers."""
     (row_name, row_labels), (column_name, column_labels) = labels.items()
     row, column = rows_of(pairs).astype(np.int32), pairs.indices.astype(np.int32)
     return pa.table(
@@ -360,38 +367,43 @@ def pair_table(pairs: Relation, **labels: Labels | None) -> pa.Table:
 
 
 def _channels_in(table: pa.Table, where: str, n_channels: int) -> Positions:
-    """Return a table's column of channels, all within 0 to n_channels - 1."""
+    """Return a table's channel column, all within 0 to n_channels - 1."""
     found = labels_in(table, "channel", where)
     if not pa.types.is_integer(found.type):
-        raise PlanError(f"column 'channel' of {where} is of type {found.type}; use integers")
+        raise PlanError(f"column 'channel' of {where} has type {found.type}: must be integers")
     channel = np.asarray(found, np.int64)
     wrong = np.flatnonzero((channel < 0) | (channel >= n_channels))
     if len(wrong):
         raise PlanError(
-            f"{where} names channel {channel[wrong[0]]}; the plan's channels are 0 to {n_channels - 1}"
+            f"{where} has channel={channel[wrong[0]]}: must be from 0 to {n_channels - 1}",
+            parameter="channel",
+            value=int(channel[wrong[0]]),
         )
     return channel
 
 
 def _check_parents(parent: NDArray[np.int32], carries: Relation, listens: Relation) -> None:
-    """Refuse parents that are not there, that have parents themselves, or that are used as sessions."""
+    """Refuse parents that do not exist, have parents themselves, carry flows or have listeners."""
     n_channels = carries.shape[1]
     if parent.shape != (n_channels,):
         raise PlanError(
-            f"parent has shape {parent.shape} for {n_channels} channels; give one per channel, -1 for none"
+            f"parent has shape {parent.shape}: must be ({n_channels},), one per channel, -1 for none"
         )
     wrong = np.flatnonzero((parent < -1) | (parent >= n_channels))
     if len(wrong):
         raise PlanError(
-            f"channel {wrong[0]} has parent {parent[wrong[0]]}; a parent is one of the channels "
-            f"0 to {n_channels - 1}, or -1 for none"
+            f"channel {wrong[0]} has parent={parent[wrong[0]]}: must be from 0 to {n_channels - 1}, or -1",
+            parameter="parent",
+            value=int(parent[wrong[0]]),
         )
     session = np.flatnonzero(parent >= 0)
     deep = session[parent[parent[session]] >= 0]
     if len(deep):
         raise PlanError(
-            f"channel {deep[0]} has parent {parent[deep[0]]}, which has a parent itself; "
-            "a plan has two levels at most"
+            f"channel {deep[0]} has parent={parent[deep[0]]}, which has a parent itself: must be at most two "
+            "levels",
+            parameter="parent",
+            value=int(parent[deep[0]]),
         )
     is_parent = np.zeros(n_channels, np.bool_)
     is_parent[parent[session]] = True
@@ -399,17 +411,21 @@ def _check_parents(parent: NDArray[np.int32], carries: Relation, listens: Relati
         groups = used.indices[is_parent[used.indices]]
         if len(groups):
             raise PlanError(
-                f"{name} names channel {groups[0]}, which is the parent of others; name one of its sessions"
+                f"{name} has channel={groups[0]}, a parent of other channels: must be a session; use one of "
+                "its sessions",
+                parameter="channel",
+                value=int(groups[0]),
             )
 
 
 def _check_placed(subscriptions: Placement, listens: Relation) -> None:
-    """Refuse a subscription in a channel that nobody listens to."""
-    heard = np.bincount(listens.indices, minlength=listens.shape[1]) > 0
-    silent = np.flatnonzero(~heard[subscriptions.channel])
+    """Refuse a subscription in a channel without listeners."""
+    listened = np.bincount(listens.indices, minlength=listens.shape[1]) > 0
+    silent = np.flatnonzero(~listened[subscriptions.channel])
     if len(silent):
         which, where = subscriptions.subscription_id[silent[0]], subscriptions.channel[silent[0]]
         raise PlanError(
-            f"subscriptions names channel {where} for subscription {which}, and nobody listens to it; "
-            "its subscriber has to"
+            f"subscription {which} is in channel {where}, which has no listener: its subscriber must listen "
+            "to it",
+            value=int(where),
         )

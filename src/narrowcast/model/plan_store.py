@@ -1,4 +1,4 @@
-"""Versions of a plan in one folder: a reader sees exactly one of them, whenever a writer is killed."""
+"""Plan store: versions of a plan in one folder, of which a reader always sees exactly one."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-#: The pointer to the current version, and the folder of all versions.
+#: Name of the pointer to the current version, and of the folder of versions.
 CURRENT, VERSIONS = "CURRENT", "versions"
-#: The file that every plan has, by which plans are told apart.
+#: The file that every plan has; its hash is the name of the plan.
 INFO = "plan.json"
-#: Versions that are retained, and seconds for which an older one stays after its replacement.
+#: Number of retained versions, and seconds that an older one stays after it was replaced.
 _RETAINED, _GRACE_S = 3, 10.0
 
 
 class PlanStore:
-    """The folder of a plan, whatever its files are.
+    """The folder of a plan: a plain folder, or versions with an atomic pointer to the current one.
 
-    A plan that was never replaced is a plain folder. Replacing it adds versions, and one pointer to the
-    current version; the files in the folder itself become links through that pointer::
+    A plan that was never replaced is a plain folder. Replacing it adds versions and a pointer to the current
+    version; the files in the folder become links through that pointer::
 
         plan.json -> CURRENT/plan.json
         carries.parquet -> CURRENT/carries.parquet
@@ -43,14 +43,15 @@ class PlanStore:
         versions/000001-93d1c60b8f25/...
         versions/000002-5b2f0c9a7e41/...
 
-    A version is complete before the pointer names it and never changes afterwards; the pointer is replaced by
-    one rename. Writers wait for one another. A reader takes the pointer once and reads the version that it
-    names, which is not removed while it may still be read.
+    A version is complete before the pointer refers to it and never changes afterwards; the pointer is
+    replaced by one rename, so a killed writer leaves the old version current. Writers wait for one another. A
+    reader resolves the pointer once and reads that version, which is not removed for some seconds after
+    replacement.
 
     Parameters
     ----------
     folder
-        The folder, which need not exist yet.
+        The folder; it need not exist.
 
     Examples
     --------
@@ -68,25 +69,23 @@ class PlanStore:
 
     @property
     def name(self) -> str | None:
-        """The name of the current version, which no other plan has; None where there is no plan."""
+        """Unique name of the current version; None if there is no plan."""
         return name_of(self._version() or self.folder)
 
     def load(self, read: Callable[[Path], T], name: str | None = None) -> T:
-        """Return the result of a function that reads the folder of one version.
+        """Read one version with a function and return its result.
 
         Parameters
         ----------
         read
-            Reads a folder. It is called a second time if the plan was a plain folder at first, and became
-            one with versions meanwhile.
+            Reads a folder. It is called again if a plain folder was replaced during the first call.
         name
-            The name of the version; the current one where this is not retained, or left out.
+            Name of a version (default: the current version; also used if the named one is not retained).
 
         Raises
         ------
         PlanError
-            When the pointer names no version, or when a plain folder was changed by other means while it
-            was read.
+            When the pointer refers to no version, or when a plain folder changed while it was read.
         """
         version = self._version(name)
         if version is None:
@@ -101,10 +100,10 @@ class PlanStore:
                     return found
             version = self._version(name)
             if version is None:
-                raise PlanError(f"{self.folder} was replaced while it was read; read it again")
+                raise PlanError(f"{self.folder}: replaced while it was read; read it again")
         if not version.is_dir():
             raise PlanError(
-                f"{self.folder / CURRENT} points to {version}, which does not exist; write the plan again"
+                f"{self.folder / CURRENT}: points to {version}, which does not exist; write the plan again"
             )
         return read(version)
 
@@ -114,12 +113,12 @@ class PlanStore:
 
     @contextmanager
     def write(self, *, replace: bool = False) -> Iterator[Path]:
-        """Give an empty folder for the files of a new version, which is current when the block ends well.
+        """Provide an empty folder for a new version, which becomes current if the block does not raise.
 
         Parameters
         ----------
         replace
-            Whether a plan that exists is replaced.
+            Whether an existing plan is replaced (default: refuse).
 
         Raises
         ------
@@ -130,7 +129,7 @@ class PlanStore:
             yield aside
 
     def replace_file(self, name: str, content: bytes) -> None:
-        """Replace a file beside the plan in the current version in one step; the plan keeps its name."""
+        """Replace a file that is not part of the plan atomically; the plan's name does not change."""
         with writing(self.folder), _locked(self.folder):
             folder = self._version() or self.folder
             aside = folder / f".{name}"
@@ -140,11 +139,11 @@ class PlanStore:
                 self._link_files([name])
 
     def _put(self, aside: Path, folder: Path) -> None:
-        """Put a version where no plan is yet, or make it the current one of those that there are."""
+        """Move a complete version to an empty place, or add it to an existing plan and make it current."""
         try:
             aside.rename(folder)
             return
-        except OSError:  # something is there
+        except OSError:  # the folder exists
             pass
         if self.name is None or folder.is_symlink():
             swap(aside, folder)
@@ -160,7 +159,7 @@ class PlanStore:
             self._prune()
 
     def _upgrade(self) -> None:
-        """Turn a plain folder into one with versions; what readers find in it stays the same."""
+        """Turn a plain folder into one with versions; the contents that readers see stay the same."""
         (self.folder / VERSIONS).mkdir(exist_ok=True)
         self._discard_incomplete()
         if (self.folder / CURRENT).is_symlink():
@@ -172,18 +171,18 @@ class PlanStore:
         self._make_current(self._add(copy))
 
     def _add(self, folder: Path) -> Path:
-        """Move a complete folder among the versions."""
+        """Move a complete folder into the folder of versions."""
         versions = self._versions()
         number = _number(versions[-1]) + 1 if versions else 1
         return folder.rename(self.folder / VERSIONS / f"{number:06d}-{name_of(folder)}")
 
     def _make_current(self, version: Path) -> None:
-        """Let the pointer name a version, and have links for its files and no others."""
+        """Point to a version, with links for exactly its files."""
         names = [file.name for file in _files(version)]
         if (self.folder / CURRENT).is_symlink():
-            self._link_files(names)  # first, so that no file of the version lacks its link at any time
+            self._link_files(names)  # before the switch, so that every file of the version always has a link
         self._link(CURRENT, f"{VERSIONS}/{version.name}")
-        os.utime(version)  # since when it is current
+        os.utime(version)  # the time since when it is current
         self._link_files(names)
         for path in self.folder.iterdir():
             if path.name not in (CURRENT, *names) and (path.is_symlink() or path.is_file()):
@@ -195,14 +194,14 @@ class PlanStore:
                 self._link(name, f"{CURRENT}/{name}")
 
     def _link(self, name: str, target: str) -> None:
-        """Make a link in the folder, in one step, in place of a file or another link."""
+        """Make a link in the folder atomically, replacing a file or another link."""
         aside = self.folder / f".{name}.link"
         aside.unlink(missing_ok=True)
         aside.symlink_to(target)
         aside.replace(self.folder / name)
 
     def _discard_incomplete(self) -> None:
-        """Remove versions of writers that were killed before the pointer named them."""
+        """Remove versions whose writers were killed before the pointer referred to them."""
         for incomplete in (self.folder / VERSIONS).glob(".*"):
             shutil.rmtree(incomplete, ignore_errors=True)
         versions, current = self._versions(), self._version()
@@ -211,14 +210,14 @@ class PlanStore:
                 shutil.rmtree(later, ignore_errors=True)
 
     def _prune(self) -> None:
-        """Remove old versions, which no reader reads any more."""
+        """Remove old versions that no reader can still be reading."""
         oldest = time.time() - _GRACE_S
         for version, successor in pairwise(self._versions()[: 1 - _RETAINED]):
             if successor.stat().st_mtime < oldest:
                 shutil.rmtree(version, ignore_errors=True)
 
     def _version(self, name: str | None = None) -> Path | None:
-        """Return the folder of a version, by default of the current one; None for a plain folder."""
+        """Return the folder of a version (default: the current one); None for a plain folder."""
         for version in reversed(self._versions() if name else []):
             if version.name.endswith(f"-{name}"):
                 return version
@@ -226,16 +225,18 @@ class PlanStore:
         try:
             return self.folder / pointer.readlink()
         except OSError as error:
-            return pointer if error.errno == errno.EINVAL else None  # no link: in a copy made without links
+            return (
+                pointer if error.errno == errno.EINVAL else None
+            )  # a folder, not a link: the copy was made without links
 
     def _versions(self) -> list[Path]:
-        """Return the folders of all versions, the oldest first."""
+        """Return the folders of all versions, oldest first."""
         found = (self.folder / VERSIONS).glob("*")
         return sorted((path for path in found if re.match(r"\d+-", path.name)), key=_number)
 
 
 def name_of(folder: Path) -> str | None:
-    """Return the name of the plan whose files are in a folder, None where there is none."""
+    """Return the name of the plan in a folder; None if it is not a plan."""
     try:
         return hashlib.sha256((folder / INFO).read_bytes()).hexdigest()[:12]
     except OSError:
@@ -256,7 +257,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep other writers out of a folder within a block."""
+    """Hold the exclusive writer lock of a folder within a block."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Sparse boolean matrices: who wants what, who listens where, what a channel carries."""
+"""Relations: sparse boolean matrices for interest, membership and assignment."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ Positions: TypeAlias = "NDArray[np.int64]"
 
 
 def relation(matrix: Any) -> Relation:
-    """Return a matrix as canonical sparse booleans: sorted, none twice, no stored False, read-only."""
+    """Convert a matrix to canonical sparse booleans: sorted, no duplicates, no stored False, read-only."""
     if isinstance(matrix, csr_array) and matrix.dtype == np.bool_ and matrix.has_canonical_format:
         parts = (matrix.data, matrix.indices, matrix.indptr)
         if not any(part.flags.writeable for part in parts) and matrix.data.all():
             return matrix
     found = csr_array(matrix, dtype=np.bool_, copy=True)
     if found.ndim != 2:
-        raise ParameterError(f"a relation has rows and columns; this has {found.ndim} dimension")
+        raise ParameterError(
+            f"matrix has {found.ndim} dimension: must be 2 (rows x columns)", value=found.ndim
+        )
     found.sum_duplicates()
     found.eliminate_zeros()
     narrow = np.int32 if max(found.nnz, *found.shape) < 2**31 else np.int64
@@ -38,7 +40,7 @@ def relation(matrix: Any) -> Relation:
 
 
 def relation_of(rows: ArrayLike, columns: ArrayLike, shape: tuple[int, int]) -> Relation:
-    """Return the relation that holds for the given pairs; repeated pairs count once."""
+    """Return the relation that contains the given pairs; repeated pairs count once."""
     rows = np.asarray(rows)
     return relation(csr_array((np.ones(len(rows), np.bool_), (rows, np.asarray(columns))), shape=shape))
 
@@ -49,7 +51,7 @@ def rows_of(matrix: Relation) -> Positions:
 
 
 def expand(matrix: Relation, rows: Positions) -> tuple[Positions, Positions]:
-    """Return every column of the given rows, row after row, and which of `rows` each belongs to."""
+    """Return every column of the given rows, row after row, and the index into `rows` of each."""
     starts = matrix.indptr[rows].astype(np.int64)
     counts = matrix.indptr[rows + 1] - starts
     owner = np.repeat(np.arange(len(rows)), counts)
@@ -58,7 +60,7 @@ def expand(matrix: Relation, rows: Positions) -> tuple[Positions, Positions]:
 
 
 def holds(matrix: Relation, rows: Positions, columns: Positions) -> NDArray[np.bool_]:
-    """Return whether each (row, column) is in the relation: a binary search in all rows at once."""
+    """Return whether the relation contains each (row, column), by one binary search over all rows at once."""
     low = matrix.indptr[rows].astype(np.int64)
     high = end = matrix.indptr[rows + 1].astype(np.int64)
     for _ in range(int((end - low).max(initial=0)).bit_length()):
@@ -72,7 +74,7 @@ def holds(matrix: Relation, rows: Positions, columns: Positions) -> NDArray[np.b
 
 
 def same(one: Relation, other: Relation) -> bool:
-    """Return whether two relations hold the same pairs over the same rows and columns."""
+    """Return whether two relations have equal shape and pairs."""
     return (
         one.shape == other.shape
         and np.array_equal(one.indptr, other.indptr)
@@ -81,14 +83,14 @@ def same(one: Relation, other: Relation) -> bool:
 
 
 def recent(wants: Relation, last: int | None = None) -> Relation:
-    """Return histories: of each row the last so many events that it matched, or all of a common window.
+    """Limit each row to the last events that it matched, or to all events of a common window.
 
     Parameters
     ----------
     wants
         Rows x events, columns in the order of time.
     last
-        How many events of each row, fewer where it matched fewer; None for all that there are.
+        Number of events per row, fewer for a row that matched fewer; None for all.
 
     Examples
     --------

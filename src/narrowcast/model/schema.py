@@ -1,4 +1,4 @@
-"""The attributes of an event: their names and types."""
+"""Schema: the names and types of an event's attributes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from narrowcast.model.types import DataType
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-#: The column that names an event; it is not an attribute.
+#: The column with the id of an event; it is not an attribute.
 EVENT_ID = "event_id"
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Attributes in order, each with a name and a type.
+    """An ordered set of attributes, each with a name and a type.
 
-    A field of a struct is an attribute of its own, named by its dotted path. Names ignore case, as in
-    Spark: two that differ only in case are refused.
+    A field of a struct is an attribute named by its dotted path. Names ignore case, as in Spark: two names
+    that differ only in case are refused.
 
     Examples
     --------
@@ -42,30 +42,31 @@ class Schema:
         positions: dict[str, int] = {}
         for i, name in enumerate(self.names):
             if not name:
-                raise SchemaError(f"attribute {i} has an empty name; give it one")
+                raise SchemaError(f"attribute {i} has an empty name; give it one", value="")
             first = positions.setdefault(name.lower(), i)
             if first != i:
                 raise SchemaError(
-                    f"attributes {self.names[first]!r} and {name!r} collide: names ignore case; rename one"
+                    f"attributes {self.names[first]!r} and {name!r} collide: names ignore case; rename one",
+                    value=name,
                 )
         object.__setattr__(self, "_positions", positions)
 
     @classmethod
     def of(cls, types: Mapping[str, str | DataType]) -> Schema:
-        """Return the schema of a mapping from names to types."""
+        """Build from a mapping of names to types."""
         return cls(
             tuple(types), tuple(t if isinstance(t, DataType) else DataType.parse(t) for t in types.values())
         )
 
     @classmethod
     def from_arrow(cls, arrow: pa.Schema) -> Schema:
-        """Return the schema of events whose columns are those; `event_id` is left out."""
+        """Build from the columns of an Arrow schema, without `event_id`."""
         flat = [pair for column in arrow if column.name.lower() != EVENT_ID for pair in _flatten(column, "")]
         return cls(tuple(name for name, _ in flat), tuple(t for _, t in flat))
 
     @classmethod
     def read(cls, path: str | Path) -> Schema:
-        """Read a schema from a JSON file of names and types, or from a table's own file.
+        """Read a schema from a JSON file of names and types, or from a table file.
 
         The JSON may nest: `{"price": "double", "side": {"name": "string"}}` has the attribute `side.name`.
         """
@@ -75,24 +76,26 @@ class Schema:
         try:
             types = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         except (OSError, msgspec.MsgspecError) as error:
-            raise SchemaError(f"cannot read a schema from {path}: {error}") from error
+            raise SchemaError(f"{path}: not a readable schema: {error}", value=str(path)) from error
         flat = list(_paths(types, ""))
         return cls(tuple(name for name, _ in flat), tuple(t for _, t in flat))
 
     def index(self, name: str) -> int:
-        """Return the position of an attribute, whatever the case of its letters."""
+        """Return the position of an attribute; names ignore case."""
         try:
             return self._positions[name.lower()]
         except KeyError:
             known = ", ".join(self.names[:12]) + (", ..." if len(self.names) > 12 else "")
-            raise SchemaError(f"unknown attribute {name!r}; there are: {known or 'none'}") from None
+            raise SchemaError(
+                f"unknown attribute {name!r}; known: {known or 'none'}", parameter="attribute", value=name
+            ) from None
 
     def to_arrow(self) -> pa.Schema:
-        """Return one Arrow field per attribute, flat: a dotted path is the field's name."""
+        """Return one flat Arrow field per attribute, named by its dotted path."""
         return pa.schema([(name, t.to_arrow()) for name, t in zip(self.names, self.types, strict=True)])
 
     def to_dict(self) -> dict[str, str]:
-        """Return the names and the Spark names of their types: what a schema file holds."""
+        """Return the names and Spark type names, as in a schema file."""
         return {name: str(t) for name, t in zip(self.names, self.types, strict=True)}
 
     def __getitem__(self, name: str) -> DataType:
@@ -112,7 +115,7 @@ class Schema:
 
 
 def _flatten(column: pa.Field, prefix: str) -> Iterator[tuple[str, DataType]]:
-    """Yield a column and, below a struct, each of its fields under its dotted path."""
+    """Yield a column or, for a struct, each of its fields under its dotted path."""
     name = prefix + column.name
     yield name, DataType.from_arrow(column.type)
     if pa.types.is_struct(column.type):
@@ -131,5 +134,7 @@ def _paths(types: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, DataTyp
             yield path, DataType.parse(value)
         else:
             raise SchemaError(
-                f"attribute {path!r} has type {value!r}; give the name of a type, such as double"
+                f"attribute {path!r} has type {value!r}: must be a type name, such as double",
+                parameter=path,
+                value=value,
             )

@@ -1,4 +1,4 @@
-"""Subjects of NATS: what may be one, and how any name becomes a word of one."""
+"""NATS subjects: validation, and escaping of names into one token of a subject."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from urllib.parse import quote, unquote
 
 from narrowcast.errors import ParameterError
 
-#: Bytes in the longest subject that is sent: a server's whole line has 4,096, with the place for the answer.
+#: Longest subject in bytes: a server limits its protocol line to 4,096, which includes the reply subject.
 LONGEST = 2048
 
 _BAD = re.compile(r"[\s\0-\x1f\x7f]")
-#: Subjects that are remembered: a broker sends to the same again and again.
-_KEPT = 1 << 17
-#: How an empty name is written: an escape that is not finished, so no other name is.
+#: Number of cached subjects: a broker sends to the same subjects repeatedly.
+_CACHED = 1 << 17
+#: The escape of an empty name: an incomplete escape, so it cannot be the escape of another name.
 _EMPTY = "%"
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHED)
 def fault_of(subject: str | None, *, pattern: bool = False) -> str | None:
-    """Return why NATS would not take a subject, or None when it would.
+    """Return why NATS would refuse a subject, or None if it is valid.
 
     Parameters
     ----------
     subject
-        Words joined by dots.
+        Tokens joined by dots.
     pattern
-        Whether `*` may stand for a word, and `>` for the last words.
+        Whether `*` may replace a token, and `>` the last tokens.
 
     Examples
     --------
@@ -45,35 +45,35 @@ def fault_of(subject: str | None, *, pattern: bool = False) -> str | None:
         return "subject has a wildcard"
     if ">" in words[:-1]:
         return "subject has '>' before its end"
-    # A lone half of a character cannot be sent; it counts as one byte until the check below finds it.
+    # A lone surrogate cannot be sent; it counts as one byte here and is refused below.
     size = len(subject.encode(errors="replace"))
     if size > LONGEST:
         return f"subject has {size:,} bytes, more than {LONGEST:,}"
     try:
         subject.encode()
     except UnicodeEncodeError:
-        return "subject is no valid text"
+        return "subject is not valid Unicode"
     return None
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHED)
 def subject_of(prefix: str, name: str) -> str:
-    """Return the subject below a prefix that stands for a name, whatever the name holds.
+    """Return the subject for a name below a prefix; any name is possible.
 
-    The name becomes one word, escaped as in URLs: letters, digits, `-`, `_` and `~` stay, every other
-    character is its UTF-8 bytes as `%XX`. An empty name is a single `%`. `name_of` is the way back.
+    The name becomes one token, escaped as in URLs: letters, digits, `-`, `_` and `~` stay, every other
+    character becomes its UTF-8 bytes as `%XX`. An empty name is a single `%`. `name_of` is the inverse.
 
     Parameters
     ----------
     prefix
-        The words in front: a valid subject without wildcards.
+        Leading tokens: a valid subject without wildcards.
     name
-        Such as a subscriber.
+        Any string, for example a subscriber.
 
     Raises
     ------
     ParameterError
-        When the prefix is no subject.
+        When the prefix is not a valid subject.
 
     Examples
     --------
@@ -81,18 +81,22 @@ def subject_of(prefix: str, name: str) -> str:
     ('deliver.anna', 'deliver.a%2Eb%20%2A', 'deliver.%')
     """
     if fault := fault_of(prefix):
-        raise ParameterError(f"prefix {prefix!r} cannot be used: {fault}; use words joined by single dots")
+        raise ParameterError(
+            f"prefix={prefix!r}: {fault}: must be tokens joined by single dots",
+            parameter="prefix",
+            value=prefix,
+        )
     word = quote(name, safe="", errors="surrogatepass").replace(".", "%2E")
     return f"{prefix}.{word or _EMPTY}"
 
 
 def name_of(prefix: str, subject: str) -> str:
-    """Return the name that a subject from `subject_of` stands for.
+    """Return the name that `subject_of` turned into the subject.
 
     Raises
     ------
     ParameterError
-        When the subject is not one word below the prefix.
+        When the subject is not the prefix and one more token.
 
     Examples
     --------
@@ -101,5 +105,7 @@ def name_of(prefix: str, subject: str) -> str:
     """
     word = subject.removeprefix(f"{prefix}.")
     if not subject.startswith(f"{prefix}.") or not word or "." in word:
-        raise ParameterError(f"subject {subject!r} is not one word below {prefix!r}; name its own prefix")
+        raise ParameterError(
+            f"subject={subject!r}: must be {prefix!r} and one more token", parameter="subject", value=subject
+        )
     return "" if word == _EMPTY else unquote(word, errors="surrogatepass")

@@ -1,4 +1,4 @@
-"""Subscriptions: who wants what, as boxes in columns."""
+"""Subscription sets: filters as boxes in columns, each owned by a subscriber."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SubscriptionSet:
-    """Many subscriptions under one schema; each is a union of boxes and belongs to a subscriber.
+    """Subscriptions of one schema; each is a union of boxes and belongs to a subscriber.
 
     Parameters
     ----------
     schema
         The attributes that the boxes bound.
     subscription_id
-        One per subscription, without repeats.
+        Distinct id of each subscription.
     subscriber
         The position in `subscribers` of each subscription's subscriber.
     subscribers
@@ -40,8 +40,8 @@ class SubscriptionSet:
     boxes
         Half-open boxes over keys, each owned by a subscription.
     check
-        What the index cannot express: for each subscription, the filter to check again on what is found, or
-        null where the boxes are exact.
+        For each subscription the filter to check again on events in its boxes, or null where the boxes are
+        exact.
 
     Examples
     --------
@@ -71,13 +71,17 @@ class SubscriptionSet:
         if not n == len(self.subscriber) == len(self.check) == self.boxes.n_owners:
             raise InputError(
                 f"{n} subscription ids, {len(self.subscriber)} subscribers, {len(self.check)} checks and "
-                f"boxes of {self.boxes.n_owners} owners; there must be one of each for every subscription"
+                f"boxes of {self.boxes.n_owners} owners: must be one of each per subscription"
             )
         if (self.subscription_id[1:] > self.subscription_id[:-1]).all():
             return
         unique, counts = np.unique(self.subscription_id, return_counts=True)
         if len(unique) < n:
-            raise InputError(f"subscription_id {unique[counts > 1][0]} is used twice; give each its own")
+            raise InputError(
+                f"subscription_id={unique[counts > 1][0]} is used twice: must be distinct",
+                parameter="subscription_id",
+                value=int(unique[counts > 1][0]),
+            )
 
     @classmethod
     def from_boxes(
@@ -88,30 +92,36 @@ class SubscriptionSet:
         hi: npt.ArrayLike,
         subscription_id: npt.ArrayLike | None = None,
     ) -> SubscriptionSet:
-        """Return one subscription per box (lo, hi] of values, for attributes of type double.
+        """Build one subscription per box (lo, hi] of values, for schemas whose attributes are all doubles.
 
-        An infinite side is no bound on that side, and an attribute without any bound may be null. A box
-        with an empty side, such as (80, 80], holds no event. A NaN end is refused.
+        An infinite end means no bound on that side; an attribute without any bound may be null. A box with an
+        empty range, such as (80, 80], contains no event. A NaN end is refused.
         """
         try:
             lows, highs = np.asarray(lo, np.float64), np.asarray(hi, np.float64)
         except ValueError as error:
-            raise InputError(f"ends must be numbers, one row per box: {error}") from error
+            raise InputError(f"lo and hi: must be numbers, one row per box: {error}") from error
         who = pa.array(subscriber, pa.string())
         if who.null_count:
-            raise InputError(f"subscriber is null in {who.null_count} boxes; name each")
+            raise InputError(
+                f"subscriber is null in {who.null_count} boxes; name each", parameter="subscriber"
+            )
         d = len(schema)
         wrong = [name for name, t in zip(schema.names, schema.types, strict=True) if t.name != "double"]
         if lows.ndim != 2 or lows.shape != highs.shape or lows.shape[1] != d or len(subscriber) != len(lows):
             raise InputError(
-                f"{len(subscriber)} subscribers with ends of shapes {lows.shape} and {highs.shape}; "
-                f"both must be ({len(subscriber)}, {d}), one column per attribute"
+                f"lo has shape {lows.shape}, hi has shape {highs.shape}: both must be "
+                f"({len(subscriber)}, {d}), subscribers x attributes"
             )
         if wrong:
-            raise InputError(f"attribute {wrong[0]!r} is {schema[wrong[0]]}; boxes of values need doubles")
+            raise InputError(
+                f"attribute {wrong[0]!r} has type {schema[wrong[0]]}: must be double", parameter=wrong[0]
+            )
         if np.isnan(lows).any() or np.isnan(highs).any():
             i, j = np.argwhere(np.isnan(lows) | np.isnan(highs))[0]
-            raise InputError(f"box {i} has a NaN end in {schema.names[j]!r}; use an infinity for no bound")
+            raise InputError(
+                f"box {i} has a NaN end in {schema.names[j]!r}: must be a number; use infinity for no bound"
+            )
         full: npt.NDArray[np.bool_] = np.all(lows < highs, axis=1)
         bound = (np.isfinite(lows) | np.isfinite(highs)) & full[:, None]
         attribute = np.nonzero(bound)[1]
@@ -130,7 +140,7 @@ class SubscriptionSet:
         return cls(schema, ids, codes.astype(np.int32), names, boxes, pa.nulls(len(lows), pa.string()))
 
     def take(self, rows: npt.NDArray[np.int64]) -> SubscriptionSet:
-        """Return some subscriptions, in the order given; each at most once."""
+        """Return the given subscriptions in the given order; each at most once."""
         return SubscriptionSet(
             self.schema,
             self.subscription_id[rows],
@@ -141,15 +151,15 @@ class SubscriptionSet:
         )
 
     def concat(self, other: SubscriptionSet) -> SubscriptionSet:
-        """Return these subscriptions and then those of another set of the same schema."""
+        """Append the subscriptions of another set of the same schema."""
         self.require(other)
         return SubscriptionSet(*_joined([self, other]))
 
     @classmethod
     def slots(cls, sets: Sequence[SubscriptionSet]) -> SubscriptionSet:
-        """Return the subscriptions of sets of one schema one after another; ids may come again.
+        """Concatenate sets of one schema, allowing repeated ids.
 
-        For matchers, where an id may be used once more after it was removed.
+        For matchers, which may reuse an id after its subscription was removed.
         """
         if len(sets) == 1:
             return sets[0]
@@ -160,21 +170,25 @@ class SubscriptionSet:
         return new
 
     def require(self, other: SubscriptionSet) -> None:
-        """Refuse subscriptions of another schema, or of subscribers that are named otherwise."""
+        """Refuse a set with another schema, or with labels of another type."""
         if other.schema is not self.schema and other.schema != self.schema:
             raise InputError(
-                f"subscriptions over {other.schema.to_dict()} do not go with those over "
-                f"{self.schema.to_dict()}; compile both with one schema"
+                f"schema is {other.schema.to_dict()}: must be {self.schema.to_dict()}; compile both sets of "
+                "subscriptions with one schema"
             )
-        if other.subscribers.type != self.subscribers.type:  # numbers do not go with names
+        if other.subscribers.type != self.subscribers.type:  # integer and string labels do not mix
             encode("subscriber", self.subscribers.slice(0, 1), other.subscribers.slice(0, 1))
 
     def without(self, subscription_id: npt.ArrayLike | Set[int]) -> SubscriptionSet:
-        """Return the other subscriptions; an id that none of these has is an error."""
+        """Remove the given ids; refuse an unknown id."""
         dropped = ids_of(subscription_id)
         unknown = np.setdiff1d(dropped, self.subscription_id)
         if len(unknown):
-            raise InputError(f"subscription_id {unknown[0]} is not there; nothing was removed")
+            raise InputError(
+                f"subscription_id={unknown[0]} does not exist; nothing was removed",
+                parameter="subscription_id",
+                value=int(unknown[0]),
+            )
         return self.take(np.flatnonzero(~np.isin(self.subscription_id, dropped)))
 
     def to_arrow(self) -> pa.Table:
@@ -204,7 +218,7 @@ class SubscriptionSet:
 
     @classmethod
     def from_arrow(cls, table: pa.Table, schema: Schema) -> SubscriptionSet:
-        """Return the subscriptions that `to_arrow` wrote."""
+        """Build from the table that `to_arrow` returned."""
         table = table.combine_chunks().unify_dictionaries()
         try:
             lists, check = _one(table, "boxes"), _one(table, "check")
@@ -232,7 +246,7 @@ class SubscriptionSet:
 
     @property
     def n_subscribers(self) -> int:
-        """How many subscribers there are."""
+        """Number of subscribers."""
         return len(self.subscribers)
 
     def __len__(self) -> int:
@@ -240,19 +254,19 @@ class SubscriptionSet:
 
 
 def ids_of(values: npt.ArrayLike | Set[int]) -> npt.NDArray[np.int64]:
-    """Return subscription ids, given one or a list; what is no whole number of 64 bits is an error."""
+    """Return one or several subscription ids as int64; refuse everything else."""
     try:
         found = np.atleast_1d(np.asarray(sorted(values) if isinstance(values, Set) else values))
     except ValueError as error:
-        raise InputError(f"subscription ids are {values!r}; give whole numbers in a list") from error
+        raise InputError(parameter="subscription_id", value=values, limit="integers in a list") from error
     whole = found.dtype.kind in "iu" or found.size == 0
     if found.ndim > 1 or not whole or (found.dtype.kind == "u" and found.size and found.max() >= 2**63):
-        raise InputError(f"subscription ids are {values!r}; give whole numbers in a list")
+        raise InputError(parameter="subscription_id", value=values, limit="64-bit integers in a list")
     return found.astype(np.int64)
 
 
 def _joined(sets: Sequence[SubscriptionSet]) -> tuple[Any, ...]:
-    """Return the fields of sets put one behind another."""
+    """Return the fields of several sets, concatenated."""
     names = sets[0].subscribers
     subscriber: list[Any] = [s.subscriber for s in sets]
     if not all(s.subscribers is names or s.subscribers.equals(names) for s in sets):
@@ -269,11 +283,11 @@ def _joined(sets: Sequence[SubscriptionSet]) -> tuple[Any, ...]:
 
 
 def _coded(column: pa.Array) -> pa.DictionaryArray:
-    """Return strings with their dictionary: a file need not keep it."""
+    """Return strings as a dictionary array: files need not preserve the encoding."""
     if pa.types.is_dictionary(column.type):
         return column
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        raise TableError(f"not a table of compiled subscriptions: {column.type} where names should be")
+        raise TableError(f"not a table of compiled subscriptions: {column.type} instead of strings")
     return column.cast(pa.string()).dictionary_encode()
 
 

@@ -1,4 +1,4 @@
-"""The network that messages travel on: nodes, links with a cost, and who is where."""
+"""Network topology: nodes, links with a cost, and the node of each subscriber."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from narrowcast.model.labels import Labels, encode, labels_in, names_of, numbers
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-#: Numbers of nodes.
+#: Node numbers.
 Nodes: TypeAlias = "NDArray[np.int32]"
 Doubles: TypeAlias = "NDArray[np.float64]"
 
 
 @dataclass(frozen=True, slots=True)
 class ShortestPathTrees:
-    """Shortest-path trees, one row per root and one column per node.
+    """Shortest-path trees: one row per root, one column per node.
 
     Parameters
     ----------
     root
         The node that each tree starts from.
     parent
-        The node before each node on its path from the root; -1 at the root and where no path leads.
+        The node before each node on its path from the root; -1 at the root and for unreachable nodes.
     distance
-        The cost of the path; infinite where there is none.
+        The cost of the path; infinite for unreachable nodes.
     link
-        The cost of the link from the parent; 0 at the root, infinite where no path leads.
+        The cost of the link from the parent; 0 at the root, infinite for unreachable nodes.
     """
 
     root: Nodes
@@ -45,18 +45,18 @@ class ShortestPathTrees:
 
 @dataclass(frozen=True, slots=True, init=False, eq=False, repr=False)
 class Topology:
-    """Nodes, and links that can be used both ways.
+    """An undirected network of nodes and links.
 
-    Of several links between two nodes the cheapest is kept; a link from a node to itself is left out.
+    Of parallel links the cheapest is used; a link from a node to itself is ignored.
 
     Parameters
     ----------
     a, b
         The numbers of the two nodes of each link.
     cost
-        What a message pays on each link, finite and at least 0.
+        Cost per message of each link, finite and at least 0.
     nodes
-        Labels of the nodes, integers or strings; 0, 1, 2, ... up to the largest number where left out.
+        Labels of the nodes, integers or strings (default: 0, 1, 2, ... up to the largest number).
 
     Examples
     --------
@@ -79,21 +79,23 @@ class Topology:
         try:
             paid = np.array(cost, np.float64)
         except (TypeError, ValueError):
-            raise ParameterError(f"cost is {cost!r}; give a number for each link") from None
+            raise ParameterError(parameter="cost", value=cost, limit="one number per link") from None
         if not one.shape == other.shape == paid.shape or one.ndim != 1:
             raise ParameterError(
-                f"a, b and cost have shapes {one.shape}, {other.shape} and {paid.shape}; "
-                "give one of each per link"
+                f"a, b and cost have shapes {one.shape}, {other.shape} and {paid.shape}: must be one of each "
+                "per link"
             )
         low, high = np.minimum(one, other), np.maximum(one, other)
         count = int(high.max(initial=-1)) + 1 if nodes is None else len(nodes)
         labels = names_of(nodes, "node", count)
         if len(low) and not (low.min() >= 0 and high.max() < min(count, 2**31)):
             wrong = low.min() if low.min() < 0 else high.max()
-            raise ParameterError(f"a link names node {wrong}; the {count} nodes are 0 to {count - 1}")
-        if said := _wrong_cost(paid, labels.take(one), labels.take(other)):
-            raise ParameterError(said)
-        # The cheapest of parallel links comes first, and is the one that stays.
+            raise ParameterError(
+                f"link with node={wrong}: must be from 0 to {count - 1}", parameter="node", value=int(wrong)
+            )
+        if problem := _wrong_cost(paid, labels.take(one), labels.take(other)):
+            raise ParameterError(problem, parameter="cost")
+        # The cheapest of parallel links sorts first and is retained.
         order = np.lexsort((paid, high, low))
         order = order[low[order] != high[order]]
         low, high = low[order], high[order]
@@ -102,7 +104,7 @@ class Topology:
         parts = {
             "a": low[first].astype(np.int32),
             "b": high[first].astype(np.int32),
-            # -0.0 would pass for another cost than 0.0 when written
+            # -0.0 would differ from 0.0 in a written file
             "cost": paid[order][first] + 0.0,
         }
         for name, part in parts.items():
@@ -112,16 +114,16 @@ class Topology:
 
     @classmethod
     def from_table(cls, table: pa.Table) -> Self:
-        """Build from the table `topology` (a, b, cost); a row from a node to itself only names the node."""
+        """Build from the table `topology` (a, b, cost); a row from a node to itself only adds the node."""
         one, other = (labels_in(table, name, "topology") for name in ("a", "b"))
         nodes, [a, b] = encode("node", one, other)
         cost = numbers_in(table, "cost", "topology")
-        if said := _wrong_cost(cost, one, other):
-            raise TableError(said)
+        if problem := _wrong_cost(cost, one, other):
+            raise TableError(problem, parameter="cost")
         return cls(a, b, cost, nodes)
 
     def to_table(self) -> pa.Table:
-        """Return the table `topology`; a node without a link has a row to itself, at cost 0."""
+        """Return the table `topology`; a node without links has one row to itself, at cost 0."""
         linked = np.zeros(self.n_nodes, np.bool_)
         linked[self.a] = linked[self.b] = True
         alone = np.flatnonzero(~linked)
@@ -131,18 +133,18 @@ class Topology:
 
     @property
     def n_nodes(self) -> int:
-        """How many nodes there are, those without a link included."""
+        """Number of nodes, including nodes without links."""
         return len(self.nodes)
 
     @property
     def n_links(self) -> int:
-        """How many links there are."""
+        """Number of links."""
         return len(self.a)
 
     def trees(self, roots: ArrayLike) -> ShortestPathTrees:
-        """Return the shortest-path tree of each root; memory is roots x nodes.
+        """Return the shortest-path tree of each root; memory is proportional to roots x nodes.
 
-        Where two paths cost the same, which one is taken depends on the numbers of the nodes alone.
+        Ties between paths of equal cost are broken by the node numbers alone.
         """
         root = self.check_nodes(roots, "root")
         n = self.n_nodes
@@ -150,7 +152,7 @@ class Topology:
         if len(root) == 0:
             return ShortestPathTrees(root, np.empty(shape, np.int32), np.empty(shape), np.empty(shape))
         graph = self._graph()
-        # A stored 0 is a link of cost 0; both directions are stored, so that none has to be mirrored.
+        # A stored 0 is a link of cost 0; both directions are stored, so the graph is directed.
         distance, before = dijkstra(graph, directed=True, indices=root, return_predecessors=True)
         parent = np.where(before < 0, -1, before).astype(np.int32)
         link = np.where(np.isfinite(distance), 0.0, np.inf)
@@ -161,25 +163,26 @@ class Topology:
         return ShortestPathTrees(root, parent, distance, link)
 
     def distances(self, roots: ArrayLike) -> Doubles:
-        """Return the distance from each root to every node, infinite where no path leads."""
+        """Return the distance from each root to every node; infinite for unreachable nodes."""
         root = self.check_nodes(roots, "root")
         if len(root) == 0:
             return np.empty((0, self.n_nodes))
         return np.asarray(dijkstra(self._graph(), directed=True, indices=root), np.float64)
 
     def check_nodes(self, numbers: ArrayLike, what: str) -> Nodes:
-        """Return numbers of nodes as an array, or say which of them is none."""
+        """Return node numbers as an array; refuse unknown ones."""
         found = np.atleast_1d(_whole(what, numbers))
         wrong = found[(found < 0) | (found >= self.n_nodes)]
         if len(wrong):
             raise ParameterError(
-                f"{what} {wrong[0]} is no node; give numbers from 0 to {self.n_nodes - 1}, "
-                "or add the node to the topology"
+                f"{what}={wrong[0]}: must be a node from 0 to {self.n_nodes - 1}, or added to the topology",
+                parameter=what,
+                value=int(wrong[0]),
             )
         return found.astype(np.int32)
 
     def check_reached(self, roots: ArrayLike, nodes: ArrayLike) -> None:
-        """Refuse the first node that no path leads to from the root beside it.
+        """Refuse the first node that cannot be reached from its root.
 
         Raises
         ------
@@ -191,19 +194,19 @@ class Topology:
         apart = np.flatnonzero(part[root] != part[node])
         if len(apart):
             here, there = (self.nodes[int(each[apart[0]])].as_py() for each in (node, root))
-            raise ParameterError(f"node {here!r} cannot be reached from {there!r}; add a link")
+            raise ParameterError(f"node {here!r} is not reachable from {there!r}; add a link", value=here)
 
     def parts(self) -> Nodes:
-        """Return for each node the number of the connected part it belongs to."""
+        """Return the number of each node's connected component."""
         return np.asarray(connected_components(self._graph(), directed=False)[1], np.int32)
 
     def _graph(self) -> csr_array[np.float64, tuple[int, int]]:
         """Return the links in both directions, sorted by node and neighbour."""
-        ends, others = np.append(self.a, self.b), np.append(self.b, self.a)
-        order = np.lexsort((others, ends))
+        ends, neighbours = np.append(self.a, self.b), np.append(self.b, self.a)
+        order = np.lexsort((neighbours, ends))
         indptr = np.append(0, np.cumsum(np.bincount(ends, minlength=self.n_nodes)))
         cost = np.append(self.cost, self.cost)[order]
-        parts = (cost, others[order].astype(np.int32), indptr.astype(np.int32))
+        parts = (cost, neighbours[order].astype(np.int32), indptr.astype(np.int32))
         return csr_array(parts, shape=(self.n_nodes, self.n_nodes))
 
     def __eq__(self, other: object) -> bool:
@@ -252,15 +255,16 @@ class Locations:
 
     @classmethod
     def from_table(cls, table: pa.Table, topology: Topology, column: str = "subscriber") -> Self:
-        """Build from the table `locations` (subscriber, or another column of labels, and node)."""
+        """Build from the table `locations` (node, and subscriber or another column of labels)."""
         who, where = labels_in(table, column, "locations"), labels_in(table, "node", "locations")
         node = positions("node", where, topology.nodes)
         wrong = np.flatnonzero(node < 0)
         if len(wrong):
             first = int(wrong[0])
             raise TableError(
-                f"{column} {who[first].as_py()!r} is on node {where[first].as_py()!r}, which no link of the "
-                "topology names; add a link to it, or mend locations"
+                f"{column} {who[first].as_py()!r} is on node {where[first].as_py()!r}, which has no link in "
+                "the topology; add a link or correct locations",
+                value=where[first].as_py(),
             )
         subscribers, [code] = encode(column, who)
         found = np.full(len(subscribers), -1, np.int32)
@@ -268,18 +272,21 @@ class Locations:
         twice = np.flatnonzero(found[code] != node)
         if len(twice):
             raise TableError(
-                f"{column} {who[int(twice[0])].as_py()!r} is on more than one node in locations; keep one row"
+                f"{column} {who[int(twice[0])].as_py()!r} has several nodes in locations: must have one row",
+                value=who[int(twice[0])].as_py(),
             )
         return cls(subscribers, found)
 
     def of(self, labels: Labels) -> Nodes:
-        """Return the node of each label, or say which label has none."""
+        """Return the node of each label; refuse a label without one."""
         place = positions("subscriber", labels, self.subscribers)
         wrong = np.flatnonzero(place < 0)
         if len(wrong):
             raise ParameterError(
-                f"subscriber {labels[int(wrong[0])].as_py()!r} has no row in locations ({len(wrong)} have "
-                "none); add its node"
+                f"subscriber {labels[int(wrong[0])].as_py()!r} has no row in locations ({len(wrong)} without "
+                "one); add its node",
+                parameter="subscriber",
+                value=labels[int(wrong[0])].as_py(),
             )
         return np.asarray(self.node[place], np.int32)
 
@@ -291,20 +298,20 @@ class Locations:
 
 
 def _whole(what: str, values: ArrayLike) -> NDArray[np.int64]:
-    """Return whole numbers as an array, or say that they are none."""
+    """Return integers as an array; refuse other types."""
     found = np.asarray(values)
     if found.size and not np.issubdtype(found.dtype, np.integer):
-        raise ParameterError(f"{what} is of type {found.dtype}; give whole numbers of nodes")
+        raise ParameterError(f"{what} has type {found.dtype}: must be integer node numbers", parameter=what)
     return found.astype(np.int64)
 
 
 def _wrong_cost(cost: Doubles, a: Labels, b: Labels) -> str:
-    """Return what is wrong with the first unusable cost, or nothing."""
+    """Return a message about the first invalid cost, or an empty string."""
     wrong = np.flatnonzero(~((cost >= 0) & np.isfinite(cost)))
     if len(wrong) == 0:
         return ""
     first = int(wrong[0])
     return (
-        f"the link from {a[first].as_py()!r} to {b[first].as_py()!r} costs {cost[first]}; "
-        "a cost is a finite number, at least 0"
+        f"link from {a[first].as_py()!r} to {b[first].as_py()!r} has cost={cost[first]}: must be finite and "
+        "at least 0"
     )

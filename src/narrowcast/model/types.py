@@ -1,4 +1,4 @@
-"""The types an attribute can have, named as Spark SQL names them."""
+"""Attribute types, with the names of Spark SQL."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _OPAQUE = ("array", "binary", "map", "struct")
 _DECIMAL = re.compile(r"(?:decimal|dec|numeric)(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?")
 
-#: The most digits a decimal can have, in Spark as here.
+#: Largest precision of a decimal, as in Spark.
 MAX_PRECISION = 38
 
 
@@ -40,9 +40,9 @@ MAX_PRECISION = 38
 class DataType:
     """The type of one attribute.
 
-    `timestamp` is an instant, `timestamp_ntz` a reading of a clock; both are kept in microseconds and
-    compared as UTC. `void` is the type of an attribute that is always null. A type filters cannot
-    compare (an array, a map, a struct as a whole) is *opaque*: it can only be tested for null.
+    `timestamp` is an instant, `timestamp_ntz` a local time; both are stored in microseconds and compared as
+    UTC. `void` is the type of an attribute that is always null. A type that filters cannot compare (an array,
+    a map, a struct as a whole) is *opaque*: it can only be tested for null.
 
     Examples
     --------
@@ -58,20 +58,23 @@ class DataType:
 
     @classmethod
     def parse(cls, text: str) -> DataType:
-        """Return the type that a Spark SQL name stands for."""
+        """Parse a Spark SQL type name."""
         name = text.strip().lower()
         name = _ALIASES.get(name, name)
         if found := _DECIMAL.fullmatch(name):
             precision, scale = int(found[1] or 10), int(found[2] or 0)
             if not 0 < precision <= MAX_PRECISION or scale > precision:
                 raise SchemaError(
-                    f"type {text!r}: a decimal has 1 to {MAX_PRECISION} digits, no more after the point"
+                    f"type {text!r}: must have 1 to {MAX_PRECISION} digits, and scale <= precision",
+                    value=text,
                 )
             return cls("decimal", precision, scale)
         if name in _OPAQUE:
             return cls(name)
         if name == "decimal" or name not in _FAMILIES:
-            raise SchemaError(f"unknown type {text!r}; use one of {', '.join(sorted(_FAMILIES))}")
+            raise SchemaError(
+                f"unknown type {text!r}: must be one of {', '.join(sorted(_FAMILIES))}", value=text
+            )
         return cls(name)
 
     @classmethod
@@ -111,7 +114,7 @@ class DataType:
         return cls(simple.get(arrow, str(arrow)))
 
     def to_arrow(self) -> pa.DataType:
-        """Return the Arrow type that carries every value of this type."""
+        """Return the Arrow type that represents every value of this type."""
         if self.name == "decimal":
             return pa.decimal128(self.precision, self.scale)
         simple: dict[str, pa.DataType] = {
@@ -129,17 +132,19 @@ class DataType:
             "void": pa.null(),
         }
         if self.name not in simple:
-            raise SchemaError(f"type {self.name!r} has no column form: filters can only test it for null")
+            raise SchemaError(
+                f"type {self.name!r} has no column type: filters can only test it for null", value=self.name
+            )
         return simple[self.name]
 
     @property
     def family(self) -> Family:
-        """The kind of values it holds."""
+        """The kind of values of this type."""
         return _FAMILIES.get(self.name, "opaque")
 
     @property
     def bits(self) -> int:
-        """The width of an integer type."""
+        """Width of an integer type in bits."""
         return _BITS[self.name]
 
     def __str__(self) -> str:

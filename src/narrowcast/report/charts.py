@@ -397,7 +397,7 @@ def _delivering_group(
     plan_row = positions("subscriber", interest.subscribers.take(subscriber), plan.subscribers)
     plan_column = positions("flow", interest.flows.take(flow), plan.flows)
     received = [(np.empty(0, np.intp), np.empty(0, np.intp))]
-    received += list(plan.heard(plan_row[row], plan_column[column]))
+    received += list(plan.channels_reaching(plan_row[row], plan_column[column]))
     pair = np.concatenate([pairs for pairs, _ in received])
     channel = plan.groups()[np.concatenate([channels for _, channels in received])]
     # A subscriber in two sessions of a group still receives its messages in one group.

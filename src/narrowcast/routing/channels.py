@@ -45,7 +45,7 @@ class ChannelRouter(BaseRouter):
         event, subscriber = matches.rows(), matches.index.astype(np.int64)
         width = max(plan.n_channels, 1)
         reached, chosen = np.zeros(matches.n_pairs, np.bool_), [np.zeros(0, np.int64)]
-        for pair, channel in plan.heard(subscriber, flow[event]):
+        for pair, channel in plan.channels_reaching(subscriber, flow[event]):
             reached[pair] = True
             chosen.append(np.unique(event[pair] * width + channel))
         channels = Matches.from_pairs(*np.divmod(np.concatenate(chosen), width), matches.n_events)

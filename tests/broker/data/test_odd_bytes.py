@@ -75,7 +75,7 @@ def positions_of(node: Node) -> Positions:
     return node.control._positions
 
 
-async def heard(url: str, *messages: bytes) -> list[Message]:
+async def receive(url: str, *messages: bytes) -> list[Message]:
     """Return what comes of messages below ``odd``, and of a last one, over one connection."""
     found: list[Message] = []
     async with connected(url) as one:
@@ -90,20 +90,20 @@ async def heard(url: str, *messages: bytes) -> list[Message]:
 
 @pytest.mark.parametrize("header", HEADERS)
 def test_an_invalid_header_is_ignored(nats_url: str, header: bytes) -> None:
-    came = asyncio.run(heard(nats_url, message(b"odd.a", b"hello", b"odd.b", header)))
+    came = asyncio.run(receive(nats_url, message(b"odd.a", b"hello", b"odd.b", header)))
     assert came == [Message("odd.a", b"hello", "odd.b")]
 
 
 def test_a_no_responders_status_of_a_client_is_a_message(nats_url: str) -> None:
     some = [message(b"odd.a", b"", b"odd.b", header) for header in HEADERS]
-    assert asyncio.run(heard(nats_url, *some)) == [Message("odd.a", b"", "odd.b")] * len(HEADERS)
+    assert asyncio.run(receive(nats_url, *some)) == [Message("odd.a", b"", "odd.b")] * len(HEADERS)
 
 
 @pytest.mark.parametrize("word", WORDS)
 def test_subjects_with_invalid_utf8(nats_url: str, word: bytes) -> None:
     subject = b"odd." + word
     some = message(subject, b"1"), message(b"odd.a", b"2", subject), message(subject, b"3", b"r", b"NATS/1.0")
-    came = asyncio.run(heard(nats_url, *some))
+    came = asyncio.run(receive(nats_url, *some))
     read_as = "odd." + WORDS[word]
     assert came == [Message(read_as, b"1"), Message("odd.a", b"2", read_as), Message(read_as, b"3", "r")]
 

@@ -88,7 +88,7 @@ def test_a_row_for_all_good_ones_and_one_for_each_bad_one() -> None:
     assert (rows[0]["subscriptions"], rows[0]["boxes"]) == (2, 3)
     assert (rows[0]["reason"], rows[0]["row"]) == (None, None)
     assert [row["reason"] for row in rows[1:]] == [
-        "unknown attribute 'prize'; there are: price, Volume, name, side, side.name, a.b, the day",
+        "unknown attribute 'prize'; known: price, Volume, name, side, side.name, a.b, the day",
         "does not parse: something is missing at column 7",
         "filter is null",
     ]

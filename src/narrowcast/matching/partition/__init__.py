@@ -1,6 +1,6 @@
-"""Subscriptions and events cut into parts, for matching that no worker holds all of.
+"""Partitioning of the matching work: subscriptions and events divided over workers.
 
-Whichever way they are cut, an event and a subscription that match have exactly one part in common.
+Under every scheme, an event and a subscription that match have exactly one part in common.
 """
 
 from typing import Any

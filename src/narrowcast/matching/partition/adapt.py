@@ -1,4 +1,4 @@
-"""Parts that follow the load: heavy cells are cut, light ones joined, and most of them stay as they are."""
+"""Adapting partitions to a changed load: cut heavy cells, join light ones, and keep the rest."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ if TYPE_CHECKING:
     from narrowcast.model.events import EventBatch
     from narrowcast.model.subscriptions import SubscriptionSet
 
-#: Work of the heaviest part over the mean up to which parts stay as they are.
+#: Work of the heaviest part relative to the mean below which nothing is changed.
 THRESHOLD = 1.25
-#: How often cells are shared out anew at most: their work is known once they are cut.
+#: Largest number of rounds of redistributing cells: their work is known only once they are cut.
 _ROUNDS = 4
-#: Parts up to which numbers are dealt out anew where much has changed: that takes the cube of it.
+#: Largest number of parts that are renumbered to reduce moves: the time grows with its cube.
 _ALIGNED = 1 << 11
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptedParts:
-    """What came of following a load.
+    """Result of adapting partitions to a load.
 
     Parameters
     ----------
     parts
-        The partitioning from now on; the one there was where it is even enough, or cannot be made more so.
+        The new partitioning; the old one if it is even enough or cannot be improved.
     steps
-        How many branches of trees were cut anew.
+        Number of branches of trees that were cut again.
     before, after
-        Work of the heaviest part over the mean, on the sample.
+        Work of the heaviest part relative to the mean, on the sample.
     moved
-        The share of places of subscriptions that are new: what has to be sent.
+        Share of the (subscription, part) placements that are new and must be transferred.
     threshold
-        What `after` was to come down to.
-    fresh
-        The share of places that are new with parts made without regard to those there were; None where
-        these were even enough, or no others can be made.
-    anew
-        Whether it is these that were taken.
+        The target for `after`.
+    moved_from_scratch
+        Share of new placements with parts made from scratch; None if the old parts were even enough or none
+        can be made.
+    from_scratch
+        Whether the parts made from scratch were chosen.
     """
 
     parts: Partitioning
@@ -61,12 +61,12 @@ class AdaptedParts:
     after: float
     moved: float
     threshold: float = THRESHOLD
-    fresh: float | None = None
-    anew: bool = False
+    moved_from_scratch: float | None = None
+    from_scratch: bool = False
 
     @property
     def even(self) -> bool:
-        """Whether the parts are as even as they were to be; not where load cannot be cut apart further."""
+        """Whether the parts meet the threshold; false if the load cannot be divided further."""
         return self.after <= self.threshold
 
 
@@ -79,27 +79,28 @@ def adapt(
     work: PartWork | None = None,
     seed: int = 0,
 ) -> AdaptedParts:
-    """Return parts for a load that has changed, with as few moves as it takes.
+    """Return parts for a changed load, with as few moves as possible.
 
-    Where the heaviest part has more than `threshold` times the mean work, cells are shared out anew from the
-    root on: cuts stay as long as both sides can be even with some number of cells, and only below those
-    where they cannot, the branch is cut anew. All other parts keep their numbers and what they hold.
+    If the heaviest part has more than `threshold` times the mean work, cells are redistributed from the root
+    on: a cut stays if both sides can be even with some number of cells; only below the cuts where they
+    cannot, the branch is cut again. All other parts keep their numbers and contents.
 
-    Where that does not come down to `threshold` and parts made anew are more even, or where these are even
-    too and move less, they are taken, by such numbers that little moves. Neither may be even enough: few
-    values that most events have cannot be cut apart. What comes back says so.
+    If that does not reach `threshold` and parts made from scratch are more even, or if these are even too and
+    move less, they are chosen, numbered to reduce moves. Neither may be even enough: a few values that most
+    events have cannot be divided. The result reports this.
 
     Parameters
     ----------
     parts
-        As they are in use; not of the scheme cobas.
+        The parts in use, of the scheme kd, selective or hash.
     subscriptions, sample
-        What there is to be matched now, or some of it.
+        Current subscriptions and events, or samples of them.
     threshold
-        From where on something is done.
+        Work of the heaviest part relative to the mean above which parts are changed (at least 1).
     work
-        What a part takes, as it was measured; events times subscriptions where left out.
+        Measured cost of a part (default: events times subscriptions).
     seed
+        Seed for sampling subscriptions and events.
         Draws subscriptions and events where there are many.
 
     Examples
@@ -118,11 +119,12 @@ def adapt(
     (1, 10, True)
     """
     if not threshold >= 1:
-        raise ParameterError(f"threshold is {threshold!r}; give a number of at least 1")
+        raise ParameterError(parameter="threshold", value=threshold, limit="at least 1")
     if not isinstance(parts, Partitioning):
         raise ParameterError(
-            f"parts are {type(parts).__name__}; only those of the schemes kd, selective and hash are "
-            "adapted, make others anew"
+            f"parts={type(parts).__name__}: must be of the scheme kd, selective or hash",
+            parameter="parts",
+            value=parts,
         )
     require_work(work)
     require_schema(subscriptions, parts.schema)
@@ -132,7 +134,7 @@ def adapt(
     space = CutSpace.drawn(
         subscriptions, sample, parts.parts, rng, work=each, also=np.unique(parts.attribute).tolist()
     )
-    changing = _Changing(parts, space, subscriptions)
+    changing = _ChangingTrees(parts, space, subscriptions)
     before = changing.imbalance()
     best, steps, after = parts, 0, before
     for _ in range(_ROUNDS):
@@ -140,62 +142,66 @@ def adapt(
             break
         try:
             steps += changing.settle(threshold)
-        except _TooAlikeError:
+        except _IndivisibleError:
             break
         made = changing.made()
-        # Once more: with other cells, some subscriptions choose another row.
-        changing = _Changing(made, space, subscriptions)
+        # Evaluate again: with different cells, some subscriptions choose another row.
+        changing = _ChangingTrees(made, space, subscriptions)
         if changing.imbalance() >= after:
             break
         best, after = made, changing.imbalance()
     found = AdaptedParts(parts, 0, before, before, 0.0, threshold)
     if best is not parts:
-        best, share = _numbered(parts, best, subscriptions)
+        best, share = _renumbered_parts(parts, best, subscriptions)
         found = AdaptedParts(best, steps, before, after, share, threshold)
-    anew = None if before <= threshold else _anew(parts, subscriptions, space)
-    if anew is None:
+    rebuilt = None if before <= threshold else _made_from_scratch(parts, subscriptions, space)
+    if rebuilt is None:
         return found
-    other = _Changing(anew, space, subscriptions).imbalance()
-    anew, fresh = _numbered(parts, anew, subscriptions)
+    other = _ChangingTrees(rebuilt, space, subscriptions).imbalance()
+    rebuilt, fresh = _renumbered_parts(parts, rebuilt, subscriptions)
     better = fresh < found.moved or (other < after and not found.even)
     if better and other <= max(after, threshold):
-        return AdaptedParts(anew, len(anew.root), before, other, fresh, threshold, fresh, anew=True)
-    return replace(found, fresh=fresh)
+        return AdaptedParts(
+            rebuilt, len(rebuilt.root), before, other, fresh, threshold, fresh, from_scratch=True
+        )
+    return replace(found, moved_from_scratch=fresh)
 
 
-def _anew(parts: Partitioning, subscriptions: SubscriptionSet, space: CutSpace) -> Partitioning | None:
-    """Return as many parts, in as many rows, made without regard to those there are; None where none are."""
+def _made_from_scratch(
+    parts: Partitioning, subscriptions: SubscriptionSet, space: CutSpace
+) -> Partitioning | None:
+    """Make as many parts and rows from scratch; None if that is impossible."""
     by_hash = not len(parts.weight)
     if by_hash and parts.parts % parts.copies:
         return None
     made = Partitioner(
         parts=parts.parts, copies=parts.copies, routing="hash" if by_hash else "selective"
     ).made(subscriptions, space)
-    # Events may be too alike to be cut into as many cells.
+    # Events may be too similar to be divided into as many cells.
     return made if (made.parts, made.copies) == (parts.parts, parts.copies) else None
 
 
-def _numbered(
+def _renumbered_parts(
     before: Partitioning, after: Partitioning, subscriptions: SubscriptionSet
 ) -> tuple[Partitioning, float]:
-    """Return parts by numbers such that little moves, where there are not too many, and what share does."""
+    """Renumber parts to reduce moves, unless there are too many; return them and the share that moves."""
     if before.parts <= _ALIGNED:
         after = aligned(before, after, subscriptions)
     return after, moved(before, after, subscriptions)
 
 
-class _TooAlikeError(Exception):
-    """Events are too alike to be cut into as many cells."""
+class _IndivisibleError(Exception):
+    """Events are too similar to be divided into as many cells."""
 
 
-class _Changing:
-    """Trees that are being changed, and the parts of each cell: one in every row that has the same tree."""
+class _ChangingTrees:
+    """Trees under change, and the parts of each cell: one per row that has the same tree."""
 
     def __init__(self, parts: Partitioning, space: CutSpace, subscriptions: SubscriptionSet) -> None:
         self.of = parts
         self.weight = parts.weight.copy()
         rows = [[root] for root in parts.root.tolist()]
-        if not len(parts.weight) and _alike(parts):
+        if not len(parts.weight) and _same_cells(parts):
             rows = [parts.root.tolist()]
         row = parts.row_of(space.boxes, subscriptions.subscription_id)[space.owner] if len(rows) > 1 else None
         self.trees: list[tuple[CutTree, dict[int, list[int]]]] = []
@@ -215,13 +221,13 @@ class _Changing:
             self.trees.append((tree, cells))
 
     def imbalance(self) -> float:
-        """Return the work of the heaviest part over the mean."""
+        """Return the work of the heaviest part relative to the mean."""
         work = [tree.work[node] for tree, cells in self.trees for node in cells]
         total = sum(work)
         return max(work) * len(work) / total if total else 1.0
 
     def settle(self, threshold: float) -> int:
-        """Share cells out anew where they are not even, and return how many branches were cut for that."""
+        """Redistribute cells where they are uneven; return the number of branches that were cut again."""
         work = [tree.work[n] for tree, cells in self.trees for n in cells]
         mean, slack = sum(work) / len(work), (1 + threshold) / 2
         of_tree = np.array([sum(tree.work[n] for n in cells) for tree, cells in self.trees])
@@ -235,7 +241,7 @@ class _Changing:
                 below = tree.cells(node)
                 old = [cells.pop(n) for n in below]
                 weight = int(self.weight[[each[0] for each in old]].sum()) if len(self.weight) else 0
-                branches.append((tree, cells, self._grown(tree, node, below, size), old, weight))
+                branches.append((tree, cells, self._cut_again(tree, node, below, size), old, weight))
         for _, cells, new, old, _ in branches:
             for n in new[: len(old)]:
                 cells[n] = old.pop(0)
@@ -250,20 +256,20 @@ class _Changing:
         return len(branches)
 
     @staticmethod
-    def _grown(tree: CutTree, node: int, below: list[int], cells: int) -> list[int]:
-        """Cut what is below a node anew into so many cells, and return these."""
+    def _cut_again(tree: CutTree, node: int, below: list[int], cells: int) -> list[int]:
+        """Cut the branch below a node again into the given number of cells, and return them."""
         boxes, events = (
             np.unique(np.concatenate(each)) for each in zip(*(tree.nodes[n] for n in below), strict=True)
         )
         made = [CutTree(tree.space, boxes, events).grow(cells, gain) for gain in GAINS]
         best = min(made, key=lambda each: (-len(each.cuts), each.heaviest()))
         if len(best.cuts) + 1 < cells:
-            raise _TooAlikeError
+            raise _IndivisibleError
         at = tree.graft(node, best)
         return [at[n] for n in best.cells()]
 
     def made(self) -> Partitioning:
-        """Return the parts as they are now."""
+        """Return the current parts."""
         trees = [
             tree.tree({node: parts[row] for node, parts in cells.items()})
             for tree, cells in self.trees
@@ -273,7 +279,7 @@ class _Changing:
 
 
 def _uneven(tree: CutTree, node: int, cells: int, limit: float, slack: float) -> list[tuple[int, int]]:
-    """Return the branches at or below a node that are to be cut anew, and into how many cells."""
+    """Return the branches at or below a node to be cut again, with the number of cells of each."""
     below = tree.cells(node)
     work = sum(tree.work[n] for n in below)
     if len(below) == cells and max(tree.work[n] for n in below) <= limit:
@@ -291,8 +297,8 @@ def _uneven(tree: CutTree, node: int, cells: int, limit: float, slack: float) ->
     return [(node, cells)]
 
 
-def _alike(parts: Partitioning) -> bool:
-    """Tell whether all rows have the same cells, in the same tree."""
+def _same_cells(parts: Partitioning) -> bool:
+    """Return whether all rows have the same cells, in the same tree."""
     todo = [parts.root.tolist()]
     while todo:
         nodes = todo.pop()
@@ -307,7 +313,7 @@ def _alike(parts: Partitioning) -> bool:
 
 
 def moved(before: Parts, after: Parts, subscriptions: SubscriptionSet) -> float:
-    """Return the share of places of subscriptions in parts that were not there before."""
+    """Return the share of (subscription, part) placements that did not exist before."""
     n = max(before.parts, after.parts)
     old, new = (
         position * n + part
@@ -317,7 +323,7 @@ def moved(before: Parts, after: Parts, subscriptions: SubscriptionSet) -> float:
 
 
 def aligned(before: Parts, after: Partitioning, subscriptions: SubscriptionSet) -> Partitioning:
-    """Return the same parts by other numbers, such that as little as possible has to be moved to them."""
+    """Renumber parts so that as few subscriptions as possible move."""
     shape = len(subscriptions), max(before.parts, after.parts)
     old, new = (
         csr_array((np.ones(len(part), np.int32), (position, part)), shape=shape)
@@ -328,7 +334,7 @@ def aligned(before: Parts, after: Partitioning, subscriptions: SubscriptionSet) 
 
 
 def renumbered(parts: Partitioning, number: Ints) -> Partitioning:
-    """Return the same parts by other numbers: part p is `number[p]` then."""
+    """Return the same parts under other numbers: part p becomes `number[p]`."""
     columns = []
     for name in ("root", "left", "right"):
         nodes = getattr(parts, name)

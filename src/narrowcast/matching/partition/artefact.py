@@ -1,4 +1,4 @@
-"""Parts as a plan artefact: `plan.json` and `partitions.parquet`, for engines and for brokers alike."""
+"""Partition artefact: `plan.json` and `partitions.parquet`, for Spark jobs and brokers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from narrowcast.matching.partition.base import Parts
 
-#: The file that has a row for each part.
+#: The file with a row for each part.
 FILE = "partitions.parquet"
 
 
@@ -37,17 +37,16 @@ def write_partitions(
     costs: Mapping[str, float] | None = None,
     inputs: Mapping[str, str] | None = None,
 ) -> PlanInfo:
-    """Write parts as a plan artefact; the folder appears whole or not at all.
+    """Write parts as a plan artefact, atomically.
 
-    Ends of ranges are keys, which mean something only beside the types of attributes: these are the
-    parameter `schema`.
+    Range ends are keys, which depend on the attribute types: these are stored in the parameter `schema`.
 
     Parameters
     ----------
     parts, folder
-        What to write, and where.
+        The parts, and the folder to write them to.
     method, params, seed, costs, inputs
-        What `plan.json` says of their making; see `PlanInfo`. `channels` is the number of parts there.
+        How the parts were made, for `plan.json`; see `PlanInfo`. Its `channels` is the number of parts.
 
     Examples
     --------
@@ -83,12 +82,12 @@ def write_partitions(
 
 
 def read_partitions(folder: str | Path) -> tuple[Parts, PlanInfo]:
-    """Read parts that were written as a plan artefact.
+    """Read parts from a plan artefact.
 
     Raises
     ------
     PlanError
-        When the folder holds no parts, or what it holds does not fit together.
+        When the folder has no parts, or its files are inconsistent.
     """
     return PlanStore(folder).load(_read)
 
@@ -98,25 +97,27 @@ def _read(folder: Path) -> tuple[Parts, PlanInfo]:
     info = info_in(folder)
     if not (folder / FILE).exists():
         raise PlanError(
-            f"{folder} has no {FILE}: its flows are {info.flow_space}; give one of narrowcast partition"
+            f"{folder}: no {FILE}, and flow_space={info.flow_space!r}: must be a plan of matching partitions",
+            parameter="flow_space",
+            value=info.flow_space,
         )
     try:
         schema = Schema.of(info.params["schema"])
     except (KeyError, TypeError, NarrowcastError) as error:
-        raise PlanError(f"{folder / INFO} says no schema of its parts; write the plan again") from error
+        raise PlanError(f"{folder / INFO}: no schema of the parts; write the plan again") from error
     try:
         parts = parts_of_table(read_table(folder / FILE), schema)
     except TableError as error:
         raise PlanError(f"{folder / FILE}: {error}") from error
     if parts.parts != info.channels:
         raise PlanError(
-            f"{folder / INFO} says {info.channels} parts and {FILE} holds {parts.parts}; the folder "
-            "mixes two plans, write it again"
+            f"{folder / INFO}: channels={info.channels}, but {FILE} has {parts.parts} parts; the folder "
+            "mixes two plans, write the plan again"
         )
     return parts, info
 
 
 def parts_of_table(table: pa.Table, schema: Schema) -> Parts:
-    """Return the parts of a table, whichever way they were made."""
+    """Return the parts in a table, of any scheme."""
     kind = RangeTrees if "own_lo" in table.column_names else Partitioning
     return kind.from_arrow(table, schema)

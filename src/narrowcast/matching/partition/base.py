@@ -1,4 +1,4 @@
-"""The seam that ways to cut subscriptions and events into parts fit, and what any of them costs."""
+"""The interface of partitionings, and the measures of their cost."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ MOST_PARTS = 1 << 16
 
 @runtime_checkable
 class Parts(Protocol):
-    """Where events and subscriptions go: small, and the same on every machine.
+    """Assigns events and subscriptions to parts; small, and equal on every machine.
 
-    An event and a subscription that match have exactly one part in common: nothing is lost, and nothing is
-    found twice. Where something goes hangs on itself alone, so that subscriptions and events can come later.
+    An event and a subscription that match have exactly one part in common: no match is lost or found twice.
+    The assignment depends on the item alone, so subscriptions and events can arrive later.
     """
 
     @property
@@ -39,38 +39,38 @@ class Parts(Protocol):
 
     @property
     def parts(self) -> int:
-        """How many parts there are."""
+        """Number of parts."""
 
     @property
     def copies(self) -> int:
-        """How many parts an event visits at most."""
+        """Largest number of parts that an event visits."""
 
     def parts_of_events(self, events: EventBatch) -> tuple[Ints, Numbers]:
-        """Return pairs of an event's position and a part that it visits, by position, none twice."""
+        """Return distinct pairs of an event's position and a part that it visits, ordered by position."""
 
     def parts_of_subscriptions(self, subscriptions: SubscriptionSet) -> tuple[Ints, Numbers]:
-        """Return pairs of a subscription's position and a part that holds it, by position, none twice."""
+        """Return distinct pairs of a subscription's position and its part, ordered by position."""
 
     def to_arrow(self) -> pa.Table:
-        """Return one row per part, as `partitions.parquet` has it."""
+        """Return one row per part, as in `partitions.parquet`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionCost:
-    """What a partitioning costs; none of these numbers says much without the others.
+    """Cost of a partitioning; the numbers trade off against each other.
 
     Parameters
     ----------
     copies
-        Parts that an event visits, on average.
+        Mean number of parts that an event visits.
     replication
-        Parts that hold a subscription, on average.
+        Mean number of parts that contain a subscription.
     work_max_over_mean
-        Work of the heaviest part over that of the average one; work is events times subscriptions held.
+        Work of the heaviest part relative to the mean; work is events times subscriptions.
     work
-        The work of all parts as a share of comparing each event with each subscription.
+        Work of all parts as a share of comparing every event with every subscription.
     measured_work_max_over_mean
-        The same as `work_max_over_mean` by the work that was measured, where that is given.
+        `work_max_over_mean` with the measured cost instead, if given.
     """
 
     copies: float
@@ -83,14 +83,14 @@ class PartitionCost:
 def measure(
     parts: Parts, subscriptions: SubscriptionSet, events: EventBatch, *, work: PartWork | None = None
 ) -> PartitionCost:
-    """Return what parts cost for subscriptions and events, best ones that they were not fitted to.
+    """Measure the cost of parts, best on subscriptions and events that they were not fitted to.
 
     Parameters
     ----------
     parts, subscriptions, events
-        What goes where.
+        The parts, and the items to assign to them.
     work
-        What a part takes, as it was measured: balance is told by that too.
+        Measured cost of a part; balance is then reported for it as well.
 
     Examples
     --------
@@ -128,7 +128,7 @@ def measure(
 def _matches(
     parts: int, held: tuple[SubscriptionSet, Ints, Numbers], seen: tuple[EventBatch, Ints, Numbers]
 ) -> NDArray[np.float64]:
-    """Return how many matches each part finds, of the subscriptions it holds and the events it sees."""
+    """Return the number of matches in each part, given the subscriptions and events of the parts."""
     from narrowcast.matching.auto import AutoMatcher
     from narrowcast.model.events import EventBatch
 
@@ -142,17 +142,18 @@ def _matches(
 
 
 def require_schema(subscriptions: SubscriptionSet, schema: Schema) -> None:
-    """Refuse what is no set of subscriptions, or one of another schema than the parts'."""
+    """Refuse anything but a set of subscriptions with the schema of the parts."""
     require_subscriptions(subscriptions)
     if subscriptions.schema is not schema and subscriptions.schema != schema:
         raise ParameterError(
-            f"subscriptions over {subscriptions.schema.to_dict()} do not go with parts over "
-            f"{schema.to_dict()}; fit the partitioner to subscriptions of this schema"
+            f"subscriptions have schema {subscriptions.schema.to_dict()}: must be that of the parts, "
+            f"{schema.to_dict()}; fit the partitioner to subscriptions of this schema",
+            parameter="subscriptions",
         )
 
 
 def spread(ids: NDArray[np.int64], seed: int = 0) -> NDArray[np.uint64]:
-    """Return a number for each id that looks like chance: its bits spread over all 64 (splitmix64)."""
+    """Return a pseudo-random 64-bit number for each id (splitmix64)."""
     x = ids.view(np.uint64) + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % 2**64)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -160,12 +161,12 @@ def spread(ids: NDArray[np.int64], seed: int = 0) -> NDArray[np.uint64]:
 
 
 def row_of(ids: NDArray[np.int64], rows: int) -> Ints:
-    """Return the row of each subscription: its id spread, modulo the rows."""
+    """Return the row of each subscription: the hash of its id modulo the number of rows."""
     return (spread(ids) % np.uint64(rows)).astype(np.int64)
 
 
 def shared(share: NDArray[np.float64], whole: int) -> Ints:
-    """Return whole numbers of at least one in proportion to shares, that sum up to a whole."""
+    """Divide a total into integers of at least 1, in proportion to shares."""
     exact = share / share.sum() * (whole - len(share))
     found = np.floor(exact).astype(np.int64)
     order = np.argsort(found - exact, kind="stable")

@@ -1,4 +1,4 @@
-"""Trees of cells: from the ends of cells, and several as one."""
+"""Cell trees: k-d trees whose leaves are parts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class CellTree(NamedTuple):
-    """A tree of cells, from its root, node 0, on; a child below zero is the part `~child`.
+    """A tree of cells whose root is node 0; a negative child is the part `~child`.
 
-    Without nodes it is one part, which is its root.
+    A tree without nodes is one part, which is its root.
     """
 
     root: int
@@ -28,7 +28,7 @@ class CellTree(NamedTuple):
 
 
 def join_trees(trees: Sequence[CellTree]) -> tuple[Numbers, Numbers, Ints, Numbers, Numbers]:
-    """Return trees as one, with the root of each: their inner nodes are numbered on."""
+    """Join trees into one set of arrays with the root of each; inner nodes are numbered consecutively."""
     shift = np.cumsum([0, *(len(tree.cut) for tree in trees)])
 
     def moved(children: Numbers, by: int) -> Numbers:
@@ -45,7 +45,7 @@ def join_trees(trees: Sequence[CellTree]) -> tuple[Numbers, Numbers, Ints, Numbe
 
 
 def tree_of(lo: Ints, hi: Ints, part: Ints) -> CellTree:
-    """Return a tree whose cells have these ends and are these parts."""
+    """Return a tree whose leaves are cells with these ends and parts."""
     attribute: list[int] = []
     cut: list[int] = []
     left: list[int] = []
@@ -61,9 +61,9 @@ def tree_of(lo: Ints, hi: Ints, part: Ints) -> CellTree:
             continue
         a, at = _cut_of(lo[cells], hi[cells])
         below = hi[cells, a] <= at
-        if a < 0 or below.all():  # or empty ones, which are on both sides
+        if a < 0 or below.all():  # or empty cells, which are on both sides
             numbers = part[cells][:5].tolist()
-            raise TableError(f"not a table of parts: no cut sets parts {numbers}... apart")
+            raise TableError(f"not a table of parts: no cut separates parts {numbers}...")
         attribute.append(a)
         cut.append(at)
         left.append(0)
@@ -75,10 +75,10 @@ def tree_of(lo: Ints, hi: Ints, part: Ints) -> CellTree:
 
 
 def _cut_of(lo: Ints, hi: Ints) -> tuple[int, int]:
-    """Return attribute and key of the most even cut that no cell lies across; -1 where there is none."""
+    """Return attribute and key of the most even cut that crosses no cell; -1 if there is none."""
     n = len(lo)
     order = np.argsort(lo, axis=0, kind="stable")
-    # in the order of their beginnings, cells before a cut end where those behind it begin, or sooner
+    # sorted by lower end, cells before a cut end where the cells after it begin, or before
     below = np.maximum.accumulate(np.take_along_axis(hi, order, axis=0), axis=0)[:-1]
     above = np.take_along_axis(lo, order, axis=0)[1:]
     at, along = np.nonzero(below <= above)

@@ -1,4 +1,4 @@
-"""Tables of parts: a row for each, with the ends of what goes there as keys."""
+"""Part tables: one row per part, with its range ends as keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PartTable(NamedTuple):
-    """A table of parts, in their order: the ends of each, a column per attribute, and other columns."""
+    """A table of parts, ordered by part: range ends with one column per attribute, and other columns."""
 
     lo: Ints
     hi: Ints
@@ -25,27 +25,27 @@ class PartTable(NamedTuple):
 
 
 def ends_column(ends: Ints) -> pa.ListArray:
-    """Return the ends of parts, one row each, as a column."""
+    """Return the range ends of parts as a list column, one row each."""
     offsets = pa.array(np.arange(len(ends) + 1) * ends.shape[1], pa.int32())
     return pa.ListArray.from_arrays(offsets, pa.array(ends.ravel()))
 
 
 def read_ends(table: pa.Table, schema: Schema, names: Sequence[str]) -> PartTable:
-    """Read a table of parts, whose rows may come in any order, with some columns of whole numbers."""
+    """Read a table of parts with rows in any order, including some integer columns."""
     d = len(schema)
     try:
         columns: list[Any] = [table[name] for name in ("part", *names)]
         columns += [table[name].combine_chunks().flatten() for name in ("lo", "hi")]
         if any(column.null_count for column in columns):
-            raise TableError("not a table of parts: it has nulls; write it again")
+            raise TableError("not a table of parts: has nulls; write it again")
         part, *others = (np.asarray(column.cast(pa.int64())) for column in columns)
     except (KeyError, AttributeError, pa.ArrowException) as error:
         raise TableError(f"not a table of parts: {error}") from error
     n, ends = len(part), others[-2:]
     if n == 0 or not np.array_equal(np.sort(part), np.arange(n)) or any(len(e) != n * d for e in ends):
         raise TableError(
-            f"not a table of parts: {n} rows, of parts {np.sort(part)[:5].tolist()}...; each part from 0 on "
-            f"comes once, with {d} keys in lo and in hi"
+            f"not a table of parts: {n} rows with parts {np.sort(part)[:5].tolist()}...: must have each part "
+            f"from 0 on once, with {d} keys in lo and in hi"
         )
     order = np.argsort(part)
     lo, hi = (each.reshape(n, d)[order] for each in ends)

@@ -1,4 +1,4 @@
-"""What a part costs, by what it holds and sees: as it was measured, or events times subscriptions."""
+"""Cost of a part of the matching work: measured, or events times subscriptions."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
     Doubles: TypeAlias = NDArray[np.float64]
 
-#: Columns of a table of what parts took.
+#: Columns of a table of measured parts.
 COLUMNS = ("events", "subscriptions", "matches", "seconds")
-_AGAIN = "write it again with narrowcast match --measured"
-#: No part is free, so that those where nothing happens are cut evenly too.
+_AGAIN = "measure and write the table again"
+#: Minimum cost of a part, so that parts without load are cut evenly too.
 _LEAST = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class PartWork:
-    """What a part takes: so much for each event, each subscription, each pair of them and each match.
+    """Cost of a part as a linear function of its events, subscriptions, pairs of them, and matches.
 
     Examples
     --------
@@ -42,37 +42,37 @@ class PartWork:
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
             if not 0 <= value < np.inf:
-                raise ParameterError(f"{name} is {value!r}; give a finite number of at least 0")
+                raise ParameterError(parameter=name, value=value, limit="a finite number of at least 0")
 
     def of(self, events: ArrayLike, held: ArrayLike, matches: ArrayLike = 0.0) -> Doubles:
-        """Return the work of parts with so many events, subscriptions and matches."""
+        """Return the cost of parts with the given numbers of events, subscriptions and matches."""
         n, m = np.asarray(events, np.float64), np.asarray(held, np.float64)
         work = (self.event + self.pair * m) * n + self.held * m + self.match * np.asarray(matches, np.float64)
         return np.asarray(np.maximum(work, _LEAST), np.float64)
 
     def scaled(self, events: float, held: float) -> PartWork:
-        """Return the same for samples, in which one event stands for several, and one subscription."""
+        """Return the cost for samples, in which an event and a subscription each represent several."""
         pairs = events * held
         return PartWork(self.event * events, self.held * held, self.pair * pairs, self.match * pairs)
 
     def in_rows(self, rows: int, *, by_hash: bool) -> PartWork:
-        """Return the same for a cell of one of several rows, counted by the subscriptions of all of them.
+        """Return the cost of a cell in one of several rows, as a function of the subscriptions of all rows.
 
-        A row has some of the matches; by hash, it has as many of the subscriptions of every cell.
+        A row has its share of the matches; by hash, also its share of the subscriptions of every cell.
         """
         return self.scaled(1.0, 1 / rows) if by_hash else replace(self, match=self.match / rows)
 
     @classmethod
     def fitted(cls, seen: pa.Table) -> PartWork:
-        """Return the work that comes nearest to what parts, or slices of them, were seen to take.
+        """Fit the cost to measured parts, or slices of parts.
 
-        By least squares of which no coefficient is below zero. A slice counts for its time, so that many
-        light ones do not outweigh a few heavy ones.
+        Non-negative least squares. Slices are weighted by their time, so that many light ones do not outweigh
+        a few heavy ones.
 
         Parameters
         ----------
         seen
-            Columns `events`, `subscriptions`, `matches` and `seconds`, a row for each.
+            Columns `events`, `subscriptions`, `matches` and `seconds`, one row per measurement.
 
         Examples
         --------
@@ -87,47 +87,54 @@ class PartWork:
 
         missing = [name for name in COLUMNS if name not in seen.column_names]
         if missing:
-            raise TableError(f"not a table of work: it has no column {missing[0]!r}; {_AGAIN}")
+            raise TableError(f"not a table of work: no column {missing[0]!r}; {_AGAIN}", parameter=missing[0])
         if not seen.num_rows:
-            raise TableError(f"not a table of work: it has no rows; {_AGAIN}")
+            raise TableError(f"not a table of work: no rows; {_AGAIN}")
         events, held, matches, seconds = (_numbers(seen, name) for name in COLUMNS)
         if not seconds.any():
             raise TableError(
-                f"not a table of work: all seconds are 0, so nothing tells parts apart; {_AGAIN}"
+                f"not a table of work: all seconds are 0, so costs cannot be compared; {_AGAIN}",
+                parameter="seconds",
             )
         terms = np.stack([events, held, events * held, matches], axis=1)
         if not terms[seconds > 0].any():
             raise TableError(
-                f"not a table of work: where it took time there are no events or subscriptions; {_AGAIN}"
+                f"not a table of work: rows with time but without events or subscriptions; {_AGAIN}"
             )
-        # In columns of one size, or the product would be all that counts.
+        # Normalised columns, or the product would dominate.
         size = np.maximum(np.abs(terms).max(axis=0), 1e-300)
         found, _ = nnls(terms / size, seconds)
         return cls(*(found / size).tolist())
 
 
 def _numbers(seen: pa.Table, name: str) -> Doubles:
-    """Return a column of numbers of which none is missing or below zero."""
+    """Return a numeric column without nulls and negative values."""
     kind, column = seen.schema.field(name).type, seen[name]
     if not (pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal(kind) or pt.is_null(kind)):
-        raise TableError(f"not a table of work: column {name!r} is {kind} and not numbers; {_AGAIN}")
+        raise TableError(
+            f"not a table of work: column {name!r} has type {kind}: must be numbers; {_AGAIN}", parameter=name
+        )
     if column.null_count:
         raise TableError(
-            f"not a table of work: column {name!r} has {column.null_count:,} empty of {len(column):,}; "
-            "leave these rows out, or " + _AGAIN
+            f"not a table of work: column {name!r} has {column.null_count:,} nulls of {len(column):,}; "
+            "remove these rows, or " + _AGAIN,
+            parameter=name,
         )
     found = np.asarray(column.to_numpy(), np.float64)
     odd = np.flatnonzero(~(np.isfinite(found) & (found >= 0)))
     if len(odd):
         value = float(found[odd[0]])
         raise TableError(
-            f"not a table of work: row {odd[0]} has {value!r} in column {name!r}; give finite numbers of at "
-            "least 0"
+            f"not a table of work: row {odd[0]} has {name}={value!r}: must be finite and at least 0",
+            parameter=name,
+            value=value,
         )
     return found
 
 
 def require_work(work: object) -> None:
-    """Refuse what is no work that was measured, nor left out."""
+    """Refuse anything but a `PartWork` or None."""
     if work is not None and not isinstance(work, PartWork):
-        raise ParameterError(f"work is {work!r}; give a Work, such as Work.fitted makes, or leave it out")
+        raise ParameterError(
+            parameter="work", value=work, limit="a PartWork, such as PartWork.fitted returns, or None"
+        )

@@ -1,4 +1,4 @@
-"""Which parts to make: cells of like work, with rows by hash or by what subscriptions are selective on."""
+"""Partitioner: divides the event space into cells of similar work, with subscriptions in rows of cells."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ if TYPE_CHECKING:
 
     Doubles: TypeAlias = NDArray[np.float64]
 
-#: Which row a subscription is in.
+#: How a subscription's row is chosen.
 Routing = Literal["hash", "selective"]
-#: How often subscriptions choose rows anew, and rows are cut anew for those that chose them.
+#: Rounds in which subscriptions choose rows again and rows are cut again for their subscriptions.
 _ROUNDS = 6
-#: How often in each round subscriptions choose while cells stay, and heavy ones get dearer.
+#: Iterations per round in which subscriptions choose while cells stay, and heavy cells become more expensive.
 _PRICES = 4
-#: What the parts of a row weigh together.
+#: Total weight of the parts of a row.
 WEIGHT = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Partitioner:
-    """Cuts the space of events so that parts have like work and few subscriptions lie in many.
+    """Divides the event space so that parts have similar work and few subscriptions are in several parts.
 
     Parameters
     ----------
     parts
-        Parts to make at most; at most 65,536.
+        Largest number of parts, at most 65,536.
     copies
-        Parts that each event visits; with hash routing it divides `parts`. With more, subscriptions lie in
-        fewer parts.
+        Parts that each event visits, which is the number of rows; with hash routing it must divide `parts`.
+        With more copies, subscriptions are in fewer parts.
     routing
-        Which of the rows, as many as copies, a subscription is in. `hash`: any, and all rows have the same
-        cells. `selective`: each row has cells of its own, along attributes that its subscriptions are
-        selective on, and a subscription is in the row of which the fewest events meet it.
+        How the row of a subscription is chosen. `hash`: at random, and all rows have the same cells.
+        `selective`: each row has its own cells, along attributes that its subscriptions are selective on, and
+        a subscription is in the row where it meets the fewest events.
     work
-        What a part takes, as it was measured; events times subscriptions where left out.
+        Measured cost of a part (default: events times subscriptions).
     seed
-        Draws the subscriptions and events that cuts are chosen on.
+        Seed for sampling the subscriptions and events that cuts are chosen on.
 
     Examples
     --------
@@ -83,23 +83,27 @@ class Partitioner:
         for name, least, most in limits:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-                raise ParameterError(f"{name} is {value!r}; give a whole number from {least} to {most}")
+                raise ParameterError(parameter=name, value=value, limit=f"an integer from {least} to {most}")
         if self.routing not in get_args(Routing):
-            raise ParameterError(f"routing is {self.routing!r}; give one of {', '.join(get_args(Routing))}")
+            raise ParameterError(
+                parameter="routing", value=self.routing, limit=f"one of {', '.join(get_args(Routing))}"
+            )
         if self.routing == "hash" and self.parts % self.copies:
             raise ParameterError(
-                f"copies is {self.copies}, which does not divide {self.parts} parts; give one that does, "
-                f"or {self.parts - self.parts % self.copies} parts"
+                f"copies={self.copies}: must divide parts={self.parts} with hash routing; use "
+                f"{self.parts - self.parts % self.copies} parts, or other copies",
+                parameter="copies",
+                value=self.copies,
             )
         require_work(self.work)
 
     def fit(self, subscriptions: SubscriptionSet, sample: EventBatch) -> Partitioning:
         """Return the parts for subscriptions and events like those of a sample.
 
-        Several trees are made: one cuts the heaviest cell next, others share the cells out from the root
-        on. The latter are best where work falls alike everywhere, the former where it does not (a few
-        categories that most events have); the one with the lightest heaviest cell is kept. A sample without
-        events is replaced by ends of boxes.
+        Several trees are made: one always cuts the heaviest cell next, others distribute the cells from the
+        root on. The latter are best if load is similar everywhere, the former if it is not (a few categories
+        that most events have); the tree whose heaviest cell is lightest is used. A sample without events is
+        replaced by box ends.
         """
         require_subscriptions(subscriptions)
         require_fitting(sample, subscriptions.schema)
@@ -109,11 +113,11 @@ class Partitioner:
         return self.made(subscriptions, CutSpace.drawn(subscriptions, sample, cells, rng, work=work))
 
     def made(self, subscriptions: SubscriptionSet, space: CutSpace) -> Partitioning:
-        """Return the parts where it is drawn already what cuts are chosen on."""
+        """Return the parts, given a sample that was drawn before."""
         cells = -(-self.parts // self.copies)
         if self.routing == "selective" and self.copies > 1:
             return self._selective(subscriptions, space)
-        best = _grown(space, None, cells)
+        best = _best_tree(space, None, cells)
         part = enumerate(best.cells())
         of_cell = {node: cell * self.copies for cell, node in part}
         trees = [
@@ -122,7 +126,7 @@ class Partitioner:
         return Partitioning(subscriptions.schema, *join_trees(trees), np.empty(0, np.int64))
 
     def _selective(self, subscriptions: SubscriptionSet, space: CutSpace) -> Partitioning:
-        """Cut rows for the subscriptions in them, and have these choose again; keep the best of all."""
+        """Alternate between cutting rows for their subscriptions and choosing rows; return the best parts."""
         rows, ids = self.copies, subscriptions.subscription_id
         row = _first_rows(space, row_of(ids, rows), rows)
         share = np.full(rows, 1 / rows)
@@ -130,16 +134,16 @@ class Partitioner:
         for turn in range(_ROUNDS):
             gains = GAINS if turn >= _ROUNDS // 2 else GAINS[1:2]
             grown = [
-                _grown(space, np.flatnonzero(row[space.owner] == r).astype(np.int32), cells, gains)
+                _best_tree(space, np.flatnonzero(row[space.owner] == r).astype(np.int32), cells, gains)
                 for r, cells in enumerate(shared(share, self.parts).tolist())
             ]
-            made = _of_rows(subscriptions.schema, grown)
+            made = _join_rows(subscriptions.schema, grown)
             of_part = [tree.nodes[node][1] for tree in grown for node in tree.cells()]
             events = np.array([len(each) for each in of_part])
             matches = np.array([space.found(each) for each in of_part])
             weight = events.astype(np.float64)
             for _ in range(_PRICES):
-                made = _weighed(made, weight)
+                made = _with_weights(made, weight)
                 row = made.row_of(space.boxes, ids)
                 _, part = made.held(space.boxes, ids, row)
                 work = space.work.of(events, np.bincount(part, minlength=made.parts), matches)
@@ -147,23 +151,23 @@ class Partitioner:
                 if best is None or cost < best[0]:
                     best = cost, made
                 of_row = np.bincount(made.rows(), work)
-                # What is heavy is dear, so that some choose another row.
+                # Heavy parts become expensive, so that some subscriptions choose another row.
                 weight *= np.sqrt(work / work.mean())
             share = of_row / of_row.sum()
         assert best is not None
         return best[1]
 
 
-def _grown(
+def _best_tree(
     space: CutSpace, boxes: NDArray[np.int32] | None, cells: int, gains: Sequence[float | None] = GAINS
 ) -> CutTree:
-    """Return the best tree of some boxes with so many cells."""
+    """Return the best tree of the given boxes with the given number of cells."""
     made = [CutTree(space, boxes).grow(cells, gain) for gain in gains]
     return min(made, key=lambda tree: tree.heaviest())
 
 
-def _of_rows(schema: Schema, grown: list[CutTree]) -> Partitioning:
-    """Return the partitioning of a tree for each row, whose parts are numbered on."""
+def _join_rows(schema: Schema, grown: list[CutTree]) -> Partitioning:
+    """Return the partitioning with one tree per row; parts are numbered consecutively."""
     trees: list[CellTree] = []
     first = 0
     for tree in grown:
@@ -173,8 +177,8 @@ def _of_rows(schema: Schema, grown: list[CutTree]) -> Partitioning:
     return Partitioning(schema, *join_trees(trees), np.empty(0, np.int64))
 
 
-def _weighed(parts: Partitioning, weight: Doubles) -> Partitioning:
-    """Return parts of other weights; all parts of a row weigh as much together as those of any other."""
+def _with_weights(parts: Partitioning, weight: Doubles) -> Partitioning:
+    """Return the parts with other weights, normalised so that all rows have equal total weight."""
     whole, rows = np.empty(parts.parts, np.int64), parts.rows()
     for row in range(parts.copies):
         mine = rows == row
@@ -183,7 +187,7 @@ def _weighed(parts: Partitioning, weight: Doubles) -> Partitioning:
 
 
 def _first_rows(space: CutSpace, chance: Ints, rows: int) -> Ints:
-    """Return a row for each subscription to begin with: attributes are dealt out to rows."""
+    """Return an initial row for each subscription: attributes are distributed over the rows."""
     share = space.covered()
     chosen = share.argmin(axis=1) if share.shape[1] else np.zeros(len(share), np.int64)
     drawn = space.boxes.counts > 0

@@ -1,9 +1,10 @@
-"""Parts that are cells of k-d trees, one tree for each row of subscriptions.
+"""Partitioning: parts that are cells of k-d trees, one tree for each row of subscriptions.
 
-A row has some of the subscriptions, each subscription is in one row, and each row cuts the space of events
-into cells of its own. A row's cell is a part. An event goes to its one cell of every row, a subscription to
-each cell of its row that a box of it meets. So an event and a subscription that match have just one part in
-common. More rows, which are copies of each event, mean fewer of each subscription.
+Each subscription is in one row, and each row divides the event space into its own cells. A cell of a row is a
+part. An event goes to its one cell of every row, a subscription to each cell of its row that one of its boxes
+overlaps. So an event and a subscription that match have exactly one part in common. More rows mean more
+copies
+of each event and fewer copies of each subscription.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ if TYPE_CHECKING:
     from narrowcast.model.schema import Schema
     from narrowcast.model.subscriptions import SubscriptionSet
 
-#: Events whose parts are found in one step.
+#: Events assigned in one step.
 _STEP = 1 << 16
 _FIELDS = ("root", "attribute", "cut", "left", "right", "weight")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partitioning:
-    """Where events and subscriptions go: small, and the same on every machine.
+    """Assigns events and subscriptions to parts; small, and equal on every machine.
 
-    Inner node i of the trees sends keys of `attribute[i]` that are at most `cut[i]` to `left[i]` and others
-    to `right[i]`; a child below zero is the part `~child`. Row r has the tree that begins at `root[r]`.
+    Inner node i of the trees sends keys of `attribute[i]` that are at most `cut[i]` to `left[i]` and greater
+    keys to `right[i]`; a negative child is the part `~child`. Row r has the tree that begins at `root[r]`.
 
-    Without `weight`, which row has a subscription is told by a hash of its id. With it, it is the row of
-    which the parts that it meets weigh least, by the hash among equals.
+    Without `weight`, the row of a subscription is a hash of its id. With it, the row is the one whose parts
+    that the subscription is in have the smallest total weight; ties are broken by the hash.
 
     Examples
     --------
@@ -77,31 +78,31 @@ class Partitioning:
             object.__setattr__(self, name, column)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Through __init__, so that a copy too is read-only and kernels are not compiled a second time.
+        # Through __init__, so that copies are read-only too and kernels are not compiled again.
         return Partitioning, (self.schema, *(getattr(self, name) for name in _FIELDS))
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether everything goes to the same parts; the trees may differ."""
+        """Return whether all items go to the same parts; the trees may differ."""
         if not isinstance(other, Partitioning):
             return NotImplemented
         if (self.schema, self.copies, self.parts) != (other.schema, other.copies, other.parts):
             return False
-        return all(np.array_equal(a, b) for a, b in zip(self._told(), other._told(), strict=True))
+        return all(np.array_equal(a, b) for a, b in zip(self._identity(), other._identity(), strict=True))
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _told(self) -> tuple[NDArray[Any], ...]:
-        """Return what tells where everything goes."""
+    def _identity(self) -> tuple[NDArray[Any], ...]:
+        """Return the arrays that determine the assignment."""
         return self.rows(), *self.bounds(), self.weight
 
     @property
     def copies(self) -> int:
-        """How many parts an event visits: one in each row."""
+        """Number of parts that an event visits: one per row."""
         return len(self.root)
 
     @property
     def parts(self) -> int:
-        """How many parts there are: fewer than asked for where events are too alike to be cut apart."""
+        """Number of parts: fewer than requested if events are too similar to be divided."""
         return len(self.cut) + len(self.root)
 
     def rows(self) -> Numbers:
@@ -118,7 +119,7 @@ class Partitioning:
         return found
 
     def parts_of_events(self, events: EventBatch) -> tuple[Ints, Numbers]:
-        """Return pairs of an event's position and a part that it visits, one for each row."""
+        """Return pairs of an event's position and a part that it visits, one per row."""
         require_fitting(events, self.schema)
         attributes, row = np.unique(self.attribute, return_inverse=True)
         out = np.empty((len(events), self.copies), np.int32)
@@ -132,16 +133,16 @@ class Partitioning:
         return np.repeat(np.arange(len(events)), self.copies), out.ravel()
 
     def parts_of_subscriptions(self, subscriptions: SubscriptionSet) -> tuple[Ints, Numbers]:
-        """Return pairs of a subscription's position and a part that holds it, ascending, none twice.
+        """Return distinct pairs of a subscription's position and its part, ascending.
 
-        A subscription that no event can match has no part.
+        A subscription that cannot match any event has no part.
         """
         require_schema(subscriptions, self.schema)
         starts, part = self.held(subscriptions.boxes, subscriptions.subscription_id)
         return np.repeat(np.arange(len(subscriptions)), np.diff(starts)), part
 
     def held(self, boxes: Boxes, ids: Ints, row: Ints | None = None) -> tuple[Ints, Numbers]:
-        """Return the parts of each owner of boxes, by ids or by known rows, in compressed rows."""
+        """Return the parts of each owner of boxes in compressed rows, by ids or by known rows."""
         row = self.row_of(boxes, ids) if row is None else row
         tree = (self.root, self.attribute, self.cut, self.left, self.right)
         return parts_of_owners(*_columns(boxes, self.schema), row, *tree)
@@ -154,7 +155,7 @@ class Partitioning:
         return lightest_rows(*_columns(boxes, self.schema), spread(ids), self.weight, *tree)
 
     def bounds(self) -> tuple[Ints, Ints]:
-        """Return the ends of each part, one row each and one column per attribute: lo < key <= hi."""
+        """Return the range ends of each part, one row each and one column per attribute: lo < key <= hi."""
         lo = np.full((self.parts, len(self.schema)), NO_LOW, np.int64)
         hi = np.full((self.parts, len(self.schema)), NO_HIGH, np.int64)
         whole = np.full(lo.shape[1], NO_LOW), np.full(lo.shape[1], NO_HIGH)
@@ -173,13 +174,13 @@ class Partitioning:
     def measure(
         self, subscriptions: SubscriptionSet, events: EventBatch, *, work: PartWork | None = None
     ) -> PartitionCost:
-        """Return what these parts cost for subscriptions and events, best ones not fitted to."""
+        """Measure the cost of these parts, best on subscriptions and events not used in fitting."""
         return measure(self, subscriptions, events, work=work)
 
     def to_arrow(self) -> pa.Table:
-        """Return one row per part: its number, its row, the ends of its cell, a key per attribute.
+        """Return one row per part: its number, its row, its range ends (a key per attribute).
 
-        Where rows are not by hash there is also what the part weighs.
+        If rows are not chosen by hash, also the weight of the part.
         """
         lo, hi = self.bounds()
         columns = {
@@ -194,19 +195,22 @@ class Partitioning:
 
     @classmethod
     def from_arrow(cls, table: pa.Table, schema: Schema) -> Partitioning:
-        """Return the partitioning that `to_arrow` wrote; the rows may come in any order."""
+        """Build from the table that `to_arrow` returned; its rows may be in any order."""
         has_weight = "weight" in table.column_names
         read = read_ends(table, schema, ("row", "weight") if has_weight else ("row",))
         row, rows = read.columns["row"], int(read.columns["row"].max()) + 1
         if row.min() < 0 or len(np.unique(row)) != rows:
-            raise TableError(f"not a table of parts: rows go up to {rows - 1} and some are missing")
+            raise TableError(f"not a table of parts: row {rows - 1} exists but lower ones are missing")
         made = []
         for each in range(rows):
             part = np.flatnonzero(row == each)
             made.append(tree_of(read.lo[part], read.hi[part], part))
         weight = read.columns["weight"] if has_weight else np.empty(0, np.int64)
         if (weight < 0).any():
-            raise TableError(f"not a table of parts: a weight is {weight.min()}; write it again")
+            raise TableError(
+                f"not a table of parts: weight={weight.min()}: must not be negative; write it again",
+                parameter="weight",
+            )
         found = cls(schema, *join_trees(made), weight)
         if not all(np.array_equal(*each) for each in zip(found.bounds(), (read.lo, read.hi), strict=True)):
             raise TableError("not a table of parts: cells leave gaps or overlap; write it again")
@@ -214,6 +218,6 @@ class Partitioning:
 
 
 def _columns(boxes: Boxes, schema: Schema) -> tuple[Ints, Ints, NDArray[np.int16], Ints, Ints, int]:
-    """Return boxes as kernels take them."""
+    """Return boxes as arguments of the kernels."""
     first = np.concatenate([[0], np.cumsum(boxes.counts)])
     return first, boxes.indptr, boxes.attribute, boxes.lo, boxes.hi, len(schema)

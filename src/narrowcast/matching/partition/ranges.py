@@ -1,14 +1,15 @@
-"""Parts that are ranges of attributes, in trees as cobas2009 has them: COBAS for engines.
+"""COBAS partitioning (cobas2009): parts that are ranges of attributes, arranged in trees.
 
-Each of some attributes has a tree, whose positions are ranges of its values. A subscription lives in one
-tree, where the first position on the way down that it covers holds it, or several hold pieces of it: a
-position that hands a side down keeps its own part only. An event visits its own position of every tree, and
-those above it that do not hand down the side where it is. A position may be spread over several machines,
-each of which has some of the subscriptions, and all of which its events visit. A machine of a position is a
-part.
+Each of several attributes has a tree whose positions are ranges of its values. A subscription belongs to one
+tree. There, the first position on the way down that it covers stores it, or several positions store pieces of
+it: a position that delegates a side downwards stores only its own piece. An event visits its own position of
+every tree, and all positions above it that do not delegate the event's side. A position may be spread over
+several machines; each has some of the subscriptions, and all of them see the position's events. A machine of
+a
+position is a part.
 
-Where a position does not hand down a side, all that it holds on that side stays with it. So no position
-further down holds it for an event there, and the two have one part in common.
+A position that does not delegate a side keeps all subscriptions on that side. So no position further down
+stores them for an event there, and the two have one part in common.
 """
 
 from __future__ import annotations
@@ -50,16 +51,16 @@ class RangeTree(NamedTuple):
     Parameters
     ----------
     attribute
-        Its number.
+        Position of the attribute in the schema.
     edges
-        Where positions end, but for the last: the end belongs to the position.
+        Upper ends of the positions except the last; the end is included.
     push
-        For each position whether it hands what is to its left down, and what is to its right.
+        For each position whether it delegates its left and its right side downwards.
     machines
-        Over how many machines each is spread.
+        Number of machines of each position.
     weight
-        What each weighs, for subscriptions that choose the tree where they weigh least; empty where they
-        choose by chance.
+        Weight of each position, for subscriptions that choose the tree with the smallest weight; empty if
+        trees are chosen by hash.
     """
 
     attribute: int
@@ -71,25 +72,25 @@ class RangeTree(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RangeTrees:
-    """Where events and subscriptions go with COBAS: small, and the same on every machine.
+    """Assigns events and subscriptions to parts by COBAS; small, and equal on every machine.
 
-    With weights, a subscription lives in the tree where the positions that it covers weigh least, by a hash
-    of its id among equals. Without, a hash tells which of the trees of attributes that it bounds; if it
-    bounds none of them it lives in the first.
+    With weights, a subscription belongs to the tree where the positions that it covers weigh least; ties are
+    broken by the hash of its id. Without, the hash chooses among the trees of attributes that it bounds; if
+    it bounds none of them it belongs to the first tree.
 
     Parameters
     ----------
     schema
         The attributes of events.
     trees
-        At least one.
+        The trees, at least one.
     """
 
     schema: Schema
     trees: tuple[RangeTree, ...]
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether everything goes to the same parts."""
+        """Return whether all items go to the same parts."""
         if not isinstance(other, RangeTrees):
             return NotImplemented
         same = self.schema == other.schema and len(self.trees) == len(other.trees)
@@ -102,17 +103,17 @@ class RangeTrees:
 
     @property
     def parts(self) -> int:
-        """How many parts there are: machines of positions."""
+        """Number of parts: the machines of all positions."""
         return int(sum(tree.machines.sum() for tree in self.trees))
 
     @property
     def copies(self) -> int:
-        """How many parts an event visits at most."""
+        """Largest number of parts that an event visits."""
         return int(sum(np.diff(starts).max() for starts, _ in self._visited))
 
     @cached_property
     def _first(self) -> list[Ints]:
-        """The first part of each position, and behind them that of the next tree, for each tree."""
+        """For each tree the first part of each position, followed by the first part of the next tree."""
         found, before = [], 0
         for tree in self.trees:
             found.append(before + np.append(0, np.cumsum(tree.machines)))
@@ -139,7 +140,7 @@ class RangeTrees:
         return found
 
     def parts_of_events(self, events: EventBatch) -> tuple[Ints, Numbers]:
-        """Return pairs of an event's position and a part that it visits, by position."""
+        """Return pairs of an event's position and a part that it visits, ordered by position."""
         require_fitting(events, self.schema)
         position, part = [], []
         for tree, (starts, visited) in zip(self.trees, self._visited, strict=True):
@@ -152,7 +153,7 @@ class RangeTrees:
         return np.concatenate(position)[order], np.concatenate(part)[order]
 
     def parts_of_subscriptions(self, subscriptions: SubscriptionSet) -> tuple[Ints, Numbers]:
-        """Return pairs of a subscription's position and a part that holds it, ascending, none twice."""
+        """Return distinct pairs of a subscription's position and its part, ascending."""
         require_schema(subscriptions, self.schema)
         lo, hi, alive = hulls_of(subscriptions.boxes, [tree.attribute for tree in self.trees])
         home = self._homes(lo, hi, subscriptions.subscription_id)
@@ -165,12 +166,12 @@ class RangeTrees:
             place = machine[mine[which]] % tree.machines[node].astype(np.uint64)
             position.append(mine[which])
             part.append((first[node] + place.astype(np.int64)).astype(np.int32))
-        whose, where = np.concatenate(position), np.concatenate(part)
-        order = np.lexsort((where, whose))
-        return whose[order], where[order]
+        owner, where = np.concatenate(position), np.concatenate(part)
+        order = np.lexsort((where, owner))
+        return owner[order], where[order]
 
     def _homes(self, lo: Ints, hi: Ints, ids: Ints) -> Ints:
-        """Return the tree that each subscription lives in."""
+        """Return the tree of each subscription."""
         price = np.empty(lo.shape, np.int64)
         for number, tree in enumerate(self.trees):
             if len(tree.weight):
@@ -180,7 +181,9 @@ class RangeTrees:
             else:
                 price[:, number] = (lo[:, number] == NO_LOW) & (hi[:, number] == NO_HIGH)
         least = price == price.min(axis=1, keepdims=True)
-        if not len(self.trees[0].weight):  # who bounds no attribute that has a tree lives in the first
+        if not len(
+            self.trees[0].weight
+        ):  # a subscription that bounds no attribute with a tree belongs to the first
             least[price.min(axis=1) > 0, 1:] = False
         wanted = spread(ids) % least.sum(axis=1).astype(np.uint64)
         return np.asarray(
@@ -190,13 +193,13 @@ class RangeTrees:
     def measure(
         self, subscriptions: SubscriptionSet, events: EventBatch, *, work: PartWork | None = None
     ) -> PartitionCost:
-        """Return what these parts cost for subscriptions and events, best ones not fitted to."""
+        """Measure the cost of these parts, best on subscriptions and events not used in fitting."""
         return measure(self, subscriptions, events, work=work)
 
     def to_arrow(self) -> pa.Table:
-        """Return one row per part: what events visit it, and its own range of the attribute of its tree.
+        """Return one row per part: the range of events that visit it, and the range of its position.
 
-        `row` is the tree. A position that hands a side down has no events from there.
+        `row` is the tree. A position that delegates a side has no events from there.
         """
         lo = np.full((self.parts, len(self.schema)), NO_LOW, np.int64)
         hi = np.full((self.parts, len(self.schema)), NO_HIGH, np.int64)
@@ -229,19 +232,21 @@ class RangeTrees:
 
     @classmethod
     def from_arrow(cls, table: pa.Table, schema: Schema) -> RangeTrees:
-        """Return the parts that `to_arrow` wrote; the rows may come in any order."""
+        """Build from the table that `to_arrow` returned; its rows may be in any order."""
         weighs = "weight" in table.column_names
         read = read_ends(table, schema, (*_COLUMNS, "weight") if weighs else _COLUMNS)
         at = read.columns
         if not np.array_equal(np.unique(at["row"]), np.arange(int(at["row"].max()) + 1)):
-            raise TableError("not a table of parts: some of its trees are missing; write it again")
+            raise TableError("not a table of parts: a tree is missing; write it again")
         trees = []
         for number in range(int(at["row"].max()) + 1):
             part = np.flatnonzero((at["row"] == number) & (at["machine"] == 0))
             attribute = int(at["attribute"][np.flatnonzero(at["row"] == number)[0]])
             if not len(part) or not 0 <= attribute < len(schema):
                 raise TableError(
-                    f"not a table of parts: tree {number} is of attribute {attribute}; write it again"
+                    f"not a table of parts: tree {number} has attribute={attribute}; write it again",
+                    parameter="attribute",
+                    value=attribute,
                 )
             shape = tree_of(len(part))
             here = np.arange(len(part))
@@ -262,23 +267,23 @@ class RangeTrees:
         return found
 
 
-def _same(told: pa.Table, made: pa.Table) -> bool:
-    """Tell whether a table has the columns of another, whatever their types."""
-    return all(told[name].to_pylist() == made[name].to_pylist() for name in made.column_names)
+def _same(read: pa.Table, made: pa.Table) -> bool:
+    """Return whether a table has the columns of another, ignoring types."""
+    return all(read[name].to_pylist() == made[name].to_pylist() for name in made.column_names)
 
 
 def hulls_of(boxes: Boxes, attributes: Sequence[int]) -> tuple[Ints, Ints, Flags]:
-    """Return for owners of boxes, and each of some attributes, the ends that all their boxes are within.
+    """Return the hull of each owner's boxes in the given attributes.
 
     Parameters
     ----------
     boxes, attributes
-        Of which.
+        The boxes, and the attributes to compute ends for.
 
     Returns
     -------
     tuple
-        Lower and upper ends, owners x attributes, and whether anything can match an owner.
+        Lower and upper ends (owners x attributes), and whether any event can match the owner.
     """
     shape = boxes.n_owners, len(attributes)
     lo, hi = np.full(shape, NO_HIGH, np.int64), np.full(shape, NO_LOW, np.int64)
@@ -298,5 +303,5 @@ def hulls_of(boxes: Boxes, attributes: Sequence[int]) -> tuple[Ints, Ints, Flags
 
 
 def _covered(edges: Ints, lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
-    """Return the first and the last position that intervals (lo, hi] have values of."""
+    """Return the first and the last position that intervals (lo, hi] overlap."""
     return np.searchsorted(edges, lo, side="right"), np.searchsorted(edges, hi, side="left")

@@ -266,7 +266,7 @@ def _received(
     )
     served, worth = np.zeros(interest.n_wants, np.bool_), np.zeros(topics.shape[1])
     wanted = interest.wants.indices.astype(np.int64)
-    for pair, channel in plan.heard(rows_of(interest.wants), wanted):
+    for pair, channel in plan.channels_reaching(rows_of(interest.wants), wanted):
         served[pair] = True
         worth += np.bincount(channel, weight[wanted[pair]], len(worth))
     return _Received(served, worth)

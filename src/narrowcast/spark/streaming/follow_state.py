@@ -120,7 +120,7 @@ class FollowState:
             seed=seed,
             costs={"overall": cost},
             interest=self.interest,
-            beside=beside,
+            extra_files=beside,
         )
         for number in _numbers(folder)[:-2]:
             shutil.rmtree(folder_of(str(folder), number), ignore_errors=True)
