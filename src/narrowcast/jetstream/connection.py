@@ -65,7 +65,7 @@ class _Client(Client):
 
 
 class NatsConnection:
-    """A connection to one server, created by `open`; a lost connection is replaced by opening a new one.
+    """A connection to one server, created by `open`; a lost connection cannot be used again, open a new one.
 
     It does not use the reconnection of nats-py, which leaves connections open, cannot be cancelled at any
     moment, and sends passwords and messages to a server that no longer has TLS.

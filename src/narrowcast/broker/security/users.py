@@ -78,7 +78,7 @@ class User(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"user {who}: the name is reserved; choose another name", parameter="name", value=self.name
             )
         if unknown := [role for role in self.roles if role not in ROLES] or not self.roles:
-            problem = "no role" if unknown is True else f"role {unknown[0]!r}"
+            problem = "no role" if unknown is True else f"role {unknown[0]!r} is unknown"
             raise ParameterError(
                 f"user {who}: {problem}; must be one or more of {', '.join(ROLES)}",
                 parameter="roles",
