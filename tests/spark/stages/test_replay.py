@@ -215,7 +215,7 @@ def in_process(case: Case, block: int) -> ReplayResult:
     for part in replaying._blocks(pa.RecordBatch.from_pydict(columns), job):
         for number, term, values in replaying._sums(part, job):
             totals.setdefault((number, term), []).extend(np.asarray(values, float).tolist())
-    return replaying._summed({key: math.fsum(values) for key, values in totals.items()}, plans, job)
+    return replaying._result({key: math.fsum(values) for key, values in totals.items()}, plans, job)
 
 
 @settings(max_examples=150, deadline=None)
