@@ -78,7 +78,7 @@ def test_commands_and_spark_find_it(tmp_path: Path, environment: dict[str, str])
     assert (info.method, info.params["first"]) == ("toy", 1)
     [row] = [row for row in compared if row["method"] == "toy"]
     assert (row["problem"], row["asked"], row["costs"]["waste"]["total"]) == (None, 2, 3.0)
-    assert "the driver takes 2" in large
+    assert "limit is 2" in large
 
 
 def test_it_is_tested_with_all_others(environment: dict[str, str]) -> None:

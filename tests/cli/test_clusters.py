@@ -156,7 +156,7 @@ def test_it_is_said_when_moving_costs_more(data: Path, tmp_path: Path) -> None:
             ["--from", "{data}/old", "--method", "centroid", "--channels", 6],
             "--from is given, and method 'centroid' does not take it; leave it out, or take joint, or of",
         ),
-        (["--from", "{data}/old", "--limit", 9], "--from is given, which direct does without on Spark, and"),
+        (["--from", "{data}/old", "--limit", 9], "not supported by direct"),
         (
             ["--from", "{data}/old", "--method", "ncut", "--set", "moves=3"],
             "moves is 3, and of methods of clusters only direct has it; leave it out",

@@ -229,7 +229,7 @@ def test_bad_words(folder: Path, tmp_path: Path) -> None:
         assert "broadcast=" in said, bad
     (tmp_path / "p.csv").write_text("event_id,node\n3,1\n3,2\n")
     said = refusal(*given, "--publishers", tmp_path / "p.csv")
-    assert said == f"{tmp_path / 'p.csv'}: event_id 3 has several rows; an event has one publisher: keep one"
+    assert said.startswith(f"{tmp_path / 'p.csv'}: event_id=3 ")
     assert "multicast='any'" in refusal(*given, "--set", "multicast=any")
     assert refusal(*given, "--no-replay", "--router", "exact").endswith("; leave --no-replay out")
     assert refusal(*given, "--set", "calibration=x").startswith("calibration is given without h; ")

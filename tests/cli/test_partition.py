@@ -106,10 +106,7 @@ def test_from_end_to_end(given: list[str], folder: Path, tmp_path: Path) -> None
     odd = refusal(
         "match", *late, "--out", tmp_path / "x", "--partitions", plan, "--schema", _schema(tmp_path)
     )
-    assert odd == (
-        "the parts are over other attributes than the events: 'x' is double there and decimal(10,3) here; "
-        "make the parts anew"
-    )
+    assert all(each in odd for each in ("partitions", "'x'", "double", "decimal(10,3)"))
 
 
 def test_changes_are_told() -> None:
@@ -180,7 +177,7 @@ def test_cobas_and_what_other_commands_say(given: list[str], tmp_path: Path) -> 
         (["--from", "nothing"], "nothing is not a folder"),
         (["--from", "nothing", "--parts", "4"], "--from says how parts are made; leave --parts"),
         (["--measured", "nothing.parquet"], "nothing.parquet does not exist"),
-        (["--conf", "x"], "--conf is 'x'; give it as key=value"),
+        (["--conf", "x"], "conf='x'"),
     ],
 )
 def test_what_is_refused(given: list[str], words: list[str], message: str, tmp_path: Path) -> None:

@@ -111,9 +111,9 @@ def test_a_limit_is_kept_on_the_way(data: Path, tmp_path: Path) -> None:
         (["--sessions", 60], "--sessions is 60 and --channels is not given; give it"),
         (
             ["--channels", 3, "--set", "memberships=2", "--limit", 9],
-            "memberships is given, which joint does without on Spark, and the interest has",
+            "memberships is not supported by joint",
         ),
-        (["--from", "{data}/old", "--limit", 9], "--from is given, which joint does without on Spark, and"),
+        (["--from", "{data}/old", "--limit", 9], "not supported by joint"),
         (["--method", "joint", "--channels", 3, "--set", "x=1"], "rate, moves; cost 'filtering' alpha, beta"),
         (
             ["--method", "pairwise", "--channels", 3, "--from", "{data}/old"],

@@ -42,14 +42,14 @@ def place_of(path: str | Path) -> str:
 
 def size_of(spark: SparkSession, path: str | Path) -> int:
     """Return the total bytes of the files below a path; 0 when nothing exists there."""
-    with plainly(f"look at {path}"):
+    with plainly(f"access {path}"):
         files, place = files_at(spark, place_of(path))
         return int(files.getContentSummary(place).getLength()) if files.exists(place) else 0
 
 
 def exists(spark: SparkSession, path: str | Path) -> bool:
     """Return whether a file or folder exists at a path."""
-    with plainly(f"look at {path}"):
+    with plainly(f"access {path}"):
         files, place = files_at(spark, place_of(path))
         return bool(files.exists(place))
 
@@ -86,7 +86,7 @@ def listed(spark: SparkSession, path: str | Path) -> dict[str, ListedFile]:
     if not _URI.match(place):
         return _list_local(Path(place))
     found: dict[str, ListedFile] = {}
-    with plainly(f"look at {path}"):
+    with plainly(f"access {path}"):
         files, folder = files_at(spark, place)
         if not files.exists(folder):
             return {}

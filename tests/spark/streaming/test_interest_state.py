@@ -210,9 +210,9 @@ def test_cuts_do_not_matter_to_the_last_bit(spark: SparkSession, tmp_path: Path)
 
 def test_bad_batches(spark: SparkSession, tmp_path: Path) -> None:
     state = InterestState(spark, str(tmp_path / "state"))
-    with pytest.raises(TableError, match="deliveries has no column 'subscribers'"):
+    with pytest.raises(TableError, match="'subscribers'"):
         state.add(spark.createDataFrame([("a",)], "flow string"), 0)
-    with pytest.raises(TableError, match="column 'flow' of deliveries is double"):
+    with pytest.raises(TableError, match=r"'flow' of deliveries .* double"):
         state.add(spark.createDataFrame([(0.5, [])], "flow double, subscribers array<string>"), 0)
     state.add(table(spark, [Event("a", 0)]), 3)
     with refused(ParameterError, 2, 3, parameter="state", value=str(tmp_path / "state")):

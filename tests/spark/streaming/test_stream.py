@@ -216,7 +216,7 @@ class TestBadInput:
         place.run()
         odd = pa.table({"event_id": [900], "price": ["cheap"], "name": ["x"]})
         pq.write_table(odd, place.folder / "events" / "odd.parquet")
-        said = r"column price of .*odd.parquet is BINARY, where double is expected; write the file"
+        said = r"column price of .*odd.parquet has type BINARY, expected double"
         with pytest.raises(JobError, match=said):
             place.run()
 

@@ -84,7 +84,7 @@ class CoverPlan:
 
     def plan(self) -> ChannelPlan:
         """Collect the plan on the driver."""
-        with plainly("bring the plan to the driver"):
+        with plainly("collect the plan"):
             tables = self.listens.toArrow(), self.unicast.toArrow()
         return ChannelPlan.from_tables(self.carries, *tables, n_channels=self.channels.num_rows)
 
@@ -140,7 +140,7 @@ def plan_cover(
 
 def _plan_sample(rows: DataFrame, rate: Doubles, planner: Cover, limit: int) -> CandidateClusters:
     """Plan a sample of the subscribers on the driver, and return its clusters as candidates."""
-    with plainly("bring a sample to the driver"):
+    with plainly("collect a sample"):
         n, pairs = size_of(rows)
         interest = sample_of(rows, limit / max(1, pairs), rate)
     return CandidateClusters.of_sample(planner, interest, n)

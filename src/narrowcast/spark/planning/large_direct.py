@@ -85,7 +85,7 @@ class DirectPlan:
         """Collect the plan on the driver."""
         flow, channel = np.nonzero(self.tally.count)
         carries = pa.table({"flow": self.flows.take(flow), "channel": channel.astype(np.int32)})
-        with plainly("bring the plan to the driver"):
+        with plainly("collect the plan"):
             listens = self.listens.toArrow()
         return ChannelPlan.from_tables(carries, listens, n_channels=len(self.tally.size))
 
@@ -138,7 +138,7 @@ def plan_direct(
     portions = sf.pmod(sf.xxhash64("hash"), sf.lit(n_portions)).cast("int")
     job = _Job(named.withColumn("portion", portions).withColumn("cluster", sf.lit(-1)))
     try:
-        with plainly("bring a sample to the driver"):
+        with plainly("collect a sample"):
             share = min(1.0, limit / max(1, pairs), planner.sample / max(1, n))
             sample = sample_of(named, share, rate)
         tally, moved = cluster_portions(
@@ -218,7 +218,7 @@ def tally_of(rows: DataFrame, n_flows: int, n_clusters: int) -> MemberCounts:
 
 
 def _count(batches: Iterator[pa.RecordBatch], n_flows: int, n_clusters: int) -> Iterator[pa.RecordBatch]:
-    """Yield the counts of a partition's rows as a table."""
+    """Count the members of each cluster, and those that want each flow, in a partition."""
     shape = n_flows, n_clusters
     tally = MemberCounts(np.zeros(shape, np.int32), np.zeros(n_clusters, np.int64))
     for batch in batches:

@@ -92,7 +92,7 @@ class PackedInterest:
 
     def part(self, low: int, high: int) -> Points:
         """Collect the kinds from `low` up to, but excluding, `high` on the driver, as arrays for kernels."""
-        with plainly("bring kinds of flows to the driver"):
+        with plainly("collect kinds of flows"):
             table = self.between(low, high).select("bucket", "rank", "users", "rate").toArrow()
         number = self.first[table["bucket"].to_numpy()] + table["rank"].to_numpy()
         order = np.argsort(number)
@@ -103,7 +103,7 @@ class PackedInterest:
         kinds = self.kinds.select("bucket", "rank", "users", _hash())
         # By the hash, which is fast to compare, and by the users, because hashes can collide.
         found = self.sets.join(kinds, ["hash", "users"]).select("flow", "rate", "bucket", "rank")
-        with plainly("bring the kind of each flow to the driver"):
+        with plainly("collect the kind of each flow"):
             table = found.toArrow()
         kind = self.first[table["bucket"].to_numpy()] + table["rank"].to_numpy()
         return table.select(["flow", "rate"]).append_column("kind", pa.array(kind)).sort_by("flow")

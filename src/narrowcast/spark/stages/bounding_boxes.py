@@ -160,7 +160,7 @@ def bring_boxes(boxes: DataFrame, subscribers: Labels) -> tuple[Doubles, Doubles
     PlanError
         When a subscriber has no box.
     """
-    with plainly("bring the boxes to the driver"):
+    with plainly("collect the bounding boxes"):
         table = boxes.toArrow()
     place = pc.index_in(subscribers.cast(pa.string()), value_set=table["subscriber"].combine_chunks())
     if place.null_count:

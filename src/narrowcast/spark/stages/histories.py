@@ -288,7 +288,7 @@ def _order_events(
         )
     source = matches if events is None else events
     time = microseconds(source, "events") if timed else sf.lit(None).cast("bigint").alias("time")
-    with plainly("put events in order"):
+    with plainly("order the events"):
         table = source.select(sf.col("event_id").cast("bigint"), time).toArrow()
         ids: Ints = table["event_id"].to_numpy()
         times = table["time"]

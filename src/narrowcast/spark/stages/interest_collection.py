@@ -59,7 +59,7 @@ def to_interest(frames: InterestFrames, *, limit: int = LIMIT, all_subscribers: 
 
 def collect_interest(frames: InterestFrames, *, all_subscribers: bool = False) -> Interest:
     """Collect an interest on the driver without a limit: see `to_interest`."""
-    with plainly("bring the interest to the driver"):
+    with plainly("collect the interest"):
         interests = frames.interests.select("subscriber", "flow")
         rates = frames.rates.select("flow", "rate").toArrow()
         included = interests.select("subscriber").distinct()
@@ -95,7 +95,7 @@ def excess(frames: InterestFrames, limit: int) -> str:
 
 
 def excess_message(count: int, what: str, limit: int) -> str:
-    """Return the message that `count` of something exceed the driver's limit; it ends with a fix."""
+    """Return the error message for an interest with too many pairs or flows, named by `what`."""
     return (
         f"the interest has {count:,} {what}: the driver's limit is {limit:,}; "
         "keep fewer flows (the heaviest cells, the last events)"

@@ -93,7 +93,7 @@ def match(
             parameter="memory",
             value=limit,
             limit="a positive number of bytes",
-            fix="a worker needs some hundred million",
+            fix="a worker needs some hundred million bytes",
         )
     if partitions is not None:
         require_same(partitions, schema)

@@ -77,7 +77,7 @@ class MatchInputs:
 
     def fingerprints(self) -> dict[str, str]:
         """Return a fingerprint of the rows of each table."""
-        with watched(self.spark, self.progress, "look at the inputs"), plainly("read the tables"):
+        with watched(self.spark, self.progress, "fingerprint the inputs"), plainly("read the tables"):
             return {
                 "subscriptions": fingerprint(self.subscriptions),
                 "events": fingerprint(self.events),

@@ -98,7 +98,7 @@ def interest_by_subscription(loaded: LoadedInterest, inputs: PlanInputs) -> Inte
     assert content is not None
     assert matches is not None
     owners = content.owners
-    with plainly("find the last events"):
+    with plainly("select the recent events"):
         frames = from_matches(matches, owners, content.events, **inputs.selection, by="subscription")
         if any(kind.family in NUMBERS for kind in content.schema.types):
             boxes = boxes_of(content.compiled, content.schema, by="subscription")
@@ -108,7 +108,7 @@ def interest_by_subscription(loaded: LoadedInterest, inputs: PlanInputs) -> Inte
 
 def bring_owners(owners: DataFrame) -> tuple[NDArray[np.int64], Labels]:
     """Collect the owners of all subscriptions on the driver: ascending ids, and the subscriber of each."""
-    with plainly("bring the owners of subscriptions to the driver"):
+    with plainly("collect the owners of subscriptions"):
         table = owners.select("subscription_id", "subscriber").toArrow().sort_by("subscription_id")
     ids = table["subscription_id"].to_numpy()
     repeated = np.flatnonzero(ids[1:] == ids[:-1])

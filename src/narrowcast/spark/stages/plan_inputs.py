@@ -314,7 +314,7 @@ def _from_content(
         strategy=inputs.strategy, memory=inputs.memory, seed=inputs.seed, on_estimate=on_estimate
     )
     matches = matches.persist(StorageLevel.DISK_ONLY)
-    with plainly("find the last events"):
+    with plainly("select the recent events"):
         frames = from_matches(matches, content.owners, content.events, **inputs.selection)
         if any(kind.family in NUMBERS for kind in content.schema.types):
             frames = replace(frames, boxes=boxes_of(content.compiled, content.schema))

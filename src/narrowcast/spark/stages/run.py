@@ -222,7 +222,7 @@ class PipelineRun:
     ) -> None:
         """Run a stage whose key depends on the previous stage, `after`, and on the parameters `of`."""
         key = key_of(name, after=self.records[after].key if after else None, version=__version__, **of)
-        with watched(self.spark, self.progress, name), plainly(f"do the stage {name!r}"):
+        with watched(self.spark, self.progress, name), plainly(f"run the stage {name!r}"):
             self.records[name] = self.stages.run(name, key, outputs, work)
 
     def _read(self) -> None:
@@ -234,7 +234,7 @@ class PipelineRun:
         if isinstance(source, GeneratedTables):
             origin = source.parameters
         else:
-            with watched(self.spark, self.progress, "look at the inputs"), plainly("read the inputs"):
+            with watched(self.spark, self.progress, "fingerprint the inputs"), plainly("read the inputs"):
                 for name, path in source.items():
                     ingested[name] = self._ingest(name, path)
                     rows, rejected = ingested[name].rows, ingested[name].rejected
