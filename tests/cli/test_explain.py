@@ -394,7 +394,7 @@ def test_types_that_do_not_fit_the_cells(folder: Path) -> None:
     types = folder / "types.json"
     types.write_text('{"price": "double", "name": "string"}')
     words = ("--event", '{"price": 1.5}', "--subscriptions", folder / "s.parquet")
-    assert "attribute 'price' is double, which the cells of" in refusal(
+    assert "attribute 'price' of type double: does not fit the cells of" in refusal(
         "explain", folder / "cells", *words, "--schema", types
     )
     types.write_text('{"price": "int", "name": "string"}')

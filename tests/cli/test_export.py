@@ -144,7 +144,7 @@ def test_one_table_is_printed(plan: Path) -> None:
     assert other.stdout == '"subscriber","flow"\n"bob","direct"\n'
     assert other.stderr == ""
     text = call("export", plan, "--to", "nats").stdout
-    assert text.startswith("# Leads each topic to its channel.")
+    assert text.startswith("# Maps each topic to its channel.")
     assert '  "direct": "narrowcast.to.bob"\n' in text
 
 
@@ -160,23 +160,29 @@ def test_files_are_told_of(plan: Path, tmp_path: Path) -> None:
     ("words", "reason"),
     [
         (["--to", "kafka"], "--to is 'kafka'; use one of multicast, nats, csv"),
-        (["--to", "multicast", "--base", "10.0.0.0/8"], "base 10.0.0.0/8 is no multicast network"),
+        (["--to", "multicast", "--base", "10.0.0.0/8"], "base='10.0.0.0/8': must be a multicast network"),
         (
             ["--to", "multicast", "--base", "239.1.1.1/32"],
-            "has 1 of the 2 addresses that the plan's groups need, each with a MAC address of its own; use a",
+            "must be a network with 2 addresses of distinct MAC addresses; it has 1; use a larger base",
         ),
         (
             ["--to", "multicast", "--base", "239.1.1.1/32"],
             "use a larger base, such as 239.1.1.0/31",
         ),
-        (["--to", "multicast", "--port", "70000"], "port is 70000; use one of 1 to 65535"),
+        (["--to", "multicast", "--port", "70000"], "port=70000: must be from 1 to 65535"),
         (
             ["--to", "nats", "--base", "239.0.0.0/8"],
             "--base is for --to multicast; leave it out with --to nats",
         ),
         (["--to", "csv", "--no-mappings"], "--no-mappings is for --to nats; leave it out with --to csv"),
-        (["--to", "nats", "--prefix", "a b"], "prefix 'a b' has ' ' in it; use words joined by single dots"),
-        (["--to", "csv", "--table", "flows"], "'flows'; this export has carries, listens, channels, unicast"),
+        (
+            ["--to", "nats", "--prefix", "a b"],
+            "prefix='a b': has ' ' in it; must be words separated by single dots",
+        ),
+        (
+            ["--to", "csv", "--table", "flows"],
+            "table='flows': must be a file of this export: carries, listens, channels, unicast",
+        ),
         (["--to", "csv", "--table", "carries", "--json"], "--table prints one file; leave out"),
     ],
 )
@@ -191,7 +197,7 @@ def test_bad_places(plan: Path, tmp_path: Path) -> None:
     assert list((tmp_path / "there").iterdir()) == []
     assert call("export", plan).exit_code == 2
     refused = refusal("export", plan, "--to", "nats", "--prefix", "ticks", "--out", tmp_path / "none")
-    assert "begins as the channels' subjects do" in refused
+    assert "must be different from the first words of flow" in refused
     assert not (tmp_path / "none").exists()
 
 
