@@ -218,7 +218,7 @@ def in_rounds(
         See `plan_in_rounds`.
     """
     points, flows = FlowPoints.of(interest)
-    collapsed, kind = points.collapsed()
+    collapsed, kind = points.merge_equal()
     order = np.random.default_rng(planner.seed).permutation(len(collapsed))
     shuffled = collapsed.take(order)
     csr = shuffled.sets.indptr, shuffled.sets.index, shuffled.rate
