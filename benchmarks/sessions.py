@@ -315,7 +315,7 @@ def million(scale: float) -> dict[str, Any]:
     interest = size.interest(0)
     clock.append(time.perf_counter())
     points, _ = FlowPoints.of(interest)
-    kinds, _ = points.collapsed()
+    kinds, _ = points.merge_equal()
     distinct, n_points = len(kinds), len(points)
     clock.append(time.perf_counter())
     del points, kinds  # the planner packs again

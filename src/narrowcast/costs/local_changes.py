@@ -84,20 +84,20 @@ class LocalChanges:
         return m(members) - m(members - 1) + topic.frequency * (d(members) - d(members - 1))
 
     def add(self, topic: TopicCost, *, members: int, flows: int, common: int) -> float:
-        """Return the change when a cluster adds a topic that `common` of its members have directly."""
+        """Return the cost change when a cluster adds a topic that `common` of its members have directly."""
         m, a, d = self.m, self.a, self.d
         left = topic.members - common
         events = d(left) - d(topic.members) + self.model.cost_n + d(members)
         return m(left) - m(topic.members) + a(flows + 1) - a(flows) + topic.frequency * events
 
     def remove(self, topic: TopicCost, *, members: int, flows: int, need: int) -> float:
-        """Return the change when a cluster drops a topic that `need` of its members get from it alone."""
+        """Return the cost change when a cluster drops a topic that `need` of its members get from it alone."""
         return -self.add(
             TopicCost(topic.frequency, topic.members + need), members=members, flows=flows - 1, common=need
         )
 
     def pair(self, one: TopicCost, other: TopicCost, *, common: int, all_members: bool) -> float:
-        """Return the change when two topics form a cluster, with `common` direct subscribers of both.
+        """Return the cost change when two topics form a cluster, with `common` direct subscribers of both.
 
         With `all_members` all direct subscribers of either topic move to it, else only the common ones.
         """
@@ -120,7 +120,7 @@ class LocalChanges:
         shared: int,
         shared_frequency: float,
     ) -> float:
-        """Return the change when two clusters merge (section 3.2).
+        """Return the cost change when two clusters merge (section 3.2).
 
         Parameters
         ----------
@@ -140,7 +140,7 @@ class LocalChanges:
         return total + shared_frequency * (d(together) - n - d(members[0]) - d(members[1]))
 
     def join(self, topics: Iterable[TopicCost], *, members: int, frequency: float) -> float:
-        """Return the change when a subscriber moves to a cluster.
+        """Return the cost change when a subscriber moves to a cluster.
 
         Parameters
         ----------
@@ -156,7 +156,7 @@ class LocalChanges:
         return total
 
     def leave(self, topics: Iterable[TopicCost], *, members: int, frequency: float) -> float:
-        """Return the change when a subscriber leaves a cluster and takes topics directly instead.
+        """Return the cost change when a subscriber leaves a cluster and takes topics directly instead.
 
         Parameters
         ----------

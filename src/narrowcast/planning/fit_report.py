@@ -17,7 +17,7 @@ class SuccessionStep(NamedTuple):
 
 
 class Succession(NamedTuple):
-    """How clusters follow those of an earlier plan.
+    """The change from the clusters of an earlier plan to the new ones.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class FitReport:
     moves
         Groups joined and left from the earlier plan to this one, a point of that curve.
     succession
-        With an earlier plan of clusters as the start: how the new clusters follow them.
+        With an earlier plan of clusters as the start: the change to the new clusters.
     memberships
         The most groups that a subscriber may be in, also while switching from an earlier plan; None means no
         limit.

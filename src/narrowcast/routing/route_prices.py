@@ -72,12 +72,12 @@ class RoutePrices:
 
     @cached_property
     def members(self) -> Flags:
-        """Flags of the nodes that each channel reaches; of subscribers without a network."""
+        """Flags of the nodes that each channel reaches, or of subscribers if there is no network."""
         return self.listens if self.network is None else self._reached(self.node_of, self._n_nodes)
 
     @cached_property
     def sizes(self) -> Ints:
-        """Number of nodes that each channel reaches; of subscribers without a network."""
+        """Number of nodes that each channel reaches, or of subscribers if there is no network."""
         if self.network is None:  # not by `members`, which may be large
             return self._plan.members()[self._plan.groups()]
         return np.asarray(self.members.sum(axis=1), np.int64)

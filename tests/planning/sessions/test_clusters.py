@@ -46,15 +46,15 @@ def literal_cost(wants: Any, rate: Any, number: Any, n: int) -> float:
 
 def test_the_golden_trace() -> None:
     number = np.array(TRACE["init"])
-    found = FlowClusters(points_of(TRACE["W"], TRACE["lam"]), number, TRACE["L"]).counted()
+    found = FlowClusters(points_of(TRACE["W"], TRACE["lam"]), number, TRACE["L"]).recount()
     costs = TRACE["C2_after_each_move"]
     assert found.cost == costs[0]
-    assert found.settled(60).passes == TRACE["passes"]
+    assert found.settle(60).passes == TRACE["passes"]
     assert number.tolist() == TRACE["final"]
     assert found.cost == costs[-1]
     # Move by move, each at what it was said to change.
     number = np.array(TRACE["init"])
-    found = FlowClusters(points_of(TRACE["W"], TRACE["lam"]), number, TRACE["L"]).counted()
+    found = FlowClusters(points_of(TRACE["W"], TRACE["lam"]), number, TRACE["L"]).recount()
     for (flow, own, to), cost in zip(TRACE["moves"], costs[1:], strict=True):
         assert number[flow] == own
         sessions.take(found.csr, flow, own, found.state)
@@ -65,7 +65,7 @@ def test_the_golden_trace() -> None:
 
 def test_the_golden_distances() -> None:
     number = np.array(TINY["X0"])
-    found = FlowClusters(points_of(TINY["W"], TINY["lam"]), number, TINY["L"]).counted()
+    found = FlowClusters(points_of(TINY["W"], TINY["lam"]), number, TINY["L"]).recount()
     few, near = np.empty(TINY["L"], np.uint8), np.empty(TINY["L"])
     sets, rate = found.points.sets, found.points.rate
     for flow, expected in enumerate(TINY["dg_X0"]):
@@ -89,12 +89,12 @@ cases = st.tuples(st.integers(1, 6), st.integers(1, 9), st.integers(1, 4)).flatm
 @given(cases)
 def test_counts_are_literal_and_no_move_goes_up(case: Any) -> None:
     wants, rate, number, n = case
-    found = FlowClusters(points_of(wants, rate), number, n).counted()
+    found = FlowClusters(points_of(wants, rate), number, n).recount()
     assert found.cost == literal_cost(wants, rate, number, n)
     assert (found.flag.astype(bool) == listening(wants, number, n)).all()
     last = found.cost
     for _ in range(60):
-        found.settled(1)
+        found.settle(1)
         assert found.cost == literal_cost(wants, rate, number, n)
         assert found.cost <= last
         if found.cost == last and found.passes == 1:
@@ -115,7 +115,7 @@ def test_moves_on_both_levels_change_what_they_say(
     alpha, beta = weights
     parent = np.array([random.randrange(n_groups) for _ in range(n)])
     points = points_of(wants, rate)
-    below = FlowClusters(points, number, n).counted()
+    below = FlowClusters(points, number, n).recount()
     above = FlowClusters(below.as_points(), parent, n_groups)
 
     def groups() -> Any:
@@ -199,7 +199,7 @@ def test_many_who_want_one() -> None:
     rng = np.random.default_rng(2)
     wants = rng.random((700, 12)) < 0.8
     number = rng.integers(0, 3, 12)
-    found = FlowClusters(points_of(wants, np.ones(12)), number, 3).counted()
+    found = FlowClusters(points_of(wants, np.ones(12)), number, 3).recount()
     few, near = np.empty(3, np.uint8), np.empty(3)
     sessions.overlaps(found.csr, 5, found.flag, few, near)
     assert near.tolist() == (listening(wants, number, 3) & wants[:, [5]]).sum(axis=0).tolist()
@@ -208,7 +208,7 @@ def test_many_who_want_one() -> None:
 def test_flows_of_the_same_subscribers_are_merged() -> None:
     points, flows = FlowPoints.of(Interest([[1, 1, 0, 1], [0, 0, 0, 1]], rate=[1, 2, 4, 8]))
     assert flows.tolist() == [0, 1, 3]
-    kinds, kind = points.collapsed()
+    kinds, kind = points.merge_equal()
     assert len(kinds) == 2
     assert kinds.rate[kind].tolist() == [3, 3, 8]
     assert points.ideal == kinds.ideal == 1 + 2 + 16

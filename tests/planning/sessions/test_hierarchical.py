@@ -132,12 +132,12 @@ def test_seeding_ends_with_the_clock() -> None:
     """What is left when time is up is dealt out; without a clock each point goes where it costs least."""
     points, _ = FlowPoints.of(Interest(np.eye(9, 9).repeat(3, axis=1)))
     order = np.arange(len(points))
-    dealt = FlowClusters(points, np.full(len(points), -1), 9).seeded(order, end=0.0)
+    dealt = FlowClusters(points, np.full(len(points), -1), 9).assign_open(order, end=0.0)
     assert dealt.number.tolist() == (order % 9).tolist()
     assert dealt.cost == 81.0
-    free = FlowClusters(points, np.full(len(points), -1), 9).seeded(order)
+    free = FlowClusters(points, np.full(len(points), -1), 9).assign_open(order)
     assert free.cost == 27.0
-    late = FlowClusters(points, np.full(len(points), -1), 9).seeded(order, end=np.inf)
+    late = FlowClusters(points, np.full(len(points), -1), 9).assign_open(order, end=np.inf)
     assert late.number.tolist() == free.number.tolist()
 
 

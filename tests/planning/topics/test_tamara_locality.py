@@ -262,17 +262,17 @@ class Logged(MessageCounter):
         super().__init__(peers, rng, margin=0.2, z=1.96, sized=sized)
         self.watch = watch
 
-    def reached(self, kind: str, channel: Any) -> Any:
+    def notify(self, kind: str, channel: Any) -> Any:
         with self.watch.asking(self.sent, [channel], 1):
-            return super().reached(kind, channel)
+            return super().notify(kind, channel)
 
-    def asked(self, kind: str, channel: Any) -> Any:
+    def query(self, kind: str, channel: Any) -> Any:
         with self.watch.asking(self.sent, [channel], 2):
-            return super().asked(kind, channel)
+            return super().query(kind, channel)
 
-    def passed_on(self, channel: TopicChannel, clusters: Sequence[ClusterChannel]) -> TopicCost:
+    def forward(self, channel: TopicChannel, clusters: Sequence[ClusterChannel]) -> TopicCost:
         with self.watch.asking(self.sent, clusters, 2):
-            return super().passed_on(channel, clusters)
+            return super().forward(channel, clusters)
 
     def topics(self, kind: str, channels: Sequence[TopicChannel]) -> list[TopicCost]:
         with self.watch.asking(self.sent, channels, 2):
@@ -282,28 +282,28 @@ class Logged(MessageCounter):
         with self.watch.asking(self.sent, [channel], 2):
             return super().cluster(kind, channel)
 
-    def applied(self, addresses: Any) -> Any:
+    def request_channel(self, addresses: Any) -> Any:
         before = self.sent["cluster"]
-        found = super().applied(addresses)
+        found = super().request_channel(addresses)
         addresses.asked += (self.sent["cluster"] - before) // 2
         return found
 
-    def returned(self, addresses: Any) -> Any:
+    def free_channel(self, addresses: Any) -> Any:
         before = self.sent["cluster"]
-        found = super().returned(addresses)
+        found = super().free_channel(addresses)
         addresses.told += self.sent["cluster"] - before
         return found
 
-    def _sampled(self, members: ChannelMembers) -> Any:
+    def _sample(self, members: ChannelMembers) -> Any:
         before = self.sent["survey"]
-        found = super()._sampled(members)
+        found = super()._sample(members)
         if self.sent["survey"] - before == 2 * len(found):
             self.watch.reached.update(found.tolist())
         return found
 
-    def announced(self, members: ChannelMembers) -> Any:
+    def announce(self, members: ChannelMembers) -> Any:
         before = self.sent["cluster"]
-        found = super().announced(members)
+        found = super().announce(members)
         if self.sent["cluster"] - before == len(found):
             self.watch.reached.update(found.tolist())
         return found
@@ -411,8 +411,8 @@ class Garbled(MessageCounter):
     def cluster(self, kind: str, channel: ClusterChannel) -> tuple[int, float]:
         return self._any(), super().cluster(kind, channel)[1]
 
-    def counted(self, channel: ClusterChannel) -> tuple[Any, int]:
-        return super().counted(channel)[0], self._any()
+    def members_and_size(self, channel: ClusterChannel) -> tuple[Any, int]:
+        return super().members_and_size(channel)[0], self._any()
 
 
 def led(planner: Tamara, interest: Interest, *, garbled: bool) -> int:

@@ -37,7 +37,7 @@ def frames_of(
 def kinds_of(interest: Interest) -> dict[tuple[object, ...], tuple[float, list[object]]]:
     """The sets of subscribers that want a flow, each with the sum of its rates and its flows."""
     points, flows = FlowPoints.of(Interest(interest.wants, interest.rate))
-    collapsed, kind = points.collapsed()
+    collapsed, kind = points.merge_equal()
     who = interest.wants.tocsc()
     found: dict[tuple[object, ...], tuple[float, list[object]]] = {}
     for k in range(len(collapsed)):

@@ -236,7 +236,7 @@ def plan_of_clusters(
 
 
 class _Received(NamedTuple):
-    """Flags of the wants that clusters serve, and for each cluster the weight of the wants it serves."""
+    """Flags of the pairs (subscriber, wanted flow) that clusters serve, and the weight each one serves."""
 
     served: NDArray[np.bool_]
     worth: NDArray[np.float64]

@@ -210,7 +210,7 @@ class Partial(BasePlanner):
 
 
 def _starts(sets: Matches, weight: Doubles, channels: int, n_nodes: int) -> Iterator[Flags]:
-    """Yield initial groups: all sets if few; else the nodes that want most of a cluster's flows.
+    """Yield initial groups: all sets of nodes if few; else nodes that want most of a cluster's flows.
 
     Where that is quick, also all nodes of the clusters of `Pairwise`: as groups only change to what costs
     less, the result never costs more than these.

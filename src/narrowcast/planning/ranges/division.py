@@ -97,7 +97,7 @@ class Division:
         n = len(positions)
         if self.way in ("all", "none"):
             self.evaluated_ = n
-            self._keep(positions, np.full((n, 2), self.way == "all"), None)
+            self._set_results(positions, np.full((n, 2), self.way == "all"), None)
             return self
         allowed = np.ones((n, 2), np.bool_)
         self._solve("fit", positions, allowed, local=self.way == "greedy")
@@ -169,10 +169,9 @@ class Division:
         kernels.solve(tree, sums, positions.below(), prices, allowed, local, stale, value, push)
         self._solutions[what] = _Solution((*prices, local), positions.density, sums, allowed, value, push)
         self.evaluated_ = int(stale.sum())
-        self._keep(positions, kernels.followed(tree, push), sums)
+        self._set_results(positions, kernels.followed(tree, push), sums)
 
-    def _keep(self, positions: LinePositions, push: Flags, sums: kernels.NodeSums | None) -> None:
-        """Set the results of a call."""
+    def _set_results(self, positions: LinePositions, push: Flags, sums: kernels.NodeSums | None) -> None:
         self.push_ = push
         self.held_ = hold(positions, self.charges, push, sums=sums)
         self.cost_ = self.held_.cost(self.charges)

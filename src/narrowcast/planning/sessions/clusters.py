@@ -66,7 +66,7 @@ class FlowPoints:
         """Return a selection of the points."""
         return FlowPoints(self.sets.take(some), self.rate[some], self.n_users)
 
-    def collapsed(self, apart: Ints | None = None) -> tuple[FlowPoints, Ints]:
+    def merge_equal(self, apart: Ints | None = None) -> tuple[FlowPoints, Ints]:
         """Merge points with the same subscribers; return the merged points and where each point went.
 
         Points with different numbers in `apart` are not merged.
@@ -127,29 +127,29 @@ class FlowClusters:
         """The arrays that kernels read: the subscribers of each point in compressed rows, and the rates."""
         return self.points.sets.indptr, self.points.sets.index, self.points.rate
 
-    def counted(self) -> Self:
+    def recount(self) -> Self:
         """Recompute the counts from the assignment; return self."""
         sessions.count_in(self.csr, self.number, self.state)
         return self
 
-    def settled(self, passes: int) -> Self:
+    def settle(self, passes: int) -> Self:
         """Move points to the nearest cluster, for `passes` passes or until none moves; return self."""
         moves = np.zeros(passes, np.int64)
-        self.counted()
+        self.recount()
         self.passes = sessions.means(self.csr, passes, self.number, self.state, moves)
         return self
 
-    def seeded(self, order: Ints, end: float | None = None) -> Self:
+    def assign_open(self, order: Ints, end: float | None = None) -> Self:
         """Assign open points one by one, each to the cluster where it costs least; return self.
 
         Points that are left at time `end` of the monotonic clock are distributed evenly.
         """
-        self.counted()
+        self.recount()
         part = len(order) if end is None else _BLOCK
         for low in range(0, len(order), max(1, part)):
             if end is not None and time.monotonic() >= end:
                 self.number[order[low:]] = np.arange(len(order) - low) % len(self.size)
-                return self.counted()
+                return self.recount()
             sessions.seed_in_turn(self.csr, order[low : low + part], self.number, self.state)
         return self
 

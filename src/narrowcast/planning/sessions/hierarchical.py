@@ -92,8 +92,8 @@ class _Hierarchical(BasePlanner, ABC):
 
     def _streams_first(self, points: FlowPoints, session: Ints, parent: Ints, n_groups: int) -> None:
         """Cluster flows into sessions, then sessions into groups; changes both in place."""
-        below = FlowClusters(points, session, len(parent)).settled(self.passes)
-        FlowClusters(below.as_points(), parent, n_groups).settled(self.passes)
+        below = FlowClusters(points, session, len(parent)).settle(self.passes)
+        FlowClusters(below.as_points(), parent, n_groups).settle(self.passes)
 
     def _groups_first(
         self, points: FlowPoints, session: Ints, parent: Ints, n_groups: int, rng: np.random.Generator
@@ -104,7 +104,7 @@ class _Hierarchical(BasePlanner, ABC):
         """
         group = parent[session]
         before = group.copy()
-        FlowClusters(points, group, n_groups).settled(self.passes)
+        FlowClusters(points, group, n_groups).settle(self.passes)
         moved = np.flatnonzero(group != before)
         streams = np.argsort(parent, kind="stable")
         first = np.searchsorted(parent[streams], np.arange(n_groups + 1))
@@ -123,7 +123,7 @@ class _Hierarchical(BasePlanner, ABC):
         for g in range(len(first) - 1):
             some = order[ends[g] : ends[g + 1]]
             own = place[session[some]] - first[g]
-            FlowClusters(points.take(some), own, int(first[g + 1] - first[g])).settled(self.passes)
+            FlowClusters(points.take(some), own, int(first[g + 1] - first[g])).settle(self.passes)
             session[some] = streams[first[g] + own]
 
     def _start(
@@ -131,7 +131,7 @@ class _Hierarchical(BasePlanner, ABC):
     ) -> tuple[Ints, Ints]:
         """Cluster flows into groups, distribute sessions by the waste of groups, and cluster into these."""
         group = random_start(rng, len(points), n_groups)
-        found = FlowClusters(points, group, n_groups).settled(self.passes)
+        found = FlowClusters(points, group, n_groups).settle(self.passes)
         wanted = np.bincount(group, points.rate * points.sets.counts(), n_groups)
         most = np.bincount(group, minlength=n_groups)
         count = _apportion(found.size * found.theta - wanted, most, n_sessions)
@@ -146,8 +146,8 @@ class _Hierarchical(BasePlanner, ABC):
 
     def _cost(self, points: FlowPoints, session: Ints, parent: Ints, n_groups: int) -> float:
         """Return the filtering cost on both levels."""
-        below = FlowClusters(points, session, len(parent)).counted()
-        above = FlowClusters(below.as_points(), parent, n_groups).counted()
+        below = FlowClusters(points, session, len(parent)).recount()
+        above = FlowClusters(below.as_points(), parent, n_groups).recount()
         return self.beta * below.cost + self.alpha * above.cost
 
 

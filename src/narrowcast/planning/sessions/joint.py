@@ -137,7 +137,7 @@ class Joint(BasePlanner):
             apart = np.arange(len(points))  # merged flows might exceed the rate of a group
         elif at is not None or limits.pinned is not None:
             apart = pin if at is None else at.session[flows] * (len(groups) + 1) + pin
-        kinds, kind = points.collapsed(apart)
+        kinds, kind = points.merge_equal(apart)
         one = np.zeros(len(kinds), np.int64)
         # One flow of each kind: all flows of a kind have the same pin and the same earlier session.
         one[kind] = np.arange(len(kind))

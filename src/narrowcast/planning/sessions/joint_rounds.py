@@ -218,7 +218,7 @@ def in_rounds(
         See `plan_in_rounds`.
     """
     points, flows = FlowPoints.of(interest)
-    collapsed, kind = points.collapsed()
+    collapsed, kind = points.merge_equal()
     order = np.random.default_rng(planner.seed).permutation(len(collapsed))
     shuffled = collapsed.take(order)
     csr = shuffled.sets.indptr, shuffled.sets.index, shuffled.rate
@@ -401,7 +401,7 @@ def _unpack_bits(shape: tuple[int, int], flags: Any, alone: Any, size: Any, thet
 
 
 def _part_edges(size: Ints, most: int) -> list[int]:
-    """Return where to cut kinds into parts of at most about `most` subscriber entries.
+    """Return the indices that cut the kinds into parts of at most about `most` subscriber entries.
 
     >>> _part_edges(np.full(100, 10), 400)
     [0, 33, 66, 100]
@@ -420,7 +420,7 @@ def _batch_end(size: Ints, low: int, entries: int) -> int:
 
 
 def _batch_edges(size: Ints, most: int) -> list[int]:
-    """Return where to cut kinds into batches of similar size, none much above `most` subscriber entries.
+    """Return the indices that cut the kinds into batches of similar size, at most about `most` entries.
 
     >>> _batch_edges(np.full(4096, 10), 20_000)
     [0, 1365, 2730, 4096]

@@ -105,7 +105,7 @@ class GroupLimits:
         if self.members is not None and len(audience) and audience.max() > self.members:
             flow = interest.flows[int(np.argmax(audience))].as_py()
             raise _too_small(
-                "members", self.members, int(audience.max()), f"the subscribers of flow {flow!r}"
+                "members", self.members, int(audience.max()), f"the number of subscribers of flow {flow!r}"
             )
         if self.members is not None and active > self.members * n_groups:
             raise ParameterError(
@@ -196,7 +196,7 @@ class GroupLimits:
                 "members",
                 self.members,
                 int(members.max()),
-                f"the subscribers of the flows pinned to channel {channel}",
+                f"the number of subscribers of the flows pinned to channel {channel}",
             )
         if self.memberships is not None and memberships.max() > self.memberships:
             name = interest.subscribers[int(np.argmax(memberships))].as_py()
@@ -204,7 +204,7 @@ class GroupLimits:
                 "memberships",
                 self.memberships,
                 int(memberships.max()),
-                f"the channels that flows of subscriber {name!r} are pinned to",
+                f"the number of channels that flows of subscriber {name!r} are pinned to",
             )
 
 

@@ -105,11 +105,11 @@ class TwoLevels:
         if at_random:
             session[open_flows] = np.arange(len(open_flows)) % len(parent)
             open_flows = open_flows[:0]
-        self.below = FlowClusters(points, session, len(parent)).seeded(open_flows, end)
+        self.below = FlowClusters(points, session, len(parent)).assign_open(open_flows, end)
         session[session < 0] = -1
         middle = self.below.as_points()
         busiest = np.argsort(-middle.rate, kind="stable")
-        self.above = FlowClusters(middle, parent, n_groups).seeded(busiest[parent[busiest] < 0], end)
+        self.above = FlowClusters(middle, parent, n_groups).assign_open(busiest[parent[busiest] < 0], end)
         self._count()
 
     @property
@@ -119,7 +119,7 @@ class TwoLevels:
 
     def _count(self) -> None:
         """Recompute all counts, without accumulated rounding errors."""
-        self.below.counted()
+        self.below.recount()
         joint.count_groups(self.below.state, self.parent, self.above.state, self._member)
 
     @property
@@ -277,8 +277,8 @@ class TwoLevels:
         """Restore all limits with few groups joined and left, and with few of the pairs sent directly.
 
         A subscriber in too many groups leaves the one where that costs least. From a group with too many
-        members those leave for whom that costs least. The flows that they want there move to where they cost
-        least, or are sent directly.
+        members, those leave for which that costs least. The flows that they want there move to where they
+        cost least, or are sent directly.
         """
         if not self.limited:
             return

@@ -1,4 +1,4 @@
-"""Numbers for new clusters so that few members change the number of their cluster."""
+"""Renumbering of clusters so that few members change the number of their cluster."""
 
 from __future__ import annotations
 

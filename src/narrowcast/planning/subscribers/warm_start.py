@@ -143,7 +143,7 @@ class EarlierClusters:
         clusters
             The current clusters; changed in place.
         order
-            All subscribers, in the order in which equals move.
+            All subscribers; of equal savings, the first one moves first.
         most
             The most subscribers that may be in another cluster than before.
         """
@@ -164,5 +164,5 @@ class EarlierClusters:
             clusters.settle(free, _PASSES)
 
     def succession(self, label: Ints, kept: float, cost: float) -> Succession:
-        """Return how clusters follow the earlier ones, given the costs without moves and now."""
+        """Return the change from the earlier clusters, given the costs without moves and now."""
         return Succession(int(np.count_nonzero(self.cluster >= 0)), self.moved(label), kept, cost)

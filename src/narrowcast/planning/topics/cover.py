@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _CLUSTERS, _SUBSCRIBERS = 80, 3000
 #: The most default rounds, and the number of pairs of subscribers and flows divided by the rounds.
 _ROUNDS, _PAIRS = 24, 4_000_000
-#: Each round draws a new cluster for every so many initial ones.
+#: Number of initial clusters for each new cluster of a round.
 _NEW = 4
 #: The most clusters, as a multiple of the initial ones.
 _ROOM = 3
@@ -115,7 +115,7 @@ class Cover(BasePlanner):
     def fit(self, interest: Interest) -> Self:
         """Make the plan, `plan_`."""
         model = self.model()
-        found, kind = self.covering(interest, model)
+        found, kind = self.find_clusters(interest, model)
         self.plan_ = found.plan(interest, kind, self.channels)
         self.cost_ = model.score(interest, self.plan_).total
         self.bound_ = self.gap_ = None
@@ -153,7 +153,7 @@ class Cover(BasePlanner):
         found.seconds = None if self.seconds is None else share * self.seconds
         return found
 
-    def covering(
+    def find_clusters(
         self, interest: Interest, model: Overall, *, times: int = 1
     ) -> tuple[CoverState, NDArray[np.int64]]:
         """Return the best clusters found, and the kind of each subscriber.

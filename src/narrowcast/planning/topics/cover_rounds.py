@@ -3,7 +3,7 @@
 With costs in proportion to members no choice depends on other choices. So subscribers choose in any number
 of chunks (`CandidateClusters.choose`), each chunk is counted (`counts_of`), and counts are added
 (`ChoiceCounts.merged`): the members of each cluster, and for each of its flows the members that get it from
-no other cluster. From these counts each cluster gets the flows that pay (`CandidateClusters.refitted`). A
+no other cluster. From these counts each cluster gets the flows that pay (`CandidateClusters.refit`). A
 pair of subscriber and flow that several clusters could serve is counted for one of them, so that expected
 savings are real; counts are integers, so that chunks and their order make no difference.
 
@@ -81,7 +81,7 @@ class CandidateClusters:
         """Return the best clusters for a sample of n subscribers, found in half of the planner's seconds."""
         model = planner.model()
         times = max(1, round(n / max(1, sample.n_subscribers)))
-        found, _ = planner.with_time_share(0.5).covering(sample, model, times=times)
+        found, _ = planner.with_time_share(0.5).find_clusters(sample, model, times=times)
         cluster, flow = np.nonzero(found.has[found.live])
         return cls(cluster, flow, len(found.live), model, model.frequencies(sample))
 
@@ -100,7 +100,7 @@ class CandidateClusters:
         total = float(counts.direct @ (1 + f) + hand * f.sum())
         return total + float((counts.members[inside] * (1 + rate) + flows + hand * rate).sum())
 
-    def refitted(self, counts: ChoiceCounts) -> CandidateClusters:
+    def refit(self, counts: ChoiceCounts) -> CandidateClusters:
         """Return clusters with the flows that pay, without clusters that do not pay."""
         f, members, n_flows = self.frequency, counts.members, len(self.frequency)
         cluster, flow, n = (np.append(a, b) for a, b in zip(counts.need, counts.free, strict=True))
@@ -273,7 +273,7 @@ def choose_in_rounds(
         report_round(progress, turn + 1, best.cost)
         if time.monotonic() >= end or (turn > 1 and before - cost <= LEAST * before):
             break
-        now = now.refitted(counts)
+        now = now.refit(counts)
     return best
 
 

@@ -241,7 +241,7 @@ def test_bad_words(words: list[str], message: str, tmp_path: Path) -> None:
 def test_bad_settings_of_a_measurement() -> None:
     with pytest.raises(ParameterError, match=r"seconds=0\.0"):
         run("figure-5", seconds="0.0")
-    with pytest.raises(ParameterError, match="=1000: .* 1 to 327"):
+    with pytest.raises(ParameterError, match=r"=1000: .* 1 to 327"):
         run("figure-5", h="1,1000")
 
 

@@ -43,7 +43,7 @@ def _statistics(*, law: str, **given: Any) -> Record:
         "symbols_min": int(each.min()) if len(each) else 0,
         "top_tenth_pct": 100 * float(rate[: max(1, round(first / 10))].sum() / rate.sum()),
         "wanted": int(np.count_nonzero(interest.audience())),
-        "distinct_audiences": len(FlowPoints.of(interest)[0].collapsed()[0]),
+        "distinct_audiences": len(FlowPoints.of(interest)[0].merge_equal()[0]),
         "copies_per_message": Filtering.multiplicity(interest),
         "goodput_pct": 100 * Filtering.goodput(interest),
     }

@@ -79,7 +79,7 @@ class ClusterSystem:
         """Subscribe a subscriber to a topic directly."""
         channel = self.topics[topic]
         if not len(channel.members):
-            addresses = self.exchange.applied(self.addresses)
+            addresses = self.exchange.request_channel(self.addresses)
             if not addresses.open(("t", topic), (topic,)):
                 addresses.wait(topic)
         before = self._direct(topic)
@@ -96,7 +96,7 @@ class ClusterSystem:
         self.account.topic(channel.frequency, before, self._direct(topic))
         self.addresses.listen(("t", topic), peer, -1)
         if not len(channel.members):
-            addresses = self.exchange.returned(self.addresses)
+            addresses = self.exchange.free_channel(self.addresses)
             addresses.give_up(topic)
             if ("t", topic) in addresses.number:
                 addresses.close(("t", topic), (topic,))
@@ -110,10 +110,10 @@ class ClusterSystem:
     def _take_channel(self) -> None:
         """Take the channel of the topic that costs least without one, for a cluster.
 
-        Whoever assigns channels asks all topics that have one.
+        The assigner of channels asks all topics that have one.
         """
         reports = {
-            topic: self.exchange.asked("cluster", self.topics[topic]).described()
+            topic: self.exchange.query("cluster", self.topics[topic]).described()
             for kind, topic in self.addresses.number
             if kind == "t"
         }
@@ -123,8 +123,8 @@ class ClusterSystem:
 
     def _reassign(self, topic: int, how: Callable[[int], object]) -> None:
         """Open or close the channel of a topic, move its direct subscribers, and notify them."""
-        channel, before = self.exchange.reached("cluster", self.topics[topic]), self._direct(topic)
-        members = self.exchange.announced(channel.members).tolist()
+        channel, before = self.exchange.notify("cluster", self.topics[topic]), self._direct(topic)
+        members = self.exchange.announce(channel.members).tolist()
         for peer in members:
             self.addresses.listen(("t", topic), peer, -1)
         how(topic)
@@ -192,7 +192,7 @@ class ClusterSystem:
         """Add a topic to a cluster; members with a direct subscription end it."""
         self._add_topic(topic, cluster)
         self.addresses.carry(("c", cluster), topic, 1)
-        members = self.exchange.announced(self.clusters[cluster].members)
+        members = self.exchange.announce(self.clusters[cluster].members)
         for peer in members[self.peers.having(members, topic)].tolist():
             self.exchange.send("resub")
             self.drop(peer, topic)
@@ -200,7 +200,7 @@ class ClusterSystem:
 
     def remove(self, cluster: int, topic: int) -> None:
         """Remove a topic from a cluster; members that get it from nowhere else subscribe directly."""
-        members = self.exchange.announced(self.clusters[cluster].members)
+        members = self.exchange.announce(self.clusters[cluster].members)
         self._release(cluster, topic, members)
         self.updates["remove"] += 1
         if len(self.clusters[cluster].frequencies) < 2:
@@ -220,7 +220,7 @@ class ClusterSystem:
     def destroy(self, cluster: int) -> None:
         """Remove all topics and members of a cluster, and the cluster."""
         channel = self.clusters[cluster]
-        members = self.exchange.announced(channel.members)
+        members = self.exchange.announce(channel.members)
         for topic in list(channel.frequencies):
             self._release(cluster, topic, members)
         for peer in members.tolist():
@@ -231,14 +231,14 @@ class ClusterSystem:
     def _close(self, cluster: int) -> None:
         """Delete a cluster without topics and members, and free its channel."""
         self.account.cluster(self.clusters[cluster].numbers(), (0, 0, 0.0))
-        self.exchange.returned(self.addresses).close(("c", cluster), ())
+        self.exchange.free_channel(self.addresses).close(("c", cluster), ())
         del self.clusters[cluster]
         heapq.heappush(self._free, cluster)
         self._assign_free_channels()
 
     def pair(self, one: int, other: int, *, all_members: bool) -> None:
         """Make a cluster of two topics, with all direct subscribers of either or those of both."""
-        mine, theirs = (self.exchange.announced(self.topics[topic].members) for topic in (one, other))
+        mine, theirs = (self.exchange.announce(self.topics[topic].members) for topic in (one, other))
         members = np.union1d(mine, theirs) if all_members else np.intersect1d(mine, theirs)
         cluster = self.create_cluster((one, other))
         for peer in members.tolist():
@@ -264,11 +264,11 @@ class ClusterSystem:
     def merge(self, keep: int, gone: int) -> None:
         """Merge two clusters: members of the second join the first, which adds the second's topics."""
         into, end = self.clusters[keep], self.clusters[gone]
-        self.exchange.announced(into.members)
+        self.exchange.announce(into.members)
         for topic in [topic for topic in end.frequencies if topic not in into.frequencies]:
             self._add_topic(topic, keep)
             self.addresses.carry(("c", keep), topic, 1)
-        for peer in self.exchange.announced(end.members).tolist():
+        for peer in self.exchange.announce(end.members).tolist():
             if peer not in into.members:
                 self.exchange.send("resub")
                 self._enter(peer, keep)

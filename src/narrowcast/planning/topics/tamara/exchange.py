@@ -65,17 +65,17 @@ class MessageCounter:
         """Count messages of a kind."""
         self.sent[kind] += count
 
-    def reached(self, kind: str, channel: Channel) -> Channel:
+    def notify(self, kind: str, channel: Channel) -> Channel:
         """Send a message to a channel, and return the channel, which acts on it."""
         self.send(kind)
         return channel
 
-    def asked(self, kind: str, channel: Channel) -> Channel:
+    def query(self, kind: str, channel: Channel) -> Channel:
         """Ask a channel, and return it: its answer may contain all its state."""
         self.send(kind, 2)
         return channel
 
-    def passed_on(self, channel: TopicChannel, clusters: Sequence[ClusterChannel]) -> TopicCost:
+    def forward(self, channel: TopicChannel, clusters: Sequence[ClusterChannel]) -> TopicCost:
         """Have a topic's channel forward a subscription to its clusters, which answer the subscriber.
 
         The message contains the channel's own state, which is returned; answers may contain all state of the
@@ -97,55 +97,55 @@ class MessageCounter:
     def cluster(self, kind: str, channel: ClusterChannel) -> tuple[int, float]:
         """Return size and frequency of a cluster for one of its members, asking if costs depend on sizes."""
         if self._sized:
-            return len(self.asked(kind, channel).members), channel.frequency
+            return len(self.query(kind, channel).members), channel.frequency
         return HIDDEN, channel.frequency
 
-    def counted(self, channel: ClusterChannel) -> tuple[Ints, int]:
+    def members_and_size(self, channel: ClusterChannel) -> tuple[Ints, int]:
         """Return the members of a cluster, and their number, which is sent to them if costs depend on it.
 
         The message contains what the cluster knows of its topics.
         """
         if self._sized:
-            return self.announced(channel.members), len(channel.members)
+            return self.announce(channel.members), len(channel.members)
         return channel.members.all(), HIDDEN
 
-    def applied(self, addresses: ChannelRows) -> ChannelRows:
+    def request_channel(self, addresses: ChannelRows) -> ChannelRows:
         """Ask the assigner of channels for one, if channels are limited."""
         if addresses.limited:
             self.send("cluster", 2)
         return addresses
 
-    def returned(self, addresses: ChannelRows) -> ChannelRows:
+    def free_channel(self, addresses: ChannelRows) -> ChannelRows:
         """Tell the assigner of channels that one is free, if channels are limited."""
         if addresses.limited:
             self.send("cluster")
         return addresses
 
-    def _sampled(self, members: ChannelMembers) -> Ints:
+    def _sample(self, members: ChannelMembers) -> Ints:
         """Return a sample of a channel's members, each asked and answering."""
         size = sample_size(len(members), margin=self._margin, z=self._z)
         self.send("survey", 2 * size)
         return members.sample(size, self._rng)
 
-    def having(self, members: ChannelMembers, topic: int) -> int:
+    def count_having(self, members: ChannelMembers, topic: int) -> int:
         """Estimate from a sample the number of members with a direct subscription to a topic."""
-        asked = self._sampled(members)
+        asked = self._sample(members)
         return _scaled(int(self._peers.having(asked, topic).sum()), len(asked), len(members))
 
-    def needing(self, members: ChannelMembers, cluster: int) -> Ints:
+    def count_needing(self, members: ChannelMembers, cluster: int) -> Ints:
         """Estimate from a sample, for each topic, the members that get it from this cluster alone."""
-        asked = self._sampled(members)
+        asked = self._sample(members)
         return _all_scaled(self._peers.needs(asked, cluster), len(asked), len(members))
 
-    def elsewhere(self, members: ChannelMembers) -> tuple[Ints, Ints]:
+    def count_elsewhere(self, members: ChannelMembers) -> tuple[Ints, Ints]:
         """Estimate from a sample the number of members in each other cluster, and with each direct topic."""
-        asked = self._sampled(members)
+        asked = self._sample(members)
         return (
             _all_scaled(self._peers.in_clusters(asked), len(asked), len(members)),
             _all_scaled(self._peers.on_topics(asked), len(asked), len(members)),
         )
 
-    def announced(self, members: ChannelMembers) -> Ints:
+    def announce(self, members: ChannelMembers) -> Ints:
         """Notify all members of a channel of its change, and return them."""
         self.send("cluster", len(members))
         return members.all()

@@ -200,7 +200,7 @@ class Tamara(BasePlanner):
         for channel in range(plan.n_channels):
             topics = flow[carries.indices[carries.indptr[channel] : carries.indptr[channel + 1]]]
             topics = topics[topics >= 0]
-            if len(topics) < 2 or not system.exchange.applied(system.addresses).room_for_cluster:
+            if len(topics) < 2 or not system.exchange.request_channel(system.addresses).room_for_cluster:
                 continue
             members = peer[listens.indices[listens.indptr[channel] : listens.indptr[channel + 1]]]
             wanted = np.bincount(wants[:, topics].indices, minlength=interest.n_subscribers) > 0

@@ -101,11 +101,11 @@ class TamaraProtocol:
     def _cluster_to_join(self, peer: int, topic: int) -> int | None:
         """Return the cluster to join for a topic, or None if a direct subscription is cheaper."""
         system, peers = self.system, self.system.peers
-        channel = self.exchange.reached("base", system.topics[topic])
+        channel = self.exchange.notify("base", system.topics[topic])
         candidates = sorted(channel.clusters)
         if not candidates:
             return None
-        state = self.exchange.passed_on(channel, [system.clusters[each] for each in candidates])
+        state = self.exchange.forward(channel, [system.clusters[each] for each in candidates])
         best = candidates[int(peers.overlaps(peer, candidates).argmax())]
         members, _, frequency = system.clusters[best].numbers()
         moved = self.exchange.topics("resub", [system.topics[t] for t in peers.taken_over(peer, best)])
@@ -155,15 +155,15 @@ class TamaraProtocol:
 
     def _on_member_subscribed(self, cluster: int, topic: int) -> None:
         """React to the notification that a member subscribed to a topic that the cluster does not have."""
-        channel = self.exchange.reached("notify", self.system.clusters[cluster])
+        channel = self.exchange.notify("notify", self.system.clusters[cluster])
         [state] = self.exchange.topics("cluster", [self.system.topics[topic]])
         if not self._coin_wins(cluster, state):
             return
-        common = self.exchange.having(channel.members, topic)
+        common = self.exchange.count_having(channel.members, topic)
         if not self.local.sized:
             if not channel.adds(state, common=common, local=self.local):
                 return
-            state = self.exchange.asked("cluster", self.system.topics[topic]).described()
+            state = self.exchange.query("cluster", self.system.topics[topic]).described()
         self._offer_topic(cluster, topic, state, common)
 
     def _offer_topic(self, cluster: int, topic: int, state: TopicCost, common: int) -> bool:
@@ -179,18 +179,18 @@ class TamaraProtocol:
 
     def _on_member_unsubscribed(self, cluster: int, topic: int) -> None:
         """React to the notification that a member unsubscribed from one of the cluster's topics."""
-        channel = self.exchange.reached("notify", self.system.clusters[cluster])
+        channel = self.exchange.notify("notify", self.system.clusters[cluster])
         if topic not in channel.frequencies:
             return
         [state] = self.exchange.topics("cluster", [self.system.topics[topic]])
         if self._coin_wins(cluster, state):
-            need = self.exchange.needing(channel.members, cluster)
+            need = self.exchange.count_needing(channel.members, cluster)
             self._review_topic(cluster, topic, state, int(need[topic]))
 
     def _review_topics(self, cluster: int, topics: list[int] | None = None) -> None:
         """Let a cluster survey the need for its topics, or some of them, and drop those that do not pay."""
         channel = self.system.clusters[cluster]
-        need = self.exchange.needing(channel.members, cluster)
+        need = self.exchange.count_needing(channel.members, cluster)
         for topic in list(channel.frequencies) if topics is None else topics:
             if cluster not in self.system.clusters:
                 return
@@ -212,10 +212,10 @@ class TamaraProtocol:
         if turn > 0 and self.rules.grown:
             self._review_topics(cluster)
         elif turn < 0:
-            _, topics = self.exchange.elsewhere(channel.members)
+            _, topics = self.exchange.count_elsewhere(channel.members)
             best = int(topics.argmax())
             if topics[best]:
-                state = self.exchange.asked("cluster", self.system.topics[best]).described()
+                state = self.exchange.query("cluster", self.system.topics[best]).described()
                 self._offer_topic(cluster, best, state, int(topics[best]))
 
     # Topics
@@ -239,10 +239,10 @@ class TamaraProtocol:
         system, channel = self.system, self.system.topics[topic]
         if len(channel.members) < 3:
             return
-        clusters, topics = self.exchange.elsewhere(channel.members)
+        clusters, topics = self.exchange.count_elsewhere(channel.members)
         best = int(clusters.argmax())
         if clusters[best]:
-            self.exchange.asked("cluster", system.clusters[best])
+            self.exchange.query("cluster", system.clusters[best])
             if self._offer_topic(best, topic, channel.described(), int(clusters[best])):
                 return
         topics[topic] = 0
@@ -250,11 +250,11 @@ class TamaraProtocol:
         if not topics[partner]:
             return
         all_members = self.rules.all_members
-        other = self.exchange.asked("cluster", system.topics[partner]).described()
+        other = self.exchange.query("cluster", system.topics[partner]).described()
         common = min(int(topics[partner]), other.members, len(channel.members))
         if not channel.pairs(other, common=common, all_members=all_members, local=self.local):
             return
-        if self.exchange.applied(system.addresses).room_for_cluster:
+        if self.exchange.request_channel(system.addresses).room_for_cluster:
             system.pair(topic, partner, all_members=all_members)
 
     # Rounds
@@ -282,12 +282,12 @@ class TamaraProtocol:
         system, channel = self.system, self.system.clusters[cluster]
         if channel.locked:
             return
-        common, _ = self.exchange.elsewhere(channel.members)
+        common, _ = self.exchange.count_elsewhere(channel.members)
         common[cluster] = 0
         best = int(common.argmax())
         if not common[best]:
             return
-        other = self.exchange.asked("cluster", system.clusters[best])
+        other = self.exchange.query("cluster", system.clusters[best])
         if other.locked or not other.merges(channel.offer(cluster, int(common[best])), self.local):
             return
         keep, gone = (cluster, best) if len(channel.members) >= len(other.members) else (best, cluster)
@@ -304,7 +304,7 @@ class TamaraProtocol:
         topics = self.exchange.topics("cluster", [self.system.topics[each] for each in channel.frequencies])
         for topic, (frequency, direct) in zip(channel.frequencies, topics, strict=True):
             prices[topic] = self.local.last(TopicCost(frequency, direct + 1))
-        members, size = self.exchange.counted(channel)
+        members, size = self.exchange.members_and_size(channel)
         worth = self.system.peers.worth(members, cluster, prices)
         price = -self.local.leave((), members=size, frequency=channel.frequency)
         for peer in members[worth <= price * (1 + 1e-9)].tolist():
