@@ -46,7 +46,10 @@ def test_parse() -> None:
         (["payload=1.5"], "--limit payload is '1.5'; give a whole number, such as payload=1000"),
         (["payload=1"], "--limit payload=1 is outside 2 to 1032192: a message of NATS has 1 MB"),
         (["payload=2000000"], "--limit payload=2000000 is outside 2 to 1032192: a message of NATS has 1 MB"),
-        (["depth=300"], "--limit depth=300: must be at most 250, the deepest nesting that can be parsed; give another"),
+        (
+            ["depth=300"],
+            "--limit depth=300: must be at most 250, the deepest nesting that can be parsed; give another",
+        ),
         (["boxes=0"], "--limit boxes=0: must be at least 1; give another"),
         (["boxes=100000"], "--limit boxes=100000 is over 65536, the most that subscribers take"),
         (["subscriptions=0"], "--limit subscriptions=0 is below 1; raise it"),

@@ -161,7 +161,7 @@ def test_cobas_and_what_other_commands_say(given: list[str], tmp_path: Path) -> 
         ["diff", plan, plan],
     ]
     for words in others:
-        assert "has the parts of a partitioner, and no channels" in refusal(*words)
+        assert "a plan of matching partitions" in refusal(*words)
     assert "is of scheme 'cobas', which is not adapted" in refusal(
         "partition", *given, "--from", plan, "--out", tmp_path / "next"
     )

@@ -164,11 +164,11 @@ def test_bad_parameters() -> None:
     calls: dict[str, Callable[[], object]] = {
         "multicast is 'sparse'; give one of dense, alm": lambda: Network(LINKS, multicast=wrong),
         "publisher=7": lambda: Network(LINKS, publishers=[0, 7]),
-        "location -1 is no node; give": lambda: Network(LINKS, locations=[-1]),
-        "location 9 is no node": lambda: Network(LINKS, locations=Locations(["a"], [9])),
+        "location=-1": lambda: Network(LINKS, locations=[-1]),
+        "location=9": lambda: Network(LINKS, locations=Locations(["a"], [9])),
         "there are no publishers; give at least one node": lambda: Network(LINKS, publishers=[]),
-        "publisher 8 is no node": lambda: network.broadcast([8]),
-        "member 7 is no node": lambda: network.unicast([0], sets_of([7])),
+        "publisher=8": lambda: network.broadcast([8]),
+        "member=7": lambda: network.unicast([0], sets_of([7])),
         "2 publishers for 1 events; give one each": lambda: network.multicast([0, 1], sets_of([1])),
         "publisher is of type float64; give whole numbers": lambda: network.unicast([0.5], sets_of([1])),
     }

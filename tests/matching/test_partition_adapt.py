@@ -95,7 +95,7 @@ def test_nothing_is_lost(work: Work_, late: Work_, shape: tuple[int, int], routi
         (1, "hash", 0.3, 1.4, False),
     ],
 )
-def test_parts_made_anew_are_taken_where_that_is_better(
+def test_parts_made_from_scratch_are_chosen_where_better(
     copies: int, routing: Any, share: float, limit: float, anew: bool
 ) -> None:
     subscriptions, sample, _ = cobas(2_000, 4_000, 5)
@@ -197,7 +197,7 @@ def test_what_is_refused() -> None:
         ("matches", [], ("rows",)),
     ],
 )
-def test_tables_that_tell_no_work(column: str, values: list[Any], shown: tuple[str, ...]) -> None:
+def test_invalid_tables_of_work_are_refused(column: str, values: list[Any], shown: tuple[str, ...]) -> None:
     names = ("events", "subscriptions", "matches", "seconds")
     table = {name: values if name == column else [1, 2][: len(values)] for name in names}
     with refused(InputError, *shown):

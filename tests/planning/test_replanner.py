@@ -74,8 +74,8 @@ def test_nothing_changes_without_changes() -> None:
         ("action", [None], "changes has 1 nulls"),
         ("action", [3], "'action' of changes holds 3"),
         ("time", [None], "'time' of changes has 1 nulls"),
-        ("flow", [0.5], "'flow' of changes is of type double"),
-        ("flow", ["x"], "flow is int64 here and string there"),
+        ("flow", [0.5], "'flow' of changes has type double"),
+        ("flow", ["x"], "flow has types int64 and string"),
         ("subscriber", None, "changes has no column 'subscriber'"),
     ],
 )

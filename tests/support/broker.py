@@ -113,7 +113,7 @@ class Setting:
             await self.join(name, filters)
 
     async def join(self, name: str, filters: list[str]) -> None:
-        """Let somebody subscribe, and listen to their channels."""
+        """Subscribe, and listen to the subscriber's channels."""
         subscriber = await Subscriber(self.transport, name).start()
         await subscriber.subscribe(*filters)
         self.subscribers[name] = subscriber
@@ -151,7 +151,7 @@ class Setting:
         return ids
 
     async def end(self, expected: dict[str, int]) -> None:
-        """Wait until everybody has what they should, and end all of it."""
+        """Wait until all subscribers have their events, then stop everything."""
         async with asyncio.timeout(PATIENCE):
             while any(len(self.got[name]) < many for name, many in expected.items()):
                 await asyncio.sleep(0.01)

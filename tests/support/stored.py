@@ -62,7 +62,7 @@ async def connected(url: str) -> AsyncIterator[NatsTransport]:
 
 
 async def read(subscriber: Subscriber, many: int) -> list[Event]:
-    """Read so many events."""
+    """Read a number of events."""
     found: list[Event] = []
     async with asyncio.timeout(PATIENCE):
         while len(found) < many:

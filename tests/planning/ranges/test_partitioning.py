@@ -140,7 +140,7 @@ def test_a_position_is_spread_over_machines() -> None:
     [
         ("kdd", {}, "unknown scheme 'kdd'; did you mean 'kd'"),
         ("cobas", {"copies": 2}, "scheme 'cobas' has no parameter 'copies'; it has routing, search"),
-        ("cobas", {"parts": 0}, "parts is 0; give a whole number of at least 1"),
+        ("cobas", {"parts": 0}, "parts=0"),
         ("cobas", {"parts": 65_537}, "parts is 65537; give a whole number from 1 to 65536"),
         ("cobas", {"routing": "hash"}, "routing is 'hash'; give one of random, selective"),
         ("cobas", {"search": "all"}, "search is 'all'; give one of greedy"),
@@ -148,9 +148,9 @@ def test_a_position_is_spread_over_machines() -> None:
         ("cobas", {"kappa": -1}, "kappa is -1; give a number above 0, or 0 or inf for no limit"),
         ("cobas", {"upkeep": "much"}, "upkeep is 'much'; give a number of at least 0"),
         ("cobas", {"seed": -1}, "seed is -1"),
-        ("hash", {"parts": 0}, "parts is 0"),
-        ("kd", {"work": 3}, "work is 3; give a Work"),
-        ("selective", {"work": "t.parquet"}, "work is 't.parquet'; give a Work"),
+        ("hash", {"parts": 0}, "parts=0"),
+        ("kd", {"work": 3}, "work=3"),
+        ("selective", {"work": "t.parquet"}, "work='t.parquet'"),
     ],
 )
 def test_what_is_refused(name: str, params: dict[str, Any], message: str) -> None:
@@ -164,7 +164,7 @@ def test_bad_input() -> None:
     made = compile_filters(schema, ["a > 3"]).subscriptions
     with pytest.raises(InputError, match="events have attributes"):
         CobasPartitioner().fit(made, strangers)
-    with pytest.raises(InputError, match="not a SubscriptionSet"):
+    with pytest.raises(InputError, match="SubscriptionSet"):
         CobasPartitioner().fit([1], batch)  # type: ignore[arg-type]
     parts = CobasPartitioner(parts=3).fit(made, batch)
     with pytest.raises(InputError, match="events have attributes"):

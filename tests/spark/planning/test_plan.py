@@ -105,7 +105,7 @@ def test_bad_rates_are_refused(spark: SparkSession) -> None:
     for rates, said in (
         (pa.table({"flow": [1], "rate": [-1.0]}), "flow 1 has rate -1.0"),
         (pa.table({"flow": [1, 1], "rate": [1.0, 2.0]}), "flow 1 has more than one row in rates"),
-        (pa.table({"flow": ["1"], "rate": [1.0]}), "flow is int64 here and string there"),
+        (pa.table({"flow": ["1"], "rate": [1.0]}), "flow has types int64 and string"),
     ):
         with pytest.raises(TableError, match=said):
             to_interest(frames_of(spark, interests, rates))

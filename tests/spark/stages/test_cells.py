@@ -279,5 +279,5 @@ def test_unusable_input(spark: SparkSession) -> None:
         from_cells(None, packed, NINE, density=outside).interests.collect()
     names = Schema.of({"name": "string"})
     edges = EventBatch.from_rows([{"name": "m"}], names).keys(0)
-    with pytest.raises(SchemaError, match="'name' is string, which has no numbers to bound cells with"):
+    with pytest.raises(SchemaError, match="'name' has type string"):
         from_cells(events, packed, CellGrid(names, ("name",), (edges,)))

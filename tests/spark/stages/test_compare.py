@@ -177,7 +177,7 @@ def test_parameters_go_to_the_methods_that_have_them() -> None:
         ({"network": NetworkTables(nc.Topology([0], [1], [1.0], nodes=["a", "b"]))}, "'c' has no location"),
         (
             {"network": NetworkTables(nc.Topology([0, 2, 4], [1, 3, 5], [1.0] * 3, nodes=list("abcdef")))},
-            "cannot be reached from .*; add a link",
+            "is not reachable from .*; add a link",
         ),
     ],
 )

@@ -338,7 +338,7 @@ def test_a_cost_that_does_not_add_up_is_scored_at_once(
 def test_labels_of_another_type_are_refused(spark: SparkSession) -> None:
     case = random_case(pa.int64(), 50)
     plan = ChannelPlan([[1]], [[1]], flows=["1"], subscribers=[1])
-    with pytest.raises(TableError, match="flow is int64 here and string there"):
+    with pytest.raises(TableError, match="flow has types int64 and string"):
         evaluate(case.frames(spark), plan, name="mine")
 
 

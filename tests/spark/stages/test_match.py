@@ -341,9 +341,9 @@ SOME = Partitioner(parts=1).fit(
         ({"memory": 0}, "memory is 0 bytes"),
         ({"parts": 0}, "parts=0"),
         ({"parts": -3}, "parts is -3"),
-        ({"copies": 0}, "copies is 0"),
+        ({"copies": 0}, "copies=0"),
         ({"parts": 7, "copies": 2}, "copies=2"),
-        ({"parts": 4, "copies": 5}, "copies is 5; give a whole number from 1 to 4"),
+        ({"parts": 4, "copies": 5}, "copies=5"),
         ({"scheme": "kdd"}, "unknown scheme 'kdd'; did you mean 'kd'"),
         ({"scheme": "cobas", "copies": 2}, "scheme 'cobas' has no parameter 'copies'"),
         (

@@ -95,7 +95,7 @@ def test_a_network_in_parts_is_refused(tmp_path: Path) -> None:
     """Whoever is where: one message to every node could not be."""
     with pytest.raises(ParameterError) as error:
         read(tmp_path, "a,b,cost\n7,8,1\nx,y,1\n", "subscriber,node\nann,8\n", "node\n7\n")
-    assert str(error.value) == f"{tmp_path / 'topology.csv'}: node 'x' cannot be reached from '7'; add a link"
+    assert str(error.value) == f"{tmp_path / 'topology.csv'}: node 'x' is not reachable from '7'; add a link"
 
 
 def test_a_node_without_coordinates(tmp_path: Path) -> None:
