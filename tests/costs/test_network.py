@@ -170,7 +170,7 @@ def test_bad_parameters() -> None:
         "publisher=8": lambda: network.broadcast([8]),
         "member=7": lambda: network.unicast([0], sets_of([7])),
         "2 publishers for 1 events; give one each": lambda: network.multicast([0, 1], sets_of([1])),
-        "publisher is of type float64; give whole numbers": lambda: network.unicast([0.5], sets_of([1])),
+        "publisher has type float64": lambda: network.unicast([0.5], sets_of([1])),
     }
     for message, call in calls.items():
         with pytest.raises(ParameterError) as error:
