@@ -27,7 +27,7 @@ settings.register_profile("here", deadline=None)
 settings.load_profile("here")
 
 
-@pytest.hookimpl(optionalhook=True)  # without xdist nobody asks
+@pytest.hookimpl(optionalhook=True)  # called by xdist only
 def pytest_xdist_auto_num_workers() -> int:
     """Return how many processes run tests side by side with `-n auto`: what cores and memory permit."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -13,7 +13,7 @@ import pytest
 from narrowcast.model.artefact import read_plan
 
 PLANNER = '''
-"""A planner of somebody's own."""
+"""A planner of a user's own."""
 
 import numpy as np
 
@@ -81,7 +81,7 @@ def test_commands_and_spark_find_it(tmp_path: Path, environment: dict[str, str])
     assert "limit is 2" in large
 
 
-def test_it_is_tested_with_all_others(environment: dict[str, str]) -> None:
+def test_it_is_in_the_conformance_suite(environment: dict[str, str]) -> None:
     suite = Path(__file__).parent / "planning" / "test_conformance.py"
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(suite), "-k", "toy"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)

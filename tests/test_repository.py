@@ -84,7 +84,7 @@ def test_both_files_pin_the_same_versions() -> None:
         assert developer[package] == block
 
 
-def test_no_file_names_a_place_on_somebodys_machine() -> None:
+def test_no_file_has_the_path_of_a_machine() -> None:
     # Put together here, so that this file does not name one itself.
     place = re.compile(r"(?<![\w.*-])/(?:" + "|".join(["work", "root", "home", "Users"]) + r")/\w*")
     named = []

@@ -44,7 +44,7 @@ def test_smaller_sizes_still_have_everything() -> None:
     assert TINY.interest(0).n_wants > 100
 
 
-def test_rows_are_the_flows_that_somebody_wants() -> None:
+def test_rows_are_the_wanted_flows() -> None:
     rows, flows = clusterings.Rows.of(Interest([[1, 0, 1], [1, 0, 0]], rate=[1, 2, 4], flows=["a", "b", "c"]))
     assert flows.tolist() == [0, 2]
     assert rows.vectors.toarray().tolist() == [[1, 1], [1, 0]]
@@ -56,7 +56,7 @@ def test_rows_are_the_flows_that_somebody_wants() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_peers_serve_everybody(kind: Any) -> None:
+def test_peers_serve_all_subscribers(kind: Any) -> None:
     interest = TINY.interest(1)
     plan = kind(channels=3, sessions=8, seed=1).fit(interest).plan_
     plan.validate(interest)

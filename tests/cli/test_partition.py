@@ -114,9 +114,9 @@ def test_changes_are_told() -> None:
     told = _changes(AdaptedParts(parts, 0, 1.1, 1.1, 0.0))
     assert (told["before"], told["after"], told["even"], told["fresh"]) == (1.1, 1.1, True, None)
     assert told["done"] == "nothing"
-    told = _changes(AdaptedParts(parts, 2, 3.0, 1.3, 0.2, fresh=0.4))
+    told = _changes(AdaptedParts(parts, 2, 3.0, 1.3, 0.2, moved_from_scratch=0.4))
     assert (told["done"], told["anew"], told["even"]) == ("some branches cut anew", False, False)
-    told = _changes(AdaptedParts(parts, 1, 3.0, 1.2, 0.4, fresh=0.4, anew=True))
+    told = _changes(AdaptedParts(parts, 1, 3.0, 1.2, 0.4, moved_from_scratch=0.4, from_scratch=True))
     assert (told["done"], told["anew"], told["even"]) == ("parts made anew", True, True)
 
 
@@ -158,7 +158,7 @@ def test_cobas_and_what_other_commands_say(given: list[str], tmp_path: Path) -> 
         ["diff", plan, plan],
     ]
     for words in others:
-        assert "has the parts of a partitioner, and no channels" in refusal(*words)
+        assert "a plan of matching partitions" in refusal(*words)
     assert "is of scheme 'cobas', which is not adapted" in refusal(
         "partition", *given, "--from", plan, "--out", tmp_path / "next"
     )

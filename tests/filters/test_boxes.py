@@ -109,7 +109,7 @@ def test_a_type_bounds_its_attribute() -> None:
         ("price > 0.1", True),
     ],
 )
-def test_what_keys_cannot_tell_is_flagged_for_a_check(text: str, exact: bool) -> None:
+def test_what_keys_cannot_decide_is_flagged_for_a_check(text: str, exact: bool) -> None:
     subscriptions = compiled(text)
     assert subscriptions.boxes.exact.tolist() == [exact] * len(subscriptions.boxes)
     assert subscriptions.check.to_pylist() == [None if exact else text]

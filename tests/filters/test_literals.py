@@ -130,7 +130,7 @@ REFUSED: list[tuple[Kind, str, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "text", "shown"), REFUSED, ids=lambda v: repr(v)[:30])
-def test_what_is_no_literal_is_refused_with_its_text(kind: Kind, text: str, shown: str) -> None:
+def test_an_invalid_literal_is_refused_with_its_text(kind: Kind, text: str, shown: str) -> None:
     with refused(FilterError, shown):
         read(kind, text)
 

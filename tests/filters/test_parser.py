@@ -111,7 +111,7 @@ def test_text_that_is_no_unicode_is_refused() -> None:
     assert done.rejected["reason"].to_pylist() == ["is not valid Unicode"]
 
 
-def test_what_is_no_text_is_told() -> None:
+def test_filters_that_are_not_text_are_refused() -> None:
     done = compile_filters(SCHEMA, ("flag", 5, None))
     assert done.rejected["reason"].to_pylist() == ["5 is not text", "filter is null"]
     with refused(TableError, "flag", parameter="filters", value="flag"):

@@ -205,7 +205,7 @@ def test_short_integers_are_only_those_a_key_can_hold() -> None:
     assert Literals([("1.5",)]).small_integers(Slot(0, "decimal")) is None
 
 
-def test_a_bad_literal_condemns_its_filter_only() -> None:
+def test_a_bad_literal_invalidates_its_filter_only() -> None:
     literals = Literals([("2024-01-01",), ("2024-13-01",), ("1970-01-02",)])
     assert literals.values(Slot(0, "date")) == [19723, 0, 1]
     assert list(literals.errors) == [1]

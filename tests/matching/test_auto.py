@@ -67,7 +67,7 @@ def test_a_part_that_is_hardly_worth_it_is_not_made() -> None:
     assert len(kinds(AutoMatcher().fit(SubscriptionSet.from_boxes(SCHEMA, ["s"] * 10_000, lo, hi)))) == 1
 
 
-def test_the_estimate_foretells_how_many_match() -> None:
+def test_the_estimate_predicts_the_number_of_matches() -> None:
     lo, hi = some(20_000, 0.3, 3, 5)
     subscriptions = SubscriptionSet.from_boxes(SCHEMA, ["s"] * 20_000, lo, hi)
     _, boxes = Ranks.code(subscriptions.boxes)
@@ -76,7 +76,7 @@ def test_the_estimate_foretells_how_many_match() -> None:
     assert 0.7 < IndexCostEstimate.of(boxes).found.sum() / seen < 1.4
 
 
-def test_a_sample_tells_what_the_boxes_cannot() -> None:
+def test_a_sample_improves_the_estimate() -> None:
     # events lie where few boxes end: by the ends alone, few match
     rng = np.random.default_rng(6)
     lo = np.concatenate([np.full(900, 0.5), rng.uniform(0, 0.1, 100)])[:, None]

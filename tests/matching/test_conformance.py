@@ -124,7 +124,7 @@ def test_a_known_id_cannot_be_added_nor_an_unknown_removed(name: str) -> None:
 
 
 @every_matcher
-def test_misuse_is_told(name: str) -> None:
+def test_misuse_is_refused(name: str) -> None:
     events = EventBatch.from_arrow(pa.table({"a": [1]}))
     with refused(ParameterError, "fit"):
         MATCHERS[name]().match(events)

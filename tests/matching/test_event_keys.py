@@ -87,7 +87,7 @@ def test_a_collision_costs_a_check_and_nothing_else(monkeypatch: pytest.MonkeyPa
     assert AutoMatcher().fit(subscriptions).match(events) == Scan().fit(subscriptions).match(events)
 
 
-def test_ten_thousand_ids_with_one_beginning_are_told_apart_by_the_index() -> None:
+def test_ten_thousand_ids_with_one_prefix_are_distinguished_by_the_index() -> None:
     texts = [f"device = 'device-{i:06}' AND heat > {i % 9}" for i in range(10_000)]
     subscriptions = compile_filters(SCHEMA, texts, strict=True).subscriptions
     rows: list[dict[str, Any]] = [

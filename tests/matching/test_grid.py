@@ -240,7 +240,7 @@ def test_one_column_has_as_many_cells_as_two() -> None:
     check(index, boxes, events_of(rng, 100, boxes))
 
 
-def test_what_arrays_tell_restores_it() -> None:
+def test_arrays_restore_the_index() -> None:
     rng = np.random.default_rng(5)
     boxes = drawn(rng, 500, [50, 50, 12], 0.7, 0.5)
     index = GridIndex.build(boxes)

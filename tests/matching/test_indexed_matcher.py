@@ -417,7 +417,7 @@ def test_an_interrupted_addition_changes_nothing(make: Make, late: bool, monkeyp
 
 
 @every
-def test_misuse_is_told(make: Make) -> None:
+def test_misuse_is_refused(make: Make) -> None:
     answers = ("match", "match_one", "count", "bitmaps", "subscribers")
     calls: list[tuple[Any, ...]] = [*((name, batch_of(0, 1)) for name in answers), ("compact",), ("stats",)]
     calls += [("match_one", {}), ("add", compiled({})), ("remove", []), ("save", "nowhere")]

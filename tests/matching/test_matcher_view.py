@@ -64,7 +64,7 @@ def test_room_behind_an_array_is_found_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("name", list(nc.MATCHERS))
-def test_what_is_no_batch_and_no_set_is_told(name: str) -> None:
+def test_other_types_than_batches_and_sets_are_refused(name: str) -> None:
     matcher: Any = nc.MATCHERS[name]()
     with refused(InputError, "compile_filters", parameter="subscriptions"):
         matcher.fit(["a > 1"])

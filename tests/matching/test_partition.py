@@ -238,7 +238,7 @@ def test_without_subscriptions_or_bounds_events_are_still_shared() -> None:
         assert np.bincount(parts.parts_of_events(batch)[1]).tolist() == [8] * 8
 
 
-def test_without_events_the_ends_of_boxes_tell() -> None:
+def test_without_events_box_ends_are_used() -> None:
     schema, batch = ints({"a": range(100), "b": [0] * 100})
     made = compile_filters(schema, [f"a BETWEEN {i} AND {i + 1}" for i in range(0, 100, 2)]).subscriptions
     parts = Partitioner(parts=10).fit(made, batch.slice(0, 0))

@@ -50,12 +50,16 @@ def test_balance_comes_back_with_few_moves(copies: int, routing: Any) -> None:
     assert after.work_max_over_mean < max(1.5, 1.25 * even)
     assert found.parts.parts == parts.parts
     assert found.moved == pytest.approx(moved(parts, found.parts, subscriptions))
-    # No more is moved than with parts made anew; these are taken where nothing else is even enough.
+    # No more is moved than with parts made from scratch; these are taken where nothing else is even enough.
     assert found.even
-    assert found.anew == (routing == "selective")
-    assert found.fresh == pytest.approx(moved(parts, aligned(parts, fresh, subscriptions), subscriptions))
-    assert found.fresh is not None
-    assert 0 < found.moved < found.fresh or (found.anew and found.moved == found.fresh)
+    assert found.from_scratch == (routing == "selective")
+    assert found.moved_from_scratch == pytest.approx(
+        moved(parts, aligned(parts, fresh, subscriptions), subscriptions)
+    )
+    assert found.moved_from_scratch is not None
+    assert 0 < found.moved < found.moved_from_scratch or (
+        found.from_scratch and found.moved == found.moved_from_scratch
+    )
 
 
 def test_what_is_even_stays() -> None:
@@ -87,7 +91,7 @@ def test_nothing_is_lost(work: Work_, late: Work_, shape: tuple[int, int], routi
 
 
 @pytest.mark.parametrize(
-    ("copies", "routing", "share", "limit", "anew"),
+    ("copies", "routing", "share", "limit", "rebuilt"),
     [
         (3, "selective", 0.3, 1.15, True),  # nothing is as even as that, and they come nearest
         (3, "selective", 0.9, 1.4, False),
@@ -95,8 +99,8 @@ def test_nothing_is_lost(work: Work_, late: Work_, shape: tuple[int, int], routi
         (1, "hash", 0.3, 1.4, False),
     ],
 )
-def test_parts_made_anew_are_taken_where_that_is_better(
-    copies: int, routing: Any, share: float, limit: float, anew: bool
+def test_parts_made_from_scratch_are_chosen_where_better(
+    copies: int, routing: Any, share: float, limit: float, rebuilt: bool
 ) -> None:
     subscriptions, sample, _ = cobas(2_000, 4_000, 5)
     maker = Partitioner(parts=12, copies=copies, routing=routing)
@@ -105,12 +109,12 @@ def test_parts_made_anew_are_taken_where_that_is_better(
     found = adapt(parts, subscriptions, now, threshold=limit)
     fresh = aligned(parts, maker.fit(subscriptions, now), subscriptions)
     assert found.before > limit
-    assert found.anew == anew
-    assert found.fresh == pytest.approx(moved(parts, fresh, subscriptions))
-    assert found.fresh is not None
-    assert found.moved <= found.fresh
+    assert found.from_scratch == rebuilt
+    assert found.moved_from_scratch == pytest.approx(moved(parts, fresh, subscriptions))
+    assert found.moved_from_scratch is not None
+    assert found.moved <= found.moved_from_scratch
     assert found.even == (found.after <= limit)
-    assert (found.parts == fresh) == anew
+    assert (found.parts == fresh) == rebuilt
     assert found.moved == pytest.approx(moved(parts, found.parts, subscriptions))
 
 
@@ -197,7 +201,7 @@ def test_what_is_refused() -> None:
         ("matches", [], ("rows",)),
     ],
 )
-def test_tables_that_tell_no_work(column: str, values: list[Any], shown: tuple[str, ...]) -> None:
+def test_invalid_tables_of_work_are_refused(column: str, values: list[Any], shown: tuple[str, ...]) -> None:
     names = ("events", "subscriptions", "matches", "seconds")
     table = {name: values if name == column else [1, 2][: len(values)] for name in names}
     with refused(InputError, *shown):

@@ -195,9 +195,7 @@ def test_threads_are_the_readers_choice(tmp_path: Path) -> None:
             load(tmp_path / "index", threads=0)
 
 
-def test_the_checksums_are_compared_unless_told_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_checksums_are_compared_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     AutoMatcher().fit(SUBSCRIPTIONS).save(tmp_path / "index")
     right = zlib.crc32
     # that of the header, which is JSON, is always compared

@@ -80,7 +80,7 @@ def test_hashes_that_fall_together_share_a_bucket_and_stay_apart(monkeypatch: py
     ]
 
 
-def test_sets_of_columns_whose_weights_fall_together_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sets_of_columns_with_equal_weights_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
     class Rng:
         def __init__(self, seed: int) -> None:
             self.seed = seed

@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "plan"
 
 
-def test_the_folder_as_others_read_it(tmp_path: Path) -> None:
+def test_the_folder_as_other_programs_read_it(tmp_path: Path) -> None:
     before = datetime.now(UTC)
     info = write_plan(
         PLAN,
@@ -122,7 +122,7 @@ def test_a_plan_comes_back(tmp_path_factory: pytest.TempPathFactory, plan: Chann
         if name != "unicast" or table.num_rows:
             assert table.schema == written[name].schema
         assert table.sort_by(key).to_pydict() == written[name].sort_by(key).to_pydict()
-    # Whoever has no row is not in the folder, and is served as little as before.
+    # A subscriber without a row is not in the folder, and is not served, as before.
     interest = Interest(
         np.ones((plan.n_subscribers, plan.n_flows)), subscribers=plan.subscribers, flows=plan.flows
     )

@@ -224,7 +224,7 @@ def test_rounded_boxes_match_the_cells_they_meet(
     names = subscriptions.subscribers.to_pylist()
     expected = [meets_by_hand(grid, subscriptions, int(cell)) for cell in cells]
     assert [{names[i] for i in row} for row in found] == expected
-    # Nobody who matches an event is missing from the cell that the event is in.
+    # No subscription that matches an event is missing from the event's cell.
     rows = [
         {"a": x, "b": y, "c": z}
         for x in (None, -9, -1, 1, 4, 2**63 - 1)

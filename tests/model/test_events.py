@@ -203,7 +203,7 @@ def test_events_are_named_by_their_id_or_else_numbered(ids: Any, expected: list[
         (pa.array([{"x": 1}] * 3), ("event_id", "int64", "bigint")),
     ],
 )
-def test_an_id_that_is_none_is_refused(ids: pa.Array, shown: tuple[str, ...]) -> None:
+def test_an_invalid_id_is_refused(ids: pa.Array, shown: tuple[str, ...]) -> None:
     with refused(TableError, *shown):
         EventBatch.from_arrow(pa.table({"event_id": ids}), Schema.of({}))
     with refused(TableError, *shown):
@@ -247,7 +247,7 @@ def test_keys_are_made_once_and_no_column_can_be_written() -> None:
 # Rows
 
 
-def test_rows_may_each_lack_what_others_have() -> None:
+def test_rows_may_have_different_attributes() -> None:
     schema = Schema.of({"a": "int", "b": "string", "s.x": "double"})
     found = EventBatch.from_rows([{"a": 1}, {"b": "x", "a": 2}, {}, {"s": {"x": 0.5}, "extra": [1]}], schema)
     assert rows(found) == [

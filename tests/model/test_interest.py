@@ -90,7 +90,7 @@ def test_rates_of_another_width_meet_by_value() -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.null(), pa.int32(), pa.string()])
-def test_nobody_wants_anything(kind: pa.DataType) -> None:
+def test_an_interest_without_wants(kind: pa.DataType) -> None:
     empty = table(subscriber=pa.array([], kind), flow=pa.array([], kind))
     interest = Interest.from_tables(empty)
     assert (interest.n_subscribers, interest.n_flows, interest.n_wants) == (0, 0, 0)

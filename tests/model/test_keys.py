@@ -121,7 +121,7 @@ def encoded(array: Any, dtype: DataType) -> list[int]:
 @pytest.mark.parametrize("name", TYPES)
 @settings(max_examples=60)
 @given(data=st.data())
-def test_keys_keep_the_order_and_tell_all_values_apart_but_the_documented(name: str, data: Any) -> None:
+def test_keys_keep_the_order_and_are_distinct_except_as_documented(name: str, data: Any) -> None:
     dtype = DataType.parse(name)
     found = data.draw(st.lists(values(dtype), min_size=2, max_size=8))
     got = encoded(column(found, dtype), dtype)

@@ -67,7 +67,7 @@ def test_columns_cannot_be_written_and_those_of_the_caller_still_can() -> None:
         ([0, 1], np.array([2**32 + 5]), ("4294967301",)),
     ],
 )
-def test_rows_that_are_none_are_refused(indptr: list[int], index: list[int], shown: tuple[str, ...]) -> None:
+def test_invalid_rows_are_refused(indptr: list[int], index: list[int], shown: tuple[str, ...]) -> None:
     with refused(ParameterError, *shown):
         Matches(np.array(indptr, np.int64), np.asarray(index))
 
@@ -82,7 +82,7 @@ def test_rows_that_are_none_are_refused(indptr: list[int], index: list[int], sho
         ([0], [2**31], 1, ("2147483648",)),
     ],
 )
-def test_pairs_that_are_none_are_refused(
+def test_invalid_pairs_are_refused(
     event: list[int], index: list[int], n_events: int, shown: tuple[str, ...]
 ) -> None:
     with refused(ParameterError, *shown):

@@ -35,7 +35,7 @@ class Live:
         return channel if above < 0 else above
 
     def memberships(self, user: int) -> int:
-        """Return in how many groups somebody is."""
+        """Return the number of groups of a subscriber."""
         return sum(each == user for each, _ in self.joined)
 
     def served(self) -> Pairs:
@@ -91,7 +91,7 @@ def checked(
     for mine, theirs in ((live, end), (end, live)):
         used = {c for _, c in mine.carries | mine.listens} | set(mine.parent.values())
         for channel in range(max(before.n_channels, after.n_channels)):
-            # Which group a session is in that is not there, or that nobody uses, is what the other plan says.
+            # The group of a session that is new or unused is the one in the other plan.
             if channel not in used:
                 mine.parent[channel] = theirs.parent.get(channel, -1)
     always = live.served() & end.served()
@@ -162,20 +162,20 @@ def pairs_of_two_levels(draw: Any) -> tuple[ChannelPlan, ChannelPlan]:
 
 
 @given(pairs_of_plans())
-def test_nobody_misses_a_message(plans: tuple[ChannelPlan, ChannelPlan]) -> None:
+def test_no_subscriber_misses_a_message(plans: tuple[ChannelPlan, ChannelPlan]) -> None:
     checked(*plans)
 
 
 @given(pairs_of_two_levels())
-def test_nobody_misses_a_message_on_two_levels(plans: tuple[ChannelPlan, ChannelPlan]) -> None:
+def test_no_subscriber_misses_a_message_on_two_levels(plans: tuple[ChannelPlan, ChannelPlan]) -> None:
     checked(*plans)
 
 
 @given(st.one_of(pairs_of_plans(), pairs_of_two_levels()), st.integers(1, 3), st.data())
-def test_nobody_is_in_more_groups_than_it_may_be(
+def test_no_subscriber_exceeds_its_limit_of_groups(
     plans: tuple[ChannelPlan, ChannelPlan], memberships: int, data: Any
 ) -> None:
-    """With a limit it is kept by all who keep it in both plans, and still nobody misses a message."""
+    """Subscribers within the limit in both plans stay within it, and none misses a message."""
     checked(*plans, memberships)
     wants = data.draw(arrays(np.bool_, plans[0].unicast.shape))
     checked(*plans, memberships, Interest(wants))
@@ -241,7 +241,7 @@ def checked_labels(before: ChannelPlan, after: ChannelPlan) -> list[tuple[Any, .
 
 
 def test_a_session_in_another_group() -> None:
-    """Everybody who listens to it joins the other group first; those leave who have no more in the old."""
+    """All listeners join the new group first; those without other sessions in the old group leave it."""
     carries = [[0, 0, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]
     listens = [[0, 0, 1, 1, 0], [0, 0, 0, 1, 1]]
     before = ChannelPlan(carries, listens, parent=[-1, -1, 0, 0, 1])

@@ -29,7 +29,7 @@ def test_by_hand() -> None:
     assert plan.subscriptions == Placement([10, 20, 30], [0, 1, 1])
     assert plan.carries.toarray().tolist() == [[True, False], [True, True], [False, True]]
     assert by_subscription(plan, [10, 20, 30], OWNER) == finer
-    # Somebody has another's subscription, and one is new: both are in no channel.
+    # One subscription belongs to another subscriber now, and one is new: both are in no channel.
     other = by_subscription(plan, [10, 11, 20], ["bob", "ann", "cid"])
     assert other.listens.nnz == 0
     assert channel_of(plan, [10, 10, 30], np.array([0, 1, -1])).tolist() == [0, -1, -1]

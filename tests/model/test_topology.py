@@ -153,7 +153,7 @@ def test_links_that_cost_nothing_are_links() -> None:
     assert trees.parent.tolist() == [[-1, 0, 1], [1, 2, -1]]
 
 
-def test_who_cannot_be_reached_is_told_only_when_asked() -> None:
+def test_unreachable_nodes_are_refused_by_check_reached() -> None:
     topology = Topology.from_table(table(("x", "y", 1.0), ("u", "v", 1.0)))
     assert topology.parts().tolist() == [0, 0, 1, 1]
     assert topology.trees([0]).distance.tolist() == [[0, 1, np.inf, np.inf]]

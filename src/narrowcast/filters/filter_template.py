@@ -135,7 +135,7 @@ def _multiply(found: Ranges, n: int) -> list[BoxBlock]:
 
 
 def _combinations(sizes: list[int]) -> Ints:
-    """Return every combination of one number below each size, one column per combination."""
+    """Return all combinations of one index per size, one column per combination."""
     total = math.prod(sizes)
     choices = np.empty((len(sizes), total), np.int64)
     repeat = total

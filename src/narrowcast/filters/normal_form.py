@@ -121,7 +121,7 @@ def _in(node: In, items: tuple[Operand, ...]) -> Node:
 
 
 def _joined(join: type[And] | type[Or], parts: list[Node]) -> Node:
-    """Join parts without the neutral ones; equalities on one attribute are collected into an IN."""
+    """Join the operands of AND or OR, dropping neutral ones; equalities on one attribute become an IN."""
     neutral, absorbing = (TRUE, FALSE) if join is And else (FALSE, TRUE)
     flat: list[Node] = []
     for part in parts:
@@ -240,7 +240,7 @@ def _total(parts: Iterable[Conjunction]) -> int:
 
 
 def _all_of(parts: list[list[Conjunction]], limits: FilterLimits) -> list[Conjunction]:
-    """Multiply alternatives out, the fewest first, as far as the limit on expansion allows."""
+    """Combine the alternatives of the operands of AND, within the limit on expansion; fewest first."""
     found: list[Conjunction] = [()]
     size = 1
     for part in sorted(parts, key=_total):

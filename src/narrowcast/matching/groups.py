@@ -46,7 +46,7 @@ class BoxKinds(NamedTuple):
 
     @classmethod
     def of(cls, boxes: CodedBoxes, sample: Codes | None = None) -> BoxKinds:
-        """Sort boxes by kind."""
+        """Sort boxes by category and by the columns that they bound."""
         n, box = len(boxes), boxes.box
         used = np.ones(len(box), bool)
         section = np.zeros(n, np.int64)
@@ -75,7 +75,7 @@ class BoxGroups(NamedTuple):
 
     @classmethod
     def of(cls, boxes: CodedBoxes, sample: Codes | None = None) -> BoxGroups:
-        """Group boxes."""
+        """Group boxes by category and by the columns that they bound."""
         n = len(boxes)
         kinds = BoxKinds.of(boxes, sample)
         section, section_column, used = kinds.section, kinds.section_column, kinds.used

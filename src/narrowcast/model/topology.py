@@ -187,7 +187,7 @@ class Topology:
         Raises
         ------
         ParameterError
-            With the labels of both.
+            With the labels of the node and the root.
         """
         root, node = np.broadcast_arrays(self.check_nodes(roots, "root"), self.check_nodes(nodes, "node"))
         part = self.parts()

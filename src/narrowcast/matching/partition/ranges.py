@@ -103,7 +103,7 @@ class RangeTrees:
 
     @property
     def parts(self) -> int:
-        """Number of parts: the machines of all positions."""
+        """Number of parts: the sum of the machines of all positions."""
         return int(sum(tree.machines.sum() for tree in self.trees))
 
     @property
