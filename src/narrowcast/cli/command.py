@@ -1,30 +1,125 @@
-"""A command of the CLI: the library's errors, put in terms of the command's options."""
+"""Commands and groups of the CLI: help, did-you-mean, and errors in terms of a command's options."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final
 
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from narrowcast.errors import NarrowcastError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+
+#: Context settings that add `-h` to `--help`, also for the commands of a group.
+HelpOptions: Final = {"help_option_names": ["-h", "--help"]}
+
+#: Options whose name differs from the library's parameter, for commands that have the option.
+OPTION_OF: Final[Mapping[str, str]] = {
+    "start": "--from",
+}
+
+
+def _plain_flags(params: list[Any]) -> list[Any]:
+    """Drop the type of flags, which help would show as `<bool>`."""
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return params
 
 
 class Command(TyperCommand):
     """A command that names its own option where the library names a parameter."""
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the arguments and options."""
+        return _plain_flags(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments; `--set help` lists the parameters instead of running the command."""
+        if not ctx.resilient_parsing and _asks_for_settings(args):
+            from narrowcast.cli.parameters import show_settings
+
+            ctx.resilient_parsing = True
+            super().parse_args(ctx, args)
+            show_settings(ctx.params)
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command; the message of an error that it raises is translated."""
-        try:
+        with self.translation(ctx.params):
             return super().invoke(ctx)
+
+    @contextmanager
+    def translation(self, given: Mapping[str, Any]) -> Iterator[None]:
+        """Translate the message of an error that the block raises.
+
+        Parameters
+        ----------
+        given
+            The values of the command's parameters.
+        """
+        try:
+            yield
         except NarrowcastError as error:
             options = {param.name: param.opts[0] for param in self.params if param.name and param.opts}
+            known = set(options.values())
+            options |= {
+                name: option for name, option in OPTION_OF.items() if option in known and name not in options
+            }
             named = {option: name for name, option in options.items()}
-            settings = ctx.params.get(named.get("--set")) or ()
+            settings = given.get(named.get("--set", "")) or ()
             error.args = (translated(error, options, settings),)
             raise
+
+
+class CommandGroup(TyperGroup):
+    """A group of commands."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options."""
+        return _plain_flags(super().get_params(ctx))
+
+
+def _asks_for_settings(args: list[str]) -> bool:
+    pairs = zip(args, args[1:], strict=False)
+    return "--set=help" in args or ("--set", "help") in pairs
+
+
+def usage_message(error: Any) -> str:
+    """Return what is wrong with the words of a command line, with close names of options.
+
+    Parameters
+    ----------
+    error
+        An error of typer's parser.
+
+    Examples
+    --------
+    >>> from typer._click.exceptions import NoSuchOption
+    >>> usage_message(NoSuchOption("--sed", possibilities=["--seed", "--set"]))
+    "No such option: --sed; did you mean '--seed' or '--set'?"
+    """
+    close = getattr(error, "possibilities", None)
+    if close:
+        return f"{error.message.rstrip('.')}; did you mean {' or '.join(map(repr, close))}?"
+    message: str = error.format_message()
+    return message.rstrip(".").replace(". Did you mean", "; did you mean").replace(", '", " or '")
+
+
+def close_name(name: str, known: Iterable[str]) -> str:
+    """Return a hint at the closest known name, or nothing.
+
+    Examples
+    --------
+    >>> close_name("topp", ["top", "distance"]), close_name("zzz", ["top"])
+    ("; did you mean 'top'?", '')
+    """
+    close = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def translated(error: NarrowcastError, options: Mapping[str, str], settings: Iterable[str] = ()) -> str:
@@ -47,15 +142,20 @@ def translated(error: NarrowcastError, options: Mapping[str, str], settings: Ite
     '--channels=0: must be at least 1'
     >>> translated(ParameterError("a plan is required", parameter="start"), {"start": "--from"})
     'a plan is required (--from)'
+    >>> translated(ParameterError(parameter="top", value=0, limit="at least 1"), {}, ["top=0"])
+    '--set top=0: must be at least 1'
     """
     message, name = str(error), error.parameter
     if name is None:
         return message
-    option = options.get(name)
-    if option is None and name in {word.partition("=")[0] for word in settings}:
-        option = f"--set {name}"
+    # A parameter of --set wins: it may share its name with an option of another meaning.
+    option = f"--set {name}" if name in _keys(settings) else options.get(name)
     if option is None or option in message:
         return message
-    if message.startswith((f"{name}=", f"{name} ")):
+    if message.startswith((f"{name}=", f"{name} ", f"{name}:")):
         return option + message[len(name) :]
     return f"{message} ({option})"
+
+
+def _keys(settings: Iterable[str]) -> set[str]:
+    return {word.partition("=")[0].strip() for word in settings}

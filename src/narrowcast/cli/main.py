@@ -57,6 +57,7 @@ def _run() -> int:
     from typer.exceptions import Abort, TyperException
 
     from narrowcast.cli.app import app
+    from narrowcast.cli.command import usage_message
     from narrowcast.cli.log_output import TextLog
     from narrowcast.errors import NarrowcastError
 
@@ -70,7 +71,7 @@ def _run() -> int:
     except TyperException as error:
         context = getattr(error, "ctx", None)
         usage = f"; see {context.command_path} --help" if context else ""
-        return _fail(f"{error.format_message().rstrip('.')}{usage}")
+        return _fail(f"{usage_message(error)}{usage}")
     except Abort:
         raise KeyboardInterrupt from None
     except OSError as error:
