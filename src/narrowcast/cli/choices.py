@@ -17,7 +17,7 @@ METHODS: Final = (
 BOX_METHODS: Final = ("box-overlap", "centroid", "r-tree")
 ONLINE_METHODS: Final = ("tamara", "tamara-tidy")
 #: Methods that can plan on Spark.
-LARGE_METHODS: Final = ()
+LARGE_METHODS: Final = ("cover", "direct", "joint", "ncut", "rassoc")
 COSTS: Final = ("false-positives", "filtering", "forwarding", "network", "overall", "waste")
 ROUTERS: Final = ("channels", "exact", "partial", "threshold")
 WORKLOADS: Final = ("feeds", "flows", "hotspots", "intervals", "packages", "quotes", "stocks")
@@ -32,13 +32,13 @@ RECENT: Final = 10_000
 #: Wanted pairs that are planned in one process.
 LIMIT: Final = 50_000_000
 #: Boxes of one filter.
-BOXES: Final = 64
+BOXES: Final = 1024
 MULTICAST_BASE: Final = "239.192.0.0/14"
 MULTICAST_PORT: Final = 5000
 NATS_PREFIX: Final = "narrowcast"
 #: What `calibrate` measures.
-CALIBRATION_SECONDS: Final = 10.0
+CALIBRATION_SECONDS: Final = 20.0
 CALIBRATION_AGGREGATION: Final = "1,2,4,8,16,24,32,40"
-CALIBRATION_SIZE: Final = 64
-CALIBRATION_GROUP: Final = ""
-CALIBRATION_INTERFACE: Final = ""
+CALIBRATION_SIZE: Final = 200
+CALIBRATION_GROUP: Final = "239.255.71.4"
+CALIBRATION_INTERFACE: Final = "127.0.0.1"

@@ -112,7 +112,7 @@ def compare(
     """
     counts = _counts(channels)
     chosen = None if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
-    options.one_of("--strategy", strategy, STRATEGIES)
+    options.one_of("strategy", strategy, STRATEGIES)
     if out.exists() or out.is_symlink():
         raise TableError(f"{out} exists already; name another folder or remove it")
     network = NetworkTables.read(topology, locations, publishers)

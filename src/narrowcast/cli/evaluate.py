@@ -109,7 +109,7 @@ def evaluate(
     """
     made, info = read_plan(plan)
     _require_fitting(info, interests or changes, state)
-    options.one_of("--strategy", strategy, STRATEGIES)
+    options.one_of("strategy", strategy, STRATEGIES)
     check_channels(channels)
     network = NetworkTables.read(topology, locations, publishers)
     name = router or router_for(info.method, info.flow_space)

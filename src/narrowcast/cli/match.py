@@ -100,7 +100,7 @@ def match(
     from narrowcast.spark.stages.match_inputs import MatchInputs
     from narrowcast.spark.stages.slice_metrics import SliceMetrics
 
-    options.one_of("--strategy", strategy, STRATEGIES)
+    options.one_of("strategy", strategy, STRATEGIES)
     types = None if schema is None else Schema.read(schema)
     limit = options.memory_of(memory)
     if not out.strip("/"):

@@ -86,7 +86,7 @@ def run(
     _require_replaceable(out)
     check_channels(channels)
     PLANNERS[method]
-    options.one_of("--strategy", strategy, STRATEGIES)
+    options.one_of("strategy", strategy, STRATEGIES)
     network = {"topology": topology, "locations": locations, "publishers": publishers}
     NetworkTables.read(**network)  # what is wrong with them is told before Spark starts
     if recent < 1:
