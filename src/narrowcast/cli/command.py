@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from difflib import get_close_matches
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from typer.core import TyperCommand, TyperGroup
@@ -85,8 +86,7 @@ class CommandGroup(TyperGroup):
 
 
 def _asks_for_settings(args: list[str]) -> bool:
-    pairs = zip(args, args[1:], strict=False)
-    return "--set=help" in args or ("--set", "help") in pairs
+    return "--set=help" in args or ("--set", "help") in pairwise(args)
 
 
 def usage_message(error: Any) -> str:

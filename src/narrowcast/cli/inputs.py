@@ -179,4 +179,6 @@ def cells_of(text: str) -> int | None:
     try:
         return int(text)
     except ValueError:
-        raise ParameterError(parameter="cells", value=text, limit="an integer of at least 1, or auto") from None
+        raise ParameterError(
+            parameter="cells", value=text, limit="an integer of at least 1, or auto"
+        ) from None

@@ -68,7 +68,8 @@ Strategy = Annotated[
     typer.Option(
         "--strategy",
         metavar="NAME",
-        help=f"Matching strategy on Spark: {', '.join(choices.STRATEGIES)}; auto takes the cheaper that fits.",
+        help=f"Matching strategy on Spark: {', '.join(choices.STRATEGIES)}; auto takes the cheaper that "
+        "fits.",
         rich_help_panel=panels.SPARK,
     ),
 ]

@@ -188,7 +188,8 @@ def plan(
             )
         if channels is None and start is None:
             raise ParameterError(
-                f"--sessions={sessions}: needs --channels, the maximum number of groups that hold the sessions",
+                f"--sessions={sessions}: needs --channels, the maximum number of groups that hold the "
+                "sessions",
                 parameter="sessions",
                 value=sessions,
             )
@@ -315,4 +316,6 @@ def plan(
             typer.echo(note, err=True)
     if unwanted := earlier.unwanted(planned):
         n, first = len(unwanted), repr(unwanted[0])
-        typer.echo(f"{n:,} pinned flows, such as {first}, are wanted by no subscriber: no channel has them", err=True)
+        typer.echo(
+            f"{n:,} pinned flows, such as {first}, are wanted by no subscriber: no channel has them", err=True
+        )
