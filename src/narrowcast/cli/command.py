@@ -41,12 +41,13 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments; `--set help` lists the parameters instead of running the command."""
         if not ctx.resilient_parsing and _asks_for_settings(args):
-            from narrowcast.cli.parameters import show_settings
+            from narrowcast.cli.parameters import SETTABLE, show_settings
 
-            ctx.resilient_parsing = True
-            super().parse_args(ctx, args)
-            show_settings(ctx.params)
-            ctx.exit()
+            if self.name in SETTABLE:
+                ctx.resilient_parsing = True
+                super().parse_args(ctx, args)
+                show_settings(self.name, ctx.params)
+                ctx.exit()
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
