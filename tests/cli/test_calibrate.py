@@ -9,7 +9,7 @@ import pytest
 
 from narrowcast.cli.set_option import measured
 from narrowcast.costs.calibration import Calibration, CalibrationPoint, read_calibration, write_calibration
-from support.command import call, document, refusal, table_of
+from support.command import call, document, refusal, shows, table_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,17 +32,17 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "shown"),
     [
-        (["--h", "1,x"], "--h is '1,x'; write whole numbers joined by commas: 1,8,40"),
-        (["--h", "1"], "h is [1]; give at least two numbers of messages, each once"),
-        (["--seconds", "0"], "seconds is 0.0; give a number above 0"),
-        (["--interface", "192.0.2.1"], "no multicast to 239.255.71.4 on 192.0.2.1: No such device; allow it"),
-        (["--group", "127.0.0.1"], "group is 127.0.0.1; give a multicast address"),
+        (["--h", "1,x"], "h 1"),
+        (["--h", "1"], "h"),
+        (["--seconds", "0"], "seconds 0"),
+        (["--interface", "192.0.2.1"], "192.0.2.1"),
+        (["--group", "127.0.0.1"], "group 127.0.0.1"),
     ],
 )
-def test_bad_words(words: list[str], message: str, tmp_path: Path) -> None:
-    assert refusal("calibrate", *words, "--out", tmp_path / "machine.json").startswith(message)
+def test_bad_words(words: list[str], shown: str, tmp_path: Path) -> None:
+    assert shows(refusal("calibrate", *words, "--out", tmp_path / "machine.json"), shown)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from support.cluster import SHORT
-from support.command import call, document, refusal, table_of
+from support.command import call, document, refusal, shows, table_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,44 +112,44 @@ def test_strict_writes_nothing(given: list[str], tmp_path: Path) -> None:
 
 def test_what_is_there_stays(given: list[str], tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
-    assert "m exists already; name another or remove it" in refusal(*given, "--out", tmp_path / "m")
+    assert str(tmp_path / "m") in refusal(*given, "--out", tmp_path / "m")
     assert list((tmp_path / "m").iterdir()) == []
     (tmp_path / "n-rejected").write_text("mine")
-    assert "n-rejected exists already" in refusal(*given, "--out", tmp_path / "n")
+    assert "n-rejected" in refusal(*given, "--out", tmp_path / "n")
     assert (tmp_path / "n-rejected").read_text() == "mine"
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "shown"),
     [
-        (["--strategy", "fast"], "--strategy is 'fast'; use one of auto, broadcast, partitioned"),
-        (["--memory", "1.5g"], "size '1.5g' is none; write it as 512m or 2g"),
-        (["--schema", "nothing.json"], "cannot read a schema from nothing.json"),
-        (["--rejected", "OUT"], "--out and --rejected are both"),
-        (["--parts", "7", "--copies", "2"], "copies is 2, which does not divide 7 parts"),
-        (["--parts", "0"], "parts is 0; give a whole number from 1 to 65536"),
-        (["--last", "3"], "--last chooses the events of histories; add --histories, or leave it out"),
-        (["--histories", "h", "--last", "0"], "last is 0; give a whole number of at least 1"),
-        (["--histories", "h", "--window", "-1"], "window is -1.0; give a positive number of seconds"),
-        (["--histories", "h", "--counts"], "--counts leaves out who matches, which --histories needs"),
-        (["--histories", "OUT"], "--out and --histories are both"),
-        (["--histories", "OUT/h"], "m; put it beside it"),
-        (["--rejected", "OUT/../m/r"], "m; put it beside it"),
-        (["--histories", "h", "--rejected", "h/r"], "--rejected h/r is inside --histories h; put it beside"),
-        (["--strategy", "partitioned", "--measured", "OUT/t.parquet"], "t.parquet is inside --out"),
-        (["--conf", "x"], "--conf is 'x'; give it as key=value, such as spark.driver.memory=4g"),
+        (["--strategy", "fast"], "strategy fast"),
+        (["--memory", "1.5g"], "1.5g"),
+        (["--schema", "nothing.json"], "schema nothing.json"),
+        (["--rejected", "OUT"], "rejected"),
+        (["--parts", "7", "--copies", "2"], "copies 2 7 parts"),
+        (["--parts", "0"], "parts 0"),
+        (["--last", "3"], "last"),
+        (["--histories", "h", "--last", "0"], "last 0"),
+        (["--histories", "h", "--window", "-1"], "window -1"),
+        (["--histories", "h", "--counts"], "counts histories"),
+        (["--histories", "OUT"], "histories"),
+        (["--histories", "OUT/h"], "--histories OUT"),
+        (["--rejected", "OUT/../m/r"], "m"),
+        (["--histories", "h", "--rejected", "h/r"], "rejected h/r histories h"),
+        (["--strategy", "partitioned", "--measured", "OUT/t.parquet"], "t.parquet"),
+        (["--conf", "x"], "conf x"),
     ],
 )
-def test_bad_options(given: list[str], words: list[str], message: str, tmp_path: Path) -> None:
+def test_bad_options(given: list[str], words: list[str], shown: str, tmp_path: Path) -> None:
     out = str(tmp_path / "m")
-    assert message in refusal(*given, "--out", out, *(word.replace("OUT", out) for word in words))
+    assert shows(refusal(*given, "--out", out, *(word.replace("OUT", out) for word in words)), shown)
     assert not Path(out).exists()
 
 
 def test_missing_tables(given: list[str], tmp_path: Path) -> None:
     for place in (4, 2):
         given[place] = str(tmp_path / "nothing.parquet")
-        assert "nothing.parquet does not exist; give a" in refusal(*given, "--out", tmp_path / "m")
+        assert "nothing.parquet" in refusal(*given, "--out", tmp_path / "m")
     given[4] = "s4://bucket/events"
     assert "s4" in refusal(*given, "--out", tmp_path / "m")
 

@@ -175,4 +175,9 @@ def _writer(form: str) -> Callable[..., Files]:
     from narrowcast.report.export.nats import nats_files
     from narrowcast.report.export.plan_tables import csv_files
 
-    return {"multicast": multicast_files, "nats": nats_files, "csv": csv_files}[form]
+    writers: dict[str, Callable[..., Files]] = {
+        "multicast": multicast_files,
+        "nats": nats_files,
+        "csv": csv_files,
+    }
+    return writers[form]

@@ -253,7 +253,7 @@ def _fitted(path: Path) -> PartWork:
 
 
 def _changes(found: AdaptedParts) -> dict[str, Any]:
-    done = "new parts" if found.anew else "some branches divided again" if found.steps else "nothing"
+    done = "parts made anew" if found.anew else "some branches cut anew" if found.steps else "nothing"
     return {
         "before": found.before,
         "after": found.after,

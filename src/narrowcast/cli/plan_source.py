@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from narrowcast.errors import NarrowcastError
-from narrowcast.model.plan_store import PlanStore
-from narrowcast.routing.plan_routes import read_routes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,12 +44,16 @@ class WatchedPlan:
 
     def read(self, interests: SubscriptionIndex) -> PlanRoutes:
         """Read the current plan."""
+        from narrowcast.routing.plan_routes import read_routes
+
         routes = read_routes(self.folder, interests.schema, self.flow)
         self.name = routes.name
         return routes
 
     async def watch(self, control: ControlPlane) -> None:
         """Roll out each new plan that appears in the folder."""
+        from narrowcast.model.plan_store import PlanStore
+
         while True:
             await asyncio.sleep(_CHECK)
             name = PlanStore(self.folder).name
