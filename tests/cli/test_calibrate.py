@@ -26,7 +26,7 @@ def test_the_command(tmp_path: Path) -> None:
     shown = call("calibrate", "--seconds", "0.6", "--h", "1,16", "--size", "64", "--out", file)
     assert shown.exit_code == 0
     assert [row[0] for row in table_of(shown.stdout)][-4:] == ["1", "16", "alpha(h)", "beta(h)"]
-    assert shown.stdout.endswith(f"{file}: for --cost filtering, give --set calibration={file} --set h=8\n")
+    assert shown.stdout.endswith(f"--set calibration={file} --set h=8\n")
     assert read_calibration(file).message_bytes == 64
     assert [path.name for path in tmp_path.iterdir()] == ["machine.json"]
 

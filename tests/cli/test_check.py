@@ -113,7 +113,7 @@ def test_a_text_file_and_a_schema_file(tmp_path: Path) -> None:
 def test_the_table_for_people(table: Path, events: Path) -> None:
     done = outcome("check", table, "--events", events, "--rows", "3")
     assert done.returncode == 0
-    head = "5 filters: 3 good, 2 bad; 2 boxes in all, 1 to be checked on candidates, 1 can never be true"
+    head = "5 filters: 3 good, 2 bad; 2 boxes in total, 1 to be checked on candidates, 1 can never be true"
     assert done.stdout.splitlines()[0] == head
     assert "1 x does not parse: something is missing at column 7" in done.stdout
     assert "... and 2 more" in done.stdout
@@ -124,7 +124,7 @@ def test_strict_exits_with_2_and_one_line(table: Path) -> None:
     assert done == (own.returncode, own.stdout, own.stderr)
     assert done.returncode == 2
     assert done.stderr == (
-        "narrowcast: 2 of 5 filters are bad; the first is subscription_id 13: "
+        "narrowcast: 2 of 5 filters are bad; the first has subscription_id 13: "
         "does not parse: something is missing at column 7\n"
     )
 
@@ -143,7 +143,7 @@ def test_strict_exits_with_2_and_one_line(table: Path) -> None:
         (["TABLE", "--limit-boxes", "0"], "boxes=0"),
         (["TABLE", "--rows", "0"], "--rows"),
         (["TABLE", "--nonsense"], "nonsense"),
-        ([], "filters"),
+        ([], "FILE"),
         (["EVENTS"], "filter event_id price name"),
     ],
 )

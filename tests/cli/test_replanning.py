@@ -59,7 +59,7 @@ def test_limits_and_pinned_flows(data: Path, tmp_path: Path) -> None:
     assert [where[flow] for flow in flows] == [5, 2]
     assert info.params["pinned"].endswith("p.csv")
     assert info.params["memberships"] == 3
-    assert f"nobody wants 1 of the pinned flows, such as {idle}: no channel has them" in said
+    assert f"1 pinned flows, such as {idle}, " in said
 
 
 def test_going_on_from_a_plan(data: Path, tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_going_on_from_a_plan(data: Path, tmp_path: Path) -> None:
     text = call(
         "plan", *inputs(data, 2), "--from", data / "old", "--set", "sweeps=20", "--out", tmp_path / "any"
     )
-    assert "groups joined and left beyond what new wants ask for" in text.stdout
+    assert "groups joined and left" in text.stdout
     assert "groups of a subscriber at most, on the way" in text.stdout
     assert text.stdout.count(" <") == 1
 

@@ -72,11 +72,11 @@ def test_permissions(tmp_path: Path) -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    assert "there is nobody who subscribes" in refusal("subscribe", "--filter", "a > 1")
-    assert "there is a token and no user" in refusal("publish", "-", "--token", "x")
-    assert "has a user without a password" in refusal("publish", "-", "--nats", "nats://ann@host:4222")
-    assert "users none.json cannot be read" in refusal("serve", "--users", "none.json", "--port", "0")
-    assert "go together; give --tls-cert and --tls-key" in refusal("serve", "--tls-cert", tmp_path)
+    assert "--subscriber" in refusal("subscribe", "--filter", "a > 1")
+    assert "token" in refusal("publish", "-", "--token", "x")
+    assert "password" in refusal("publish", "-", "--nats", "nats://ann@host:4222")
+    assert "none.json" in refusal("serve", "--users", "none.json", "--port", "0")
+    assert "cert" in refusal("serve", "--tls-cert", tmp_path)
     assert "No such file" in refusal("publish", "-", "--tls-ca", tmp_path / "none.pem")
 
 

@@ -144,7 +144,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "reproduce": CommandEntry(
         "narrowcast.lab.reproduce:reproduce",
         DATA,
-        "",
+        "Reproduce the tables and figures of a paper, with a report.",
     ),
     "calibrate": CommandEntry(
         "narrowcast.cli.calibrate:calibrate",

@@ -51,7 +51,7 @@ User = Annotated[
     typer.Option(
         "--user",
         metavar="NAME",
-        help="User name, if the broker has users.",
+        help="User name, if the broker has users (default: none).",
         envvar="NARROWCAST_USER",
         rich_help_panel=panels.CONNECTION,
     ),
@@ -61,7 +61,7 @@ Token = Annotated[
     typer.Option(
         "--token",
         metavar="T",
-        help="Token of the user; safer in the environment than on the command line.",
+        help="Token of the user; safer in the environment than on the command line (default: none).",
         envvar="NARROWCAST_TOKEN",
         rich_help_panel=panels.CONNECTION,
     ),
@@ -89,7 +89,7 @@ TlsKey = Annotated[
     typer.Option(
         "--tls-key",
         metavar="FILE",
-        help="Private key of --tls-cert, in PEM.",
+        help="Private key of --tls-cert, in PEM; required with it.",
         rich_help_panel=panels.CONNECTION,
     ),
 ]

@@ -60,7 +60,8 @@ def check(
         typer.Option(
             "--event",
             metavar="JSON",
-            help="Show which predicates hold for this event: a JSON object, @FILE, or - for standard input.",
+            help="Show which predicates hold for this event: a JSON object, @FILE, or - for standard "
+            "input (default: none).",
         ),
     ] = None,
     limit_boxes: Annotated[
@@ -231,7 +232,7 @@ def _show(report: dict[str, Any]) -> None:
     console = Console(highlight=False)
     console.print(
         f"{report['filters']:,} filters: {report['good']:,} good, {report['bad']:,} bad; "
-        f"{report['boxes']:,} boxes in total, {report['checked']:,} filters to be checked on candidates, "
+        f"{report['boxes']:,} boxes in total, {report['checked']:,} to be checked on candidates, "
         f"{report['never_true']:,} can never be true",
         soft_wrap=True,
     )

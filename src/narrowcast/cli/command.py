@@ -17,9 +17,32 @@ if TYPE_CHECKING:
 #: Context settings that add `-h` to `--help`, also for the commands of a group.
 HelpOptions: Final = {"help_option_names": ["-h", "--help"]}
 
-#: Options whose name differs from the library's parameter, for commands that have the option.
-OPTION_OF: Final[Mapping[str, str]] = {
-    "start": "--from",
+#: Options of parameters that the library names differently, the first that is given or else the first of all;
+#: only for commands that have the option.
+OPTIONS_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "ca": ("--tls-ca",),
+    "cert": ("--tls-cert", "--http-cert"),
+    "cost": ("--cost",),
+    "delivery": ("--delivery",),
+    "every": ("--replan",),
+    "folder": ("--data",),
+    "key": ("--tls-key", "--http-key"),
+    "max_bytes": ("--store",),
+    "mappings": ("--no-mappings",),
+    "own_partitions": ("--node",),
+    "password": ("--token",),
+    "retention": ("--keep",),
+    "roles": ("--role",),
+    "servers": ("--nats",),
+    "settings": ("--set",),
+    "start": ("--from",),
+}
+#: The same for parameters whose option depends on the command.
+COMMAND_OPTIONS: Final[Mapping[tuple[str, str], str]] = {
+    ("calibrate", "path"): "--out",
+    ("explain", "node"): "--publisher",
+    ("restore", "path"): "FILE",
+    ("subscribe", "name"): "--subscriber",
 }
 
 
@@ -67,15 +90,43 @@ class Command(TyperCommand):
         try:
             yield
         except NarrowcastError as error:
-            options = {param.name: param.opts[0] for param in self.params if param.name and param.opts}
-            known = set(options.values())
-            options |= {
-                name: option for name, option in OPTION_OF.items() if option in known and name not in options
+            settings = {
+                option: tuple(given.get(name) or ())
+                for name, option in self._own_options().items()
+                if option in ("--set", "--limit") and isinstance(given.get(name), list | tuple)
             }
-            named = {option: name for name, option in options.items()}
-            settings = given.get(named.get("--set", "")) or ()
-            error.args = (translated(error, options, settings),)
+            error.args = (translated(error, self.options(given), settings),)
             raise
+
+    def options(self, given: Mapping[str, Any]) -> dict[str, str]:
+        """Return the option of each parameter that an error may name.
+
+        Parameters
+        ----------
+        given
+            The values of the command's parameters.
+        """
+        own = self._own_options()
+        names = {option: name for name, option in own.items()}
+        found: dict[str, str] = {}
+        for name, candidates in OPTIONS_OF.items():
+            there = [option for option in candidates if option in names]
+            if there:
+                found[name] = next((option for option in there if given.get(names[option])), there[0])
+        for (command, parameter), option in COMMAND_OPTIONS.items():
+            if command == self.name:
+                found[parameter] = option
+        return found | own
+
+    def _own_options(self) -> dict[str, str]:
+        """Return the option of each parameter of the command; an argument is named by its metavar."""
+        return {
+            param.name: param.opts[0]
+            if param.param_type_name == "option"
+            else param.display_name_raw.strip("[].")
+            for param in self.params
+            if param.name and param.opts
+        }
 
 
 class CommandGroup(TyperGroup):
@@ -123,7 +174,9 @@ def close_name(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def translated(error: NarrowcastError, options: Mapping[str, str], settings: Iterable[str] = ()) -> str:
+def translated(
+    error: NarrowcastError, options: Mapping[str, str], settings: Mapping[str, Iterable[str]] | None = None
+) -> str:
     """Return the message of an error with the option that sets its parameter.
 
     Parameters
@@ -133,7 +186,7 @@ def translated(error: NarrowcastError, options: Mapping[str, str], settings: Ite
     options
         The options of a command by parameter, such as ``{"channels": "--channels"}``.
     settings
-        The values of `--set`, as ``key=value``.
+        The values of options that take ``key=value``, such as `--set`, by option.
 
     Examples
     --------
@@ -143,14 +196,15 @@ def translated(error: NarrowcastError, options: Mapping[str, str], settings: Ite
     '--channels=0: must be at least 1'
     >>> translated(ParameterError("a plan is required", parameter="start"), {"start": "--from"})
     'a plan is required (--from)'
-    >>> translated(ParameterError(parameter="top", value=0, limit="at least 1"), {}, ["top=0"])
+    >>> translated(ParameterError(parameter="top", value=0, limit="at least 1"), {}, {"--set": ["top=0"]})
     '--set top=0: must be at least 1'
     """
     message, name = str(error), error.parameter
     if name is None:
         return message
-    # A parameter of --set wins: it may share its name with an option of another meaning.
-    option = f"--set {name}" if name in _keys(settings) else options.get(name)
+    # A key of --set or --limit wins: it may share its name with an option of another meaning.
+    nested = (f"{option} {name}" for option, words in (settings or {}).items() if name in _keys(words))
+    option = next(nested, options.get(name))
     if option is None or option in message:
         return message
     if message.startswith((f"{name}=", f"{name} ", f"{name}:")):

@@ -28,7 +28,7 @@ def explain(
         typer.Option(
             "--event",
             metavar="JSON",
-            help="Explain this event: a JSON object, @FILE, or - for standard input.",
+            help="Explain this event: a JSON object, @FILE, or - for standard input (default: none).",
             rich_help_panel=panels.SUBJECT,
         ),
     ] = None,
@@ -37,7 +37,8 @@ def explain(
         typer.Option(
             "--subscriber",
             metavar="S",
-            help="Explain this subscriber; with --event, why it does or does not get the event.",
+            help="Explain this subscriber; with --event, why it does or does not get the event (default: "
+            "none).",
             rich_help_panel=panels.SUBJECT,
         ),
     ] = None,
@@ -46,7 +47,7 @@ def explain(
         typer.Option(
             "--channel",
             metavar="C",
-            help="Explain the channel of this number.",
+            help="Explain the channel of this number (default: none).",
             rich_help_panel=panels.SUBJECT,
         ),
     ] = None,

@@ -14,7 +14,7 @@ Interests = Annotated[
     typer.Option(
         "--interests",
         metavar="I",
-        help="Table with subscriber and flow: the topics that each subscriber wants.",
+        help="Table with subscriber and flow: the topics that each subscriber wants (default: none).",
         rich_help_panel=panels.INPUT,
     ),
 ]
@@ -32,7 +32,8 @@ Changes = Annotated[
     typer.Option(
         "--changes",
         metavar="C",
-        help="Table with time, subscriber, flow and action: changes after --interests, or from nothing.",
+        help="Table with time, subscriber, flow and action: changes after --interests, or from nothing "
+        "(default: none).",
         rich_help_panel=panels.INPUT,
     ),
 ]
@@ -51,7 +52,7 @@ Subscriptions = Annotated[
     typer.Option(
         "--subscriptions",
         metavar="S",
-        help="Table with subscription_id, subscriber and filter.",
+        help="Table with subscription_id, subscriber and filter (default: none).",
         rich_help_panel=panels.INPUT,
     ),
 ]
@@ -60,7 +61,7 @@ Events = Annotated[
     typer.Option(
         "--events",
         metavar="E",
-        help="Table with event_id and one column per attribute.",
+        help="Table with event_id and one column per attribute (default: none).",
         rich_help_panel=panels.INPUT,
     ),
 ]
@@ -69,7 +70,7 @@ State = Annotated[
     typer.Option(
         "--state",
         metavar="DIR",
-        help="Folder of rates and interests that `narrowcast stream --state` writes.",
+        help="Folder of rates and interests that `narrowcast stream --state` writes (default: none).",
         rich_help_panel=panels.INPUT,
     ),
 ]
@@ -88,8 +89,8 @@ Recent = Annotated[
     typer.Option(
         "--recent",
         metavar="N",
-        help="Use the last N events that match a subscription (default for flows of events: "
-        f"{choices.RECENT:,}).",
+        help="Use the last N events that match a subscription (default: "
+        f"{choices.RECENT:,} for flows of events, all for cells).",
         rich_help_panel=panels.FLOWS,
     ),
 ]
@@ -116,7 +117,7 @@ Topology = Annotated[
     typer.Option(
         "--topology",
         metavar="T",
-        help="Table with a, b and cost: the links of the network.",
+        help="Table with a, b and cost: the links of the network (default: no network).",
         rich_help_panel=panels.NETWORK,
     ),
 ]

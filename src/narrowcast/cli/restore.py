@@ -36,7 +36,8 @@ def restore(
         typer.Option(
             "--data",
             metavar="DIR",
-            help="Data folder to make, for `narrowcast serve --data`; must be empty or not exist.",
+            help="Data folder to make, for `narrowcast serve --data`; must be empty or not exist; "
+            "required unless --dry-run is given.",
         ),
     ] = None,
     nats: Annotated[

@@ -60,7 +60,7 @@ def run(
         typer.Option(
             "--subscriptions",
             metavar="S",
-            help="Table with subscription_id, subscriber and filter, instead of a workload.",
+            help="Table with subscription_id, subscriber and filter, instead of a workload (default: none).",
             rich_help_panel=panels.INPUT,
         ),
     ] = None,
@@ -69,7 +69,7 @@ def run(
         typer.Option(
             "--events",
             metavar="E",
-            help="Table with event_id and one column per attribute, instead of a workload.",
+            help="Table with event_id and one column per attribute, instead of a workload (default: none).",
             rich_help_panel=panels.INPUT,
         ),
     ] = None,

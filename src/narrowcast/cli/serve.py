@@ -166,7 +166,7 @@ def serve(
         typer.Option(
             "--http-key",
             metavar="FILE",
-            help="Private key of --http-cert, in PEM.",
+            help="Private key of --http-cert, in PEM; required with it.",
             rich_help_panel=panels.HTTP,
         ),
     ] = None,
