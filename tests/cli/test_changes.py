@@ -131,7 +131,7 @@ def test_from_nothing_with_rows_that_cannot_be_used(data: Path, tmp_path: Path) 
         (["--changes", "c", "--state", "s"], "--changes goes without --state; give the tables, or the state"),
         (
             ["--changes", "c", "--method", "static"],
-            "method 'static' keeps an earlier plan; name it by",
+            "--from",
         ),
     ],
 )

@@ -135,8 +135,8 @@ def test_it_is_said_which_rows_have_which_router() -> None:
         for name, router in by.items()
     )
     assert _routed(Comparison((), rows)) == (
-        "Each is sent with the router that fits: direct, ncut with channels; the others with partial. "
-        "--router sends all alike."
+        "Each method is replayed with the router that suits it: direct, ncut with channels; the others with partial. "
+        "--router uses one for all."
     )
     assert _routed(Comparison((), rows[:2])) == ""
 
@@ -204,7 +204,7 @@ def test_bad_words(folder: Path, tmp_path: Path) -> None:
     ]
     assert shows(refusal(*words, "2,x"), "--channels='2,x'")
     assert shows(refusal(*words, "0"), "--channels 0")
-    assert shows(refusal(*words, "2,2"), "--channels [2, 2]")
+    assert shows(refusal(*words, "2,2"), "channels [2, 2]")
     said = refusal(*words, "2", "--methods", "mst", "--set", "passes=3")
     assert shows(said, "'passes' distance 'filtering' alpha, beta; 'forwarding' 'overall'")
     said = refusal(*words, "2", "--methods", "mst", "--set", "seed=3")
@@ -218,9 +218,9 @@ def test_bad_words(folder: Path, tmp_path: Path) -> None:
     for bad in ("2", "true"):
         for more in (("--router", "threshold"), ("--flows", "cells")):
             said = refusal(*content, "--channels", "2", *more, "--set", f"threshold={bad}")
-            assert said.startswith("--set threshold")
+            assert "threshold" in said
     said = refusal(*content, "--channels", "2", "--set", "broadcast=yes")
-    assert shows(said, "--set broadcast 'yes'")
+    assert shows(said, "broadcast 'yes'")
     said = refusal(*content, "--channels", "2", "--flows", "cells", "--set", "threshold=[0.1,0.2]")
     assert said.startswith("--set threshold=[0.1, 0.2]")
     said = refusal(*words, "2", "--cells", "5")

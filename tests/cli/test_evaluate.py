@@ -217,12 +217,12 @@ def test_bad_words(folder: Path, tmp_path: Path) -> None:
     assert "'high'" in refusal(*given, "--router", "threshold", "--set", "threshold=high")
     for bad in ("2", "true", "[0.1, 3]", "null-ish", "NaN"):
         said = refusal(*given, "--router", "threshold", "--set", f"threshold={bad}")
-        assert said.startswith("--set threshold"), bad
+        assert "threshold" in said, bad
     said = refusal(*given, "--router", "threshold", "--set", "threshold=[0.1, 0.2]")
     assert shows(said, "threshold 2 0")
     for bad in ("yes", "1"):
         said = refusal(*given, "--set", f"broadcast={bad}")
-        assert said.startswith("--set broadcast"), bad
+        assert "broadcast" in said, bad
     (tmp_path / "p.csv").write_text("event_id,node\n3,1\n3,2\n")
     said = refusal(*given, "--publishers", tmp_path / "p.csv")
     assert shows(said, f"{tmp_path / 'p.csv'} event_id 3")

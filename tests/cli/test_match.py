@@ -81,7 +81,7 @@ def test_counts_under_a_uri_and_rejected_elsewhere(given: list[str], tmp_path: P
     assert ["matches", "5"] in rows
     assert ["rejected", "2"] in rows
     assert ["subscriptions: subscription_id 'x' is no whole number of 64 bits", "1"] in rows
-    assert ["events that match nobody", "1"] in rows
+    assert ["events without a match", "1"] in rows
     assert "-> partitioned: 2.0 copies of an event" in done.stderr
 
 
@@ -133,7 +133,7 @@ def test_what_is_there_stays(given: list[str], tmp_path: Path) -> None:
         (["--histories", "h", "--window", "-1"], "window -1"),
         (["--histories", "h", "--counts"], "counts histories"),
         (["--histories", "OUT"], "histories"),
-        (["--histories", "OUT/h"], "--histories OUT"),
+        (["--histories", "OUT/h"], "--histories m/h"),
         (["--rejected", "OUT/../m/r"], "m"),
         (["--histories", "h", "--rejected", "h/r"], "rejected h/r histories h"),
         (["--strategy", "partitioned", "--measured", "OUT/t.parquet"], "t.parquet"),

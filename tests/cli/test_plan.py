@@ -409,5 +409,5 @@ def test_what_is_found_out_on_spark(topics: list[str], tmp_path: Path) -> None:
 def test_parameters() -> None:
     read = parameters(["a=1", "b=0.5", "c=x", "d=true", "e=[1]", "f=", "g=a=b"])
     assert read == {"a": 1, "b": 0.5, "c": "x", "d": True, "e": [1], "f": "", "g": "a=b"}
-    with pytest.raises(ParameterError, match="--set is '=3'"):
+    with pytest.raises(ParameterError, match="--set '=3'"):
         parameters(["=3"])

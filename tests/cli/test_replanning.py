@@ -90,7 +90,7 @@ def test_going_on_from_a_plan(data: Path, tmp_path: Path) -> None:
         "plan", *inputs(data, 2), "--from", data / "old", "--set", "sweeps=20", "--out", tmp_path / "any"
     )
     assert "groups joined and left" in text.stdout
-    assert "groups of a subscriber at most, on the way" in text.stdout
+    assert "groups of a subscriber at most" in text.stdout
     assert text.stdout.count(" <") == 1
 
 

@@ -106,6 +106,10 @@ By = Annotated[
 _LEAST_MEMORY = 384 << 20
 #: Characters of a cell that is never broken; longer cells are text.
 _WHOLE = 24
+#: Characters that a column adds to its cells: a border and two blanks.
+_BORDER = 3
+#: Width up to which the first column is not broken in a table that is too wide.
+_FIRST = 24
 #: The default of `--master`.
 LOCAL = choices.MASTER
 
@@ -228,23 +232,60 @@ def show(facts: Mapping[str, Any], tables: Mapping[str, Sequence[Sequence[str]]]
             for row in rows:
                 console.print(*row, markup=False, highlight=False)
             continue
-        console.print(text_table(head, rows))
+        for columns in column_groups(head, rows, console.width):
+            console.print(text_table(*([row[i] for i in columns if i < len(row)] for row in (head, *rows))))
 
 
-def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Return a table in which only the first column, a name, may be broken over lines: numbers stay whole.
+def column_groups(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[list[int]]:
+    """Divide the columns of a table that is too wide into several tables, each with the first column.
 
     Parameters
     ----------
     head
-        Titles of the columns, which may be broken between words.
+        Titles of the columns.
     rows
-        Cells; all but the first of a row are numbers or short words.
+        Rows of cells.
+    width
+        Characters of a line.
+
+    Examples
+    --------
+    >>> column_groups(["", "first", "second"], [["a", "1,000,000", "2,000,000"]], 80)
+    [[0, 1, 2]]
+    >>> column_groups(["", "first", "second"], [["a", "1,000,000", "2,000,000"]], 25)
+    [[0, 1], [0, 2]]
+    """
+
+    def needs(i: int) -> int:
+        words = head[i].split() or [""]
+        cells = [row[i] for row in rows if i < len(row)]
+        return max(map(len, [*words, *(cell for cell in cells if i and len(cell) <= _WHOLE)])) + _BORDER
+
+    first = min(max([needs(0), *(len(row[0]) + _BORDER for row in rows if row)]), _FIRST)
+    groups: list[list[int]] = []
+    free = -1
+    for i in range(1, len(head)):
+        if needs(i) > free:
+            groups.append([0])
+            free = width - first - 1
+        groups[-1].append(i)
+        free -= needs(i)
+    return groups or [[0]]
+
+
+def text_table(head: Sequence[str], *rows: Sequence[str]) -> Table:
+    """Return a table in which numbers and short words stay whole; the first column and titles may be broken.
+
+    Parameters
+    ----------
+    head
+        Titles of the columns.
+    rows
+        Rows of cells.
     """
     table = Table()
     for i, name in enumerate(head):
-        cells = [row[i] for row in rows if i < len(row)]
-        widest = max(map(len, cells), default=0)
+        widest = max((len(row[i]) for row in rows if i < len(row)), default=0)
         table.add_column(
             name,
             justify="right" if i else "left",
