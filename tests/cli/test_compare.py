@@ -135,8 +135,8 @@ def test_it_is_said_which_rows_have_which_router() -> None:
         for name, router in by.items()
     )
     assert _routed(Comparison((), rows)) == (
-        "Each method is replayed with the router that suits it: direct, ncut with channels; the others with partial. "
-        "--router uses one for all."
+        "Each method is replayed with the router that suits it: direct, ncut with channels; the "
+        "others with partial. --router uses one for all."
     )
     assert _routed(Comparison((), rows[:2])) == ""
 

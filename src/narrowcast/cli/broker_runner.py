@@ -40,7 +40,7 @@ _SHOWN = 5
 
 @dataclass
 class BrokerRunner:
-    """A broker process.
+    """A broker process: its node, its connections and its background tasks.
 
     Parameters
     ----------

@@ -121,9 +121,7 @@ class Command(TyperCommand):
     def _own_options(self) -> dict[str, str]:
         """Return the option of each parameter of the command; an argument is named by its metavar."""
         return {
-            param.name: param.opts[0]
-            if param.param_type_name == "option"
-            else param.display_name_raw.strip("[].")
+            param.name: param.opts[0] if param.param_type_name == "option" else _argument_name(param)
             for param in self.params
             if param.name and param.opts
         }
@@ -135,6 +133,12 @@ class CommandGroup(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the options."""
         return _plain_flags(super().get_params(ctx))
+
+
+def _argument_name(argument: Any) -> str:
+    """Return the name that help has for an argument."""
+    name: str = argument.display_name_raw
+    return name.strip("[].")
 
 
 def _asks_for_settings(args: list[str]) -> bool:
