@@ -3,7 +3,8 @@
     python scripts/measured.py           # exit 1 if a table differs from the results
     python scripts/measured.py --write   # fill the tables
 
-A page marks the place of a table with ``<!-- measured: NAME -->`` and ``<!-- end -->``; NAME is a function below.
+A page marks the place of a table with ``<!-- measured: NAME -->`` and ``<!-- end -->``; NAME is one of the
+functions below.
 """
 
 from __future__ import annotations
@@ -50,12 +51,13 @@ def largest(n_flows: int, section: str) -> dict[str, dict[str, Any]]:
 
 @table
 def summary() -> Table:
-    """The one table of the README."""
+    """Yield the one table of the README."""
     yield "what", "measured", "compared with"
     auto = results("matching")["rows"]
     for n, peer, name in ((100_000, "times_duckdb", "DuckDB"), (1_000_000, "times_brute", "a compiled scan")):
         row = only(auto, matcher="auto", workload="S10", form="int", subscriptions=n)
-        yield f"match events with {n:,} filters", f"{row['events_per_s']:,.0f} events/s", f"{row[peer]:,.0f} x {name}"
+        speed, times = f"{row['events_per_s']:,.0f} events/s", f"{row[peer]:,.0f} x {name}"
+        yield f"match events with {n:,} filters", speed, times
     spark = only(results("pipeline")["match"], workload="S10")
     yield (
         "the same on Spark, 100,000 filters",
@@ -75,7 +77,8 @@ def summary() -> Table:
     )
     live = results("live")["many"]
     times = live["broker"]["deliveries_per_s"] / live["plain"]["deliveries_per_s"]
-    yield "live broker", f"{live['broker']['deliveries_per_s']:,} deliveries/s", f"{times:.1f} x plain nats-py"
+    speed = f"{live['broker']['deliveries_per_s']:,} deliveries/s"
+    yield "live broker", speed, f"{times:.1f} x plain nats-py"
     kills = [row for row in results("faults")["rows"] if "kill" in row["scenario"] and "lost" in row]
     yield (
         f"{sum(row['kills'] for row in kills)} kills of broker processes",
@@ -86,13 +89,15 @@ def summary() -> Table:
 
 @table
 def matching() -> Table:
-    """Events matched per second on one core."""
-    yield "workload", "100,000 filters: events/s", "x DuckDB", "x scan", "1,000,000 filters: events/s", "x scan"
+    """Yield events matched per second on one core."""
+    few_header, many_header = "100,000 filters: events/s", "1,000,000 filters: events/s"
+    yield "workload", few_header, "x DuckDB", "x scan", many_header, "x scan"
     rows = results("matching")["rows"]
     for workload in ("S10", "C10", "R4"):
         for form in ("int", "float"):
             few, many = (
-                only(rows, matcher="auto", workload=workload, form=form, subscriptions=n) for n in (100_000, 1_000_000)
+                only(rows, matcher="auto", workload=workload, form=form, subscriptions=n)
+                for n in (100_000, 1_000_000)
             )
             yield (
                 f"{workload}, {form}",
@@ -106,8 +111,9 @@ def matching() -> Table:
 
 @table
 def pipeline() -> Table:
-    """Events matched per second on Spark."""
-    yield "workload", "events", "no output: events/s", "of the cores", "to Parquet: events/s", "of the cores", "x Spark's join"
+    """Yield events matched per second on Spark."""
+    memory, parquet = "no output: events/s", "to Parquet: events/s"
+    yield "workload", "events", memory, "of the cores", parquet, "of the cores", "x Spark's join"
     for row in results("pipeline")["match"]:
         ids = row["ids"]
         yield (
@@ -123,7 +129,7 @@ def pipeline() -> Table:
 
 @table
 def interest() -> Table:
-    """Seconds to compute a large interest on Spark."""
+    """Yield seconds to compute a large interest on Spark."""
     found = results("pipeline")["interest"]
     yield "pairs of subscriber and flow", "seconds", "pairs/s", "heap"
     yield f"{found['pairs']:,}", f"{found['seconds']:.0f}", f"{found['pairs_per_s']:,}", found["heap"]
@@ -131,7 +137,7 @@ def interest() -> Table:
 
 @table
 def streaming() -> Table:
-    """Seconds of a micro-batch."""
+    """Yield seconds of a micro-batch."""
     found = results("streaming")
     yield "micro-batches of 10,000 events", "p50, s", "p95, s", "x identity, p50", "x identity, p95"
     ours, state = found["batches"]["ours"], found["state"]
@@ -139,15 +145,16 @@ def streaming() -> Table:
     yield ("matched", f"{ours['p50_s']:.3f}", f"{ours['p95_s']:.3f}", *ratios)
     yield "matched, with rates and interest counted", f"{state['p50_s']:.3f}", f"{state['p95_s']:.3f}", "", ""
     changes = found["changes"]
-    yield f"matched, after {changes['changes']:,} changed filters", f"{changes['batch_with_changes_s']:.3f}", "", "", ""
+    name = f"matched, after {changes['changes']:,} changed filters"
+    yield name, f"{changes['batch_with_changes_s']:.3f}", "", "", ""
 
 
 @table
 def planning() -> Table:
-    """Plans of the stock workload on a network."""
+    """Yield plans of the stock workload on a network."""
     yield "method", "saving, % of the possible", "unwanted per wanted message", "seconds"
     rows = largest(3247, "stocks")
-    names = {"kmeans": "k-means (scipy)", "linkage": "average linkage of Jaccard distances (scipy)", "hash": "`hash`"}
+    names = {"kmeans": "k-means (scipy)", "linkage": "average linkage of Jaccard distances (scipy)"}
     for name in ("partial", "pairwise", "forgy", "kmeans", "linkage", "hash"):
         row = rows[name]
         yield (
@@ -160,7 +167,7 @@ def planning() -> Table:
 
 @table
 def topics() -> Table:
-    """Plans of many topics."""
+    """Yield plans of many topics."""
     yield "method", "unwanted per wanted message", "seconds"
     rows = largest(20_000, "markets")
     for name in ("auto", "hash"):
@@ -169,7 +176,7 @@ def topics() -> Table:
 
 @table
 def sessions() -> Table:
-    """What receivers filter in a plan of two levels."""
+    """Yield what receivers filter out in plans of two levels."""
     rows = results("sessions")["compared"]
     case = "20,000 flows, 1,000 sessions in 50 groups"
     shown: dict[str, list[float]] = {}
@@ -183,7 +190,7 @@ def sessions() -> Table:
 
 @table
 def following() -> Table:
-    """Messages saved by clusters of topics that follow their subscribers."""
+    """Yield messages saved by clusters of topics that follow their subscribers."""
     yield "method", "change of all messages, %"
     rows = [row for row in results("following")["paper"] if row["model"] == "average"]
     for row in sorted(rows, key=lambda row: float(row["oc_pct"])):
@@ -192,7 +199,7 @@ def following() -> Table:
 
 @table
 def subscribers() -> Table:
-    """False positives of clusters of subscribers."""
+    """Yield false positives of clusters of subscribers."""
     yield "method", "false positives per event", "seconds"
     rows = [row for row in results("subscribers")["paper"] if row["events"] == "hotspots"]
     for row in sorted(rows, key=lambda row: float(row["false_positives"])):
@@ -201,7 +208,7 @@ def subscribers() -> Table:
 
 @table
 def partitioning() -> Table:
-    """A million filters in parts, on Spark."""
+    """Yield costs of a million filters in parts on Spark."""
     yield "strategy", "seconds", "worker, MB", "shuffled, MB"
     for row in results("partitioning")["rows"]:
         if row["subscriptions"] == 1_000_000:
@@ -215,7 +222,7 @@ def partitioning() -> Table:
 
 @table
 def live() -> Table:
-    """Events and deliveries per second of the live broker."""
+    """Yield events and deliveries per second of the live broker."""
     yield "38 matches per event", "events/s", "deliveries/s", "latency p50, ms", "p99, ms"
     found = results("live")
     for name, row in (
@@ -236,7 +243,7 @@ def live() -> Table:
 
 @table
 def stored() -> Table:
-    """Deliveries per second by delivery guarantee."""
+    """Yield deliveries per second by delivery guarantee."""
     found = results("stored")
     yield "38 matches per event", "deliveries/s", "latency p50, ms", "p99, ms"
     for name, row in (
@@ -249,7 +256,7 @@ def stored() -> Table:
 
 @table
 def filters() -> Table:
-    """Filters compiled per second."""
+    """Yield filters compiled per second."""
     yield "filters", "filters/s", "x without the cache", "x sqlglot's parser", "bytes per filter"
     rows = results("filters")["rows"]
     names = {
@@ -271,7 +278,7 @@ def filters() -> Table:
 
 @table
 def sources() -> Table:
-    """Where each benchmark's results come from."""
+    """Yield command, commit and date of each benchmark's results."""
     yield "results", "command", "commit", "date"
     for path in sorted((ROOT / "benchmarks" / "results").glob("*.json")):
         found = json.loads(path.read_text())

@@ -2,7 +2,8 @@
 
     python scripts/words.py [FILE...]     # all tracked text by default; exit 1 and list the lines that use it
 
-`docs/contributing.md` says how to write instead. A line that needs a word carries ``words: allow`` in a comment.
+`docs/contributing.md` says how to write instead. A line that needs a word carries the comment
+``words: allow``.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[1]
 
@@ -40,7 +44,8 @@ KINDS = {".py", ".md", ".json", ".toml", ""}
 
 def tracked() -> list[Path]:
     """Return the files that are checked."""
-    listed = subprocess.run(["git", "ls-files", *FOLDERS], cwd=ROOT, capture_output=True, text=True, check=True)
+    command = ["git", "ls-files", *FOLDERS]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     paths = [ROOT / name for name in listed.stdout.split("\n") if name and "/results/" not in name]
     return [path for path in paths if path.suffix in KINDS and path != Path(__file__)]
 

@@ -11,7 +11,6 @@ import pytest
 
 import narrowcast
 from narrowcast import errors
-from narrowcast.cli.app import app
 
 
 def test_all_names_are_importable_and_sorted() -> None:
@@ -77,11 +76,3 @@ def test_the_error_tree_is_drawn_whole() -> None:
         if inspect.isclass(value) and issubclass(value, Exception):
             assert name in drawn
             assert issubclass(value, errors.NarrowcastError)
-
-
-def test_every_command_has_help_with_an_example() -> None:
-    for command in app.registered_commands:
-        assert command.callback is not None
-        name = command.name or command.callback.__name__
-        help_text = command.help or command.callback.__doc__ or ""
-        assert f"narrowcast {name}" in help_text, name

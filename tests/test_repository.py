@@ -127,13 +127,18 @@ def script(name: str) -> ModuleType:
     return found
 
 
-def test_words_finds_the_dialect_and_exceptions_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_finds_the_dialect_and_exceptions_by_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = script("words")
     monkeypatch.setattr(words, "ROOT", tmp_path)
     page = tmp_path / "page.md"
     page.write_text("A node.\nNobody listens, in vain.\nAnybody <!-- words: allow -->\n")
     found = list(words.faults(page))
-    assert [fault.partition(": write")[0] for fault in found] == ["page.md:2: 'Nobody'", "page.md:2: 'in vain'"]
+    assert [fault.partition(": write")[0] for fault in found] == [
+        "page.md:2: 'Nobody'",
+        "page.md:2: 'in vain'",
+    ]
 
 
 def test_measured_fills_tables_and_finds_those_that_differ(

@@ -22,7 +22,7 @@ import pytest
 import narrowcast as nc
 from narrowcast.broker import Connection, SubscriptionStore
 from narrowcast.broker.server.nats_server import NatsServer
-from support.command import outcome, refusal
+from support.command import outcome, refusal, shows
 from support.live import NARROWCAST, line_with, running
 
 if TYPE_CHECKING:
@@ -308,12 +308,12 @@ def test_another_broker_is_moved_aside(tmp_path: Path) -> None:
     with serving(data):
         told("backup", "--data", data, "--out", file)
         said = refusal("restore", file, "--data", data, "--force")
-        assert re.search(r"a broker, or a NATS server that it has left behind \(process \d+\), runs in", said)
+        assert re.search(rf"{data}.* \(process \d+\)", said)
     why = refusal("restore", file, "--data", data)
-    assert re.search(r"data is not empty, it has broker\.json, dead-letters\.db, \S+ and \d more; name", why)
+    assert re.search(r"data: .* broker\.json, dead-letters\.db, \S+ and \d more", why)
     done = outcome("restore", file, "--data", data, "--force", "--json")
     old = json.loads(done.stdout)["old"]
-    assert done.stderr == f"what was in {data} is in {old}\n"
+    assert shows(done.stderr, f"{data} {old}\n")
     assert (Path(old) / "nats" / "key").exists()
     assert [path.name for path in data.iterdir() if path.suffix == ".db"]
     assert not (data / "nats").exists()
@@ -336,12 +336,10 @@ def test_a_folder_that_is_there(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     told("restore", file, "--data", tmp_path / "link")
     assert [path.name for path in (tmp_path / "empty").iterdir()] == ["subscriptions.db"]
-    assert "is a file; name a folder" in refusal("restore", file, "--data", tmp_path / "file")
-    assert "not empty, it has subscriptions.db; name" in refusal(
-        "restore", file, "--data", tmp_path / "empty"
-    )
-    assert "there is no --data" in refusal("restore", file)
-    assert "cannot write" in refusal("restore", file, "--data", tmp_path / "file" / "deep")
+    assert str(tmp_path / "file") in refusal("restore", file, "--data", tmp_path / "file")
+    assert "subscriptions.db" in refusal("restore", file, "--data", tmp_path / "empty")
+    assert "--data" in refusal("restore", file)
+    assert str(tmp_path / "file") in refusal("restore", file, "--data", tmp_path / "file" / "deep")
 
 
 def test_refusals(tmp_path: Path) -> None:
@@ -349,16 +347,14 @@ def test_refusals(tmp_path: Path) -> None:
     assert "subscriptions.db" in refusal("backup", "--data", tmp_path, "--out", out)
     data = broker_at(tmp_path / "data")
     (data / "broker.json").write_text('{"delivery": "at-least-once", "prefix": "eu"}')
-    assert "its own NATS server has nothing stored with prefix 'eu'" in refusal(
-        "backup", "--data", data, "--out", out
-    )
+    assert "'eu'" in refusal("backup", "--data", data, "--out", out)
     (data / "broker.json").unlink()
-    assert str(out) in refusal("restore", out, "--data", tmp_path / "again")
+    assert "b.tar" in refusal("restore", out, "--data", tmp_path / "again")
     told("backup", "--data", data, "--out", out)
-    assert str(out) in refusal("backup", "--data", data, "--out", out)
+    assert "b.tar" in refusal("backup", "--data", data, "--out", out)
     out.write_bytes(out.read_bytes()[:100_000])
-    assert str(out) in refusal("restore", out, "--data", tmp_path / "again")
-    assert str(out) in refusal("restore", out, "--dry-run")
+    assert "b.tar" in refusal("restore", out, "--data", tmp_path / "again")
+    assert "b.tar" in refusal("restore", out, "--dry-run")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar", "data"]
 
 

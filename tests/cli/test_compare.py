@@ -18,7 +18,7 @@ from narrowcast.costs.filtering import Filtering
 from narrowcast.spark.stages.compare import ComparedMethod, Comparison
 from narrowcast.spark.stages.delivery_results import DeliveryTotals, ReplayResult
 from narrowcast.workloads.hotspots import Hotspots
-from support.command import call, document, refusal, table_of
+from support.command import call, document, refusal, shows, table_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,13 +99,13 @@ def test_the_table_has_room_for_replayed_events(unit: Literal["links", "messages
     head, mine = _rows(Comparison(names, (row,), ReplayResult(unit, 322, 10960, {}, {})))
     told = {
         "links": ("network", "gain %", "replayed", "gain %"),
-        "messages": ("waste", "replayed", "in vain"),
+        "messages": ("waste", "replayed", "wasted"),
     }
     assert head == ("method", "used", *told[unit], "sec", "MB")
     values = {"links": ("943.36", "96.2", "360,872", "61.9"), "messages": ("27.675", "360,872", "29,304")}
     assert _sent(
         Comparison(names, (row,), ReplayResult(unit, 322, 10960, {"hierarchical-rra 11": sent}, {}))
-    ) == ("; 322 events sent with the router threshold")
+    ) == ("; 322 events sent with router threshold")
     assert mine == ("hierarchical-rra", "11", *values[unit], "0.01", "0.6")
 
 
@@ -135,8 +135,8 @@ def test_it_is_said_which_rows_have_which_router() -> None:
         for name, router in by.items()
     )
     assert _routed(Comparison((), rows)) == (
-        "Each is sent with the router that fits: direct, ncut with channels; the others with partial. "
-        "--router sends all alike."
+        "Each method is replayed with the router that suits it: direct, ncut with channels; the "
+        "others with partial. --router uses one for all."
     )
     assert _routed(Comparison((), rows[:2])) == ""
 
@@ -182,24 +182,14 @@ def test_bad_networks_are_one_line(command: str, folder: Path, tmp_path: Path) -
         more: list[str | Path] = ["--locations", tmp_path / "l.csv"] if places else []
         return refusal(*words, "--topology", tmp_path / "t.csv", *more)
 
-    assert refused("a,b,cost\n1,2,-3\n").startswith(
-        f"{tmp_path / 't.csv'}: link from 1 to 2 has cost=-3.0"
-    )
-    assert refused("a,b,cost\n1,2,3\n8,9,1\n5,5,0\n") == (
-        f"{tmp_path / 't.csv'}: node 5 is not reachable from 1; add a link"
-    )
-    assert all(each in refused("a,b\n1,2\n") for each in ("t.csv", "'cost'", "'a', 'b'"))
-    assert refused("a,b,cost\n1,2,3\n", "subscriber,node\n1,7\n").startswith(
-        f"{tmp_path / 'l.csv'}: subscriber 1 is on node 7, which"
-    )
-    assert refused("a,b,cost\n1,2,3\n", "subscriber,node\n1,2\n2,\n").endswith(
-        "l.csv: column 'node' of locations has 1 nulls, the first in row 1; remove those rows"
-    )
-    assert "cost 'network': requires topology" in refusal(*words, "--cost", "network")
-    assert refusal(*words, "--cost", "wast").startswith("unknown cost 'wast'; did you mean 'waste'?")
-    said = refusal(*words, "--locations", folder / "l.jsonl")
-    assert "locations" in said
-    assert "topology" in said
+    assert shows(refused("a,b,cost\n1,2,-3\n"), f"{tmp_path / 't.csv'} 1 2 -3.0")
+    assert shows(refused("a,b,cost\n1,2,3\n8,9,1\n5,5,0\n"), f"{tmp_path / 't.csv'} 5 1")
+    assert shows(refused("a,b\n1,2\n"), "t.csv 'cost' 'a', 'b'")
+    assert shows(refused("a,b,cost\n1,2,3\n", "subscriber,node\n1,7\n"), f"{tmp_path / 'l.csv'} 1 7")
+    assert shows(refused("a,b,cost\n1,2,3\n", "subscriber,node\n1,2\n2,\n"), "l.csv 'node' 1")
+    assert shows(refusal(*words, "--cost", "network"), "'network' topology")
+    assert shows(refusal(*words, "--cost", "wast"), "'wast' 'waste'")
+    assert shows(refusal(*words, "--locations", folder / "l.jsonl"), "--locations --topology")
     assert not (tmp_path / "out").exists()
 
 
@@ -212,39 +202,36 @@ def test_bad_words(folder: Path, tmp_path: Path) -> None:
         tmp_path / "out",
         "--channels",
     ]
-    assert refusal(*words, "2,x") == "--channels is '2,x'; give a whole number, or several as 11,61"
-    assert refusal(*words, "0") == "channels is 0; give a whole number of at least 1"
-    assert "channels=[2, 2]" in refusal(*words, "2,2")
+    assert shows(refusal(*words, "2,x"), "--channels='2,x'")
+    assert shows(refusal(*words, "0"), "--channels 0")
+    assert shows(refusal(*words, "2,2"), "channels [2, 2]")
     said = refusal(*words, "2", "--methods", "mst", "--set", "passes=3")
-    assert said.startswith("nobody has a parameter 'passes'; they have: the methods ")
-    assert "distance; cost 'filtering' alpha, beta; cost 'forwarding' message, upkeep; cost 'over" in said
+    assert shows(said, "'passes' distance 'filtering' alpha, beta; 'forwarding' 'overall'")
     said = refusal(*words, "2", "--methods", "mst", "--set", "seed=3")
-    assert "seed" in said
-    assert "beta=-1" in refusal(*words, "2", "--set", "beta=-1")
+    assert said.startswith("--set seed")
+    assert shows(refusal(*words, "2", "--set", "beta=-1"), "beta -1")
     said = refusal(*words, "2", "--router", "exact")
-    assert said == "--router is exact, and no events are sent; it goes with --subscriptions and --events"
+    assert shows(said, "--router exact --subscriptions --events")
     content = ("compare", "--subscriptions", "s.csv", "--events", "e.csv", "--out", tmp_path / "out")
     said = refusal(*content, "--channels", "2", "--router", "exact", "--no-replay")
-    assert said == "--router is exact, and no events are sent; leave --no-replay out"
+    assert shows(said, "--router exact --no-replay")
     for bad in ("2", "true"):
         for more in (("--router", "threshold"), ("--flows", "cells")):
             said = refusal(*content, "--channels", "2", *more, "--set", f"threshold={bad}")
-            assert "threshold=" in said
+            assert "threshold" in said
     said = refusal(*content, "--channels", "2", "--set", "broadcast=yes")
-    assert "broadcast='yes'" in said
+    assert shows(said, "broadcast 'yes'")
     said = refusal(*content, "--channels", "2", "--flows", "cells", "--set", "threshold=[0.1,0.2]")
-    assert said == "threshold is [0.1, 0.2]; plans differ in their channels: give one for all"
+    assert said.startswith("--set threshold=[0.1, 0.2]")
     said = refusal(*words, "2", "--cells", "5")
-    assert "cells=5" in said
+    assert shows(said, "--cells --subscriptions --events")
     said = refusal(*words, "2", "--top", "5")
-    assert "top=5" in said
+    assert shows(said, "--top --subscriptions --events")
     said = refusal(*words, "2", "--methods", "mst,r-tree")
-    assert said == (
-        "r-tree plans by the boxes of filters; give --subscriptions and --events, or leave it out"
-    )
-    assert refusal(*words, "2", "--methods", "mzt").startswith("unknown method 'mzt'; did you mean 'mst'?")
+    assert shows(said, "'r-tree' --subscriptions --events")
+    assert shows(refusal(*words, "2", "--methods", "mzt"), "'mzt' 'mst'")
     (tmp_path / "out").mkdir()
-    assert refusal(*words, "2").endswith("out exists already; name another folder or remove it")
+    assert str(tmp_path / "out") in refusal(*words, "2")
 
 
 @pytest.mark.slow
@@ -327,7 +314,7 @@ def test_plan_and_evaluate_on_a_network(given: list[str], spark: SparkSession, t
         "evaluate", out, *given[:2], "--topology", tmp_path / "t.csv", *given[4:], "--cost", "network"
     )
     assert shown.exit_code == 0, shown.exception
-    assert shown.stderr == "these are not the inputs that the plan was made from\n"
+    assert shown.stderr == "the inputs differ from those that the plan was made from\n"
     assert table_of(shown.stdout)[0][0] in ("partial", "messages a second")
     assert "gain %" in shown.stdout
     assert "waste" not in shown.stdout
@@ -347,7 +334,7 @@ def test_what_only_the_data_shows(folder: Path, spark: SparkSession, tmp_path: P
     ]
     (tmp_path / "apart.csv").write_text("a,b,cost\n1,2,1\n3,4,1\n")
     said = refusal("compare", *words, tmp_path / "apart.csv")
-    assert "is not reachable from" in said
+    assert "apart.csv" in said
     (tmp_path / "few.csv").write_text("a,b,cost\n1,2,1\n2,3,1\n")
     said = refusal("plan", "--method", "hash", *words, tmp_path / "few.csv")
     assert "subscriber 4" in said
@@ -355,10 +342,9 @@ def test_what_only_the_data_shows(folder: Path, spark: SparkSession, tmp_path: P
     said = refusal(
         "plan", "--method", "partial", *words, tmp_path / "few.csv", "--locations", tmp_path / "l.csv"
     )
-    assert said.startswith("subscriber 4 has no row in locations")
+    assert "subscriber 4" in said
     said = refusal("plan", "--method", "partial", *words, tmp_path / "few.csv", "--set", "topology=3")
     assert "topology" in said
-    assert "'partial'" in said
     assert not (tmp_path / "out").exists()
 
 
@@ -372,8 +358,6 @@ def test_parameters_reach_planners(given: list[str], spark: SparkSession, tmp_pa
     assert info.params == {"channels": 2, "distance": "norm", "top": 3}
     out = ("--out", tmp_path / "other")
     said = refusal(*words, "--set", "topp=3", *out)
-    assert said.startswith("nobody has a parameter 'topp'; they have: method 'pairwise' top, distance; cost")
-    assert refusal(*words, "--set", "distance=far", *out).startswith(
-        "distance is 'far'; use one of total, norm, "
-    )
-    assert refusal(*words, "--set", "top=many", *out).startswith("top is 'many'; give a whole number")
+    assert shows(said, "'topp' 'pairwise' top, distance;")
+    assert shows(refusal(*words, "--set", "distance=far", *out), "distance 'far' total, norm,")
+    assert shows(refusal(*words, "--set", "top=many", *out), "top 'many'")

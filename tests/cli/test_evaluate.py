@@ -15,7 +15,7 @@ from narrowcast.model.cells import CellGrid
 from narrowcast.routing.replay import EventReplay
 from narrowcast.routing.router_parameters import router_maker
 from narrowcast.spark.stages.replay import drawn_publishers
-from support.command import call, document, refusal, table_of
+from support.command import call, document, refusal, shows, table_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,8 +124,8 @@ def test_a_plan_of_cells_on_its_own_events_and_on_later_ones(
 
     shown = call("evaluate", out, *words(folder, "later"), "--router", "exact")
     assert shown.exit_code == 0, shown.exception
-    assert "costs by flows are left out: " in shown.stderr
-    assert "not the inputs that the plan was made from" in shown.stderr
+    assert "costs by flows are not computed: " in shown.stderr
+    assert "inputs differ" in shown.stderr
     expected = locally(plan, EVENTS.slice(SPLIT), "exact", grid)
     rows = {row[0]: row for row in table_of(shown.stdout)}
     assert float(rows["pairwise"][1].replace(",", "")) == pytest.approx(expected["cost"].expected, rel=1e-5)
@@ -141,7 +141,7 @@ def test_a_plan_of_events_on_later_ones(spark: SparkSession, folder: Path, tmp_p
     document("plan", *words(folder, "first"), *how, "--out", out)
     plan, _ = nc.read_plan(out)
     found, said = document("evaluate", out, *words(folder, "later"))
-    assert "costs by flows are left out: the plan is of other events" in said
+    assert "costs by flows are not computed: " in said
     assert told(found["replay"]) == locally(plan, EVENTS.slice(SPLIT), "partial")
     assert (found["methods"], found["pairs"]) == ({}, None)
     without = call("evaluate", out, *words(folder, "later", network=False))
@@ -200,7 +200,7 @@ def test_names_with_zeros_and_somebody_nowhere(spark: SparkSession, tmp_path: Pa
     (tmp_path / "e.csv").write_text("event_id,price\n5,1.5\n6,2.5\n")
     shown = call(*given, "--events", tmp_path / "e.csv")
     assert shown.exit_code == 0, shown.exception
-    assert "nobody wants any of the 2 events given, so none is sent\n" in shown.stderr
+    assert "none of the 2 events " in shown.stderr
     assert "sent by it" not in shown.stdout
 
 
@@ -212,29 +212,24 @@ def test_bad_words(folder: Path, tmp_path: Path) -> None:
     nc.write_plan(plan, tmp_path / "topics", method="unicast")
     given: list[str | Path] = ["evaluate", tmp_path / "events", *words(folder, "first")]
     said = refusal(*given, "--set", "gamma=3")
-    assert said == (
-        "nobody has a parameter 'gamma'; they have: cost 'filtering' alpha, beta; cost 'forwarding' message, "
-        "upkeep; cost 'network' multicast; cost 'overall' cost_m, cost_a, cost_n, cost_d, interval; router "
-        "'partial' broadcast, send"
-    )
-    assert refusal(*given, "--router", "thresholds").startswith("unknown router 'thresholds'; did you mean")
-    assert "threshold='high'" in refusal(*given, "--router", "threshold", "--set", "threshold=high")
+    assert shows(said, "'gamma' 'filtering' alpha beta 'network' multicast 'overall' interval 'partial' send")
+    assert shows(refusal(*given, "--router", "thresholds"), "'thresholds' 'threshold'")
+    assert "'high'" in refusal(*given, "--router", "threshold", "--set", "threshold=high")
     for bad in ("2", "true", "[0.1, 3]", "null-ish", "NaN"):
         said = refusal(*given, "--router", "threshold", "--set", f"threshold={bad}")
         assert "threshold" in said, bad
     said = refusal(*given, "--router", "threshold", "--set", "threshold=[0.1, 0.2]")
-    assert "2 thresholds for 0 channels" in said
+    assert shows(said, "threshold 2 0")
     for bad in ("yes", "1"):
         said = refusal(*given, "--set", f"broadcast={bad}")
-        assert "broadcast=" in said, bad
+        assert "broadcast" in said, bad
     (tmp_path / "p.csv").write_text("event_id,node\n3,1\n3,2\n")
     said = refusal(*given, "--publishers", tmp_path / "p.csv")
-    assert said.startswith(f"{tmp_path / 'p.csv'}: event_id=3 ")
-    assert "multicast='any'" in refusal(*given, "--set", "multicast=any")
-    assert refusal(*given, "--no-replay", "--router", "exact").endswith("; leave --no-replay out")
-    assert refusal(*given, "--set", "calibration=x").startswith("calibration is given without h; ")
-    assert refusal(*given, "--set", "calibration=x", "--set", "h=9", "--set", "beta=1").startswith("beta is")
+    assert shows(said, f"{tmp_path / 'p.csv'} event_id 3")
+    assert shows(refusal(*given, "--set", "multicast=any"), "multicast 'any'")
+    assert shows(refusal(*given, "--no-replay", "--router", "exact"), "--router --no-replay")
+    assert refusal(*given, "--set", "calibration=x").startswith("--set calibration")
+    said = refusal(*given, "--set", "calibration=x", "--set", "h=9", "--set", "beta=1")
+    assert said.startswith("--set beta")
     topics = ("evaluate", tmp_path / "topics", "--interests", folder / "s.parquet", "--router", "exact")
-    assert refusal(*topics).startswith(
-        "--router is exact, and no events are sent; it goes with --subscriptions"
-    )
+    assert shows(refusal(*topics), "--router exact --subscriptions")

@@ -12,6 +12,7 @@ import narrowcast
 from narrowcast.cli.generate import generate
 from narrowcast.errors import NarrowcastError, ParameterError, TableError
 from narrowcast.workloads import Stocks
+from support.command import shows
 
 app = typer.Typer(rich_markup_mode="markdown")
 app.command()(generate)
@@ -81,19 +82,19 @@ def test_what_is_there_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "shown"),
     [
-        (["shares"], "unknown workload 'shares'"),
-        (["stocks", "--set", "modes=2"], "modes='2': must be one of 1, 4, 9"),
-        (["stocks", "--set", "colour=red"], "unknown parameter 'colour' of stocks; known: n_subscriptions,"),
-        (["stocks", "--set", "modes"], "'modes': must be key=value"),
-        (["stocks", "--seed", "-1"], "seed=-1: must be an integer of at least 0"),
+        (["shares"], "shares"),
+        (["stocks", "--set", "modes=2"], "modes 2"),
+        (["stocks", "--set", "colour=red"], "stocks colour"),
+        (["stocks", "--set", "modes"], "modes"),
+        (["stocks", "--seed", "-1"], "seed -1"),
     ],
 )
-def test_bad_input_leaves_nothing(arguments: list[str], message: str, tmp_path: Path) -> None:
+def test_bad_input_leaves_nothing(arguments: list[str], shown: str, tmp_path: Path) -> None:
     found = call(*arguments, "--out", tmp_path / "out")
     assert isinstance(found.exception, ParameterError)
-    assert message in str(found.exception)
+    assert shows(str(found.exception), shown)
     assert "\n" not in str(found.exception)
     assert found.stdout == ""
     assert list(tmp_path.iterdir()) == []

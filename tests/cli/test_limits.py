@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.command import outcome, refusal
+from support.command import outcome, refusal, shows
 from support.live import NARROWCAST, line_with, running
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def test_limits_that_are_none() -> None:
 
 
 def refused(url: str, *filters: str) -> str:
-    """Let somebody subscribe, in vain; return the one line that says why."""
+    """Return the error of a subscriber that is refused."""
     words = [word for text in filters for word in ("--filter", text)]
     command: list[str | Path] = [NARROWCAST, "subscribe", "--nats", url, "--subscriber", "ann", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -37,17 +37,10 @@ def test_too_much_is_refused(tmp_path: Path) -> None:
     words = [word for limit in limits for word in ("--limit", limit)]
     with running("serve", "--port", "0", "--data", tmp_path / "data", *words) as broker:
         url = re.findall(r"nats://\S+?:\d+", line_with(broker, "serving at"))[0]
-        assert refused(url, f"name = '{'x' * 300}'").endswith(
-            "filter of 309 bytes: must have at most 200; split it into several subscriptions or raise "
-            "the limit `bytes`"
-        )
-        assert "nested 6 deep" in refused(url, "((((((a > 1))))))")
-        assert "'ann' has 0 subscriptions and requests 3 more: must be at most 2" in refused(
-            url, "a > 1", "a > 2", "a > 3"
-        )
-        assert "filters name 0 attributes and 'a' is new: must be at most 3" in refused(
-            url, "a > 1 AND b > 1 AND c > 1 AND d > 1"
-        )
+        assert shows(refused(url, f"name = '{'x' * 300}'"), "309 bytes 200")
+        assert shows(refused(url, "((((((a > 1))))))"), "6 5")
+        assert shows(refused(url, "a > 1", "a > 2", "a > 3"), "'ann' subscriptions 3 2")
+        assert shows(refused(url, "a > 1 AND b > 1 AND c > 1 AND d > 1"), "attributes 3")
         with running("subscribe", "--nats", url, "--subscriber", "ann", "--filter", "a > 1") as ann:
             line_with(ann, "subscribed")
             events = [{"a": 2, "text": "x" * 100}, {"a": 3}]
@@ -57,6 +50,6 @@ def test_too_much_is_refused(tmp_path: Path) -> None:
             assert ann.stdout is not None
             assert json.loads(ann.stdout.readline()) == {"a": 3}
         found = json.loads(outcome("dead-letters", "list", "--data", tmp_path / "data", "--json").stdout)
-        assert found["reasons"] == {
-            "event of 120 bytes is larger than 100; send less at once, or raise serve --limit payload=": 1
-        }
+        [(reason, count)] = found["reasons"].items()
+        assert count == 1
+        assert shows(reason, "120 100")

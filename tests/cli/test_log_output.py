@@ -56,10 +56,10 @@ def test_serve_says_everything_in_json(tmp_path: Path) -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    assert "--joins is 0.0; give a number above 0" in refusal("serve", "--joins", "0")
-    assert "--keep is -1; give at least 1 second" in refusal("serve", "--keep=-1")
-    assert "--store is 10; give at least 1,048,576 bytes" in refusal("serve", "--store", "10")
-    assert "--replicas is 6; give 1 to 5 servers" in refusal("serve", "--replicas", "6")
-    assert "http='nonsense'" in refusal("serve", "--http", "nonsense")
-    assert "--joins is -1.0; give a number above 0" in refusal("rollout", tmp_path, "--joins=-1")
-    assert "--least is 2.0; give a share from 0 to 1" in refusal("rollout", tmp_path, "--least", "2")
+    assert "--joins=0" in refusal("serve", "--joins", "0")
+    assert "--keep=-1" in refusal("serve", "--keep=-1")
+    assert "--store=10" in refusal("serve", "--store", "10")
+    assert "--replicas=6" in refusal("serve", "--replicas", "6")
+    assert "'nonsense'" in refusal("serve", "--http", "nonsense")
+    assert "--joins=-1" in refusal("rollout", tmp_path, "--joins=-1")
+    assert "--least=2" in refusal("rollout", tmp_path, "--least", "2")

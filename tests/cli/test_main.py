@@ -64,14 +64,14 @@ def test_whoever_stops_reading_is_not_told() -> None:
 
 @pytest.mark.parametrize(("name", "code", "traces"), [("narrowcast", 130, 0), ("mine.py", -2, 1)])
 def test_an_interruption_while_the_package_loads(name: str, code: int, traces: int) -> None:
-    """Of the command it is no trace; a program that imports the package has its own way."""
+    """The command ends without a traceback; a program that imports the package keeps its own handler."""
     program = (
         "import signal, sys\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # who runs the tests may ignore it
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # the test runner may ignore it
         f"sys.argv[0] = '/usr/bin/{name}'\n"
         "class Finder:\n"
         "    def find_spec(self, name, *_):\n"
-        "        if name == 'numpy':\n"
+        "        if name == 'narrowcast.deprecation':\n"
         "            signal.raise_signal(signal.SIGINT)\n"
         "sys.meta_path.insert(0, Finder())\n"
         "import narrowcast\n"

@@ -13,7 +13,7 @@ import pytest
 
 from narrowcast.cli.partition import _changes
 from narrowcast.matching.partition import AdaptedParts, read_partitions
-from support.command import call, document, refusal, table_of
+from support.command import call, document, refusal, shows, table_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,16 +97,14 @@ def test_from_end_to_end(given: list[str], folder: Path, tmp_path: Path) -> None
     assert costs["measured_work_max_over_mean"] == pytest.approx(
         float(rows["the same by measured work"]), abs=1e-4
     )
-    before, after = (
-        float(rows[name]) for name in ("heaviest over mean before, as sampled", "the same after")
-    )
+    before, after = (float(rows[name]) for name in ("heaviest part / mean before, sampled", "after"))
     assert before > max(1.1, after)
-    assert rows["what was done"] in ("parts made anew", "some branches cut anew")
-    assert rows["at most 1.1 times the mean"] == ("yes" if after <= 1.1 else "no: nothing found is")
+    assert rows["change"] in ("parts made anew", "some branches cut anew")
+    assert rows["at most 1.1 times the mean"] == ("yes" if after <= 1.1 else "no: not reachable")
     odd = refusal(
         "match", *late, "--out", tmp_path / "x", "--partitions", plan, "--schema", _schema(tmp_path)
     )
-    assert all(each in odd for each in ("partitions", "'x'", "double", "decimal(10,3)"))
+    assert shows(odd, "'x' double decimal(10,3)")
 
 
 def test_changes_are_told() -> None:
@@ -124,7 +122,7 @@ def test_a_bad_table_of_work_is_named(tmp_path: Path) -> None:
     path = tmp_path / "took.csv"
     path.write_text("events,subscriptions,matches,seconds\n1,2,3,0\n")
     said = refusal("partition", "--subscriptions", "s", "--events", "e", "--out", "p", "--measured", path)
-    assert f"{path}: not a table of work: all seconds are 0" in said
+    assert shows(said, f"{path} 0")
 
 
 def _schema(folder: Path) -> str:
@@ -158,44 +156,42 @@ def test_cobas_and_what_other_commands_say(given: list[str], tmp_path: Path) -> 
         ["diff", plan, plan],
     ]
     for words in others:
-        assert "a plan of matching partitions" in refusal(*words)
-    assert "is of scheme 'cobas', which is not adapted" in refusal(
-        "partition", *given, "--from", plan, "--out", tmp_path / "next"
-    )
+        assert str(plan) in refusal(*words)
+    assert "'cobas'" in refusal("partition", *given, "--from", plan, "--out", tmp_path / "next")
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "shown"),
     [
-        (["--scheme", "kdd"], "unknown scheme 'kdd'; did you mean 'kd'"),
-        (["--parts", "0"], "parts=0"),
-        (["--parts", "7", "--copies", "2"], "copies is 2, which does not divide 7 parts"),
-        (["--scheme", "hash", "--copies", "2"], "copies=2"),
-        (["--set", "kappa=2"], "kappa=2"),
-        (["--set", "work=2"], "--set work is given by an option of its own; use --measured"),
-        (["--set", "threshold=2"], "threshold is given, and there is nothing to adapt"),
-        (["--from", "nothing"], "nothing is not a folder"),
-        (["--from", "nothing", "--parts", "4"], "--from says how parts are made; leave --parts"),
-        (["--measured", "nothing.parquet"], "nothing.parquet does not exist"),
-        (["--conf", "x"], "conf='x'"),
+        (["--scheme", "kdd"], "scheme kdd"),
+        (["--parts", "0"], "parts 0"),
+        (["--parts", "7", "--copies", "2"], "copies 2 7 parts"),
+        (["--scheme", "hash", "--copies", "2"], "scheme hash copies"),
+        (["--set", "kappa=2"], "kappa kd"),
+        (["--set", "work=2"], "set work"),
+        (["--set", "threshold=2"], "threshold"),
+        (["--from", "nothing"], "nothing"),
+        (["--from", "nothing", "--parts", "4"], "from parts"),
+        (["--measured", "nothing.parquet"], "nothing.parquet"),
+        (["--conf", "x"], "conf x"),
     ],
 )
-def test_what_is_refused(given: list[str], words: list[str], message: str, tmp_path: Path) -> None:
-    assert message in refusal("partition", *given, "--out", tmp_path / "p", *words)
+def test_what_is_refused(given: list[str], words: list[str], shown: str, tmp_path: Path) -> None:
+    assert shows(refusal("partition", *given, "--out", tmp_path / "p", *words), shown)
     assert not (tmp_path / "p").exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "shown"),
     [
-        (["--strategy", "broadcast", "--partitions", "p"], "--partitions is of the strategy partitioned"),
-        (["--partitions", "p", "--parts", "4"], "--partitions say all of parts; leave --parts"),
-        (["--partitions", "p"], "p is not a folder"),
-        (["--measured", "m.parquet"], "--measured is of the strategy partitioned"),
-        (["--strategy", "partitioned", "--measured", "m.txt"], "m.txt ends in '.txt'"),
-        (["--scheme", "best"], "unknown scheme 'best'"),
-        (["--scheme", "cobas", "--copies", "2"], "--copies is given, and scheme 'cobas' has none"),
+        (["--strategy", "broadcast", "--partitions", "p"], "partitions strategy"),
+        (["--partitions", "p", "--parts", "4"], "partitions parts"),
+        (["--partitions", "p"], "p"),
+        (["--measured", "m.parquet"], "measured"),
+        (["--strategy", "partitioned", "--measured", "m.txt"], "m.txt txt"),
+        (["--scheme", "best"], "scheme best"),
+        (["--scheme", "cobas", "--copies", "2"], "copies scheme cobas"),
     ],
 )
-def test_what_matching_refuses(given: list[str], words: list[str], message: str, tmp_path: Path) -> None:
-    assert message in refusal("match", *given, "--out", tmp_path / "m", *words)
+def test_what_matching_refuses(given: list[str], words: list[str], shown: str, tmp_path: Path) -> None:
+    assert shows(refusal("match", *given, "--out", tmp_path / "m", *words), shown)

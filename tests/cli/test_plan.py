@@ -21,7 +21,7 @@ from narrowcast.model.ownership import by_subscriber, by_subscription
 from narrowcast.planning.base import plan_of_subscribers
 from narrowcast.spark.stages.interest_collection import to_interest
 from narrowcast.spark.streaming.interest_state import InterestState
-from support.command import call, document, refusal, table_of
+from support.command import call, document, refusal, shows, table_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -141,7 +141,7 @@ def test_topics(topics: list[str], tmp_path: Path) -> None:
 
     # Other rates are other inputs: that is said, and the costs are those of what is given.
     found, said = document("evaluate", out, *topics[:2])
-    assert said == "these are not the inputs that the plan was made from\n"
+    assert said == "the inputs differ from those that the plan was made from\n"
     assert waste(found, "hash") == pytest.approx(nc.Waste().score(nc.Interest.from_tables(PAIRS), plan).total)
 
 
@@ -151,7 +151,7 @@ def test_a_plan_that_leaves_somebody_out_is_refused(topics: list[str], tmp_path:
     plan = nc.PerFlow().fit(interest).plan_
     nc.write_plan(plan, tmp_path / "plan", method="per-flow")
     said = refusal("evaluate", tmp_path / "plan", *topics)
-    assert said.startswith("2 of 5 wanted pairs are not served: subscriber 'bob' wants flow 'z', ")
+    assert shows(said, "2 5 'bob' 'z'")
 
 
 def test_the_wrong_kind_of_input(topics: list[str], content: list[str], tmp_path: Path) -> None:
@@ -159,10 +159,10 @@ def test_the_wrong_kind_of_input(topics: list[str], content: list[str], tmp_path
     nc.write_plan(plan, tmp_path / "topics", method="per-flow")
     nc.write_plan(plan, tmp_path / "events", method="per-flow", flow_space="events")
     said = refusal("evaluate", tmp_path / "topics", *content)
-    assert said == "the plan's flows are topics; give --interests to evaluate it"
+    assert shows(said, "topics --interests")
     said = refusal("evaluate", tmp_path / "events", *topics)
-    assert said == "the plan's flows are events; give --subscriptions and --events to evaluate it"
-    assert "is not a folder; give the one that a plan" in refusal("evaluate", tmp_path / "none", *topics)
+    assert shows(said, "flows events --subscriptions --events")
+    assert "none" in refusal("evaluate", tmp_path / "none", *topics)
 
 
 # ------------------------------------------------------------------------------------- filters and events
@@ -188,11 +188,11 @@ def test_events(content: list[str], tmp_path: Path) -> None:
     assert said.startswith("40 events against 4 subscriptions: about ")
 
     found, said = document("evaluate", out, *content)  # of the same events, without being told
-    assert "not the inputs" not in said
+    assert "inputs differ" not in said
     assert waste(found, "hash") == pytest.approx(cost)
     assert found["flows"] == 12
     said = refusal("evaluate", out, *content, "--recent", "30")
-    assert "wanted pairs are not served" in said
+    assert "wanted pairs" in said
 
 
 @pytest.mark.slow
@@ -221,7 +221,7 @@ def test_by_subscription(content: list[str], tmp_path: Path) -> None:
     assert facts["costs"] == info.costs == {"false-positives": FalsePositives().score(interest, plan).total}
 
     found, said = document("evaluate", out, *content, "--router", "channels")
-    assert "not the inputs" not in said
+    assert "inputs differ" not in said
     totals = {
         "subscriber": FalsePositives().score(interest, plan).total,
         "subscription": FalsePositives().score(finer, by_hand).total,
@@ -243,7 +243,7 @@ def test_by_subscription(content: list[str], tmp_path: Path) -> None:
     table = pq.read_table(out / "subscriptions.parquet")
     moved = table.set_column(1, "channel", pa.array(np.roll(plan.subscriptions.channel, 1)))
     pq.write_table(moved, out / "subscriptions.parquet")
-    assert "wanted pairs are not served: subscription " in refusal("evaluate", out, *content)
+    assert "subscription " in refusal("evaluate", out, *content)
 
 
 @pytest.mark.slow
@@ -298,7 +298,7 @@ def test_state(spark: SparkSession, tmp_path: Path) -> None:
     state = InterestState(spark, folder, half_life=60, every=2)
     words = ("--state", folder, "--method", "hash", "--channels", "2")
     said = refusal("plan", *words, "--out", out)
-    assert f"state={folder!r}: " in said
+    assert str(folder) in said
     for batch in range(3):
         state.add(spark.createDataFrame(SEEN, DELIVERIES), batch)
     facts, said = document("plan", *words, "--out", out)
@@ -315,7 +315,7 @@ def test_state(spark: SparkSession, tmp_path: Path) -> None:
     assert waste(found, "hash") == pytest.approx(info.costs["waste"])
     state.add(spark.createDataFrame([("x", ["ann"])], DELIVERIES), 3)
     _, said = document("evaluate", out, "--state", folder)
-    assert said == "these are not the inputs that the plan was made from\n"
+    assert said == "the inputs differ from those that the plan was made from\n"
 
 
 @pytest.mark.slow
@@ -335,75 +335,79 @@ def test_state_of_cells(spark: SparkSession, tmp_path: Path) -> None:
         assert (said, waste(found, "per-flow")) == ("", 0)
     other = str(tmp_path / "other")
     InterestState(spark, other, space="cells", grid={"price": [10]})
-    said = refusal("evaluate", out, "--state", other)
-    assert f"state={other!r}: " in said
-    assert "price" in said
+    assert "price" in refusal("evaluate", out, "--state", other)
     topics = InterestState(spark, str(tmp_path / "topics"))
     topics.add(spark.createDataFrame(SEEN, DELIVERIES), 0)
     said = refusal("evaluate", out, "--state", topics.folder)
-    assert said.startswith("the plan's flows are cells, and those of the inputs topics; ")
+    assert shows(said, "cells topics")
     nc.write_plan(plan, tmp_path / "events", method="per-flow", flow_space="events")
-    assert "a state has none" in refusal("evaluate", tmp_path / "events", "--state", other)
+    assert "--state" in refusal("evaluate", tmp_path / "events", "--state", other)
     words = ("--method", "hash", "--channels", "2", "--out", tmp_path / "p")
     said = refusal("plan", "--state", tmp_path / "no", *words)
-    assert "has no state of a stream" in said
+    assert str(tmp_path / "no") in said
 
 
 # ---------------------------------------------------------------------------------------------- bad input
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "shown"),
     [
-        ([], "interests"),
-        (["--events", "e"], "subscriptions"),
-        (["--interests", "i", "--events", "e"], "interests='i'"),
-        (["--subscriptions", "s", "--events", "e", "--rates", "r"], "rates='r'"),
-        (["--subscriptions", "s", "--events", "e", "--flows", "x"], "flows='x'"),
-        (["--state", "s", "--interests", "i"], "interests='i'"),
-        (["--state", "s", "--events", "e"], "events='e'"),
-        (["--state", "s", "--recent", "3"], "recent=3"),
-        (["--state", "s", "--flows", "cells"], "flows='cells'"),
-        (["--interests", "i", "--recent", "0"], "recent=0"),
-        (["--interests", "i", "--last", "-1"], "last=-1"),
-        (["--interests", "i", "--cells", "0"], "cells=0"),
-        (["--interests", "i", "--window", "0"], "window=0.0"),
-        (["--interests", "i", "--window", "nan"], "window=nan"),
-        (["--interests", "i", "--set", "moves"], "--set is 'moves'; give it as key=value"),
-        (["--interests", "i", "--strategy", "x"], "--strategy is 'x'; use one of"),
-        (["--interests", "i", "--method", "hsh"], "unknown method 'hsh'; did you mean 'hash'?"),
-        (["--interests", "i", "--by", "flow"], "by='flow'"),
-        (["--interests", "i", "--by", "subscription"], "by='subscription'"),
+        ([], "--interests --subscriptions --events"),
+        (["--events", "e"], "events"),
+        (["--interests", "i", "--events", "e"], "interests events"),
+        (["--subscriptions", "s", "--events", "e", "--rates", "r"], "rates"),
+        (["--subscriptions", "s", "--events", "e", "--flows", "x"], "flows x"),
+        (["--state", "s", "--interests", "i"], "interests state"),
+        (["--state", "s", "--events", "e"], "events state"),
+        (
+            ["--state", "s", "--recent", "3"],
+            "recent",
+        ),
+        (["--state", "s", "--flows", "cells"], "flows"),
+        (["--interests", "i", "--recent", "0"], "recent 0"),
+        (["--interests", "i", "--last", "-1"], "last -1 1"),
+        (["--interests", "i", "--cells", "0"], "cells 0"),
+        (["--interests", "i", "--window", "0"], "window 0"),
+        (["--interests", "i", "--window", "nan"], "window nan"),
+        (["--interests", "i", "--set", "moves"], "set moves"),
+        (["--interests", "i", "--strategy", "x"], "strategy x"),
+        (["--interests", "i", "--method", "hsh"], "method hsh"),
+        (["--interests", "i", "--by", "flow"], "by flow"),
+        (
+            ["--interests", "i", "--by", "subscription"],
+            "by subscription interests",
+        ),
         (
             ["--subscriptions", "s", "--events", "e", "--by", "subscription", "--channels", "2"],
-            "'hash'",
+            "by subscription channels hash",
         ),
     ],
 )
-def test_bad_options(words: list[str], message: str, tmp_path: Path) -> None:
+def test_bad_options(words: list[str], shown: str, tmp_path: Path) -> None:
     if "--method" not in words:
         words = [*words, "--method", "hash"]
-    assert message in refusal("plan", *words, "--out", tmp_path / "plan")
+    assert shows(refusal("plan", *words, "--out", tmp_path / "plan"), shown)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_found_out_on_spark(topics: list[str], tmp_path: Path) -> None:
     out = tmp_path / "plan"
-    for words, message in (
-        (["--channels", "0"], "channels is 0; give a whole number of at least 1"),
-        (["--set", "moves=3"], "nobody has a parameter 'moves'; they have: cost"),
-        ([], "channels is None; hash needs a whole number of at least 1"),
-        (["--interests", "nothing.parquet", "--channels", "2"], "nothing.parquet does not exist"),
+    for words, shown in (
+        (["--channels", "0"], "channels 0"),
+        (["--set", "moves=3"], "moves"),
+        ([], "channels hash"),
+        (["--interests", "nothing.parquet", "--channels", "2"], "nothing.parquet"),
     ):
-        assert message in refusal("plan", *topics, "--method", "hash", "--out", out, *words)
+        assert shows(refusal("plan", *topics, "--method", "hash", "--out", out, *words), shown)
     assert not out.exists()
     out.mkdir()
-    assert "plan exists already; name another" in refusal("plan", *topics, "--method", "hash", "--out", out)
+    assert str(out) in refusal("plan", *topics, "--method", "hash", "--out", out)
     assert list(out.iterdir()) == []
 
 
 def test_parameters() -> None:
     read = parameters(["a=1", "b=0.5", "c=x", "d=true", "e=[1]", "f=", "g=a=b"])
     assert read == {"a": 1, "b": 0.5, "c": "x", "d": True, "e": [1], "f": "", "g": "a=b"}
-    with pytest.raises(ParameterError, match="--set is '=3'"):
+    with pytest.raises(ParameterError, match="--set '=3'"):
         parameters(["=3"])

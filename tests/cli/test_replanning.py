@@ -15,7 +15,7 @@ from narrowcast.model.migration import ACTIONS, peak
 from narrowcast.model.plan import ChannelPlan
 from narrowcast.model.relation import rows_of
 from narrowcast.workloads.flows import Flows
-from support.command import call, document, refusal
+from support.command import call, document, refusal, shows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +59,7 @@ def test_limits_and_pinned_flows(data: Path, tmp_path: Path) -> None:
     assert [where[flow] for flow in flows] == [5, 2]
     assert info.params["pinned"].endswith("p.csv")
     assert info.params["memberships"] == 3
-    assert f"nobody wants 1 of the pinned flows, such as {idle}: no channel has them" in said
+    assert f"1 pinned flows, such as {idle}, " in said
 
 
 def test_going_on_from_a_plan(data: Path, tmp_path: Path) -> None:
@@ -89,8 +89,8 @@ def test_going_on_from_a_plan(data: Path, tmp_path: Path) -> None:
     text = call(
         "plan", *inputs(data, 2), "--from", data / "old", "--set", "sweeps=20", "--out", tmp_path / "any"
     )
-    assert "groups joined and left beyond what new wants ask for" in text.stdout
-    assert "groups of a subscriber at most, on the way" in text.stdout
+    assert "groups joined and left" in text.stdout
+    assert "groups of a subscriber at most" in text.stdout
     assert text.stdout.count(" <") == 1
 
 
@@ -105,50 +105,50 @@ def test_a_limit_is_kept_on_the_way(data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "shown"),
     [
         (["--from", "{data}/none"], "none"),
-        (["--sessions", 60], "--sessions is 60 and --channels is not given; give it"),
+        (["--sessions", 60], "sessions 60"),
         (
             ["--channels", 3, "--set", "memberships=2", "--limit", 9],
-            "memberships is not supported by joint",
+            "memberships",
         ),
-        (["--from", "{data}/old", "--limit", 9], "not supported by joint"),
-        (["--method", "joint", "--channels", 3, "--set", "x=1"], "rate, moves; cost 'filtering' alpha, beta"),
+        (["--from", "{data}/old", "--limit", 9], "from"),
+        (["--method", "joint", "--channels", 3, "--set", "x=1"], "filtering"),
         (
             ["--method", "pairwise", "--channels", 3, "--from", "{data}/old"],
-            "--from is given, and method 'pairwise'",
+            "from method pairwise",
         ),
         (
             ["--method", "auto", "--channels", 3, "--set", "moves=3"],
-            "moves=3",
+            "moves 3",
         ),
         (
             ["--from", "{data}/old", "--channels", 2],
-            "channels=2: must be at least 8",
+            "channels 2 from",
         ),
-        (["--from", "{data}/events"], "is a plan of events, others each time; --from takes one of topics"),
-        (["--channels", 3, "--set", "rate=-1"], "rate=-1"),
-        (["--channels", 3, "--set", "memberships=0"], "memberships=0"),
-        (["--channels", 3, "--pinned", "{data}/r.parquet"], "has no column 'channel'; it has 'flow', 'rate'"),
-        (["--channels", 3, "--pinned", "{data}/pin.csv"], "channel=3 of flow 1: must be from 0 to 2"),
+        (["--from", "{data}/events"], "events from"),
+        (["--channels", 3, "--set", "rate=-1"], "rate -1"),
+        (["--channels", 3, "--set", "memberships=0"], "memberships 0"),
+        (["--channels", 3, "--pinned", "{data}/r.parquet"], "channel flow rate"),
+        (["--channels", 3, "--pinned", "{data}/pin.csv"], "pinned 3"),
         (
             ["--channels", 3, "--method", "joint", "--set", "pinned=4"],
-            "pinned=4",
+            "pinned 4",
         ),
         (
             ["--channels", 3, "--method", "joint", "--set", "start=4"],
-            "=4",
+            "start 4",
         ),
     ],
 )
-def test_what_is_refused(data: Path, tmp_path: Path, words: list[Any], message: str) -> None:
+def test_what_is_refused(data: Path, tmp_path: Path, words: list[Any], shown: str) -> None:
     """All of it before Spark starts, and nothing is written."""
     if not (data / "events").exists():
         write_plan(ChannelPlan([[1]], [[1]]), data / "events", method="hash", flow_space="events")
     (data / "pin.csv").write_text("flow,channel\n1,3\n")
     given = [str(word).format(data=data) for word in words]
-    assert message in refusal("plan", *inputs(data, 1), *given, "--out", tmp_path / "plan")
+    assert shows(refusal("plan", *inputs(data, 1), *given, "--out", tmp_path / "plan"), shown)
     assert not (tmp_path / "plan").exists()
 
 

@@ -14,14 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import narrowcast as nc
-from narrowcast.cli import run as module
 from narrowcast.costs.false_positives import FalsePositives
 from narrowcast.costs.filtering import Filtering
 from narrowcast.errors import NarrowcastError
+from narrowcast.report import run_report
 from narrowcast.report.run_report import PICTURES as CHARTS
 from narrowcast.spark.checkpoint import RECORDS, staging_folder
 from narrowcast.workloads import Stocks
-from support.command import call, document, refusal, table_of
+from support.command import call, document, refusal, shows, table_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -207,7 +207,7 @@ def test_a_second_run_changes_nothing(again: Path, first: tuple[Path, dict[str, 
     before = inodes(again)
     summary, said = document("run", "--out", again, *SMALL, "--channels", "4", "--strategy", "partitioned")
     assert summary == first[1]
-    assert said == f"done before: {', '.join([*STAGES, 'report'])}\n"
+    assert said == f"finished earlier: {', '.join([*STAGES, 'report'])}\n"
     assert inodes(again) == before
     assert [path.name for path in again.parent.iterdir()] == ["out"]
 
@@ -219,7 +219,7 @@ def test_other_channels_do_again_what_depends_on_them(
     before = inodes(again)
     found = call("run", "--out", again, *SMALL, "--method", "per-flow", "--channels", "3")
     assert found.exit_code == 0, found.exception
-    assert found.stderr == "done before: read, compile, match, interest\n"
+    assert found.stderr == "finished earlier: read, compile, match, interest\n"
     kept = {name for name, inode in inodes(again).items() if before.get(name) == inode}
     assert {name.split("/")[0] for name in kept} == {f"{name}.parquet" for name in TABLES | NETWORK}
     summary = json.loads((again / "summary.json").read_text())
@@ -250,7 +250,7 @@ def test_a_fresh_run_and_other_strategy_give_the_same(
     before = inodes(again)
     words = ("--channels", "4", "--strategy", "partitioned", "--memory", "512m", "--fresh")
     summary, said = document("run", "--out", again, *SMALL, *words)
-    assert "done before" not in said
+    assert "finished earlier" not in said
     assert "-> partitioned: " in said
     assert without_times(summary) == without_times(first[1])
     assert matches_in(again) == matches_in(first[0])
@@ -298,10 +298,10 @@ def test_own_tables_and_rejected_rows(spark: SparkSession, tmp_path: Path) -> No
     (tmp_path / "other.jsonl").write_text("".join(reversed(lines)))
     options[1] = tmp_path / "other.jsonl"
     _, said = document("run", "--out", out, *options, "--schema", tmp_path / "types.json", "--recent", "1")
-    assert said.startswith("done before: read, compile, match, interest, plan, evaluate")
+    assert said.startswith("finished earlier: read, compile, match, interest, plan, evaluate")
     (tmp_path / "other.jsonl").write_text("".join(lines[:-1]))
     _, said = document("run", "--out", out, *options, "--schema", tmp_path / "types.json", "--recent", "1")
-    assert "done before" not in said
+    assert "finished earlier" not in said
     assert pq.read_table(out / "rejected.parquet").num_rows == 2
 
 
@@ -320,7 +320,7 @@ def test_own_network(own: Callable[..., list[str | Path]], spark: SparkSession, 
     assert "evaluate" in said
     (tmp_path / "p.csv").write_text("node\nhub\n")
     summary, said = document("run", "--out", tmp_path / "out", *options, "--publishers", tmp_path / "p.csv")
-    assert "done before" not in said
+    assert "finished earlier" not in said
     assert summary["costs"]["ideal"]["network"] == pytest.approx(5 + 2)
     summary, _ = document("run", "--out", tmp_path / "out", *own(), "--channels", "2")
     assert summary["method"] == "joint"
@@ -329,13 +329,12 @@ def test_own_network(own: Callable[..., list[str | Path]], spark: SparkSession, 
 
     (tmp_path / "p.csv").write_text("node\nnowhere\n")
     said = refusal("run", "--out", tmp_path / "x", *options, "--publishers", tmp_path / "p.csv")
-    assert "p.csv: node 'nowhere' " in said
+    assert shows(said, "p.csv 'nowhere'")
     (tmp_path / "p.csv").write_text("node\n")
     said = refusal("run", "--out", tmp_path / "x", *options, "--publishers", tmp_path / "p.csv")
     assert f"publishers={str(tmp_path / 'p.csv')!r}" in said
     said = refusal("run", "--out", tmp_path / "x", *own(), "--publishers", tmp_path / "p.csv")
-    assert "publishers" in said
-    assert "topology" in said
+    assert shows(said, "--publishers --topology")
 
 
 @pytest.mark.slow
@@ -344,9 +343,8 @@ def test_strict(own: Callable[..., list[str | Path]], spark: SparkSession, tmp_p
     texts = ["price >", "price > 1", "price <"]
     options = own({"subscription_id": [1, 2, 3], "subscriber": ["a", "b", "c"], "filter": texts})
     said = refusal("run", "--out", tmp_path / "out", "--strict", *options)
-    assert "2 bad rows" in said
-    assert "subscriptions" in said
-    assert "strict" in said
+    assert said.startswith("there are 2 bad rows, one of them in subscriptions: does not parse: something ")
+    assert "--strict" in said
     options = own(event_id=["5", "six"], price=[1, 2])
     said = refusal("run", "--out", tmp_path / "out", "--strict", *options)
     assert "events" in said
@@ -371,7 +369,7 @@ def test_none_of_either(what: str, spark: SparkSession, tmp_path: Path) -> None:
     assert all(cost["waste"] == 0 for cost in summary["costs"].values())
     (tmp_path / "real" / "notes.txt").write_text("mine")
     said = refusal("run", "--out", tmp_path / "link", *SMALL)
-    assert "also holds 'notes.txt', which no run wrote; move it or name another folder" in said
+    assert "'notes.txt'" in said
     assert (tmp_path / "real" / "notes.txt").read_text() == "mine"
 
 
@@ -388,11 +386,11 @@ def test_a_failure_keeps_the_earlier_run_and_is_gone_on_with(
         raise NarrowcastError("on purpose")
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "write_report", fail)
+        patch.setattr(run_report, "write_report", fail)
         assert refusal("run", "--out", again, *SMALL, "--channels", "2") == "on purpose"
     assert inodes(again) == before
     _, said = document("run", "--out", again, *SMALL, "--channels", "2")
-    assert said == f"done before: {', '.join(STAGES)}\n"
+    assert said == f"finished earlier: {', '.join(STAGES)}\n"
     assert json.loads((again / "summary.json").read_text())["channels"] == 2
     with staging_folder(again):
         assert str(again) in refusal("run", "--out", again, *SMALL)
@@ -405,8 +403,8 @@ def test_anything_else_stays(content: str | None, tmp_path: Path) -> None:
     (out / "mine").write_text("mine")
     if content is not None:
         (out / "summary.json").write_text(content)
-    assert "is not an earlier run's; name another" in refusal("run", "--out", out, *SMALL)
-    assert "is a file; name a folder" in refusal("run", "--out", out / "mine", *SMALL)
+    assert str(out) in refusal("run", "--out", out, *SMALL)
+    assert str(out / "mine") in refusal("run", "--out", out / "mine", *SMALL)
     assert (out / "mine").read_text() == "mine"
 
 
@@ -414,31 +412,31 @@ def test_anything_else_stays(content: str | None, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "shown"),
     [
-        (["--method", "hsh"], "unknown method 'hsh'; did you mean 'hash'?"),
-        (["--channels", "0"], "channels is 0; give a whole number of at least 1"),
-        (["--workload", "stock"], "unknown workload 'stock'; did you mean 'stocks'?"),
-        (["--set", "modes=5"], "modes is '5'; give one of 1, 4, 9"),
-        (["--seed", "-2"], "seed is -2; give a whole number of at least 0"),
-        (["--strategy", "fast"], "'fast'"),
-        (["--memory", "lots"], "'lots'"),
-        (["--recent", "0"], "--recent is 0; plan for at least 1 event"),
-        (["--schema", "nowhere.json"], "nowhere.json"),
-        (["--events", "e.csv"], "--events is given without --subscriptions; give both"),
-        (["--subscriptions", "s.csv"], "--subscriptions is given without --events; give both"),
+        (["--method", "hsh"], "method hsh"),
+        (["--channels", "0"], "channels 0"),
+        (["--workload", "stock"], "workload stock"),
+        (["--set", "modes=5"], "modes 5"),
+        (["--seed", "-2"], "seed -2"),
+        (["--strategy", "fast"], "strategy fast"),
+        (["--memory", "lots"], "lots"),
+        (["--recent", "0"], "recent 0"),
+        (["--schema", "nowhere.json"], "schema nowhere.json"),
+        (["--events", "e.csv"], "events"),
+        (["--subscriptions", "s.csv"], "subscriptions"),
         (
             ["--subscriptions", "s.csv", "--events", "e.csv", "--set", "modes=4"],
-            "--set makes a workload; leave it out with --subscriptions and --events",
+            "set subscriptions events",
         ),
         (
             ["--subscriptions", "s.csv", "--events", "e.csv", "--workload", "stocks"],
-            "--workload makes a workload; leave it out",
+            "workload",
         ),
     ],
 )
-def test_bad_options(arguments: list[str], message: str, tmp_path: Path) -> None:
-    assert message in refusal("run", "--out", tmp_path / "out", *arguments)
+def test_bad_options(arguments: list[str], shown: str, tmp_path: Path) -> None:
+    assert shows(refusal("run", "--out", tmp_path / "out", *arguments), shown)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -446,40 +444,40 @@ def test_the_folder_one_is_in_cannot_be_replaced(tmp_path: Path, monkeypatch: py
     (tmp_path / "in").mkdir()
     monkeypatch.chdir(tmp_path / "in")
     for out in (".", "..", tmp_path / "in", "../in"):
-        assert "which is or holds the folder you are in; name one below it" in refusal("run", "--out", out)
+        assert "--out" in refusal("run", "--out", out)
     assert [path.name for path in tmp_path.rglob("*")] == ["in"]
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "shown"),
     [
-        (["--conf", "spark.sql.ansi"], "conf='spark.sql.ansi'"),
-        (["--conf", "=3"], "conf='=3'"),
-        (["--conf", "spark.x=3"], "spark.x=3"),
+        (["--conf", "spark.sql.ansi"], "conf spark.sql.ansi"),
+        (["--conf", "=3"], "conf 3"),
+        (["--conf", "spark.x=3"], "3"),
     ],
 )
-def test_bad_settings(words: list[str], message: str, spark: SparkSession, tmp_path: Path) -> None:
-    assert message in refusal("run", "--out", tmp_path / "out", *SMALL, *words)
+def test_bad_settings(words: list[str], shown: str, spark: SparkSession, tmp_path: Path) -> None:
+    assert shows(refusal("run", "--out", tmp_path / "out", *SMALL, *words), shown)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize(
-    ("tables", "message"),
+    ("tables", "shown"),
     [
-        ({"price": [1, 2, 3]}, "e.csv has no column 'event_id': it has 'price'; events need them"),
+        ({"price": [1, 2, 3]}, "price event_id"),
         ({"event_id": [1], "price": [1], "PRICE": [1]}, "names ignore case"),
     ],
 )
 def test_bad_events(
     tables: dict[str, list[Any]],
-    message: str,
+    shown: str,
     own: Callable[..., list[str | Path]],
     spark: SparkSession,
     tmp_path: Path,
 ) -> None:
-    assert message in refusal("run", "--out", tmp_path / "out", *own(**tables))
+    assert shows(refusal("run", "--out", tmp_path / "out", *own(**tables)), shown)
     assert not (tmp_path / "out").exists()
 
 
@@ -487,9 +485,9 @@ def test_bad_events(
 def test_missing_tables(own: Callable[..., list[str | Path]], spark: SparkSession, tmp_path: Path) -> None:
     options = own({"subscription_id": [1], "filter": ["price > 1"]})
     said = refusal("run", "--out", tmp_path / "out", *options)
-    assert "s.csv has no column 'subscriber': it has 'subscription_id', 'filter'" in said
+    assert shows(said, "s.csv 'subscriber' 'subscription_id', 'filter'")
     options[1] = tmp_path / "nothing.csv"
-    assert "nothing.csv does not exist" in refusal("run", "--out", tmp_path / "out", *options)
+    assert "nothing.csv" in refusal("run", "--out", tmp_path / "out", *options)
 
 
 def test_usage() -> None:

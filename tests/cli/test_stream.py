@@ -15,7 +15,7 @@ from narrowcast.errors import ParameterError
 from narrowcast.spark.streaming.backlog import Lag
 from narrowcast.spark.streaming.metrics import StreamMetrics
 from narrowcast.spark.streaming.micro_batch import MicroBatch
-from support.command import call, document, refusal
+from support.command import call, document, refusal, shows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,18 +66,18 @@ def test_matches_rates_and_a_plan_of_them(
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "shown"),
     [
-        (["--every", "-1"], "--every is -1.0; give seconds"),
-        (["--limit", "0"], "--limit is 0; let a micro-batch take at least 1"),
-        (["--half-life", "0"], "--half-life is 0.0; give a positive number"),
-        (["--metrics", "here"], "metrics='here': must be a host and a port"),
-        (["--format", "yaml"], "--format is 'yaml' and must be json"),
-        (["--schema", "nowhere.json"], "nowhere.json"),
+        (["--every", "-1"], "every -1"),
+        (["--limit", "0"], "limit 0"),
+        (["--half-life", "0"], "half-life 0"),
+        (["--metrics", "here"], "metrics here"),
+        (["--format", "yaml"], "format yaml"),
+        (["--schema", "nowhere.json"], "schema nowhere.json"),
     ],
 )
-def test_bad_options(words: list[str], message: str, given: list[str | Path], tmp_path: Path) -> None:
-    assert message in refusal("stream", *given, "--sink", tmp_path / "out", *words)
+def test_bad_options(words: list[str], shown: str, given: list[str | Path], tmp_path: Path) -> None:
+    assert shows(refusal("stream", *given, "--sink", tmp_path / "out", *words), shown)
     assert not (tmp_path / "out").exists()
 
 

@@ -72,11 +72,11 @@ def test_permissions(tmp_path: Path) -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    assert "there is nobody who subscribes" in refusal("subscribe", "--filter", "a > 1")
-    assert "--user" in refusal("publish", "-", "--token", "x")
-    assert "nats://...@host:4222" in refusal("publish", "-", "--nats", "nats://ann@host:4222")
+    assert "--subscriber" in refusal("subscribe", "--filter", "a > 1")
+    assert "token" in refusal("publish", "-", "--token", "x")
+    assert "password" in refusal("publish", "-", "--nats", "nats://ann@host:4222")
     assert "none.json" in refusal("serve", "--users", "none.json", "--port", "0")
-    assert "key" in refusal("serve", "--tls-cert", tmp_path)
+    assert "cert" in refusal("serve", "--tls-cert", tmp_path)
     assert "No such file" in refusal("publish", "-", "--tls-ca", tmp_path / "none.pem")
 
 
@@ -162,10 +162,7 @@ def test_a_broker_with_users(tmp_path: Path) -> None:
 
 def test_what_is_open_is_told(tmp_path: Path) -> None:
     with running("serve", "--memory", "--http", "0.0.0.0:0") as broker:
-        said = line_with(broker, "open to everybody")
-    assert said == (
-        "warning: --http 0.0.0.0 is open to everybody who reaches it; give --users, or listen at 127.0.0.1\n"
-    )
+        assert line_with(broker, "--http 0.0.0.0").startswith("warning: ")
 
 
 @with_openssl
@@ -181,12 +178,12 @@ def test_http_with_a_certificate(tmp_path: Path) -> None:
         with pytest.raises(httpx.HTTPError):
             httpx.get(f"{api.replace('https', 'http')}/health")
     why = refusal("serve", "--memory", "--http", "127.0.0.1:0", *words[:2], "--http-key", files / "ca.pem")
-    assert f"{files}/cert.pem, {files}/ca.pem" in why
-    assert "go together, and with --http" in refusal("serve", *words)
+    assert f"cannot use {files}/cert.pem, {files}/ca.pem" in why
+    assert "--http-key and --http" in refusal("serve", *words)
 
 
 def test_tokens_over_an_open_connection_are_told(tmp_path: Path) -> None:
     outcome("users", "add", "ann", "--role", "subscriber", "--users", tmp_path / "users.json")
     words = ("--memory", "--http", "0.0.0.0:0", "--users", tmp_path / "users.json")
     with running("serve", *words) as broker:
-        assert "--http 0.0.0.0 is not encrypted, and tokens go over it" in line_with(broker, "warning")
+        assert "--http-cert" in line_with(broker, "warning: --http 0.0.0.0")

@@ -57,6 +57,11 @@ def refusal(*words: str | Path) -> str:
     return str(found.exception)
 
 
+def shows(message: str, values: str) -> bool:
+    """Return whether a message shows all of some values, which are separated by spaces."""
+    return all(value in message for value in values.split())
+
+
 def table_of(text: str) -> list[list[str]]:
     """Return the rows of the tables in what a command printed."""
     lines = (line.strip("│").split("│") for line in text.splitlines() if "│" in line)

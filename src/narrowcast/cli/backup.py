@@ -1,4 +1,4 @@
-"""`narrowcast backup`: all that a live broker holds, in one file."""
+"""`narrowcast backup`: the whole state of a live broker in one file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from narrowcast.cli import broker_options, dead_letters, options
+from narrowcast.cli import broker_options, dead_letters, options, panels
 from narrowcast.errors import InputError
 from narrowcast.files import writing
 
@@ -20,22 +20,34 @@ if TYPE_CHECKING:
     from narrowcast.broker.storage.backup import BackupManifest
     from narrowcast.broker.storage.backup_writer import BackupWriter
 
-    #: Called with what is done now.
+    #: Called with the name of each step.
     Tell = Callable[[str], None]
 
 
 def backup(
     data: dead_letters.Data,
     out: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="The file to write; .tar.gz is compressed.")
+        Path,
+        typer.Option("--out", metavar="FILE", help="File of the backup; a name with .tar.gz is compressed."),
     ],
     nats: Annotated[
         str | None,
-        typer.Option("--nats", metavar="URL", help="The server that serve has as --nats, if it has one."),
+        typer.Option(
+            "--nats",
+            metavar="URL",
+            help="NATS server, the same as for `narrowcast serve --nats` (default: the server of the "
+            "broker itself, found by --data).",
+            rich_help_panel=panels.CONNECTION,
+        ),
     ] = None,
     prefix: Annotated[
         str | None,
-        typer.Option("--prefix", metavar="P", help="How subjects of the broker begin, unless DIR says it."),
+        typer.Option(
+            "--prefix",
+            metavar="P",
+            help="First word of the subjects of the broker (default: the one recorded in --data).",
+            rich_help_panel=panels.CONNECTION,
+        ),
     ] = None,
     user: broker_options.User = None,
     token: broker_options.Token = None,
@@ -44,13 +56,13 @@ def backup(
     tls_key: broker_options.TlsKey = None,
     as_json: options.Json = False,
 ) -> None:
-    """Write all that a broker holds to one file, while it runs or when it is stopped.
+    """Write the whole state of a broker to one file, while it runs or when it is stopped.
 
-    That is its subscriptions, dead letters and plan; and if it delivers at least once, the events that wait,
-    and how far each subscriber has read. Its own NATS server is found by DIR; where it does not run, it is
-    started for this and ended. For servers of your own, give --nats as serve has it.
+    That is its subscriptions, dead letters and plan, and for delivery at least once the stored events and the
+    position of each subscriber. The broker's own NATS server is found by --data; when it is not running, it
+    is started for the backup. For servers of your own, give --nats as for `narrowcast serve`.
 
-    Only you may read FILE: it holds events, and the tokens of users if DIR has a users.json.
+    Only you may read FILE: it contains events, and the tokens of users if DIR has a users.json.
 
     Examples:
 
@@ -64,22 +76,25 @@ def backup(
     from narrowcast.broker.wire import Subjects
 
     with options.bars() as progress, open_backup_writer(data, out) as made:
-        at = progress.add_task("begin", total=None)
+        at = progress.add_task("start", total=None)
 
         def tell(text: str) -> None:
             progress.update(at, description=text)
 
-        said = facts_of(data)
-        begins = Subjects(prefix or ("nc" if said is None else said.prefix)).prefix
-        promised = None if said is None else said.delivery
+        state = facts_of(data)
+        first_word = Subjects(prefix or ("nc" if state is None else state.prefix)).prefix
+        promised = None if state is None else state.delivery
         stored = False
         if promised is not DeliveryGuarantee.AT_MOST_ONCE:
-            who = None if nats is None else broker_options.login(nats, user, token, tls_ca, tls_cert, tls_key)
-            stored = _streams(made, data, who, Tls(tls_ca, tls_cert, tls_key), begins, tell)
+            access = (
+                None if nats is None else broker_options.login(nats, user, token, tls_ca, tls_cert, tls_key)
+            )
+            stored = _streams(made, data, access, Tls(tls_ca, tls_cert, tls_key), first_word, tell)
             if not stored and promised is not None:
                 raise InputError(
-                    f"the broker of {data} delivers at least once, and {nats or 'its own NATS server'} has "
-                    f"nothing stored with prefix {begins!r}; give --nats, and --prefix, as serve has them"
+                    f"{nats or 'the NATS server of the broker itself'}: has no stored events with prefix "
+                    f"{first_word!r}, but the broker of {data} delivers at least once; give --nats and "
+                    "--prefix as for narrowcast serve"
                 )
         tell("copy subscriptions, dead letters and plan")
         made.copy()
@@ -87,31 +102,31 @@ def backup(
         found = made.pack(
             out,
             delivery=DeliveryGuarantee.AT_LEAST_ONCE if stored else DeliveryGuarantee.AT_MOST_ONCE,
-            prefix=begins,
+            prefix=first_word,
         )
     show("backup", out, out.stat().st_size, found, as_json=as_json)
 
 
-def _streams(made: BackupWriter, data: Path, who: Login | None, tls: Tls, prefix: str, tell: Tell) -> bool:
-    """Take what is stored, from servers that are given or that of the broker; return whether there is any."""
+def _streams(made: BackupWriter, data: Path, access: Login | None, tls: Tls, prefix: str, tell: Tell) -> bool:
+    """Back up the streams, from the given servers or the broker's own; return whether there are any."""
     from narrowcast.broker.server.temporary_server import TemporaryServer
 
-    if who is not None:
-        return asyncio.run(_take(made, who, prefix, tell))
-    if not (data / "nats" / "key").exists():  # it has no server of its own
+    if access is not None:
+        return asyncio.run(_back_up(made, access, prefix, tell))
+    if not (data / "nats" / "key").exists():  # the broker has no server of its own
         return False
     with TemporaryServer(data / "nats", tls=tls) as server:
-        return asyncio.run(_take(made, server.login, prefix, tell))
+        return asyncio.run(_back_up(made, server.login, prefix, tell))
 
 
-async def _take(made: BackupWriter, who: Login, prefix: str, tell: Tell) -> bool:
-    """Take the streams of a broker; return whether it has any."""
+async def _back_up(made: BackupWriter, access: Login, prefix: str, tell: Tell) -> bool:
+    """Back up the streams of a broker; return whether it has any."""
     from narrowcast.broker.storage.backup import member_of
     from narrowcast.broker.storage.stream_snapshots import StreamSnapshots
     from narrowcast.broker.wire import Subjects
 
     async with (
-        broker_options.connected(who, "narrowcast backup", prefix) as transport,
+        broker_options.connected(access, "narrowcast backup", prefix) as transport,
         StreamSnapshots(transport, Subjects(prefix)) as snapshots,
     ):
         there = await snapshots.existing()
@@ -120,9 +135,10 @@ async def _take(made: BackupWriter, who: Login, prefix: str, tell: Tell) -> bool
         for name in snapshots.names:
             if name not in there:
                 raise InputError(
-                    f"the NATS server at {who.where} has {there[0]}, and no {name}; start the broker"
+                    f"the NATS server at {access.where} has stream {there[0]} but not {name}; start the "
+                    "broker"
                 )
-            tell(f"take {name}")
+            tell(f"back up {name}")
             if name == snapshots.streams.at:
                 made.add_stream(*await snapshots.save_records(name))
                 continue
@@ -133,7 +149,7 @@ async def _take(made: BackupWriter, who: Login, prefix: str, tell: Tell) -> bool
 
 
 def show(command: str, file: Path, size: int, found: BackupManifest, *, as_json: bool, **more: Any) -> None:
-    """Print what a backup holds."""
+    """Print the contents of a backup."""
     facts = {"command": command, "file": str(file), "bytes": size, **found.facts(), **more}
     rows = [
         ("", "number"),

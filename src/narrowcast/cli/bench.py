@@ -14,23 +14,29 @@ from rich.console import Console
 from rich.table import Table
 
 import narrowcast
+from narrowcast.cli.command import close_name
 from narrowcast.errors import InputError, MissingError, ParameterError
 
 
 def bench(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Which; all when left out.")
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Benchmarks to run (default: all).")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the results there, as one JSON document.")
+        Path | None,
+        typer.Option(
+            "--out", metavar="FILE", help="Write the results to this JSON file (default: not written)."
+        ),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: to see that all works.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Use small sizes, to check that the benchmarks work.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as one JSON document.")] = False,
 ) -> None:
-    """Run the frozen benchmarks: ratios to peers that are measured in the same run.
+    """Run the frozen benchmarks, as ratios to peers measured in the same run.
 
-    They are part of the repository, not of the installed package, and take half an hour together. Without
-    --out nothing is written; `make bench` writes the committed results anew.
+    They are part of the repository, not of the installed package, and take half an hour in total. `make
+    bench` updates the committed results.
 
     Examples:
 
@@ -46,20 +52,24 @@ def bench(
     known = sorted(path.stem for path in script.parent.glob("*.py") if "\ndef run(" in path.read_text())
     for name in names or []:
         if name not in known:
-            raise ParameterError(f"unknown benchmark {name!r}; known: {', '.join(known)}")
+            raise ParameterError(
+                f"unknown benchmark {name!r}{close_name(name, known) or ';'} known: {', '.join(known)}",
+                parameter="names",
+                value=name,
+            )
     if out is not None and not out.resolve().parent.is_dir():
-        raise InputError(f"--out is {out}, but there is no folder {out.resolve().parent}; make it first")
+        raise InputError(f"--out={str(out)!r}: there is no folder {out.resolve().parent}; make it first")
     with tempfile.TemporaryDirectory() as folder:
         words = [*(names or []), "--out", folder, *(["--quick"] if quick else [])]
         done = subprocess.run([sys.executable, str(script), *words], stdout=subprocess.DEVNULL, check=False)
         if done.returncode:
-            raise InputError(f"a benchmark failed with code {done.returncode}; what it printed is above")
+            raise InputError(f"a benchmark failed with exit code {done.returncode}; its output is above")
         found = {path.stem: json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))}
     text = json.dumps(found, indent=1) + "\n"
     if out is not None:
-        aside = out.with_name(f".{out.name}.part")
-        aside.write_text(text)
-        aside.replace(out)
+        part = out.with_name(f".{out.name}.part")
+        part.write_text(text)
+        part.replace(out)
     if as_json:
         typer.echo(text, nl=False)
     else:
@@ -68,7 +78,7 @@ def bench(
 
 
 def _show(name: str, result: dict[str, Any]) -> None:
-    """Print the targets of a benchmark, or its rows where it has none."""
+    """Print the targets of a benchmark, or its rows if it has no targets."""
     rows = result.get("targets") or result.get("rows") or []
     columns = list(dict.fromkeys(key for row in rows for key in row))
     table = Table(title=f"{name}: {result['about']}", title_justify="left")

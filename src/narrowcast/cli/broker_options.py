@@ -1,4 +1,4 @@
-"""What the commands of a live broker have in common: their options, and how they end."""
+"""Options shared by the commands of a live broker, their connection to NATS and their end."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from narrowcast.cli import panels
 from narrowcast.errors import TransportError
 
 if TYPE_CHECKING:
@@ -21,46 +22,83 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Where a broker is unless told: the port that NATS has everywhere.
+#: The default port of NATS servers, and the default of `--nats`.
 PORT = 4222
 HERE = f"nats://127.0.0.1:{PORT}"
-#: Seconds to clean up after a server has refused something.
+#: Seconds for cleaning up after a refusal by the server.
 _GRACE = 1.0
 
 Nats = Annotated[
     str,
-    typer.Option("--nats", metavar="URL", help="The NATS server of the broker, several joined by commas."),
+    typer.Option(
+        "--nats",
+        metavar="URL",
+        help="NATS server of the broker; several servers of a cluster are joined by commas.",
+        rich_help_panel=panels.CONNECTION,
+    ),
 ]
 Prefix = Annotated[
-    str, typer.Option("--prefix", metavar="P", help="How subjects of the broker begin: one for each broker.")
+    str,
+    typer.Option(
+        "--prefix",
+        metavar="P",
+        help="First word of the subjects of the broker; different for each broker on a server.",
+        rich_help_panel=panels.CONNECTION,
+    ),
 ]
 User = Annotated[
     str | None,
     typer.Option(
-        "--user", metavar="NAME", envvar="NARROWCAST_USER", help="Who comes, if the broker has users."
+        "--user",
+        metavar="NAME",
+        help="User name, if the broker has users (default: none).",
+        envvar="NARROWCAST_USER",
+        rich_help_panel=panels.CONNECTION,
     ),
 ]
 Token = Annotated[
     str | None,
     typer.Option(
-        "--token", metavar="T", envvar="NARROWCAST_TOKEN", help="The user's token; better in the environment."
+        "--token",
+        metavar="T",
+        help="Token of the user; safer in the environment than on the command line (default: none).",
+        envvar="NARROWCAST_TOKEN",
+        rich_help_panel=panels.CONNECTION,
     ),
 ]
 TlsCa = Annotated[
-    Path | None, typer.Option("--tls-ca", metavar="FILE", help="Whose certificates are trusted, in PEM.")
+    Path | None,
+    typer.Option(
+        "--tls-ca",
+        metavar="FILE",
+        help="Certificates of trusted authorities, in PEM (default: those of the system).",
+        rich_help_panel=panels.CONNECTION,
+    ),
 ]
 TlsCert = Annotated[
-    Path | None, typer.Option("--tls-cert", metavar="FILE", help="One's own certificate, in PEM.")
+    Path | None,
+    typer.Option(
+        "--tls-cert",
+        metavar="FILE",
+        help="Certificate of this side of the connection, in PEM (default: none).",
+        rich_help_panel=panels.CONNECTION,
+    ),
 ]
 TlsKey = Annotated[
-    Path | None, typer.Option("--tls-key", metavar="FILE", help="The key of that certificate.")
+    Path | None,
+    typer.Option(
+        "--tls-key",
+        metavar="FILE",
+        help="Private key of --tls-cert, in PEM; required with it.",
+        rich_help_panel=panels.CONNECTION,
+    ),
 ]
 
 
 def login(
     url: str, user: str | None, token: str | None, ca: Path | None, cert: Path | None, key: Path | None
 ) -> Login:
-    """Return who comes to a server, by the options of a command."""
+    """Return the servers and credentials that the options of a command give."""
     from narrowcast.broker.security.login import Login
     from narrowcast.broker.security.tls import Tls
 
@@ -69,32 +107,43 @@ def login(
 
 
 @asynccontextmanager
-async def connected(who: Login, name: str, prefix: str, *, strict: bool = True) -> AsyncIterator[Transport]:
-    """Give a connection to NATS for the length of a block.
+async def connected(
+    access: Login, name: str, prefix: str, *, strict: bool = True
+) -> AsyncIterator[Transport]:
+    """Provide a connection to NATS for the block.
 
-    With `strict` the block ends with an error when the server refuses the user, or what it publishes; else
-    that is logged.
+    Parameters
+    ----------
+    access
+        Servers and credentials.
+    name
+        Name of the connection, for the server's own reports.
+    prefix
+        First word of the broker's subjects.
+    strict
+        Whether the block ends with an error when the server refuses the user or a message; else that is
+        logged.
     """
     from narrowcast.broker.nats_transport import NatsTransport
     from narrowcast.broker.wire import Subjects
 
-    mine, loop = asyncio.current_task(), asyncio.get_running_loop()
-    assert mine is not None
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
     faults: list[str] = []
     ends: list[asyncio.TimerHandle] = []
 
     def refused(why: str) -> None:
-        if not faults:  # and once more when what cleans up waits in vain
-            ends.extend(loop.call_later(after, mine.cancel) for after in (0, _GRACE))
+        if not faults:  # cancelled again later, in case the cleaning up hangs
+            ends.extend(loop.call_later(after, task.cancel) for after in (0, _GRACE))
         faults.append(why)
 
     transport = await NatsTransport.connect(
-        who.servers,
+        access.servers,
         name=name,
-        user=who.user or None,
-        password=who.password or None,
-        tls=who.tls,
-        inbox=Subjects(prefix).inbox(who.user) if who.user else "",
+        user=access.user or None,
+        password=access.password or None,
+        tls=access.tls,
+        inbox=Subjects(prefix).inbox(access.user) if access.user else "",
         refused=refused if strict else None,
     )
     try:
@@ -110,7 +159,7 @@ async def connected(who: Login, name: str, prefix: str, *, strict: bool = True) 
 
 
 def until_interrupted(work: Coroutine[None, None, None]) -> None:
-    """Run something until it ends, or until somebody interrupts: then it is cancelled, and cleans up."""
+    """Run a coroutine until it ends; an interruption cancels it, so that it cleans up."""
 
     async def run() -> None:
         task = asyncio.ensure_future(work)
@@ -127,12 +176,12 @@ def until_interrupted(work: Coroutine[None, None, None]) -> None:
     asyncio.run(run())
 
 
-def beside(work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-    """Let something run beside a broker, and tell when it fails: the broker goes on."""
+def in_background(work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    """Start a task beside the broker; a failure is logged and does not stop the broker."""
 
     def ended(task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("%s has ended, and the broker goes on without it", task.get_name(), exc_info=error)
+            log.error("%s failed; the broker continues without it", task.get_name(), exc_info=error)
 
     task = asyncio.create_task(work, name=getattr(work, "__qualname__", "a task"))
     task.add_done_callback(ended)

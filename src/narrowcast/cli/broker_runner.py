@@ -1,4 +1,4 @@
-"""A live broker while it runs: a node, what it needs, and what goes on beside it."""
+"""The run of a broker process: its node, its background tasks and its end."""
 
 from __future__ import annotations
 
@@ -30,85 +30,90 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Into how many parts publishers are divided, whatever the number of nodes.
+#: Partitions of the publishers, whatever the number of nodes.
 PARTITIONS = 16
-#: Seconds from one look at the server to the next, and from one look at whether the index has changed.
-_LOOK, _INDEX = 1.0, 30.0
-#: Reasons why events could not be used that are shown.
+#: Seconds between checks of the server, and between writes of the index file.
+_CHECK, _INDEX = 1.0, 30.0
+#: Reasons for dead letters that the last log lines list.
 _SHOWN = 5
 
 
 @dataclass
 class BrokerRunner:
-    """A broker, as it was asked for.
+    """A broker process: its node, its connections and its background tasks.
 
     Parameters
     ----------
-    who
-        Who connects to which servers; None to serve in memory.
+    access
+        NATS servers and credentials; None to serve in memory.
     server
-        Its own server, if it has one.
+        The NATS server that the process has started, if any.
     guard
-        What sees to permissions, if there are users.
+        Keeps the permissions of users up to date, if there are users.
     interests
-        Subscriptions, of the first node; None for one beside it.
+        Subscriptions; None for all nodes but the first.
     plans
-        Where plans come from.
-    kept
-        What is promised.
+        Sources of plans.
+    storage
+        Delivery guarantee and storage of events.
     prefix
-        How subjects begin.
+        First word of the broker's subjects.
     http, https
-        Where the HTTP API is, if anywhere, and its certificate, if it has one.
-    mine
-        The partitions of this node.
-    record, letters
-        Where events are written down, and those that cannot be used, if anywhere.
+        Address of the HTTP API, and its certificate; None for none.
+    partitions
+        Partitions of this node.
+    record
+        Log of events, routes and subscriptions; None for none.
     router
-        What decides which way an event goes.
+        Decides the route of each event.
+    letters
+        Dead letters; None to count them only.
     bounds
-        What is too large or too much.
+        Limits on publishers and subscribers.
     """
 
-    who: Login | None
+    access: Login | None
     server: NatsServer | None
     guard: PermissionGuard | None
     interests: SubscriptionIndex | None
     plans: PlanSources
-    kept: DeliveryOptions
+    storage: DeliveryOptions
     prefix: str
     http: str | None
     https: Tls | None
-    mine: list[int]
+    partitions: list[int]
     record: ActivityLog | None
     router: Router
     letters: DeadLetters | None
     bounds: BrokerLimits
-    _beside: list[asyncio.Task[None]] = field(default_factory=list)
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def run(self) -> None:
-        """Serve until it is cancelled."""
+        """Serve until cancelled."""
         from narrowcast.broker import Follower, MemoryTransport
 
         async with AsyncExitStack() as stack:
             transport: Transport = MemoryTransport()
-            if self.who is not None:
+            if self.access is not None:
                 transport = await stack.enter_async_context(
-                    broker_options.connected(self.who, "narrowcast serve", self.prefix, strict=False)
+                    broker_options.connected(self.access, "narrowcast serve", self.prefix, strict=False)
                 )
-            streams = self.kept.streams(transport, self.prefix)
-            desk = None if self.interests is None else self._desk(transport, self.interests, streams)
+            streams = self.storage.streams(transport, self.prefix)
+            control = (
+                None if self.interests is None else self._control_plane(transport, self.interests, streams)
+            )
             node = self._node(
                 transport,
-                desk or Follower(transport, prefix=self.prefix, stored=self.kept.stores, limits=self.bounds),
+                control
+                or Follower(transport, prefix=self.prefix, stored=self.storage.stores, limits=self.bounds),
                 streams,
             )
-            await self._begin(node, desk)
+            await self._begin(node, control)
             stack.push_async_callback(self._end, node)
             await node.start()
             gc.collect()
-            gc.freeze()  # subscriptions stay: no need to look through them again and again
-            places = [] if self.who is None else [self.who.where]
+            gc.freeze()  # subscriptions live long: the collector need not visit them
+            places = [] if self.access is None else [self.access.where]
             if self.http is not None:
                 from narrowcast.web.api import make_api
                 from narrowcast.web.server import serve_api
@@ -118,17 +123,18 @@ class BrokerRunner:
                 tokens = None if guard is None else TokenAccess(lambda: guard.users)
                 api = make_api(node, transport, tokens)
                 places.append(await stack.enter_async_context(serve_api(api, self.http, self.https)))
-            held = len(node.control.interests)
+            n_subscriptions = len(node.control.interests)
             log.info(
-                "serving at %s, %s subscriptions; interrupt to stop", " and ".join(places), f"{held:,}",
-                extra=facts(places=places, subscriptions=held, partitions=self.mine),
-            )  # fmt: skip
+                "serving at %s, %s subscriptions; interrupt to stop",
+                " and ".join(places),
+                f"{n_subscriptions:,}",
+                extra=facts(places=places, subscriptions=n_subscriptions, partitions=self.partitions),
+            )
             await self._watch(node, transport)
 
-    def _desk(
+    def _control_plane(
         self, transport: Transport, interests: SubscriptionIndex, streams: EventStreams | None
     ) -> ControlPlane:
-        """Return the desk of the first node."""
         from narrowcast.broker import ControlPlane
         from narrowcast.broker.storage.positions import Positions
         from narrowcast.broker.wire import Subjects
@@ -138,21 +144,20 @@ class BrokerRunner:
             interests,
             prefix=self.prefix,
             joins=self.plans.joins,
-            has_followers=len(self.mine) < PARTITIONS,
+            has_followers=len(self.partitions) < PARTITIONS,
             last_epoch=int(time.time()),
             positions=None if streams is None else Positions(streams, Subjects(self.prefix)),
         )
 
-    def _node(self, transport: Transport, holding: ControlState, streams: EventStreams | None) -> Node:
-        """Return the node."""
+    def _node(self, transport: Transport, control: ControlState, streams: EventStreams | None) -> Node:
         from narrowcast.broker import Node
         from narrowcast.broker.data.rate_limit import PublishRateLimit
 
         bounds = self.bounds
         return Node(
             transport,
-            holding,
-            own_partitions=self.mine,
+            control,
+            own_partitions=self.partitions,
             partitions=PARTITIONS,
             record=self.record,
             router=self.router,
@@ -162,50 +167,49 @@ class BrokerRunner:
             streams=streams,
         )
 
-    async def _begin(self, node: Node, desk: ControlPlane | None) -> None:
-        """Let the first plan be used, and begin with what goes on beside the node."""
-        if desk is not None:
-            self.plans.begin(desk)
-            self._add(self._write_index(desk.interests))
+    async def _begin(self, node: Node, control: ControlPlane | None) -> None:
+        """Use the first plan, and start the background tasks."""
+        if control is not None:
+            self.plans.begin(control)
+            self._add(self._write_index(control.interests))
             if self.plans.given is not None:
-                self._add(self.plans.given.watch(desk))
-            if self.plans.again is not None:
-                self._add(self.plans.again.run(node, desk))
+                self._add(self.plans.given.watch(control))
+            if self.plans.replanning is not None:
+                self._add(self.plans.replanning.run(node, control))
         if self.guard is not None:
-            if desk is not None:
-                self.guard.channels, desk.permit = desk.channels, self.guard.permit
+            if control is not None:
+                self.guard.channels, control.permit = control.channels, self.guard.permit
             await self.guard.permit()
             self._add(self.guard.watch())
 
     def _add(self, work: Coroutine[None, None, None]) -> None:
-        """Let something go on beside the node."""
-        self._beside.append(broker_options.beside(work))
+        self._tasks.append(broker_options.in_background(work))
 
     async def _write_index(self, interests: SubscriptionIndex) -> None:
-        """Write the index of subscriptions again and again, when much of it has changed."""
+        """Write the index file regularly, when much of the index has changed."""
         while True:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_CHECK)
             await asyncio.to_thread(interests.write_index)
             await asyncio.sleep(_INDEX)
 
     async def _watch(self, node: Node, transport: Transport) -> None:
-        """Wait for the end of the node, and keep its server alive and well until then."""
+        """Wait for the end of the node, and supervise its NATS server until then."""
         from narrowcast.broker.data.refusals import RefusalResponder
 
         refusing = RefusalResponder(transport, node.subjects)
         working = asyncio.create_task(node.wait())
-        while not (await asyncio.wait({working}, timeout=_LOOK))[0]:
+        while not (await asyncio.wait({working}, timeout=_CHECK))[0]:
             if self.server is not None:
                 await asyncio.to_thread(self.server.ensure_running)
-                if self.kept.stores:
+                if self.storage.stores:
                     await refusing.set_reason(await asyncio.to_thread(self.server.restart_if_unhealthy))
         await working
 
     async def _end(self, node: Node) -> None:
-        """End the node and what goes on beside it, and say what it has done."""
-        for task in self._beside:
+        """Stop the node and its background tasks, and log what it has done."""
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._beside, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await node.stop()
         if self.interests is not None:
             self.interests.write_index(share=0.0)
@@ -214,8 +218,10 @@ class BrokerRunner:
         counts = node.counts
         done = {name: getattr(counts, name) for name in ("events", "pairs", "entries", "frames", "bad")}
         log.info(
-            "{events:,} events, {pairs:,} wanted, {entries:,} sent in {frames:,} frames".format(**done),
+            "{events:,} events, {pairs:,} matches, {entries:,} deliveries in {frames:,} frames".format(
+                **done
+            ),
             extra=facts(**done),
         )
         for reason, many in counts.reasons.most_common(_SHOWN):
-            log.info("%s left out: %s", f"{many:,}", reason, extra=facts(many=many, reason=reason))
+            log.info("%s rejected: %s", f"{many:,}", reason, extra=facts(many=many, reason=reason))

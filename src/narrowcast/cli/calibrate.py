@@ -1,44 +1,46 @@
-"""`narrowcast calibrate`: what filtering a message costs on this machine, measured."""
+"""`narrowcast calibrate`: the measured cost of filtering a message on this machine."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from narrowcast.cli import options
-from narrowcast.costs import multicast_loopback
-from narrowcast.costs.calibration import Calibration, check_output_path, write_calibration
+from narrowcast.cli import choices, options
 from narrowcast.errors import ParameterError
+
+if TYPE_CHECKING:
+    from narrowcast.costs.calibration import Calibration
 
 
 def calibrate(
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the result goes, as JSON.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="JSON file of the result.")],
     seconds: Annotated[
-        float, typer.Option("--seconds", metavar="S", help="How long to measure; longer is more exact.")
-    ] = multicast_loopback.SECONDS,
+        float,
+        typer.Option("--seconds", metavar="S", help="Duration of the measurement; longer is more exact."),
+    ] = choices.CALIBRATION_SECONDS,
     aggregation: Annotated[
-        str, typer.Option("--h", metavar="N,N", help="Messages to a packet that are measured.")
-    ] = ",".join(map(str, multicast_loopback.AGGREGATION)),
+        str, typer.Option("--h", metavar="N,N", help="Numbers of messages per packet to measure.")
+    ] = choices.CALIBRATION_AGGREGATION,
     size: Annotated[
-        int, typer.Option("--size", metavar="BYTES", help="How long a message is.")
-    ] = multicast_loopback.MESSAGE,
+        int, typer.Option("--size", metavar="BYTES", help="Bytes of a message.")
+    ] = choices.CALIBRATION_SIZE,
     seed: options.Seed = 0,
     group: Annotated[
-        str, typer.Option("--group", metavar="ADDRESS", help="The multicast group that packets are sent to.")
-    ] = multicast_loopback.GROUP,
+        str, typer.Option("--group", metavar="ADDRESS", help="Multicast group that packets are sent to.")
+    ] = choices.CALIBRATION_GROUP,
     interface: Annotated[
-        str, typer.Option("--interface", metavar="ADDRESS", help="The interface, by its address.")
-    ] = multicast_loopback.INTERFACE,
+        str, typer.Option("--interface", metavar="ADDRESS", help="Address of the network interface.")
+    ] = choices.CALIBRATION_INTERFACE,
     as_json: options.Json = False,
 ) -> None:
-    """Measure what filtering costs a receiver on this machine: alpha(h) and beta(h) of the cost filtering.
+    """Measure what filtering costs a receiver on this machine: alpha(h) and beta(h) of cost filtering.
 
-    Sends real UDP multicast within this machine, two sessions of several flows in one group, to a process
-    that listens to one of them, at several pairs of rates and with 1 to 40 messages to a packet. Alpha and
-    beta are fitted to the time of the processor that it takes, and a0 + a1 / h and b0 + b1 / h to these.
+    Sends UDP multicast within this machine, two sessions of several flows in one group, to a process that
+    listens to one of them, at several pairs of rates and with 1 to 40 messages per packet. Alpha and beta are
+    fitted to the measured processor time, and a0 + a1 / h and b0 + b1 / h to these.
 
     Examples:
 
@@ -46,13 +48,16 @@ def calibrate(
 
         narrowcast calibrate --seconds 60 --h 1,4,16,64 --size 100 --out machine.json
     """
+    from narrowcast.costs import multicast_loopback
+    from narrowcast.costs.calibration import check_output_path, write_calibration
+
     try:
         numbers = [int(part) for part in aggregation.split(",")]
     except ValueError:
         raise ParameterError(
-            f"--h is {aggregation!r}; write whole numbers joined by commas: 1,8,40"
+            parameter="aggregation", value=aggregation, limit="integers joined by commas, such as 1,8,40"
         ) from None
-    check_output_path(out)  # before it takes any time
+    check_output_path(out)  # refuse it before the measurement
     with options.bars() as progress:
         task = progress.add_task("start", total=None)
 
@@ -73,17 +78,16 @@ def calibrate(
     if found.lost and not as_json:
         share = 100 * found.lost / (found.packets + found.lost)
         typer.echo(
-            f"{found.lost:,} packets were lost ({share:.2g} %): costs are of those that came", err=True
+            f"{found.lost:,} packets were lost ({share:.2g} %); the costs are of those received", err=True
         )
     if found.fit_warning:
         typer.echo(found.fit_warning, err=True)
     if not as_json:
-        typer.echo(f"{out}: for --cost filtering, give --set calibration={out} --set h=8")
+        typer.echo(f"{out}: use it as --cost filtering --set calibration={out} --set h=8")
 
 
 def _tables(found: Calibration) -> dict[str, list[tuple[str, ...]]]:
-    """Return the points and the curves as rows of text."""
-    head = ("messages to a packet", "alpha", "fit", "beta", "fit", "R2 of eq. 9", "packets", "lost")
+    head = ("messages per packet", "alpha", "fit", "beta", "fit", "R2 of eq. 9", "packets", "lost")
     rows = [
         (
             f"{point.h}",
@@ -102,6 +106,6 @@ def _tables(found: Calibration) -> dict[str, list[tuple[str, ...]]]:
         for name, curve in (("alpha", found.alpha), ("beta", found.beta))
     ]
     return {
-        "microseconds of a processor for a message": [head, *rows],
-        "fitted": [("", "microseconds", "R2"), *curves],
+        "Processor time per message, microseconds": [head, *rows],
+        "Fitted curves": [("", "microseconds", "R2"), *curves],
     }

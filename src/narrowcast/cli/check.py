@@ -1,62 +1,92 @@
-"""`narrowcast check`: which filters are bad and why, and what the good ones become."""
+"""`narrowcast check`: bad filters and their reasons, and the boxes and selectivity of good ones."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from narrowcast.cli import choices
 from narrowcast.cli.event_option import read_event
 from narrowcast.errors import FilterError, InputError, TableError
-from narrowcast.files import read_table
-from narrowcast.filters.explain import Explanation, ParsedFilter
-from narrowcast.filters.limits import FilterLimits
-from narrowcast.filters.subscriptions import compile_filters
-from narrowcast.filters.type_inference import infer_schema
-from narrowcast.matching import matcher_for
-from narrowcast.model.events import EventBatch
-from narrowcast.model.schema import Schema
 
-#: Events drawn to tell how selective a filter is, from as many of the first.
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from narrowcast.filters.explain import Explanation
+    from narrowcast.filters.limits import FilterLimits
+    from narrowcast.model.events import EventBatch
+    from narrowcast.model.schema import Schema
+
+#: Events of the sample for selectivity, and the first events that it is drawn from.
 SAMPLE = 1_000
-LOOKED_AT = 1_000_000
-#: Reasons told apart on the terminal.
+SAMPLED_FROM = 1_000_000
+#: Reasons that are printed.
 REASONS = 5
 
 
 def check(
     filters: Annotated[
-        Path, typer.Argument(help="A table with a `filter` column, or a .txt file with one filter a line.")
+        Path,
+        typer.Argument(
+            metavar="FILE", help="Table with a filter column, or a .txt file with one filter per line."
+        ),
     ],
     schema: Annotated[
-        Path | None, typer.Option(help="Attribute types: a JSON file of names and types, or a table.")
+        Path | None,
+        typer.Option(
+            "--schema",
+            metavar="FILE",
+            help="Types of event attributes: a JSON object of names and types, or a table with these "
+            "columns (default: from --events, or from the literals of the filters).",
+        ),
     ] = None,
     events: Annotated[
-        Path | None, typer.Option(help="A table of events: gives the types and a sample for selectivity.")
+        Path | None,
+        typer.Option(
+            "--events",
+            metavar="E",
+            help="Table of events; gives the types, and a sample for the selectivity of each filter "
+            "(default: none).",
+        ),
     ] = None,
     event: Annotated[
-        str | None, typer.Option(help="One event as JSON, @FILE or -: show which predicates hold for it.")
+        str | None,
+        typer.Option(
+            "--event",
+            metavar="JSON",
+            help="Show which predicates hold for this event: a JSON object, @FILE, or - for standard "
+            "input (default: none).",
+        ),
     ] = None,
     limit_boxes: Annotated[
-        int, typer.Option(help="The most boxes one filter may become.")
-    ] = FilterLimits().boxes,
-    rows: Annotated[int, typer.Option(min=1, help="Filters to list; bad ones come first.")] = 20,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 2 when a filter is bad.")] = False,
+        int,
+        typer.Option(
+            "--limit-boxes",
+            metavar="N",
+            help="Maximum number of boxes of one filter; a filter with more is bad.",
+        ),
+    ] = choices.BOXES,
+    rows: Annotated[
+        int,
+        typer.Option(
+            "--rows", metavar="N", help="Maximum number of filters to list; bad ones come first.", min=1
+        ),
+    ] = 20,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with code 2 when a filter is bad.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document and nothing else.")
     ] = False,
 ) -> None:
-    """Tell which filters are bad and why, how many boxes each becomes, and how selective it is.
+    """Check filters: which are bad and why, their number of boxes and their selectivity.
 
-    Without --schema or --events the types come from the literals in the filters.
+    A box is one conjunction of ranges; matching works on boxes. Selectivity is the share of sampled events
+    that match. Without --schema or --events, types come from the literals in the filters.
 
     Examples:
 
@@ -64,12 +94,16 @@ def check(
 
         narrowcast check filters.txt --event '{"price": 80, "name": "IBM"}'
     """
+    from narrowcast.filters.limits import FilterLimits
+    from narrowcast.filters.type_inference import infer_schema
+    from narrowcast.model.schema import Schema
+
     table = _read_filters(filters)
     if schema is not None and events is not None:
-        raise InputError("give --schema or --events, not both: the events carry their own types")
+        raise InputError("--schema and --events exclude each other: the events have types; leave one out")
     limits = FilterLimits(boxes=limit_boxes)
     typed = schema is not None or events is not None
-    told = None if event is None else read_event(event)
+    read = None if event is None else read_event(event)
     sample = None if events is None else _sample(events)
     with Console(stderr=True).status(f"reading {table.num_rows:,} filters") as status:
         if sample is not None:
@@ -79,7 +113,7 @@ def check(
         else:
             types = infer_schema(filter(None, table["filter"].to_pylist()), limits)
         status.update(f"compiling {table.num_rows:,} filters")
-        report = _report(table, types, limits, sample, told, None if as_json else rows, typed=typed)
+        report = _report(table, types, limits, sample, read, None if as_json else rows, typed=typed)
     if as_json:
         print(msgspec.json.encode(report).decode())
     else:
@@ -87,20 +121,31 @@ def check(
     if strict and report["bad"]:
         first = report["rows"][0]
         raise FilterError(
-            f"{report['bad']:,} of {report['filters']:,} filters are bad; the first is subscription_id "
+            f"{report['bad']:,} of {report['filters']:,} filters are bad; the first has subscription_id "
             f"{first['subscription_id']}: {first['reason']}"
         )
 
 
 def _sample(path: Path) -> EventBatch:
-    """Return events drawn at random, always the same ones."""
-    seen = read_table(path, limit=LOOKED_AT)
-    drawn = np.random.default_rng(0).permutation(seen.num_rows)[:SAMPLE]
-    return EventBatch.from_arrow(seen.take(pa.array(np.sort(drawn))))
+    """Draw a sample of events, with a fixed seed."""
+    import numpy as np
+    import pyarrow as pa
+
+    from narrowcast.files import read_table
+    from narrowcast.model.events import EventBatch
+
+    events = read_table(path, limit=SAMPLED_FROM)
+    drawn = np.random.default_rng(0).permutation(events.num_rows)[:SAMPLE]
+    return EventBatch.from_arrow(events.take(pa.array(np.sort(drawn))))
 
 
 def _read_filters(path: Path) -> pa.Table:
-    """Return a table with ids, subscribers and filters, whatever of it the file has."""
+    """Read filters; missing ids are row numbers, missing subscribers empty names."""
+    import numpy as np
+    import pyarrow as pa
+
+    from narrowcast.files import read_table
+
     if path.suffix.lower() == ".txt":
         try:
             lines = path.read_text("utf-8").splitlines()
@@ -127,7 +172,14 @@ def _report(
     *,
     typed: bool,
 ) -> dict[str, Any]:
-    """Return the counts, and up to `most` rows, the bad ones first and always at least one of them."""
+    """Return counts and up to `most` rows (at least one), bad filters first."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from narrowcast.filters.subscriptions import compile_filters
+    from narrowcast.matching import matcher_for
+
     compiled = compile_filters(types, table, limits=limits)
     good, rejected = compiled.subscriptions, compiled.rejected
     boxes, checked = good.boxes.counts, np.asarray(good.check.is_valid())
@@ -164,12 +216,15 @@ def _report(
 def _explain(
     text: str, limits: FilterLimits, event: dict[str, Any], types: Schema | None, number: int
 ) -> Explanation:
-    """Explain an event by the types given, or by those of its own values where there are none."""
+    """Explain a filter for an event, by the types given or else by those of the event's values."""
+    from narrowcast.filters.explain import ParsedFilter
+
     try:
         return ParsedFilter.parse(text, limits).explain(event, types)
     except FilterError as error:
         raise InputError(
-            f"--event does not go with subscription_id {number}, which {error}; mend it, or give --schema"
+            f"--event: does not fit the filter of subscription_id {number}, which {error}; correct it, or "
+            "give --schema"
         ) from error
 
 
@@ -177,7 +232,7 @@ def _show(report: dict[str, Any]) -> None:
     console = Console(highlight=False)
     console.print(
         f"{report['filters']:,} filters: {report['good']:,} good, {report['bad']:,} bad; "
-        f"{report['boxes']:,} boxes in all, {report['checked']:,} to be checked on candidates, "
+        f"{report['boxes']:,} boxes in total, {report['checked']:,} to be checked on candidates, "
         f"{report['never_true']:,} can never be true",
         soft_wrap=True,
     )
@@ -186,7 +241,7 @@ def _show(report: dict[str, Any]) -> None:
     if len(report["reasons"]) > REASONS:
         console.print(f"  ... and {len(report['reasons']) - REASONS:,} other reasons: see --json")
     if report["sample_events"]:
-        console.print(f"selectivity on {report['sample_events']:,} events drawn at random")
+        console.print(f"selectivity on a random sample of {report['sample_events']:,} events")
     table = Table("id", "filter", "boxes", *(["selectivity"] if report["sample_events"] else []), "remark")
     for row in report["rows"]:
         remark = row.get("reason") or (

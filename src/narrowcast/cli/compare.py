@@ -1,4 +1,4 @@
-"""`narrowcast compare`: every method beside every other on one data set, as a table and a picture."""
+"""`narrowcast compare`: several planning methods on one data set, as a table and a chart."""
 
 from __future__ import annotations
 
@@ -6,54 +6,42 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-import pyarrow.parquet as pq
 import typer
 
 from narrowcast import __version__
-from narrowcast.cli import inputs, options, set_option
-from narrowcast.costs import COSTS
+from narrowcast.cli import choices, inputs, options, panels, set_option
 from narrowcast.errors import ParameterError, TableError
-from narrowcast.files import new_folder
-from narrowcast.model.schema import Schema
-from narrowcast.planning.base import PLANNERS, capabilities_of, planners, router_for
-from narrowcast.report.charts import compared_methods, save_chart
-from narrowcast.spark.planning.planner_parameters import COMMON
-from narrowcast.spark.progress import watched
-from narrowcast.spark.session import sized
-from narrowcast.spark.spark_errors import plainly
-from narrowcast.spark.stages.bounding_boxes import load_boxes
-from narrowcast.spark.stages.changes import instant_of
-from narrowcast.spark.stages.compare import IDEAL, Comparison, counts_of, methods_of
-from narrowcast.spark.stages.compare import compare as compare_methods
-from narrowcast.spark.stages.delivery_results import PlanWithRouter
-from narrowcast.spark.stages.interest_collection import to_interest
-from narrowcast.spark.stages.match import STRATEGIES
-from narrowcast.spark.stages.network import NetworkTables
-from narrowcast.spark.stages.plan_inputs import PlanInputs, load_interest
-from narrowcast.spark.stages.replay import replay_inputs
-from narrowcast.spark.stages.run import RECENT
-from narrowcast.spark.storage import write_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from narrowcast.model.plan import ChannelPlan
-    from narrowcast.spark.stages.compare import ComparedMethod
+    from narrowcast.spark.stages.compare import ComparedMethod, Comparison
     from narrowcast.spark.stages.delivery_results import ReplayResult
+    from narrowcast.spark.stages.network import NetworkTables
 
 
 def compare(
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder that does not exist yet.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder of the results; must not exist yet.")
+    ],
     channels: Annotated[
-        str, typer.Option("--channels", metavar="K", help="The most channels; of several, as 11,61, each.")
+        str,
+        typer.Option(
+            "--channels",
+            metavar="K",
+            help="Maximum number of channels; several, such as 11,61, to compare each.",
+            rich_help_panel=panels.PLANNING,
+        ),
     ],
     methods: Annotated[
         str | None,
         typer.Option(
             "--methods",
             metavar="A,B",
-            help=f"Which: {', '.join(planners(boxes=False))}. Default: all. "
-            f"By the boxes of filters, where they are named: {', '.join(planners(boxes=True))}.",
+            help=f"Methods to compare: {', '.join(choices.METHODS)} (default: all of these); and, for the "
+            f"boxes of filters, {', '.join(choices.BOX_METHODS)}.",
+            rich_help_panel=panels.PLANNING,
         ),
     ] = None,
     interests: inputs.Interests = None,
@@ -74,7 +62,7 @@ def compare(
     publishers: inputs.Publishers = None,
     costs: inputs.Costs = None,
     router: set_option.Router = None,
-    again: set_option.Again = True,
+    again: set_option.Replay = True,
     given_settings: set_option.Settings = None,
     rejected: options.Rejected = None,
     seed: options.Seed = 0,
@@ -87,18 +75,18 @@ def compare(
     ui: options.Ui = False,
     as_json: options.Json = False,
 ) -> None:
-    """Plan by every method, and say what each plan costs and what making it takes.
+    """Plan with several methods, and compare costs, run time and memory in a table and a chart.
 
-    The interest is made once, as for `narrowcast plan`. Each method then has a process of its own on the
-    driver; one that fails is told with its reason, and the others go on. The folder gets `compare.json`,
-    `compare.parquet` and a picture, `compare.png` and `compare.svg`. Methods that cluster subscribers also
-    place those who wanted none of the flows; `largest` is how many times the mean the largest channel has
-    members.
+    The interest is computed once, as for `narrowcast plan`. Each method then runs in a process of its own on
+    the driver; a method that fails is listed with the reason, and the others go on. The folder gets
+    `compare.json`, `compare.parquet`, `compare.png` and `compare.svg`. Methods that cluster subscribers also
+    place subscribers that want none of the flows; the column `largest` is the size of the largest channel as
+    a multiple of the mean.
 
-    With filters and events, all of the events are also sent by each plan, to those whom they match and the
-    way that a --router decides, and rows are ordered by what that costs on the network. Where none is given,
-    each plan has the router that fits it, which is told. These are the events that the plans are made from;
-    for others there is `narrowcast evaluate`.
+    With filters and events, all events are also sent by each plan to the subscribers that they match, as the
+    --router decides, and rows are ordered by what that costs on the network. By default each plan has the
+    router that suits it, which is printed. The events are those that the plans were made from; for others
+    use `narrowcast evaluate`.
 
     Examples:
 
@@ -110,28 +98,51 @@ def compare(
 
         narrowcast compare --subscriptions s.csv --events e.csv --methods direct,centroid --channels 9 --out c
     """
+    import pyarrow.parquet as pq
+
+    from narrowcast.costs import COSTS
+    from narrowcast.files import new_folder
+    from narrowcast.model.schema import Schema
+    from narrowcast.planning.base import PLANNERS, planners, router_for
+    from narrowcast.report.charts import compared_methods, save_chart
+    from narrowcast.spark.progress import watched
+    from narrowcast.spark.session import sized
+    from narrowcast.spark.spark_errors import plainly
+    from narrowcast.spark.stages.bounding_boxes import load_boxes
+    from narrowcast.spark.stages.changes import instant_of
+    from narrowcast.spark.stages.compare import IDEAL
+    from narrowcast.spark.stages.compare import compare as compare_methods
+    from narrowcast.spark.stages.delivery_results import PlanWithRouter
+    from narrowcast.spark.stages.interest_collection import to_interest
+    from narrowcast.spark.stages.network import NetworkTables
+    from narrowcast.spark.stages.plan_inputs import PlanInputs, load_interest
+    from narrowcast.spark.stages.replay import replay_inputs
+    from narrowcast.spark.storage import write_table
+
     counts = _counts(channels)
     chosen = None if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
-    options.one_of("--strategy", strategy, STRATEGIES)
+    options.one_of("strategy", strategy, choices.STRATEGIES)
     if out.exists() or out.is_symlink():
-        raise TableError(f"{out} exists already; name another folder or remove it")
+        raise TableError(f"{out}: exists already; name another folder, or remove it")
     network = NetworkTables.read(topology, locations, publishers)
     again = set_option.is_replayed(router, able=subscriptions is not None, again=again)
     fitting = dict.fromkeys(router_for(method, flows) for method in planners())
     routers = ([router] if router else list(fitting)) if again else []
-    params, costing, routing = _dealt(
+    params, scoring, routing = _assigned(
         set_option.parameters(given_settings or []), chosen, costs, network, routers
     )
     by_boxes = [name for name in chosen or () if name != IDEAL and PLANNERS[name].capabilities.boxes]
     if by_boxes and subscriptions is None:
         raise ParameterError(
-            f"{by_boxes[0]} plans by the boxes of filters; give --subscriptions and --events, or leave it out"
+            f"--methods: {by_boxes[0]!r} needs the boxes of filters; give --subscriptions and --events",
+            parameter="methods",
+            value=by_boxes[0],
         )
-    for name in routers:  # what is wrong with them is told before Spark starts
+    for name in routers:  # before Spark starts
         set_option.check_router(name, routing)
-    COSTS.made(costs, **network.given, **costing)
+    COSTS.made(costs, **network.given, **scoring)
     if recent is last is window is None and interests is changes is state is None and flows == "events":
-        recent = RECENT
+        recent = choices.RECENT
     given = PlanInputs(
         interests=interests,
         rates=rates,
@@ -153,22 +164,22 @@ def compare(
         seed=seed,
     )
     with options.spark_at(master, conf, ui=ui) as at, sized(at.spark, given.size(at.spark)):
-        taken = load_interest(at.spark, given, at.progress, at.tell)
-        if rejected is not None and taken.rejected is not None:
-            write_table(taken.rejected, rejected, doing=f"write {rejected}")
+        loaded = load_interest(at.spark, given, at.progress, at.tell)
+        if rejected is not None and loaded.rejected is not None:
+            write_table(loaded.rejected, rejected, doing=f"write {rejected}")
         with watched(at.spark, at.progress, "interest"), plainly("bring the interest to the driver"):
-            network = network.fitting(text=taken.frames.text)
-            interest = to_interest(taken.frames, all_subscribers=True)
-            boxes = load_boxes(taken, interest.subscribers) if by_boxes else None
+            network = network.fitting(text=loaded.frames.text)
+            interest = to_interest(loaded.frames, all_subscribers=True)
+            boxes = load_boxes(loaded, interest.subscribers) if by_boxes else None
 
         def replayed(plans: Mapping[str, tuple[ChannelPlan, str]]) -> ReplayResult:
             sent_by = {
                 name: PlanWithRouter.by(plan, method, flows, router, routing)
                 for name, (plan, method) in plans.items()
             }
-            multicast = costing.get("multicast", "dense")
+            multicast = scoring.get("multicast", "dense")
             with watched(at.spark, at.progress, "replay"):
-                return replay_inputs(taken, given, sent_by, network=network, multicast=multicast)
+                return replay_inputs(loaded, given, sent_by, network=network, multicast=multicast)
 
         task = at.progress.add_task("compare")
         found = compare_methods(
@@ -180,7 +191,7 @@ def compare(
             costs=costs,
             network=network,
             boxes=boxes,
-            cost_params=costing,
+            cost_params=scoring,
             replay=replayed if again else None,
             on_progress=lambda name, done, of: at.progress.update(
                 task, description=f"compare: {name}", completed=done, total=of
@@ -189,64 +200,73 @@ def compare(
     facts: dict[str, Any] = {
         "command": "compare",
         "version": __version__,
-        **taken.facts,
+        **loaded.facts,
         "subscribers": interest.n_subscribers,
         "seed": seed,
-        "params": {**params, **costing, **routing},
-        "inputs": taken.fingerprints | network.fingerprints,
+        "params": {**params, **scoring, **routing},
+        "inputs": loaded.fingerprints | network.fingerprints,
         **found.to_dict(),
     }
-    said = f"{interest.n_subscribers:,} subscribers, {interest.n_flows:,} flows{_sent(found)}"
+    title = f"{interest.n_subscribers:,} subscribers, {interest.n_flows:,} flows{_sent(found)}"
     with new_folder(out) as aside:
         pq.write_table(found.to_table(), aside / "compare.parquet")
         text = msgspec.json.format(msgspec.json.encode(facts), indent=2)
         (aside / "compare.json").write_bytes(text + b"\n")
         save_chart(
-            "compare", compared_methods(facts["rows"], found.costs), aside, subtitle=_subtitle(said, found)
+            "compare", compared_methods(facts["rows"], found.costs), aside, subtitle=_subtitle(title, found)
         )
-    tables = {f"{said}: the comparison in {out}": _rows(found)}
+    tables = {f"{title}: the comparison in {out}": _rows(found)}
     if failed := [row for row in found.rows if row.problem]:
-        tables["Methods that made no plan"] = [("", "why"), *((_name(row), row.problem) for row in failed)]
+        tables["Methods without a plan"] = [("", "why"), *((_name(row), row.problem) for row in failed)]
     if facts["rejected"]:
-        tables = {"Rows that were set aside": options.reasons(facts), **tables}
+        tables = {"Rejected rows": options.reasons(facts), **tables}
     options.show({**facts, "out": str(out)}, tables, as_json=as_json)
     if not as_json and (how := _routed(found)):
         typer.echo(how)
 
 
 def _counts(channels: str) -> list[int]:
-    """Return the numbers of channels that a text lists.
+    """Read a list of numbers of channels.
 
     >>> _counts("11, 61")
     [11, 61]
     """
+    from narrowcast.spark.stages.compare import counts_of
+
     try:
         found = [int(word) for word in channels.split(",")]
     except ValueError:
         raise ParameterError(
-            f"--channels is {channels!r}; give a whole number, or several as 11,61"
+            parameter="channels", value=channels, limit="an integer, or several such as 11,61"
         ) from None
     return counts_of(found)
 
 
-def _dealt(
+def _assigned(
     params: dict[str, Any],
     chosen: list[str] | None,
     costs: list[str] | None,
     network: NetworkTables,
     routers: list[str],
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return the parameters of methods, of costs and of routers."""
+    """Return the parameters of methods, of cost models and of routers."""
+    from narrowcast.spark.planning.planner_parameters import COMMON
+    from narrowcast.spark.stages.compare import methods_of
+
     for name in params:
         if name in COMMON:
-            raise ParameterError(f"{name} is among the parameters of methods; give it as {name} itself")
-    own, costing, routing = set_option.dealt(
+            raise ParameterError(
+                f"{name}: not a parameter for --set; it has an option of its own",
+                parameter=name,
+                value=params[name],
+            )
+    own, scoring, routing = set_option.assigned(
         params,
         set_option.takers_of_methods(methods_of(chosen, {}), "the methods"),
         set_option.takers_of_costs(costs, network.given),
         set_option.takers_of_routers(routers),
     )
-    return own, costing, routing
+    return own, scoring, routing
 
 
 def _name(row: ComparedMethod) -> str:
@@ -254,21 +274,23 @@ def _name(row: ComparedMethod) -> str:
 
 
 def _sent(found: Comparison) -> str:
-    """Return what was sent, and by which routers.
+    """Return the replayed events and their routers, as the end of a title.
 
+    >>> from narrowcast.spark.stages.compare import Comparison
     >>> _sent(Comparison((), ()))
     ''
     """
     if found.replayed is None:
         return ""
     routers = dict.fromkeys(sent.router for sent in found.replayed.plans.values() if sent.router)
-    several = "s" if len(routers) > 1 else ""
-    return f"; {found.replayed.n_events:,} events sent with the router{several} {' and '.join(routers)}"
+    plural = "s" if len(routers) > 1 else ""
+    return f"; {found.replayed.n_events:,} events sent with router{plural} {' and '.join(routers)}"
 
 
 def _routed(found: Comparison) -> str:
-    """Return which rows were sent with which router, where these differ: then they do not compare alike.
+    """Return which methods were replayed with which router, where these differ.
 
+    >>> from narrowcast.spark.stages.compare import Comparison
     >>> _routed(Comparison((), ()))
     ''
     """
@@ -279,20 +301,22 @@ def _routed(found: Comparison) -> str:
     if len(by) < 2:
         return ""
     *few, most = sorted(by, key=lambda router: len(by[router]))
-    said = "; ".join(f"{', '.join(dict.fromkeys(by[router]))} with {router}" for router in few)
+    listed = "; ".join(f"{', '.join(dict.fromkeys(by[router]))} with {router}" for router in few)
     return (
-        f"Each is sent with the router that fits: {said}; the others with {most}. --router sends all alike."
+        f"Each method is replayed with the router that suits it: {listed}; the others with {most}. "
+        "--router uses one for all."
     )
 
 
-def _subtitle(said: str, found: Comparison) -> str:
-    """Return what the picture is of, and what is missing from it."""
+def _subtitle(title: str, found: Comparison) -> str:
     failed = [_name(row) for row in found.rows if row.problem]
-    return said + (f"; no plan: {'; '.join(failed)}" if failed else "")
+    return title + (f"; no plan: {'; '.join(failed)}" if failed else "")
 
 
 def _rows(found: Comparison) -> list[tuple[str, ...]]:
-    """Return the comparison as rows of text, narrow enough for most terminals."""
+    """Return the rows of the comparison, with the columns that fit a terminal of 80 characters."""
+    from narrowcast.planning.base import capabilities_of
+
     several = len({row.asked for row in found.rows if row.asked is not None}) > 1
     costs, with_excess = options.columns_of(found.costs)
     gain = ("gain %",) if "network" in found.costs else ()
@@ -300,12 +324,12 @@ def _rows(found: Comparison) -> list[tuple[str, ...]]:
     again: tuple[str, ...] = ()
     if found.replayed is not None:
         on_links = found.replayed.unit == "links"
-        again = ("replayed", "gain %" if on_links else "in vain")
-        excess = ()  # there is no room for all
+        again = ("replayed", "gain %" if on_links else "wasted")
+        excess = ()  # no room for all columns
         if gain and on_links:
             costs = [name for name in costs if name != "waste"]
     direct = () if again else ("direct %",)
-    # Beside columns of a network there is no room; what channels cost in all says little of clusters.
+    # Beside the columns of a network there is no room. For clusters the overall cost says little.
     clusters = not gain and any(
         capabilities_of(row.method).clusters == "subscribers" and not row.problem for row in found.rows
     )
@@ -340,7 +364,7 @@ def _rows(found: Comparison) -> list[tuple[str, ...]]:
 
 
 def _again(row: ComparedMethod) -> tuple[str, str]:
-    """Return what replayed events cost, and how good or bad that is."""
+    """Return the cost of the replayed events, and their gain over unicast or their waste."""
     sent = row.replayed
     assert sent is not None
     how = f"{sent.wasted:,}" if sent.improvement_pct is None else f"{sent.improvement_pct:.1f}"

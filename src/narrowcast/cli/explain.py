@@ -1,4 +1,4 @@
-"""`narrowcast explain`: why an event, a subscriber or a channel is treated as it is."""
+"""`narrowcast explain`: how a plan treats an event, a subscriber or a channel, and why."""
 
 from __future__ import annotations
 
@@ -6,40 +6,50 @@ import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import pyarrow as pa
 import typer
 
-from narrowcast.cli import explain_tables, inputs, options
+from narrowcast.cli import choices, explain_tables, inputs, options, panels
 from narrowcast.cli.event_option import read_event
 from narrowcast.cli.set_option import parameters
-from narrowcast.costs.network import Network
 from narrowcast.errors import ParameterError
-from narrowcast.model.schema import EVENT_ID
-from narrowcast.planning.base import router_for
-from narrowcast.report.explain import PlanContext, explain_channel, explain_event, explain_subscriber
-from narrowcast.report.explain.event import EventSender
-from narrowcast.report.explain.plan_context import place_of
-from narrowcast.routing import ROUTERS
-from narrowcast.routing.router_parameters import router_maker
-from narrowcast.spark.stages.network import NetworkTables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from narrowcast.model.labels import Labels
+    from narrowcast.report.explain import PlanContext
+    from narrowcast.report.explain.event import EventSender
 
 
 def explain(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan: a folder.")],
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="Folder of the plan.")],
     event: Annotated[
-        str | None, typer.Option("--event", metavar="JSON", help="Explain this event: JSON, @FILE or -.")
+        str | None,
+        typer.Option(
+            "--event",
+            metavar="JSON",
+            help="Explain this event: a JSON object, @FILE, or - for standard input (default: none).",
+            rich_help_panel=panels.SUBJECT,
+        ),
     ] = None,
     subscriber: Annotated[
         str | None,
-        typer.Option("--subscriber", metavar="S", help="Explain this subscriber, or the event for it."),
+        typer.Option(
+            "--subscriber",
+            metavar="S",
+            help="Explain this subscriber; with --event, why it does or does not get the event (default: "
+            "none).",
+            rich_help_panel=panels.SUBJECT,
+        ),
     ] = None,
     channel: Annotated[
-        int | None, typer.Option("--channel", metavar="C", help="Explain this channel, by its number.")
+        int | None,
+        typer.Option(
+            "--channel",
+            metavar="C",
+            help="Explain the channel of this number (default: none).",
+            rich_help_panel=panels.SUBJECT,
+        ),
     ] = None,
     subscriptions: inputs.Subscriptions = None,
     events: inputs.Events = None,
@@ -49,33 +59,58 @@ def explain(
     locations: inputs.Locations = None,
     publishers: inputs.Publishers = None,
     publisher: Annotated[
-        str | None, typer.Option("--publisher", metavar="NODE", help="Where the event comes from.")
+        str | None,
+        typer.Option(
+            "--publisher",
+            metavar="NODE",
+            help="Node that publishes the event (default: averaged over --publishers).",
+            rich_help_panel=panels.NETWORK,
+        ),
     ] = None,
     flow: Annotated[
         str | None,
-        typer.Option("--flow", metavar="NAME", help="The attribute that has an event's topic; else flow."),
+        typer.Option(
+            "--flow",
+            metavar="NAME",
+            help="Attribute that holds the topic of the event (default: flow).",
+            rich_help_panel=panels.SUBJECT,
+        ),
     ] = None,
     router: Annotated[
         str | None,
-        typer.Option("--router", metavar="R", help=f"What decides: {', '.join(ROUTERS)}; else what fits."),
+        typer.Option(
+            "--router",
+            metavar="R",
+            help=f"Router that decides: {', '.join(choices.ROUTERS)} (default: the one that suits the "
+            "plan's method).",
+            rich_help_panel=panels.SUBJECT,
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the router, as threshold=0.15."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Set a parameter of the router, such as threshold=0.15; repeatable. `--set help` lists "
+            "them.",
+            rich_help_panel=panels.SUBJECT,
+        ),
     ] = None,
     schema: options.SchemaFile = None,
-    rows: Annotated[int, typer.Option("--rows", metavar="N", min=1, help="Of lists, the first N.")] = 5,
+    rows: Annotated[
+        int, typer.Option("--rows", metavar="N", help="Maximum number of rows of each list.", min=1)
+    ] = 5,
     as_json: options.Json = False,
 ) -> None:
-    """Tell why an event goes where it goes, what a subscriber gets and why, or what a channel is good for.
+    """Explain how a plan treats an event, a subscriber or a channel, and why.
 
-    For an event: the flow or cell it falls in, what each way costs and why one was chosen, who gets it, and
-    which predicate fails for those who get it in vain. It says who is interested by the filters of
-    --subscriptions, or for topics by --interests. On a --topology costs are those of links, else messages.
+    For an event: its flow or cell, the cost of each possible route and why one was chosen, who receives it,
+    and which predicate fails for subscribers that receive it without wanting it. Interest comes from the
+    filters of --subscriptions, or for topics from --interests. Costs are those of links with a --topology,
+    else numbers of messages.
 
-    What is wasted on a subscriber or in a channel follows from --interests, or for a plan of cells or events
-    from --subscriptions and --events. Without them, what the plan itself says is told. All is read in this
-    process, without Spark.
+    The waste of a subscriber or a channel is computed from --interests, or for a plan of cells or events from
+    --subscriptions and --events; without them, the answer has only what is in the plan. Spark is not used.
 
     Examples:
 
@@ -87,10 +122,24 @@ def explain(
 
         narrowcast explain plan --channel 3 --subscriptions s.parquet --events e.parquet
     """
+    import pyarrow as pa
+
+    from narrowcast.costs.network import Network
+    from narrowcast.planning.base import router_for
+    from narrowcast.report.explain import PlanContext, explain_channel, explain_event, explain_subscriber
+    from narrowcast.report.explain.event import EventSender
+    from narrowcast.report.explain.plan_context import place_of
+    from narrowcast.routing.router_parameters import router_maker
+    from narrowcast.spark.stages.network import NetworkTables
+
     if event is None and subscriber is None and channel is None:
-        raise ParameterError("nothing to explain; give one of --event, --subscriber, --channel")
+        raise ParameterError("nothing to explain: needs --event, --subscriber or --channel")
     if channel is not None and not (event is subscriber is None):
-        raise ParameterError("give --channel alone: it goes with neither --event nor --subscriber")
+        raise ParameterError(
+            f"--channel={channel}: cannot be combined with --event or --subscriber",
+            parameter="channel",
+            value=channel,
+        )
     about = {
         "topology": topology,
         "locations": locations,
@@ -101,8 +150,8 @@ def explain(
         "set": settings,
     }
     if event is None and (odd := [name for name, value in about.items() if value]):
-        raise ParameterError(f"--{odd[0]} is about an event; give --event with it, or leave it out")
-    told = None if event is None else read_event(event)
+        raise ParameterError(f"--{odd[0]}: only for an event; add --event, or leave it out")
+    read = None if event is None else read_event(event)
     known = PlanContext(
         plan,
         subscriptions=subscriptions,
@@ -110,7 +159,7 @@ def explain(
         interests=interests,
         rates=rates,
         schema=schema,
-        event=told,
+        event=read,
     )
     facts: dict[str, Any] = {
         "command": "explain",
@@ -120,15 +169,21 @@ def explain(
     }
     if flow is not None and known.flow_space != "topics":
         raise ParameterError(
-            f"--flow names a topic, and the plan's flows are {known.flow_space}; leave it out"
+            f"--flow={flow!r}: only for plans of topics, and this plan's flows are {known.flow_space}",
+            parameter="flow",
+            value=flow,
         )
-    if told is not None:
-        _check_names(told, known, flow, typed=not (schema is None and events is None))
+    if read is not None:
+        _check_names(read, known, flow, typed=not (schema is None and events is None))
         name = router or router_for(known.info.method, known.flow_space)
         make = router_maker(name, parameters(settings or []))
         tables = NetworkTables.read(topology, locations, publishers)
         if publisher is not None and tables.topology is None:
-            raise ParameterError("--publisher is given without --topology; give both, or neither")
+            raise ParameterError(
+                f"--publisher={publisher!r}: needs --topology; give both, or neither",
+                parameter="publisher",
+                value=publisher,
+            )
 
         def sender(labels: Labels) -> EventSender:
             fitting = tables.fitting(text=not pa.types.is_integer(labels.type))
@@ -138,7 +193,7 @@ def explain(
                 place = place_of("node", publisher, network.topology.nodes)
             return EventSender(make(network), network, place)
 
-        found = explain_event(known, told, sender, flow=flow, subscriber=subscriber, rows=rows)
+        found = explain_event(known, read, sender, flow=flow, subscriber=subscriber, rows=rows)
         unit = "messages" if tables.topology is None else "cost of links"
         facts |= {"router": name, "unit": unit} | found
         shown = explain_tables.event(facts, rows)
@@ -153,10 +208,13 @@ def explain(
 
 
 def _check_names(event: Mapping[str, Any], known: PlanContext, flow: str | None, *, typed: bool) -> None:
-    """Refuse an attribute that events lack; where only filters and cells tell, one spelt like another.
+    """Refuse an attribute that events do not have.
 
-    Of others that none of them looks at it is said so: events may have more than anybody asks for.
+    Without typed events, the known attributes are those of filters and cells: then an unknown attribute is
+    refused when it resembles a known one that the event lacks, and otherwise only reported.
     """
+    from narrowcast.model.schema import EVENT_ID
+
     names = dict.fromkeys(name.partition(".")[0] for name in known.schema.names)
     lower = {name.lower() for name in (*names, EVENT_ID, "time", flow or "flow")}
     given = {name.lower() for name in event}
@@ -165,8 +223,11 @@ def _check_names(event: Mapping[str, Any], known: PlanContext, flow: str | None,
             continue
         close = [each for each in difflib.get_close_matches(name, names, 1) if each.lower() not in given]
         if typed or close:
-            hint = f"did you mean {close[0]!r}?" if close else f"they have {', '.join(names) or 'none'}"
-            raise ParameterError(f"--event has {name!r}, which events do not have; {hint}")
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names) or 'none'}"
+            raise ParameterError(
+                f"--event: unknown attribute {name!r}; {hint}", parameter="event", value=name
+            )
         if names:
-            said = f"--event has {name!r}, which no filter or cell looks at; they look at {', '.join(names)}"
-            typer.echo(said, err=True)
+            typer.echo(
+                f"--event: no filter or cell uses attribute {name!r}; they use {', '.join(names)}", err=True
+            )

@@ -1,4 +1,4 @@
-"""What `narrowcast explain` found, as tables of text."""
+"""The explanations of `narrowcast explain` as tables of text."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
     Tables = dict[str, list[tuple[str, ...]]]
 
-#: Letters of an event that a title has room for.
+#: Maximum number of characters of an event in a title.
 _ROOM = 200
-#: What is said where nothing tells how often flows have events.
-_ALIKE = ("rates", "unknown: each flow counts 1")
+#: The row that replaces rates where they are unknown.
+_EQUAL_RATES = ("rates", "unknown: each flow counts 1")
 
 
 def event(facts: Mapping[str, Any], most: int) -> Tables:
-    """Return an event: where it falls, its ways, and who gets it in vain or how one subscriber does."""
+    """Return tables for an event: its flow, the possible routes, and subscribers that it is wasted on."""
     decision = facts["decision"]
     chosen = decision["chosen"]
     text = msgspec.json.encode(facts["event"]).decode()
@@ -32,51 +32,51 @@ def event(facts: Mapping[str, Any], most: int) -> Tables:
     if facts["carried_by"] is not None:
         rows.append(("carried by", _channels(facts["carried_by"])))
     if facts["matched"]:
-        rows.append(("for the sake of", _placed(facts["matched"], facts["n_matched"])))
+        rows.append(("matching", _placed(facts["matched"], facts["n_matched"])))
     if facts["rejected"]:
-        rows.append(("bad filters, left out", f"{facts['rejected']:,}"))
+        rows.append(("bad filters, ignored", f"{facts['rejected']:,}"))
     rows += [
         ("interested", _some(facts["interested"], facts["first_interested"])),
         ("sent", chosen["way"]),
         ("sent to directly", _some(facts["directly"], facts["first_directly"])),
         (
-            "reached at once" if chosen["way"] == "broadcast" else "get it over channels",
+            "reached by broadcast" if chosen["way"] == "broadcast" else "receive it over channels",
             f"{facts['received']:,}",
         ),
-        ("... in vain", f"{facts['wasted']:,}"),
+        ("... wasted", f"{facts['wasted']:,}"),
     ]
     if decision["share"] is not None:
-        who = "members" if facts["unit"] == "messages" else "nodes"
+        receivers = "members" if facts["unit"] == "messages" else "nodes"
         share = f"{decision['interested']:,} of {decision['members']:,}, {100 * decision['share']:.4g} %"
-        rows.append((f"{who} that are interested", share))
+        rows.append((f"interested {receivers}", share))
     if decision["break_even"] is not None:
         rows.append(("break-even on average", f"{100 * decision['break_even']:.4g} %"))
     ways = decision["ways"]
-    told = [way for way in ways if way["way"] in (chosen["way"], "broadcast", "ideal", "unicast")]
-    others = [way for way in ways if way not in told]
-    told += others[: max(0, most - 2)]
-    costs: list[tuple[str, ...]] = [("way", facts["unit"], "directly to", "")]
+    listed = [way for way in ways if way["way"] in (chosen["way"], "broadcast", "ideal", "unicast")]
+    rest = [way for way in ways if way not in listed]
+    listed += rest[: max(0, most - 2)]
+    costs: list[tuple[str, ...]] = [("route", facts["unit"], "sent directly", "")]
     costs += [
         (way["way"], number(way["cost"]), f"{way['unicast']:,}", _remark(way, chosen))
-        for way in sorted(told, key=lambda way: ways.index(way))
+        for way in sorted(listed, key=lambda way: ways.index(way))
     ]
-    if len(told) < len(ways):
-        costs.append((f"... and {len(ways) - len(told):,} more", "", "", ""))
+    if len(listed) < len(ways):
+        costs.append((f"... and {len(ways) - len(listed):,} more", "", "", ""))
     found = {
         f"The event {text[:_ROOM]}{'...' * (len(text) > _ROOM)}": rows,
         f"{_sent(chosen['way'])}: {decision['why']}": costs,
     }
-    return found | _people(facts)
+    return found | _subscribers(facts)
 
 
-def _people(facts: Mapping[str, Any]) -> Tables:
-    """Return the subscribers that are told of, with what fails for them."""
-    people = facts["subscribers"]
-    if not people:
+def _subscribers(facts: Mapping[str, Any]) -> Tables:
+    """Return a table of subscribers with the predicates that fail for them."""
+    subscribers = facts["subscribers"]
+    if not subscribers:
         return {}
-    rows: list[tuple[str, ...]] = [("subscriber: what fails", "subscription", "gets it")]
-    for each in people:
-        way = ", ".join(each["gets_it"]) or "not"
+    rows: list[tuple[str, ...]] = [("subscriber: failing predicate", "subscription", "receives it")]
+    for each in subscribers:
+        way = ", ".join(each["gets_it"]) or "no"
         if "filters" not in each:
             why = "wants the flow" if each["interested"] else "does not want the flow"
             rows.append((f"{each['subscriber']}: {why}", "", way))
@@ -91,14 +91,14 @@ def _people(facts: Mapping[str, Any]) -> Tables:
             rows.append((f"... and {left:,} more of {each['subscriber']}", "", ""))
     if facts["asked_for"] is not None:
         return {f"The event for {facts['asked_for']}": rows}
-    in_vain = facts["uninterested"]
-    if in_vain > len(people):
-        rows.append((f"... and {in_vain - len(people):,} more", "", ""))
-    return {f"{in_vain:,} who do not want it get it": rows}
+    uninterested = facts["uninterested"]
+    if uninterested > len(subscribers):
+        rows.append((f"... and {uninterested - len(subscribers):,} more", "", ""))
+    return {f"{uninterested:,} uninterested subscribers receive it": rows}
 
 
 def _fails(one: Mapping[str, Any]) -> str:
-    """Return why a filter does not hold, in a line."""
+    """Return the reason why a filter does not hold."""
     if one["holds"]:
         return "nothing"
     if one["reason"]:
@@ -110,10 +110,10 @@ def _fails(one: Mapping[str, Any]) -> str:
 
 
 def subscriber(facts: Mapping[str, Any], most: int) -> Tables:
-    """Return a subscriber: what it wants and gets, and the channels it listens to."""
+    """Return tables for a subscriber: what it wants and receives, and its channels."""
     rows: list[tuple[str, ...]] = [("", "value")]
     if not facts["in_plan"]:
-        rows.append(("in the plan", "no: all is sent directly"))
+        rows.append(("in the plan", "no: everything is sent directly"))
     if "wants" in facts:
         rows += [
             ("flows wanted", f"{facts['wants']:,}"),
@@ -122,30 +122,27 @@ def subscriber(facts: Mapping[str, Any], most: int) -> Tables:
             ("... not served by the plan", _some(facts["wants_missed"], facts["first_missed"])),
             ("messages wanted", number(facts["wanted_rate"])),
             ("messages over channels", number(facts["received"])),
-            ("... in vain", number(facts["wasted"])),
+            ("... wasted", number(facts["wasted"])),
         ]
     else:
         rows += [
             ("flows over channels", f"{facts['flows_over_channels']:,}"),
             ("flows directly", _some(facts["flows_directly"], facts["first_directly"])),
-            ("what it wants of them", _missing(facts)),
+            ("wanted flows", _missing(facts)),
         ]
     if facts.get("alike"):
-        rows.append(_ALIKE)
-    found: Tables = {f"What {facts['subscriber']} gets": rows}
+        rows.append(_EQUAL_RATES)
+    found: Tables = {f"Subscriber {facts['subscriber']}": rows}
     if "subscriptions" in facts:
         if facts["n_subscriptions"] is None:
-            rows.append(("its subscriptions", "unknown: give --subscriptions"))
+            rows.append(("subscriptions", "unknown: give --subscriptions"))
         else:
             found |= _own(facts)
     channels = facts["channels"]
     if not channels:
         return found
     names = ("rate", *(("wanted", "wasted") if "wants" in facts else ()))
-    heads = {"wasted": "in vain"}
-    listed: list[tuple[str, ...]] = [
-        ("channel", "flows", "members", *(heads.get(name, name) for name in names))
-    ]
+    listed: list[tuple[str, ...]] = [("channel", "flows", "members", *names)]
     # The most wasteful first.
     order = sorted(channels, key=lambda each: -each.get("wasted", each["rate"] or 0.0))
     listed += [
@@ -163,7 +160,7 @@ def subscriber(facts: Mapping[str, Any], most: int) -> Tables:
 
 
 def _own(facts: Mapping[str, Any]) -> Tables:
-    """Return which of a subscriber's subscriptions is in which channel."""
+    """Return a table of the channel of each subscription of a subscriber."""
     listed: list[tuple[str, ...]] = [("subscription", "channel", "filter")]
     listed += [
         (
@@ -180,12 +177,12 @@ def _own(facts: Mapping[str, Any]) -> Tables:
 
 
 def channel(facts: Mapping[str, Any]) -> Tables:
-    """Return a channel: what shares it, who listens, and what it wastes."""
+    """Return tables for a channel: its flows, its members and its waste."""
     rows: list[tuple[str, ...]] = [("", "value")]
     if facts["parent"] is not None:
-        rows.append(("a session of", f"channel {facts['parent']}"))
+        rows.append(("session of", f"channel {facts['parent']}"))
     if facts["sessions"]:
-        rows.append(("its sessions", _channels(facts["sessions"])))
+        rows.append(("sessions", _channels(facts["sessions"])))
     rows += [
         ("flows", f"{facts['flows']:,}"),
         ("members", _some(facts["members"], facts["first_members"])),
@@ -196,22 +193,22 @@ def channel(facts: Mapping[str, Any]) -> Tables:
         share = facts["wasted_share"]
         rows += [
             ("messages received", number(facts["delivered"])),
-            ("... in vain", number(facts["wasted"]) + ("" if share is None else f" ({100 * share:.4g} %)")),
+            ("... wasted", number(facts["wasted"]) + ("" if share is None else f" ({100 * share:.4g} %)")),
         ]
         if flow := facts["most_wasted_flow"]:
-            rows.append(("most in vain for a flow", f"{number(flow['wasted'])} ({_flow(flow)})"))
+            rows.append(("most wasteful flow", f"{number(flow['wasted'])} ({_flow(flow)})"))
         if member := facts["most_wasted_member"]:
-            rows.append(("most in vain for a member", f"{number(member['wasted'])} ({member['subscriber']})"))
+            rows.append(("most wasteful member", f"{number(member['wasted'])} ({member['subscriber']})"))
     else:
-        rows.append(("in vain", _missing(facts)))
+        rows.append(("wasted", _missing(facts)))
     if facts.get("alike"):
-        rows.append(_ALIKE)
+        rows.append(_EQUAL_RATES)
     found: Tables = {f"Channel {facts['channel']}": rows}
     flows = facts["heaviest_flows"]
     if not flows:
         return found
     if "wasted" in facts:
-        listed: list[tuple[str, ...]] = [("flow", "rate", "wanted by", "in vain")]
+        listed: list[tuple[str, ...]] = [("flow", "rate", "wanted by", "wasted")]
         listed += [
             (_flow(each), number(each["rate"]), f"{each['wanted_by']:,}", number(each["wasted"]))
             for each in flows
@@ -220,24 +217,24 @@ def channel(facts: Mapping[str, Any]) -> Tables:
         listed = [("flow",), *((_flow(each),) for each in flows)]
     if facts["flows"] > len(flows):
         listed.append((f"... and {facts['flows'] - len(flows):,} more", *[""] * (len(listed[0]) - 1)))
-    return found | {"The flows that share it": listed}
+    return found | {"Flows of the channel": listed}
 
 
 def _inside(facts: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return the subscriptions of a channel, where the plan has each in one."""
+    """Return a row of the channel's subscriptions, for plans that assign subscriptions."""
     if "subscriptions" not in facts:
         return []
     return [("subscriptions", _some(facts["subscriptions"], facts["first_subscriptions"]))]
 
 
 def _missing(facts: Mapping[str, Any]) -> str:
-    """Return what would tell who wants what."""
+    """Return the options that the interest can be computed from."""
     needed = "--interests" if facts["flow_space"] == "topics" else "--subscriptions and --events"
     return f"unknown: give {needed}"
 
 
 def _sent(way: str) -> str:
-    """Return a way as the start of a sentence.
+    """Return a route as the start of a title.
 
     >>> _sent("none"), _sent("channel 3 + unicast")
     ('It is not sent', 'It goes by channel 3 + unicast')
@@ -250,7 +247,7 @@ def _remark(way: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
 
 
 def _channels(numbers: list[int], most: int = 8) -> str:
-    """Return numbers of channels in words.
+    """List channels in words.
 
     >>> _channels([]), _channels([3]), _channels(list(range(10)))
     ('no channel', 'channel 3', 'channels 0, 1, 2, 3, 4, 5, 6, 7 and 2 more')
@@ -262,7 +259,7 @@ def _channels(numbers: list[int], most: int = 8) -> str:
 
 
 def _placed(matched: list[Mapping[str, Any]], count: int) -> str:
-    """Return how many subscriptions match, and the first of them with their channels.
+    """Return the number of matching subscriptions, and the first of them with their channels.
 
     >>> _placed([{"subscription_id": 7, "channel": 3}, {"subscription_id": 9, "channel": None}], 4)
     '4 subscriptions: 7 in channel 3, 9 in no channel, ...'
@@ -276,7 +273,7 @@ def _placed(matched: list[Mapping[str, Any]], count: int) -> str:
 
 
 def _some(count: int, first: list[Any]) -> str:
-    """Return how many there are, and the first of them.
+    """Return a count and the first names.
 
     >>> _some(3, ["ann", "bob"]), _some(0, [])
     ('3: ann, bob, ...', '0')
@@ -286,7 +283,7 @@ def _some(count: int, first: list[Any]) -> str:
 
 
 def _flow(flow: Mapping[str, Any]) -> str:
-    """Return a flow by its label, and a cell with the sides that it has: what is open below holds null too.
+    """Return the label of a flow, and the bounds of a cell; a cell without a lower bound includes null.
 
     >>> _flow({"flow": 5, "cell": {"price": [None, 7.5], "size": [1.0, 2.0], "day": [None, None]}})
     '5: null or price <= 7.5, 1 < size <= 2'

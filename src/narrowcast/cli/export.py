@@ -1,4 +1,4 @@
-"""`narrowcast export`: a plan in the form a network or broker takes."""
+"""`narrowcast export`: a plan as files for a network or a broker."""
 
 from __future__ import annotations
 
@@ -7,47 +7,43 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from narrowcast.cli import options
+from narrowcast.cli import choices, options, panels
 from narrowcast.errors import ParameterError
-from narrowcast.report.export import multicast, nats
-from narrowcast.report.export.multicast import multicast_files
-from narrowcast.report.export.nats import nats_files
-from narrowcast.report.export.plan_tables import (
-    PlanFolder,
-    csv_files,
-    csv_text,
-    named_file,
-    sizes_of,
-    write_files,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from narrowcast.report.export.plan_tables import Files
 
-#: What makes the files of each form, and the options that it takes.
-FORMS: dict[str, tuple[Callable[..., Files], tuple[str, ...]]] = {
-    "multicast": (multicast_files, ("base", "avoid", "port", "port_per_session")),
-    "nats": (nats_files, ("prefix", "encode", "keep_topic", "mappings")),
-    "csv": (csv_files, ()),
+#: Parameters that each form takes.
+TAKES: dict[str, tuple[str, ...]] = {
+    "multicast": ("base", "avoid", "port", "port_per_session"),
+    "nats": ("prefix", "encode", "keep_topic", "mappings"),
+    "csv": (),
 }
 
 
 def export(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan: a folder.")],
-    to: Annotated[str, typer.Option("--to", metavar="FORM", help=f"The form: {', '.join(FORMS)}.")],
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="Folder of the plan.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="FORM", help=f"Form of the export: {', '.join(choices.FORMS)}.")
+    ],
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="A new folder for all files of the form.")
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", help="New folder for all files (default: print the first file)."
+        ),
     ] = None,
     table: Annotated[
-        str | None,
-        typer.Option("--table", metavar="NAME", help="Which file to print, not the first."),
+        str | None, typer.Option("--table", metavar="NAME", help="File to print (default: the first).")
     ] = None,
     base: Annotated[
         str | None,
         typer.Option(
-            "--base", metavar="NET", help=f"multicast: where addresses come from; default {multicast.BASE}."
+            "--base",
+            metavar="NET",
+            help=f"Network that group addresses come from (default: {choices.MULTICAST_BASE}).",
+            rich_help_panel=panels.MULTICAST,
         ),
     ] = None,
     avoid: Annotated[
@@ -55,43 +51,80 @@ def export(
         typer.Option(
             "--avoid",
             metavar="ADDR",
-            help="multicast: groups of others, joined by commas, to share no MAC address with.",
+            help="Groups in use, joined by commas: no new group shares a MAC address with them; repeatable.",
+            rich_help_panel=panels.MULTICAST,
         ),
     ] = None,
     port: Annotated[
         int | None,
         typer.Option(
-            "--port", metavar="N", help=f"multicast: the port, or the first; default {multicast.PORT}."
+            "--port",
+            metavar="N",
+            help=f"Port, or the first one with --port-per-session (default: {choices.MULTICAST_PORT}).",
+            rich_help_panel=panels.MULTICAST,
         ),
     ] = None,
     port_per_session: Annotated[
-        bool, typer.Option("--port-per-session", help="multicast: give each session a port of its own.")
+        bool,
+        typer.Option(
+            "--port-per-session",
+            help="Give each session a port of its own.",
+            rich_help_panel=panels.MULTICAST,
+        ),
     ] = False,
     prefix: Annotated[
         str | None,
-        typer.Option("--prefix", metavar="P", help=f"nats: how subjects begin; default {nats.PREFIX}."),
+        typer.Option(
+            "--prefix",
+            metavar="P",
+            help=f"First word of subjects (default: {choices.NATS_PREFIX}).",
+            rich_help_panel=panels.NATS,
+        ),
     ] = None,
     encode: Annotated[
-        bool, typer.Option("--encode", help="nats: publish to PREFIX.flow.NAME, with any name escaped.")
+        bool,
+        typer.Option(
+            "--encode",
+            help="Publish to PREFIX.flow.NAME, with the flow name escaped.",
+            rich_help_panel=panels.NATS,
+        ),
     ] = False,
     keep_topic: Annotated[
-        bool, typer.Option("--keep-topic", help="nats: put the topic behind the channel's subject.")
+        bool,
+        typer.Option(
+            "--keep-topic",
+            help="Append the topic to the subject of the channel.",
+            rich_help_panel=panels.NATS,
+        ),
     ] = False,
     no_mappings: Annotated[
-        bool, typer.Option("--no-mappings", help="nats: publishers send to channels themselves.")
+        bool,
+        typer.Option(
+            "--no-mappings",
+            help="Write no subject mappings: publishers send to the subjects of channels themselves.",
+            rich_help_panel=panels.NATS,
+        ),
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Write a plan in the form a network or broker takes; without --out, print its first table.
+    """Write a plan as multicast groups, NATS subject mappings or CSV tables.
+
+    Without --out, the first table is printed.
 
     Example: `narrowcast export plans/monday --to multicast --base 239.192.0.0/14 --out tables`
     """
-    if to not in FORMS:
-        raise ParameterError(f"--to is {to!r}; use one of {', '.join(FORMS)}")
+    from narrowcast.report.export.plan_tables import (
+        PlanFolder,
+        csv_text,
+        named_file,
+        sizes_of,
+        write_files,
+    )
+
+    options.one_of("to", to, choices.FORMS)
     if table is not None and (out is not None or as_json):
-        raise ParameterError("--table prints one file; leave out --out and --json, or --table")
-    made, takes = FORMS[to]
-    asked: dict[str, Any] = {
+        raise ParameterError("--table prints one file: cannot be combined with --out or --json")
+    given: dict[str, Any] = {
         "base": base,
         "avoid": [each for word in avoid or () for each in word.split(",")] or None,
         "port": port,
@@ -101,20 +134,20 @@ def export(
         "keep_topic": keep_topic or None,
         "mappings": False if no_mappings else None,
     }
-    asked = {name: value for name, value in asked.items() if value is not None}
-    for name in asked:
-        if name not in takes:
-            form = next(form for form, (_, known) in FORMS.items() if name in known)
+    given = {name: value for name, value in given.items() if value is not None}
+    for name in given:
+        if name not in TAKES[to]:
+            form = next(form for form, known in TAKES.items() if name in known)
             option = "no-mappings" if name == "mappings" else name.replace("_", "-")
-            raise ParameterError(f"--{option} is for --to {form}; leave it out with --to {to}")
+            raise ParameterError(f"--{option}: only for --to {form}; leave it out")
     source = PlanFolder(plan)
-    files = made(source, **asked)
+    files = _writer(to)(source, **given)
     if out is None and not as_json:
         shown = next(iter(files.values())) if table is None else named_file(files, table)
         typer.echo(shown if isinstance(shown, str) else csv_text(shown), nl=False)
         if table is None:
-            others = ", ".join(name.partition(".")[0] for name in list(files)[1:])
-            typer.echo(f"there are also {others}: --table NAME prints one, --out DIR writes all", err=True)
+            rest = ", ".join(name.partition(".")[0] for name in list(files)[1:])
+            typer.echo(f"not printed: {rest}; --table NAME prints one, --out DIR writes all", err=True)
         return
     sizes = sizes_of(files) if out is None else write_files(files, out)
     facts = {
@@ -134,3 +167,17 @@ def export(
         return
     for name, size in sizes.items():
         typer.echo(f"{out}/{name}: {size:,} {'rows' if name.endswith('.csv') else 'lines'}")
+
+
+def _writer(form: str) -> Callable[..., Files]:
+    """Return the function that makes the files of a form."""
+    from narrowcast.report.export.multicast import multicast_files
+    from narrowcast.report.export.nats import nats_files
+    from narrowcast.report.export.plan_tables import csv_files
+
+    writers: dict[str, Callable[..., Files]] = {
+        "multicast": multicast_files,
+        "nats": nats_files,
+        "csv": csv_files,
+    }
+    return writers[form]

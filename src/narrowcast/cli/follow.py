@@ -1,25 +1,20 @@
-"""`narrowcast follow`: a plan that goes along with its users."""
+"""`narrowcast follow`: keep a plan up to date while interests and rates change."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
-from narrowcast.cli import inputs, options
+from narrowcast.cli import choices, inputs, options, panels
 from narrowcast.cli.set_option import Settings, for_plan, parameters
-from narrowcast.costs.overall import Overall
 from narrowcast.errors import ParameterError
-from narrowcast.planning.base import PLANNERS, planners
-from narrowcast.planning.replanner import check_positive, online
-from narrowcast.spark.planning.planner_parameters import check_planner, make_planner
 
 if TYPE_CHECKING:
-    from typing import Any
-
+    from narrowcast.costs.overall import Overall
     from narrowcast.planning.base import OnlinePlanner
     from narrowcast.spark.streaming.follow import FollowProgress
 
@@ -30,70 +25,132 @@ def follow(
         typer.Option(
             "--changes",
             metavar="FOLDER",
-            help="A folder that tables are added to: time, subscriber, flow, action.",
+            help="Folder of files with time, subscriber, flow and action; new files are read as they arrive.",
+            rich_help_panel=panels.INPUT,
         ),
     ],
     plan: Annotated[
         Path,
-        typer.Option("--plan", metavar="PLAN", help="The plan: one to start from, or a folder to be made."),
+        typer.Option(
+            "--plan",
+            metavar="PLAN",
+            help="Folder of the plan that is kept up to date; an existing plan is the start.",
+        ),
     ],
-    interests: inputs.Interests = None,
+    interests: Annotated[
+        str | None,
+        typer.Option(
+            "--interests",
+            metavar="I",
+            help="Table with subscriber and flow: the interest before the changes (default: none).",
+            rich_help_panel=panels.INPUT,
+        ),
+    ] = None,
     rates: inputs.Rates = None,
     events: Annotated[
         str | None,
         typer.Option(
             "--events",
             metavar="FOLDER",
-            help="A folder that tables are added to: time, flow, and events where a row is not one.",
+            help="Folder of files with time, flow and, where a row is several events, events: rates are "
+            "learned from them (default: rates are constant).",
+            rich_help_panel=panels.INPUT,
         ),
     ] = None,
     flow: Annotated[
-        str, typer.Option("--flow", metavar="COLUMN", help="The column of events that names their flow.")
+        str,
+        typer.Option(
+            "--flow",
+            metavar="COLUMN",
+            help="Column of --events that names the flow.",
+            rich_help_panel=panels.INPUT,
+        ),
     ] = "flow",
     method: Annotated[
         str,
         typer.Option(
-            "--method", metavar="M", help=f"{', '.join(planners(online=True))}, or any that then plans anew."
+            "--method",
+            metavar="M",
+            help=f"On-line planner: {', '.join(choices.ONLINE_METHODS)}; or another method, which then "
+            "plans from scratch for each batch.",
+            rich_help_panel=panels.PLANNING,
         ),
     ] = "tamara",
     channels: Annotated[
         int | None,
-        typer.Option("--channels", metavar="K", help="The most channels; most methods need it."),
+        typer.Option(
+            "--channels",
+            metavar="K",
+            help="Maximum number of channels; required by most methods.",
+            rich_help_panel=panels.PLANNING,
+        ),
     ] = None,
     settings: Settings = None,
-    once: Annotated[bool, typer.Option("--once", help="Take what is there now, and end.")] = False,
+    once: Annotated[
+        bool,
+        typer.Option(
+            "--once", help="Process the files that exist now, then end.", rich_help_panel=panels.STREAM
+        ),
+    ] = False,
     every: Annotated[
-        float, typer.Option("--every", metavar="SECONDS", help="From one micro-batch to the next.")
+        float,
+        typer.Option(
+            "--every",
+            metavar="SECONDS",
+            help="Seconds between micro-batches; 0 for no pause.",
+            rich_help_panel=panels.STREAM,
+        ),
     ] = 0.0,
     limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", help="Files that a micro-batch takes at most.")
+        int | None,
+        typer.Option(
+            "--limit",
+            metavar="N",
+            help="Maximum number of files in a micro-batch (default: 1,000).",
+            rich_help_panel=panels.STREAM,
+        ),
     ] = None,
     rows: Annotated[
-        int | None, typer.Option("--rows", metavar="N", help="Changes that are taken up at once at most.")
+        int | None,
+        typer.Option(
+            "--rows",
+            metavar="N",
+            help="Maximum number of changes that are applied at once (default: 1,000,000).",
+            rich_help_panel=panels.STREAM,
+        ),
     ] = None,
     checkpoint: Annotated[
         str | None,
-        typer.Option("--checkpoint", metavar="DIR", help="Its own folder; by default PLAN.checkpoint."),
+        typer.Option(
+            "--checkpoint",
+            metavar="DIR",
+            help="Folder of the checkpoint (default: PLAN.checkpoint).",
+            rich_help_panel=panels.STREAM,
+        ),
     ] = None,
     rejected: Annotated[
         str | None,
-        typer.Option("--rejected", metavar="R", help="Where bad rows go; by default PLAN.rejected."),
+        typer.Option(
+            "--rejected",
+            metavar="R",
+            help="Write rejected rows to this table (default: PLAN.rejected).",
+            rich_help_panel=panels.INPUT,
+        ),
     ] = None,
     seed: options.Seed = 0,
     master: options.Master = options.LOCAL,
     conf: options.Conf = None,
     ui: options.Ui = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object in each line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
-    """Keep a plan good while interests and rates change, and go on after a stop where it was.
+    """Keep a plan up to date while interests and rates change.
 
-    Each micro-batch of changes goes to an on-line planner. PLAN is then replaced, for narrowcast stream to
-    take up, and PLAN.deltas gets the rows that changed, for brokers. A line tells what each came to.
+    Each micro-batch of changes goes to an on-line planner. The folder PLAN is then replaced, for
+    `narrowcast stream` to read, and PLAN.deltas gets the rows that changed, for brokers. One line is printed
+    per micro-batch. With --events, rates are learned from the events; without, they stay as they are.
 
-    From --events it learns how often flows send, also when that changes; without, rates stay as they are.
-
-    A plan that is in PLAN at the first start is what it begins with; --interests says who wants what by then.
-    Interrupt it to stop; started again it goes on with the first change that was not taken up.
+    A plan that is in PLAN at the first start is the starting point; --interests is the interest at that time.
+    Interrupt to stop; the next start continues with the first change that was not processed.
 
     Examples:
 
@@ -109,14 +166,16 @@ def follow(
     from narrowcast.spark.streaming.incoming import FILES
 
     if not (every == 0 or 0.001 <= every < 1e6):
-        raise ParameterError(f"--every is {every}; give seconds, at least 0.001, or 0 to go on at once")
+        raise ParameterError(
+            parameter="every", value=every, limit="seconds of at least 0.001, or 0 for no pause"
+        )
     if once and every:
-        raise ParameterError("--once ends when all is taken up, and --every goes on; leave one out")
+        raise ParameterError("--once and --every exclude each other; leave one out")
     for name, value in (("limit", limit), ("rows", rows)):
         if value is not None and value < 1:
-            raise ParameterError(f"--{name} is {value}; let a micro-batch take at least 1")
+            raise ParameterError(parameter=name, value=value, limit="at least 1")
     params, model, planner = _planner(method, channels, seed, settings)
-    out = sys.stdout  # a progress bar puts another in its place, which goes where the bar is
+    out = sys.stdout  # a progress bar replaces sys.stdout by one that prints above the bar
     with options.spark_at(master, conf, ui=ui) as at:
         task = at.progress.add_task("make the first plan", total=None)
 
@@ -155,27 +214,32 @@ def follow(
 def _planner(
     method: str, channels: int | None, seed: int, settings: list[str] | None
 ) -> tuple[dict[str, Any], Overall, OnlinePlanner]:
-    """Return what to say of the planner, what things cost, and the planner: any plans anew if need be."""
-    follows = PLANNERS[method].capabilities.online
+    """Return the planner's parameters, the cost model, and the planner, made on-line if it is not."""
+    from narrowcast.costs.overall import Overall
+    from narrowcast.planning.base import PLANNERS
+    from narrowcast.planning.replanner import check_positive, online
+    from narrowcast.spark.planning.planner_parameters import check_planner, make_planner
+
+    is_online = PLANNERS[method].capabilities.online
     given = parameters(settings or [])
     if "start" in given:
-        raise ParameterError("start is the plan that is in PLAN; put it there, and leave --set start out")
-    # One that plans anew does not count events itself: the half-life is of those that are counted for it.
-    anew = {} if follows else _taken(given, "half_life")
-    params, told = for_plan(given, method, ["overall"])
+        raise ParameterError("start: the plan in the folder --plan is the start; leave --set start out")
+    # A planner that plans from scratch does not count events itself: the half-life goes to its wrapper.
+    wrapper = {} if is_online else _removed(given, "half_life")
+    params, scoring = for_plan(given, method, ["overall"])
     check_planner(method, channels=channels, seed=seed, params=params)
-    planner = online(make_planner(method, channels=channels, seed=seed, params=params), **anew)
+    planner = online(make_planner(method, channels=channels, seed=seed, params=params), **wrapper)
     check_positive("half_life", planner.half_life)
-    return {"channels": channels, **params, **anew}, Overall(**told), planner
+    return {"channels": channels, **params, **wrapper}, Overall(**scoring), planner
 
 
-def _taken(given: dict[str, Any], name: str) -> dict[str, Any]:
-    """Take a parameter out of others, if it is there."""
+def _removed(given: dict[str, Any], name: str) -> dict[str, Any]:
+    """Remove a parameter from others, and return it if it is there."""
     return {name: given.pop(name)} if name in given else {}
 
 
 def line_of(done: FollowProgress) -> str:
-    """Return what a micro-batch came to in one line.
+    """Return the results of a micro-batch as one line.
 
     Examples
     --------
@@ -186,7 +250,7 @@ def line_of(done: FollowProgress) -> str:
     'batch 4: 0 changes, 0 ignored; 900 events, 7 of unknown flows, 2 rates moved; 14 channels, overall ...'
     """
     parts = [f"batch {done.batch}: {done.changes:,} changes, {done.ignored:,} ignored"]
-    parts[0] += f", {done.rejected:,} set aside" if done.rejected else ""
+    parts[0] += f", {done.rejected:,} rejected" if done.rejected else ""
     if done.events:
         unknown = f", {done.unknown:,} of unknown flows" if done.unknown else ""
         parts += [f"{done.events:,} events{unknown}, {done.moved:,} rates moved"]

@@ -1,4 +1,4 @@
-"""What a command that runs for long says while it does: lines for people, or JSON for machines."""
+"""The log of a long-running command: lines of text, or of JSON."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 
 class LogStyle(StrEnum):
-    """How lines are written."""
+    """Styles of log lines."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class TextLog(logging.Formatter):
-    """What happened, as a sentence; what went wrong says so."""
+    """Log lines of text; warnings and errors begin with their level."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a line, and behind it where an error was."""
-        said = super().format(record)
-        return said if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {said}"
+        """Return a line, with the traceback of an error."""
+        text = super().format(record)
+        return text if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {text}"
 
 
 class JsonLog(logging.Formatter):
-    """What happened, as an object on a line: when, how grave, who says so, the sentence, and facts.
+    """Log lines of JSON: time, level, logger, message, and the record's facts.
 
     Examples
     --------
@@ -60,7 +60,7 @@ class JsonLog(logging.Formatter):
 
 @contextmanager
 def logged(style: LogStyle) -> Iterator[None]:
-    """Write what this package logs, and warnings of others, to standard error for the length of a block."""
+    """Log to standard error for the block: all lines of this package, and warnings of other packages."""
     logger, root = logging.getLogger("narrowcast"), logging.getLogger()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLog() if style is LogStyle.JSON else TextLog())
@@ -80,5 +80,5 @@ def logged(style: LogStyle) -> Iterator[None]:
 
 
 def facts(**found: object) -> dict[str, dict[str, object]]:
-    """Return facts of a line, as `extra` of a logger takes them."""
+    """Return the facts of a log line, for the argument `extra` of a logger."""
     return {"facts": found}

@@ -1,4 +1,4 @@
-"""`narrowcast match`: who wants which event, on Spark."""
+"""`narrowcast match`: match events with subscriptions on Spark."""
 
 from __future__ import annotations
 
@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from narrowcast.cli import inputs, options
+from narrowcast.cli import choices, options, panels
 from narrowcast.errors import ParameterError, TableError
-from narrowcast.files import check_new_table, write_new_table
-from narrowcast.matching.partition import read_partitions
-from narrowcast.model.schema import Schema
-from narrowcast.planning.ranges.partitioning import SCHEMES, TAKES
-from narrowcast.planning.ranges.partitioning import scheme as scheme_of
-from narrowcast.spark.progress import watched
-from narrowcast.spark.session import sized
-from narrowcast.spark.stages.match import STRATEGIES
-from narrowcast.spark.storage import exists, read_back, size_of
 
 if TYPE_CHECKING:
     from narrowcast.spark.stages.match_inputs import MatchInputs
@@ -27,49 +18,127 @@ if TYPE_CHECKING:
 
 def match(
     subscriptions: Annotated[
-        str, typer.Option("--subscriptions", metavar="S", help="Table: subscription_id, subscriber, filter.")
+        str,
+        typer.Option(
+            "--subscriptions",
+            metavar="S",
+            help="Table with subscription_id, subscriber and filter.",
+            rich_help_panel=panels.INPUT,
+        ),
     ],
     events: Annotated[
-        str, typer.Option("--events", metavar="E", help="Table: event_id, and a column for each attribute.")
+        str,
+        typer.Option(
+            "--events",
+            metavar="E",
+            help="Table with event_id and one column per attribute.",
+            rich_help_panel=panels.INPUT,
+        ),
     ],
     out: Annotated[
-        str, typer.Option("--out", metavar="M", help="The matches: a folder or URI, not there yet.")
+        str, typer.Option("--out", metavar="M", help="Folder or URI of the matches; must not exist yet.")
     ],
     strategy: options.Strategy = "auto",
     counts: Annotated[
-        bool, typer.Option("--counts", help="Write event_id and how many match, instead of which.")
+        bool,
+        typer.Option(
+            "--counts", help="Write event_id and the number of matching subscriptions, instead of their ids."
+        ),
     ] = False,
     rejected: Annotated[
         str | None,
-        typer.Option("--rejected", metavar="R", help="Where bad rows go; by default beside M: M-rejected."),
+        typer.Option(
+            "--rejected",
+            metavar="R",
+            help="Write rejected rows to this table (default: M-rejected, beside M).",
+            rich_help_panel=panels.INPUT,
+        ),
     ] = None,
     histories: Annotated[
         str | None,
         typer.Option(
-            "--histories", metavar="H", help="Also write subscription_id and its history of events."
+            "--histories",
+            metavar="H",
+            help="Also write this table: subscription_id and the events that it matched (default: not "
+            "written).",
+            rich_help_panel=panels.HISTORIES,
         ),
     ] = None,
-    last: inputs.Last = None,
-    recent: inputs.Recent = None,
-    window: inputs.Window = None,
+    last: Annotated[
+        int | None,
+        typer.Option(
+            "--last",
+            metavar="N",
+            help="Histories: use the last N matching events of each subscription (default: all).",
+            rich_help_panel=panels.HISTORIES,
+        ),
+    ] = None,
+    recent: Annotated[
+        int | None,
+        typer.Option(
+            "--recent",
+            metavar="N",
+            help="Histories: use the last N events that match a subscription (default: all).",
+            rich_help_panel=panels.HISTORIES,
+        ),
+    ] = None,
+    window: Annotated[
+        float | None,
+        typer.Option(
+            "--window",
+            metavar="SECONDS",
+            help="Histories: use events of the last SECONDS before the latest event (default: all).",
+            rich_help_panel=panels.HISTORIES,
+        ),
+    ] = None,
     schema: options.SchemaFile = None,
     memory: options.Memory = None,
     parts: Annotated[
-        int | None, typer.Option("--parts", metavar="P", help="Of the partitioned strategy: how many.")
+        int | None,
+        typer.Option(
+            "--parts",
+            metavar="P",
+            help="Number of parts of the partitioned strategy (default: estimated from the data).",
+            rich_help_panel=panels.MATCHING,
+        ),
     ] = None,
     copies: Annotated[
-        int | None, typer.Option("--copies", metavar="C", help="To how many parts an event goes; divides P.")
+        int | None,
+        typer.Option(
+            "--copies",
+            metavar="C",
+            help="Number of parts that each event is sent to; must divide P (default: estimated from the "
+            "data).",
+            rich_help_panel=panels.MATCHING,
+        ),
     ] = None,
     scheme: Annotated[
-        str, typer.Option("--scheme", metavar="NAME", help=f"How parts are made: {', '.join(SCHEMES)}.")
+        str,
+        typer.Option(
+            "--scheme",
+            metavar="NAME",
+            help=f"How the parts are made: {', '.join(choices.SCHEMES)}; see `narrowcast partition`.",
+            rich_help_panel=panels.MATCHING,
+        ),
     ] = "kd",
     partitions: Annotated[
         Path | None,
-        typer.Option("--partitions", metavar="PLAN", help="Parts of narrowcast partition, instead of these."),
+        typer.Option(
+            "--partitions",
+            metavar="PLAN",
+            help="Use the parts that `narrowcast partition` wrote (default: make parts for this run).",
+            rich_help_panel=panels.MATCHING,
+        ),
     ] = None,
     measured: Annotated[
         Path | None,
-        typer.Option("--measured", metavar="T", help="Write what parts took, for narrowcast partition."),
+        typer.Option(
+            "--measured",
+            metavar="T",
+            help="Write the measured work of each part to this table, for `narrowcast partition` "
+            "(default: not written).",
+            rich_help_panel=panels.MATCHING,
+        ),
     ] = None,
     seed: options.Seed = 0,
     strict: options.Strict = False,
@@ -78,13 +147,18 @@ def match(
     ui: options.Ui = False,
     as_json: options.Json = False,
 ) -> None:
-    """Match events with subscriptions: one row for each event that matches anything, its ids ascending.
+    """Match a table of events with a table of subscriptions on Spark.
 
-    Before it starts it says what each strategy would cost. `broadcast` has the whole index in every worker;
-    `partitioned` spreads subscriptions, so that no worker holds them all; `auto` takes the cheaper that fits.
+    The result has one row for each event that matches anything, with the matching subscription ids in
+    ascending order.
 
-    With `--histories`, which events each subscription matched is written too, the latest last, and an empty
-    list where there are none: all of them, or those that `--last`, `--recent` and `--window` choose.
+    Before it starts, the estimated cost of each strategy is printed. `broadcast` gives every worker the whole
+    index; `partitioned` divides the subscriptions, so that no worker holds all of them; `auto` takes the
+    cheaper one that fits into memory.
+
+    With `--histories`, the events that each subscription matched are written too, latest last, with an empty
+    list for a subscription without matches: all events, or those that `--last`, `--recent` and `--window`
+    choose.
 
     Examples:
 
@@ -96,29 +170,40 @@ def match(
 
         narrowcast match --subscriptions s --events e --out m --strategy partitioned --partitions plan
     """
+    from narrowcast.files import check_new_table, write_new_table
+    from narrowcast.matching.partition import read_partitions
+    from narrowcast.model.schema import Schema
+    from narrowcast.planning.ranges.partitioning import SCHEMES, TAKES
+    from narrowcast.planning.ranges.partitioning import scheme as scheme_of
+    from narrowcast.spark.session import sized
     from narrowcast.spark.stages.histories import check_selection
     from narrowcast.spark.stages.match_inputs import MatchInputs
     from narrowcast.spark.stages.slice_metrics import SliceMetrics
+    from narrowcast.spark.storage import exists, size_of
 
-    options.one_of("--strategy", strategy, STRATEGIES)
+    options.one_of("strategy", strategy, choices.STRATEGIES)
     types = None if schema is None else Schema.read(schema)
     limit = options.memory_of(memory)
     if not out.strip("/"):
-        raise ParameterError(f"--out is {out!r}; name a folder that is not there yet")
-    ways = {"--parts": parts, "--copies": copies, "--partitions": partitions}
-    given = [name for name, value in ways.items() if value is not None]
+        raise ParameterError(parameter="out", value=out, limit="a folder that does not exist yet")
+    chosen_parts = {"--parts": parts, "--copies": copies, "--partitions": partitions}
+    given = [name for name, value in chosen_parts.items() if value is not None]
     if strategy == "broadcast" and given:
-        raise ParameterError(f"{given[0]} is of the strategy partitioned; leave it out")
+        raise ParameterError(f"{given[0]}: only for --strategy partitioned; leave it out")
     if strategy != "partitioned" and measured is not None:
-        raise ParameterError("--measured is of the strategy partitioned; add --strategy partitioned")
+        raise ParameterError("--measured: only for --strategy partitioned; add that")
     SCHEMES[scheme]
     if copies is not None and "copies" not in TAKES[scheme]:
-        raise ParameterError(f"--copies is given, and scheme {scheme!r} has none; leave it out")
+        raise ParameterError(
+            f"--copies={copies}: scheme {scheme!r} does not take it; leave it out",
+            parameter="copies",
+            value=copies,
+        )
     scheme_of(scheme, parts=(copies or 1) if parts is None else parts, copies=copies)
     held = None
     if partitions is not None:
         if len(given) > 1 or scheme != "kd":
-            raise ParameterError("--partitions say all of parts; leave --parts, --copies and --scheme out")
+            raise ParameterError("--partitions sets the parts; leave out --parts, --copies and --scheme")
         held = read_partitions(partitions)[0]
     if measured is not None:
         check_new_table(measured)
@@ -126,10 +211,10 @@ def match(
     chosen = {"last": last, "recent": recent, "window": window}
     if histories is None and (named := [name for name, value in chosen.items() if value is not None]):
         raise ParameterError(
-            f"--{named[0]} chooses the events of histories; add --histories, or leave it out"
+            f"--{named[0]}: chooses the events of histories; add --histories, or leave it out"
         )
     if histories is not None and counts:
-        raise ParameterError("--counts leaves out who matches, which --histories needs; leave one out")
+        raise ParameterError("--counts leaves out the matching ids, which --histories needs; leave one out")
     aside = rejected or _beside(out)
     places = {"--out": out, "--rejected": aside} | ({} if histories is None else {"--histories": histories})
     _refuse_inside(places | ({} if measured is None else {"--measured": str(measured)}))
@@ -137,14 +222,14 @@ def match(
     with options.spark_at(master, conf, ui=ui) as at:
         for path in places.values():
             if exists(at.spark, path):
-                raise TableError(f"{path} exists already; name another or remove it")
+                raise TableError(f"{path}: exists already; name another, or remove it")
         n_bytes = size_of(at.spark, subscriptions) + size_of(at.spark, events)
         with sized(at.spark, n_bytes):
             content = MatchInputs(
                 at.spark, subscriptions, events, schema=types, strict=strict, progress=at.progress
             )
             facts: dict[str, Any] = {"command": "match", "out": out, **content.facts}
-            took = None if measured is None else SliceMetrics(at.spark.sparkContext)
+            metrics = None if measured is None else SliceMetrics(at.spark.sparkContext)
             found = content.match(
                 strategy=strategy,
                 counts=counts,
@@ -154,25 +239,27 @@ def match(
                 scheme=scheme,
                 partitions=held,
                 seed=seed,
-                metrics=took,
-                on_estimate=at.tell,
+                took=metrics,
+                tell=at.tell,
             )
-            if facts["rejected"]:  # first: once matches are there, so is all that belongs to them
+            if facts["rejected"]:  # written first: once the matches exist, everything else does
                 content.write_rejected(aside)
                 facts["rejected_table"] = aside
             facts |= content.write(found, out, counts=counts)
-            if measured is not None and took is not None:
-                write_new_table(took.table(), measured)
+            if measured is not None and metrics is not None:
+                write_new_table(metrics.table(), measured)
                 facts["measured_table"] = str(measured)
             if histories is not None:
                 facts |= _write_histories(content, out, histories, chosen)
             facts["seconds"] = time.perf_counter() - start
-    options.show(facts, {"What came out": _rows(facts)}, as_json=as_json)
+    options.show(facts, {"Result": _rows(facts)}, as_json=as_json)
 
 
 def _write_histories(content: MatchInputs, matches: str, path: str, chosen: dict[str, Any]) -> dict[str, Any]:
-    """Write the histories that go with a table of matches, and return how many there are."""
+    """Write the histories of a table of matches, and return their counts."""
+    from narrowcast.spark.progress import watched
     from narrowcast.spark.stages.histories import histories, long_rows, write_histories
+    from narrowcast.spark.storage import read_back
 
     with watched(content.spark, content.progress, "histories"), long_rows(content.spark):
         built = histories(read_back(content.spark, matches), content.owners, content.events, **chosen)
@@ -180,34 +267,33 @@ def _write_histories(content: MatchInputs, matches: str, path: str, chosen: dict
 
 
 def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Return what came out as rows of text."""
     rows: list[tuple[str, ...]] = [("", "number")]
     rows += [(name, f"{facts[name]:,}") for name in ("subscriptions", "events", "rejected")]
     rows += [(f"  {reason}", f"{count:,}") for reason, count in facts["reasons"].items()]
     rows.append(("matches", f"{facts['matches']:,}"))
-    rows.append(("events that match nobody", f"{facts['unmatched']:,}"))
+    rows.append(("events without a match", f"{facts['unmatched']:,}"))
     if "histories" in facts:
         rows.append(("histories", f"{facts['histories']:,}"))
-        rows.append(("  of them empty", f"{facts['empty']:,}"))
+        rows.append(("  empty ones", f"{facts['empty']:,}"))
     rows.append(("seconds", f"{facts['seconds']:.1f}"))
     return rows
 
 
 def _refuse_inside(places: dict[str, str]) -> None:
-    """Refuse outputs of which two are the same, or one is inside another: it would be read as part of it."""
+    """Refuse two outputs in one place, or one inside another, where it would be read as part of it."""
     names = {option: _names(place) for option, place in places.items()}
     for one, other in combinations(places, 2):
         if names[one] == names[other]:
-            raise ParameterError(f"{one} and {other} are both {places[one]}; give each its own")
+            raise ParameterError(f"{one} and {other}: both are {places[one]}; give each its own")
         outer, inner = sorted((one, other), key=lambda option: len(names[option]))
         if names[inner][: len(names[outer])] == names[outer]:
             raise ParameterError(
-                f"{inner} {places[inner]} is inside {outer} {places[outer]}; put it beside it"
+                f"{inner}={places[inner]}: is inside {outer} {places[outer]}; put it beside that"
             )
 
 
 def _names(place: str) -> tuple[str, ...]:
-    """Return the names that lead to a folder or URI, the same for all ways to write a local one.
+    """Return the parts of a path or URI; a local path has the same parts however it is written.
 
     >>> _names("s3a://bucket/m/"), _names("file:///tmp/a/../m") == _names("/tmp/m")
     (('s3a:', '', 'bucket', 'm'), True)
@@ -218,7 +304,7 @@ def _names(place: str) -> tuple[str, ...]:
 
 
 def _beside(out: str) -> str:
-    """Return the name of the rejected table that goes with a table of matches.
+    """Return the default path of the rejected rows of a table of matches.
 
     >>> _beside("s3a://bucket/m.parquet"), _beside("matches")
     ('s3a://bucket/m-rejected.parquet', 'matches-rejected')

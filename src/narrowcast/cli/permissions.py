@@ -1,4 +1,4 @@
-"""`narrowcast permissions`: what users may do, for NATS servers that are there."""
+"""`narrowcast permissions`: users and their permissions as configuration of NATS servers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,24 @@ if TYPE_CHECKING:
 
 def permissions(
     users: Annotated[
-        Path, typer.Option("--users", metavar="FILE", help="Who there is: see narrowcast users.")
+        Path, typer.Option("--users", metavar="FILE", help="File of users: see `narrowcast users`.")
     ],
     plan: Annotated[
         Path | None,
-        typer.Option("--plan", metavar="PLAN", help="The plan whose channels subscribers may listen to."),
+        typer.Option(
+            "--plan",
+            metavar="PLAN",
+            help="Plan whose channels subscribers may listen to (default: none, all events are sent "
+            "directly).",
+        ),
     ] = None,
     prefix: broker_options.Prefix = "nc",
 ) -> None:
-    """Print the users and their permissions as a part of the configuration of NATS servers.
+    """Print users and their permissions as configuration for NATS servers.
 
-    It is for a cluster of your own; narrowcast serve sees to its own server by itself. Put it into a file
-    that only the server may read, since it holds the tokens, include that in an account, and reload the
-    servers. Without --plan nobody may listen to a channel, and everything is sent directly.
+    Use it for a cluster of your own; `narrowcast serve` configures the server that it starts. Put the output
+    into a file that only the server may read, since it contains the tokens, include that file in an account,
+    and reload the servers.
 
     Examples:
 
@@ -44,7 +49,7 @@ def permissions(
 
 
 def _channels(plan: Path, prefix: str) -> Callable[[str], list[str]]:
-    """Return what gives the channels of somebody, in plans of any number: a broker counts them itself."""
+    """Return a function from a subscriber to its channel subjects, in plans of any epoch."""
     from narrowcast.broker.data.routing_state import PlanEpoch
     from narrowcast.model.artefact import read_plan
     from narrowcast.routing.plan_routes import PlanRoutes

@@ -1,57 +1,49 @@
-"""`narrowcast plan`: channels for an interest, as a plan artefact."""
+"""`narrowcast plan`: channels for an interest, written as a plan folder."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
-from narrowcast.cli import inputs, options
-from narrowcast.cli.replanning import EarlierPlan, PlanningProgress, method_for
+from narrowcast.cli import choices, inputs, options, panels
 from narrowcast.cli.set_option import Settings, for_plan, parameters
-from narrowcast.costs import COSTS
 from narrowcast.errors import ParameterError, TableError
-from narrowcast.files import rows_in
-from narrowcast.model.artefact import read_info, write_plan
-from narrowcast.model.schema import Schema
-from narrowcast.planning.base import PLANNERS, planners
-from narrowcast.planning.progress import observe_costs
-from narrowcast.spark.planning.large_planner import LARGE_PLANNERS
-from narrowcast.spark.planning.plan import check_large, costs_of, make_plan
-from narrowcast.spark.planning.planner_parameters import check_planner, parameters_of
-from narrowcast.spark.progress import watched
-from narrowcast.spark.session import sized
-from narrowcast.spark.spark_errors import plainly
-from narrowcast.spark.stages.changes import instant_of
-from narrowcast.spark.stages.interest_collection import LIMIT
-from narrowcast.spark.stages.match import STRATEGIES
-from narrowcast.spark.stages.network import NetworkTables
-from narrowcast.spark.stages.ownership import check_by, interest_by_subscription, plan_by_subscriber
-from narrowcast.spark.stages.plan_inputs import PlanInputs, load_interest
-from narrowcast.spark.stages.run import RECENT
-from narrowcast.spark.storage import write_table
 
 
 def plan(
-    out: Annotated[Path, typer.Option("--out", metavar="PLAN", help="A folder that does not exist yet.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="PLAN", help="Folder of the new plan; must not exist yet.")
+    ],
     method: Annotated[
         str,
         typer.Option(
             "--method",
             metavar="M",
-            help=f"How: {', '.join(planners(boxes=False))}; "
-            f"by the boxes of filters: {', '.join(planners(boxes=True))}.",
+            help=f"Planning method: {', '.join(choices.METHODS)}; for the boxes of filters: "
+            f"{', '.join(choices.BOX_METHODS)}.",
+            rich_help_panel=panels.PLANNING,
         ),
     ] = "auto",
     channels: Annotated[
         int | None,
-        typer.Option("--channels", metavar="K", help="The most channels; most methods need it."),
+        typer.Option(
+            "--channels",
+            metavar="K",
+            help="Maximum number of channels; required by most methods.",
+            rich_help_panel=panels.PLANNING,
+        ),
     ] = None,
     sessions: Annotated[
         int | None,
-        typer.Option("--sessions", metavar="L", help="The most sessions in them, for methods of two levels."),
+        typer.Option(
+            "--sessions",
+            metavar="L",
+            help="Maximum number of sessions inside the channels, for two-level methods such as joint "
+            "(default: a one-level plan).",
+            rich_help_panel=panels.PLANNING,
+        ),
     ] = None,
     interests: inputs.Interests = None,
     rates: inputs.Rates = None,
@@ -73,11 +65,22 @@ def plan(
     by: options.By = "subscriber",
     start: Annotated[
         Path | None,
-        typer.Option("--from", metavar="PLAN", help="A plan to go on from; --set moves=N limits changes."),
+        typer.Option(
+            "--from",
+            metavar="PLAN",
+            help="Earlier plan to start from (default: plan from nothing); `--set moves=N` limits the "
+            "changes.",
+            rich_help_panel=panels.PLANNING,
+        ),
     ] = None,
     pinned: Annotated[
         Path | None,
-        typer.Option("--pinned", metavar="P", help="Table: flow, channel: flows that have their channel."),
+        typer.Option(
+            "--pinned",
+            metavar="P",
+            help="Table with flow and channel: flows whose channel is fixed (default: none).",
+            rich_help_panel=panels.PLANNING,
+        ),
     ] = None,
     settings: Settings = None,
     limit: Annotated[
@@ -85,10 +88,11 @@ def plan(
         typer.Option(
             "--limit",
             metavar="N",
-            help="The most wanted pairs on the driver; above it some methods "
-            f"({', '.join(LARGE_PLANNERS)}) plan on Spark.",
+            help="Maximum number of wanted subscriber-flow pairs to plan in the driver process; above it, "
+            f"some methods ({', '.join(choices.LARGE_METHODS)}) plan on Spark.",
+            rich_help_panel=panels.PLANNING,
         ),
-    ] = LIMIT,
+    ] = choices.LIMIT,
     rejected: options.Rejected = None,
     seed: options.Seed = 0,
     schema: options.SchemaFile = None,
@@ -100,26 +104,25 @@ def plan(
     ui: options.Ui = False,
     as_json: options.Json = False,
 ) -> None:
-    """Plan channels, from topics, from filters and events or from a stream's state, and write the plan.
+    """Plan channels for topics, for filters over events or for a stream's state, and write the plan.
 
-    Out of filters and events flows are made: the last events that somebody wanted (10,000 unless --recent,
-    --last or --window says otherwise), or the cells of a grid over the event space. The state of a stream has
-    its flows and their rates, as they are at this moment: the stream may go on meanwhile. A log of changes,
-    after --interests or from nothing, is planned for as it leaves things, at the end or at --until.
+    Topics come from --interests, or from a log of --changes, which is applied up to --until. From filters and
+    events, flows are made: the last matching events (10,000 unless --recent, --last or --window says
+    otherwise), or the cells of a grid over the attributes. A stream's --state has its flows and current
+    rates; the stream may keep running.
 
-    What a method takes besides is given by --set: joint has seconds, sweeps, restarts, alpha and beta, and
-    limits to keep: memberships (groups of a subscriber), members and rate (of a group). With --from it has
-    moves, the most groups to be joined and left. So has direct, which auto is from an earlier plan of
-    clusters: new clusters take over the numbers of earlier ones with the fewest moves, as those of rassoc and
-    ncut do.
+    Parameters of a method are given by --set; `narrowcast parameters METHOD` lists them. The method joint
+    takes limits (memberships, members, rate), and with --from the limit moves, the most group joins and
+    leaves. With --from a plan of subscriber clusters, auto uses direct: new clusters take over the channel
+    numbers of earlier ones with the fewest moves, as with rassoc and ncut.
 
-    The method auto is the one that is best for the first --cost: partial for network, which is the default
-    with a topology; joint for filtering, which is with --sessions; cover for overall; direct for
-    false-positives; for waste that of joint, pairwise and macqueen which wastes least.
+    The method auto chooses by the first --cost: partial for network (the default with a topology); joint for
+    filtering (the default with --sessions); cover for overall; direct for false-positives; for waste, the
+    best of joint, pairwise and macqueen.
 
     With --by subscription, methods that cluster subscribers by events (direct, rassoc, ncut, centroid,
-    box-overlap, r-tree) cluster their subscriptions instead: who asks for unlike things is in several
-    clusters, and an event goes to those of the subscriptions that it matches.
+    box-overlap, r-tree) cluster subscriptions instead: a subscriber with several kinds of interest is in
+    several clusters, and an event goes to the clusters of the subscriptions that it matches.
 
     Examples:
 
@@ -143,34 +146,61 @@ def plan(
 
         narrowcast plan --subscriptions s --events new --method direct --from p --set moves=500 --out next
     """
+    import numpy as np
+
+    from narrowcast.cli.replanning import EarlierPlan, PlanningProgress, method_for
+    from narrowcast.costs import COSTS
+    from narrowcast.files import rows_in
+    from narrowcast.model.artefact import read_info, write_plan
+    from narrowcast.model.schema import Schema
+    from narrowcast.planning.base import PLANNERS
+    from narrowcast.planning.progress import observe_costs
+    from narrowcast.spark.planning.plan import check_large, costs_of, make_plan
+    from narrowcast.spark.planning.planner_parameters import check_planner, parameters_of
+    from narrowcast.spark.progress import watched
+    from narrowcast.spark.session import sized
+    from narrowcast.spark.spark_errors import plainly
+    from narrowcast.spark.stages.changes import instant_of
+    from narrowcast.spark.stages.network import NetworkTables
+    from narrowcast.spark.stages.ownership import check_by, interest_by_subscription, plan_by_subscriber
+    from narrowcast.spark.stages.plan_inputs import PlanInputs, load_interest
+    from narrowcast.spark.storage import write_table
+
     needs_start = PLANNERS[method].capabilities.warm_start == "required"
-    options.one_of("--strategy", strategy, STRATEGIES)
+    options.one_of("strategy", strategy, choices.STRATEGIES)
     if out.exists() or out.is_symlink():
-        raise TableError(f"{out} exists already; name another folder or remove it")
+        raise TableError(f"{out}: exists already; name another folder, or remove it")
     params = parameters(settings or [])
-    wish = costs[0] if costs else params.get("cost")
+    target = costs[0] if costs else params.get("cost")
     before = None if start is None else read_info(start).method
-    asked, method = method, method_for(method, params, (start, pinned, sessions), wish, before)
+    asked, method = method, method_for(method, params, (start, pinned, sessions), target, before)
     if asked != method:
-        params.pop("cost", None)  # auto's own, which has been heard
+        params.pop("cost", None)  # a parameter of auto, which has chosen by it
     if needs_start and start is None:
-        raise ParameterError(f"method {method!r} keeps an earlier plan; name it by --from PLAN")
-    onward = EarlierPlan.read(start, pinned, method, by)
+        raise ParameterError(f"--from: method {method!r} needs an earlier plan", parameter="start")
+    earlier = EarlierPlan.read(start, pinned, method, by)
     if sessions is not None:
         if "sessions" not in parameters_of(method):
-            raise ParameterError(f"--sessions is given, and method {method!r} has one level; leave it out")
+            raise ParameterError(
+                f"--sessions={sessions}: method {method!r} makes one-level plans; leave it out",
+                parameter="sessions",
+                value=sessions,
+            )
         if channels is None and start is None:
             raise ParameterError(
-                f"--sessions is {sessions} and --channels is not given; give it: the most groups they are in"
+                f"--sessions={sessions}: needs --channels, the maximum number of groups that hold the "
+                "sessions",
+                parameter="sessions",
+                value=sessions,
             )
         params["sessions"] = sessions
     if method == "auto" and costs:
         params.setdefault("cost", costs[0])
     network = NetworkTables.read(topology, locations, publishers)
-    params, told = for_plan(params, method, costs, network.given)
-    COSTS.made(costs, **network.given, **told)  # what is wrong with them is told before Spark starts
+    params, scoring = for_plan(params, method, costs, network.given)
+    COSTS.made(costs, **network.given, **scoring)  # refuses bad parameters before Spark starts
     if recent is last is window is None and interests is changes is state is None and flows == "events":
-        recent = RECENT
+        recent = choices.RECENT
     given = PlanInputs(
         interests=interests,
         rates=rates,
@@ -191,30 +221,30 @@ def plan(
         memory=options.memory_of(memory),
         seed=seed,
     )
-    if state is None:  # of which only its files tell what its flows are
-        onward.check_space("topics" if subscriptions is None else flows)
-    asks: dict[str, Any] = {"channels": channels, "seed": seed, "params": params | onward.params}
-    check_by(by, method, given, **asks, network=network)
-    check_planner(method, **asks, network=network, filters=subscriptions is not None and flows == "events")
+    if state is None:  # the flows of a state are known once its files are read
+        earlier.check_space("topics" if subscriptions is None else flows)
+    request: dict[str, Any] = {"channels": channels, "seed": seed, "params": params | earlier.params}
+    check_by(by, method, given, **request, network=network)
+    check_planner(method, **request, network=network, filters=subscriptions is not None and flows == "events")
     pairs = rows_in(interests) if interests is not None and changes is None else None
-    check_large(method, **asks, network=network, pairs=pairs, limit=limit)
+    check_large(method, **request, network=network, pairs=pairs, limit=limit)
     with options.spark_at(master, conf, ui=ui) as at, sized(at.spark, given.size(at.spark)):
-        taken = load_interest(at.spark, given, at.progress, at.tell)
-        if rejected is not None and taken.rejected is not None:
-            write_table(taken.rejected, rejected, doing=f"write {rejected}")
+        loaded = load_interest(at.spark, given, at.progress, at.tell)
+        if rejected is not None and loaded.rejected is not None:
+            write_table(loaded.rejected, rejected, doing=f"write {rejected}")
         with (
-            watched(at.spark, at.progress, "plan") as say,
-            observe_costs(PlanningProgress(say)),
+            watched(at.spark, at.progress, "plan") as show,
+            observe_costs(PlanningProgress(show)),
             plainly("plan"),
         ):
-            network = network.fitting(text=taken.frames.text)
-            onward.check_space(taken.frames.flow_space)
-            onward = onward.fitting(text=taken.frames.text)
-            wanted = interest_by_subscription(taken, given) if by == "subscription" else taken.frames
+            network = network.fitting(text=loaded.frames.text)
+            earlier.check_space(loaded.frames.flow_space)
+            earlier = earlier.fitting(text=loaded.frames.text)
+            wanted = interest_by_subscription(loaded, given) if by == "subscription" else loaded.frames
             planned = make_plan(
                 wanted,
                 method,
-                **asks | {"params": params | onward.params},
+                **request | {"params": params | earlier.params},
                 network=network,
                 limit=limit,
             )
@@ -222,45 +252,45 @@ def plan(
                 planned = plan_by_subscriber(wanted, planned)
             made, method = planned.plan, planned.method
             networked = PLANNERS[method].capabilities.network
-            totals = costs_of(taken.frames, planned, costs=costs, params=told, network=network)
-            bounds = None if taken.frames.cells is None else taken.frames.cells.toArrow().sort_by("flow")
-        said: dict[str, Any] = {"channels": channels, **params, **onward.names}
+            totals = costs_of(loaded.frames, planned, costs=costs, params=scoring, network=network)
+            bounds = None if loaded.frames.cells is None else loaded.frames.cells.toArrow().sort_by("flow")
+        described: dict[str, Any] = {"channels": channels, **params, **earlier.names}
         if given.until is not None:
-            said["until"] = given.until.isoformat()
-        if taken.edges is not None:
-            said |= {"top": top, "grid": taken.edges}
-        elif taken.frames.flow_space == "events":
-            said |= {name: value for name, value in given.selection.items() if value is not None}
+            described["until"] = given.until.isoformat()
+        if loaded.edges is not None:
+            described |= {"top": top, "grid": loaded.edges}
+        elif loaded.frames.flow_space == "events":
+            described |= {name: value for name, value in given.selection.items() if value is not None}
         if by == "subscription":
-            said["by"] = by
-        said |= planned.how
-        beside = onward.files(planned)
+            described["by"] = by
+        described |= planned.how
+        files = earlier.files(planned)
         write_plan(
             made,
             out,
             method=method,
-            params=said,
+            params=described,
             seed=seed,
-            flow_space=taken.frames.flow_space,
+            flow_space=loaded.frames.flow_space,
             costs=totals,
-            inputs=taken.fingerprints | (network.fingerprints if networked else {}),
+            inputs=loaded.fingerprints | (network.fingerprints if networked else {}),
             interest=planned.interest,
             cells=bounds,
-            extra_files=beside,
+            extra_files=files,
         )
     facts = {
         "command": "plan",
         "out": str(out),
         "method": method,
         "path": planned.path,
-        **taken.facts,
+        **loaded.facts,
         "subscribers": made.n_subscribers,
         "channels": int(np.count_nonzero(made.used() & (made.parent < 0))),
         "sessions": int(np.count_nonzero(made.used() & (made.parent >= 0))) or None,
         "direct": int(made.unicast.nnz),
         "balance": made.balance(),
         "costs": totals,
-        **onward.facts(planned, beside),
+        **earlier.facts(planned, files),
     }
     if by == "subscription":
         facts |= {"by": by, "memberships": int(made.listens.nnz)}
@@ -269,21 +299,23 @@ def plan(
     if facts["sessions"]:
         rows += [("sessions", f"{facts['sessions']:,}")]
     if facts["balance"] is not None:
-        rows += [("largest channel, of the mean", f"{facts['balance']:.2f}")]
+        rows += [("members of the largest channel / mean", f"{facts['balance']:.2f}")]
     rows += [(f"cost: {name}", options.number(value)) for name, value in totals.items()]
     if made.unicast.nnz:
-        rows += [("wants sent directly", f"{made.unicast.nnz:,}")]
+        rows += [("wanted pairs sent directly", f"{made.unicast.nnz:,}")]
     if by == "subscription":
         each = made.listens.nnz / max(1, made.n_subscribers)
-        rows += [("channels of a subscriber, in the mean", options.number(each))]
+        rows += [("channels per subscriber, mean", options.number(each))]
     rows += [("planned on", planned.path)]
-    tables = {f"The plan in {out}": rows, **onward.tables(planned, beside)}
+    tables = {f"The plan in {out}": rows, **earlier.tables(planned, files)}
     if facts["rejected"]:
-        tables = {"Rows that were set aside": options.reasons(facts), **tables}
+        tables = {"Rejected rows": options.reasons(facts), **tables}
     options.show(facts, tables, as_json=as_json)
-    for note in (planned.note, *onward.notes(planned)):
+    for note in (planned.note, *earlier.notes(planned)):
         if note:
             typer.echo(note, err=True)
-    if unwanted := onward.unwanted(planned):
+    if unwanted := earlier.unwanted(planned):
         n, first = len(unwanted), repr(unwanted[0])
-        typer.echo(f"nobody wants {n:,} of the pinned flows, such as {first}: no channel has them", err=True)
+        typer.echo(
+            f"{n:,} pinned flows, such as {first}, are wanted by no subscriber: no channel has them", err=True
+        )

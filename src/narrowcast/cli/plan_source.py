@@ -1,4 +1,4 @@
-"""Where the plans of a live broker come from."""
+"""The sources of plans of a live broker: a watched folder, replanning, and the plan of the last run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from narrowcast.errors import NarrowcastError
-from narrowcast.model.plan_store import PlanStore
-from narrowcast.routing.plan_routes import read_routes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,62 +20,88 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds from one look at the plan's folder to the next.
-_LOOK = 1.0
+#: Seconds between checks of the plan folder.
+_CHECK = 1.0
 
 
 @dataclass
 class WatchedPlan:
-    """A plan's folder, and what was in it last."""
+    """A plan folder that is checked for new plans.
+
+    Parameters
+    ----------
+    folder
+        The plan folder.
+    flow
+        Attribute that holds the topic of an event, for plans of topics.
+    name
+        Name of the plan that was read last.
+    """
 
     folder: Path
     flow: str | None
     name: str | None = None
 
     def read(self, interests: SubscriptionIndex) -> PlanRoutes:
-        """Return the plan that is there."""
+        """Read the current plan."""
+        from narrowcast.routing.plan_routes import read_routes
+
         routes = read_routes(self.folder, interests.schema, self.flow)
         self.name = routes.name
         return routes
 
-    async def watch(self, desk: ControlPlane) -> None:
-        """Let plans be used that are put into the folder."""
+    async def watch(self, control: ControlPlane) -> None:
+        """Roll out each new plan that appears in the folder."""
+        from narrowcast.model.plan_store import PlanStore
+
         while True:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_CHECK)
             name = PlanStore(self.folder).name
             if name is None or name == self.name:
                 continue
-            if desk.busy:
+            if control.busy:
                 continue
             self.name = name
-            with suppress(NarrowcastError):  # the desk has said so
-                await desk.rollout_from(str(self.folder), self.flow)
+            with suppress(NarrowcastError):  # the control plane has logged it
+                await control.rollout_from(str(self.folder), self.flow)
 
 
 @dataclass
 class PlanSources:
-    """Plans of a folder, of what is recorded and of the last start; and how many joins there are a second."""
+    """The sources of plans.
+
+    Parameters
+    ----------
+    given
+        The folder of `--plan`.
+    replanning
+        Makes plans from recorded events.
+    joins
+        Maximum number of channel joins per second.
+    state
+        The recorded state, with the plan of the last run.
+    """
 
     given: WatchedPlan | None
-    again: ReplanLoop | None
+    replanning: ReplanLoop | None
     joins: float | None
-    lasting: BrokerState | None
+    state: BrokerState | None
 
-    def begin(self, desk: ControlPlane) -> None:
-        """Let the first plan be used, if there is one, and remember all that come.
+    def begin(self, control: ControlPlane) -> None:
+        """Use the first plan, if there is one, and record all later ones.
 
-        The plan that was in use last is used on, unless another was put into the folder since.
+        The plan of the last run stays in use, unless the folder has another one since.
         """
-        given, last = self.given, self.lasting
+        given, last = self.given, self.state
         if last is not None:
-            desk.on_plan_used = lambda epoch: last.use(epoch, None if given is None else given.name)
+            control.on_plan_used = lambda epoch: last.use(epoch, None if given is None else given.name)
             if last.facts.plan is not None and (given is None or given.name == last.facts.given):
                 before = WatchedPlan(last.plan, last.facts.flow)
                 try:
-                    desk.use(before.read(desk.interests), str(before.folder), before.flow)
+                    control.use(before.read(control.interests), str(before.folder), before.flow)
                     return
                 except NarrowcastError as error:
-                    log.warning("the plan that was in use last is not used on: %s", error)
+                    log.warning("the plan of the last run cannot be used: %s", error)
         if given is not None:
-            desk.use(given.read(desk.interests), str(given.folder), given.flow)
-            desk.on_plan_used(desk.epoch)
+            control.use(given.read(control.interests), str(given.folder), given.flow)
+            control.on_plan_used(control.epoch)

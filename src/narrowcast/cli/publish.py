@@ -1,4 +1,4 @@
-"""`narrowcast publish`: events from a file to a live broker."""
+"""`narrowcast publish`: publish the events of a file to a live broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import typer
 
 from narrowcast.cli import broker_options, options
 from narrowcast.errors import InputError, ParameterError
-from narrowcast.files import first_line
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -24,17 +23,19 @@ if TYPE_CHECKING:
 
     from narrowcast.broker.security.login import Login
 
-#: Bytes that are read in one go.
+#: Bytes per read.
 _CHUNK = 1 << 18
 _check = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def publish(
-    file: Annotated[str, typer.Argument(metavar="FILE|-", help="JSON lines; - for standard input.")],
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="File of JSON lines; - for standard input.")],
     nats: broker_options.Nats = broker_options.HERE,
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="P", help="Who publishes; else the user, or like no other."),
+        typer.Option(
+            "--name", metavar="P", help="Name of the publisher (default: the user, else a unique name)."
+        ),
     ] = None,
     prefix: broker_options.Prefix = "nc",
     user: broker_options.User = None,
@@ -44,10 +45,11 @@ def publish(
     tls_key: broker_options.TlsKey = None,
     as_json: options.Json = False,
 ) -> None:
-    """Publish JSON objects, plain or CloudEvents, one a line, in their order.
+    """Publish JSON events, one per line, to a live broker.
 
-    It ends when nodes have taken all of them. A line that is no JSON object ends it with an error; what stood
-    before has been published.
+    Events are plain JSON objects or CloudEvents, and are published in their order. The command ends when the
+    nodes have accepted all of them. An invalid line ends it with an error; the lines before have been
+    published.
 
     Examples:
 
@@ -57,7 +59,7 @@ def publish(
 
         NARROWCAST_TOKEN=... narrowcast publish events.jsonl --user desk
     """
-    who = broker_options.login(nats, user, token, tls_ca, tls_cert, tls_key)
+    access = broker_options.login(nats, user, token, tls_ca, tls_cert, tls_key)
     with ExitStack() as stack:
         lines: BinaryIO = sys.stdin.buffer
         if file != "-":
@@ -65,15 +67,17 @@ def publish(
                 lines = stack.enter_context(Path(file).open("rb"))
             except OSError as error:
                 raise InputError(
-                    f"{file} cannot be read: {error.strerror}; give a file of JSON lines"
+                    f"{file}: cannot be read ({error.strerror}); give a file of JSON lines"
                 ) from error
-        if who.user and name not in (None, who.user):
+        if access.user and name not in (None, access.user):
             raise ParameterError(
-                f"--name is {name!r}, and user {who.user!r} publishes as itself; leave --name out"
+                f"--name={name!r}: user {access.user!r} publishes under its own name; leave --name out",
+                parameter="name",
+                value=name,
             )
         published: list[int] = []
         broker_options.until_interrupted(
-            _publish(who, lines, file, name or who.user or None, prefix, published)
+            _publish(access, lines, file, name or access.user or None, prefix, published)
         )
     if published:
         rows = [("", "number"), ("events", f"{published[0]:,}")]
@@ -81,12 +85,12 @@ def publish(
 
 
 async def _publish(
-    who: Login, lines: BinaryIO, file: str, name: str | None, prefix: str, published: list[int]
+    access: Login, lines: BinaryIO, file: str, name: str | None, prefix: str, published: list[int]
 ) -> None:
-    """Publish lines, and note how many."""
+    """Publish lines, and append their number to `published`."""
     from narrowcast.broker import Publisher
 
-    async with broker_options.connected(who, "narrowcast publish", prefix) as transport:
+    async with broker_options.connected(access, "narrowcast publish", prefix) as transport:
         publisher = await Publisher(transport, name, prefix=prefix).start()
         try:
             number = 0
@@ -99,7 +103,7 @@ async def _publish(
                     _check(event)
                 except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
                     raise InputError(
-                        f"line {number} of {file} is no JSON object: {error}; mend it"
+                        f"line {number} of {file}: not a JSON object ({error}); correct it"
                     ) from error
                 await publisher.publish(event)
         finally:
@@ -108,9 +112,9 @@ async def _publish(
 
 
 async def _read(stream: BinaryIO) -> AsyncIterator[bytes]:
-    """Yield lines as they come; while none does, what came before is sent.
+    """Yield lines as they arrive.
 
-    A thread waits for them that nobody waits for: it may do so for ever.
+    A daemon thread reads, as a read may block forever; meanwhile the loop sends the lines read so far.
     """
     loop, chunks = asyncio.get_running_loop(), asyncio.Queue[bytes | Exception](1)
 
@@ -128,7 +132,9 @@ async def _read(stream: BinaryIO) -> AsyncIterator[bytes]:
     rest = b""
     while chunk := await chunks.get():
         if isinstance(chunk, Exception):
-            raise InputError(f"{stream.name} cannot be read to its end: {first_line(chunk)}") from chunk
+            from narrowcast.files import first_line
+
+            raise InputError(f"{stream.name}: reading failed ({first_line(chunk)})") from chunk
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             yield line

@@ -1,4 +1,4 @@
-"""What `narrowcast plan` starts from, and the way from there: an earlier plan, and flows that are pinned."""
+"""The earlier plan and pinned flows of `narrowcast plan`, and the migration from that plan."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ if TYPE_CHECKING:
     from narrowcast.planning.fit_report import Succession
     from narrowcast.spark.planning.plan import PlanResult
 
-#: The way from the plan before.
-WAY = "migration.parquet"
-#: Points of the curve that the terminal shows at most.
+#: File of the migration from the earlier plan.
+MIGRATION = "migration.parquet"
+#: Maximum number of points of a curve that are printed.
 _SHOWN = 12
-#: Costs that differ by no more than this share are the same.
+#: Relative difference up to which two costs count as equal.
 _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierPlan:
-    """An earlier plan to go on from, and flows that have their channel.
+    """An earlier plan to start from, and flows whose channel is fixed.
 
     Parameters
     ----------
     start, pinned
-        What was read, where there is one.
+        The earlier plan and the table of pinned flows; None where not given.
     names
-        Their files, as plans name them.
+        Their paths, by the names that `plan.json` has for them.
     space
-        What the earlier plan's flows are.
+        Kind of the earlier plan's flows.
     by
-        What clusters are of: `subscriber`, or `subscription`.
+        What is clustered: `subscriber` or `subscription`.
     """
 
     start: ChannelPlan | None
@@ -61,14 +61,18 @@ class EarlierPlan:
 
     @classmethod
     def read(cls, start: Path | None, pinned: Path | None, method: str, by: str = "subscriber") -> Self:
-        """Read both, for a method that takes them."""
+        """Read both, after checking that the method takes them."""
         known = PLANNERS[method].capabilities
-        fix = f"method {method!r} does not take it; leave it out, or take joint"
+        fix = f"method {method!r} does not take it; leave it out, or use joint"
         if start is not None and known.warm_start == "none":
-            *others, last = planners(clusters="subscribers", warm_start="optional")
-            raise ParameterError(f"--from is given, and {fix}, or of clusters {', '.join(others)} or {last}")
+            *more, last = planners(clusters="subscribers", warm_start="optional")
+            raise ParameterError(
+                f"--from={str(start)!r}: {fix}, or to cluster subscribers {', '.join(more)} or {last}",
+                parameter="start",
+                value=start,
+            )
         if pinned is not None and not known.limits:
-            raise ParameterError(f"--pinned is given, and {fix}")
+            raise ParameterError(f"--pinned={str(pinned)!r}: {fix}", parameter="pinned", value=pinned)
         names = {name: str(path) for name, path in (("from", start), ("pinned", pinned)) if path is not None}
         before, space = None, "topics"
         if start is not None:
@@ -76,30 +80,38 @@ class EarlierPlan:
             space = info.flow_space
             if known.clusters != "subscribers" and space != "topics":
                 raise ParameterError(
-                    f"{start} is a plan of {space}, others each time; --from takes one of topics"
-                    + (", and of clusters with --method direct" if _of_clusters(info.method) else "")
+                    f"--from={str(start)!r}: its flows are {space}, which differ between plans; must be a "
+                    "plan of "
+                    + ("topics, or use --method direct" if _clusters_subscribers(info.method) else "topics"),
+                    parameter="start",
+                    value=start,
                 )
             if (by == "subscription") != (before.subscriptions is not None):
-                which = ("subscribers", "subscriptions")
-                has, asked = which if by == "subscription" else which[::-1]
+                kinds = ("subscribers", "subscriptions")
+                has, _ = kinds if by == "subscription" else kinds[::-1]
                 fix = "leave out" if by == "subscription" else "give"
                 raise ParameterError(
-                    f"{start} puts {has} into clusters, and here {asked} are; {fix} --by subscription"
+                    f"--from={str(start)!r}: clusters {has}; {fix} --by subscription",
+                    parameter="start",
+                    value=start,
                 )
         pins = None if pinned is None else read_table(pinned, ("flow", "channel"))
         return cls(before, pins, names, space, by)
 
     def check_space(self, space: str) -> None:
-        """Refuse an earlier plan whose flows are of another kind than those that are planned for."""
+        """Refuse an earlier plan whose flows are of another kind than those of the inputs."""
         if self.start is not None and self.space != space:
             raise ParameterError(
-                f"{self.names['from']} is a plan of {self.space}, and these inputs are of {space}; --from "
-                "takes one of the same kind"
+                f"--from={self.names['from']!r}: its flows are {self.space}, those of the inputs {space}; "
+                "must be "
+                "the same kind",
+                parameter="start",
+                value=self.names["from"],
             )
 
     @property
     def params(self) -> dict[str, Any]:
-        """What the method is given: its rows are what clusters are of."""
+        """Parameters of the method; the rows of `start` are subscribers or subscriptions, as `by` says."""
         start = self.start
         if start is not None and self.by == "subscription":
             start = placed(start)
@@ -108,7 +120,7 @@ class EarlierPlan:
         }
 
     def fitting(self, *, text: bool) -> Self:
-        """Return it with flows named by text, if others name them so: CSV reads digits as numbers."""
+        """Return a copy with pinned flows as text, if `text`: CSV reads digits as numbers."""
         if self.pinned is None or not text:
             return self
         place = self.pinned.column_names.index("flow")
@@ -116,22 +128,22 @@ class EarlierPlan:
         return replace(self, pinned=self.pinned.set_column(place, "flow", flows))
 
     def files(self, planned: PlanResult) -> dict[str, pa.Table | bytes]:
-        """Return what is written beside the plan: the way to it, and what less or more of it would save."""
+        """Return the files written beside the plan: the migration, and the cost by number of moves."""
         if self.start is None:
             return {}
         report = planned.report
         plans = self.start, planned.plan
-        if self.space == "events":  # which are others each time: only who listens where is to be changed
+        if self.space == "events":  # flows differ between plans: only memberships migrate
             plans = _listeners(plans[0]), _listeners(plans[1])
         way = migration(*plans, memberships=report.memberships, interest=planned.interest)
         if report.curve is None:
-            return {WAY: way}
+            return {MIGRATION: way}
         curve = [step._asdict() for step in report.curve]
         with tempfile.TemporaryDirectory() as folder:
             records = [step | {"chosen": step["moves"] == report.moves} for step in curve]
             picture, _ = save_chart("moves", records, folder)
             return {
-                WAY: way,
+                MIGRATION: way,
                 "moves.parquet": pa.Table.from_pylist(curve),
                 "moves.png": picture.read_bytes(),
             }
@@ -139,18 +151,21 @@ class EarlierPlan:
     def tables(
         self, planned: PlanResult, files: Mapping[str, pa.Table | bytes]
     ) -> dict[str, list[tuple[str, ...]]]:
-        """Return what the terminal shows: what is saved after so many changes, and what they are in all."""
+        """Return tables of the migration's steps, and of the cost by number of moves."""
         if self.start is None:
             return {}
         of = ", by subscriber" if self.by == "subscription" else ""
-        way: list[tuple[str, ...]] = [(f"in the migration{of}", "number")]
+        way: list[tuple[str, ...]] = [(f"steps{of}", "number")]
         way += [(name, f"{n:,}") for name, n in _counts(files).items()]
-        way += [("groups of a subscriber at most, on the way", f"{self._peak(files):,}")]
+        way += [("groups of a subscriber at most", f"{self._peak(files):,}")]
         report = planned.report
         if (found := report.succession) is not None:
-            return {f"From the plan before, {self._moved(found)}": way, **self._received(found, files)}
+            return {
+                f"Migration from the earlier plan; {self._moved(found)}": way,
+                **self._received(found, files),
+            }
         if (curve := report.curve) is None:
-            return {"From the plan before": way}
+            return {"Migration from the earlier plan": way}
         first = curve[0].cost if curve else 0.0
         direct = any(step.direct for step in curve)
         rows: list[tuple[str, ...]] = [("moves", "filtered", "saved", *["sent directly"] * direct)]
@@ -160,11 +175,11 @@ class EarlierPlan:
             cells = [f"{step.moves:,}", options.number(step.cost), f"{saved:.2f} %"]
             cells += [f"{step.direct:,}"] * direct
             rows.append((*cells[:-1], cells[-1] + mark))
-        title = "Moves: groups joined and left beyond what new wants ask for"
-        return {"From the plan before": way, title: rows}
+        title = "Cost by moves: groups joined and left beyond those that new interest needs"
+        return {"Migration from the earlier plan": way, title: rows}
 
     def facts(self, planned: PlanResult, files: Mapping[str, pa.Table | bytes]) -> dict[str, Any]:
-        """Return what `--json` says of it."""
+        """Return the facts of `--json` about the migration."""
         if self.start is None:
             return {}
         way = {"migration": _counts(files), "memberships_on_the_way": self._peak(files)}
@@ -176,17 +191,19 @@ class EarlierPlan:
         return {"moves": report.moves, "curve": [list(step) for step in report.curve], **way}
 
     def notes(self, planned: PlanResult) -> list[str]:
-        """Return what is said below: that moving does not pay, which only some methods look at."""
+        """Return a note when the moves cost more than they save, which not every method minimizes."""
         found = planned.report.succession
         if found is None or found.cost <= found.kept * (1 + _ROUNDING):
             return []
-        more = "" if not found.kept else f"{100 * (found.cost / found.kept - 1):.2f} % "
-        method = planned.method
-        said = f"clusters get {more}more than if nobody moved: {method} does not make that small; keep the "
-        return [said + "plan before, or take direct, which never costs more"]
+        share = "" if not found.kept else f"{100 * (found.cost / found.kept - 1):.2f} % "
+        note = (
+            f"clusters receive {share}more messages than without moves: {planned.method} does not minimize "
+            "that; keep the earlier plan, or use direct, which never costs more"
+        )
+        return [note]
 
     def unwanted(self, planned: PlanResult) -> list[Any]:
-        """Return the flows that are pinned, and that nobody wants: no channel carries them."""
+        """Return the pinned flows that no subscriber wants, and so no channel carries."""
         if self.pinned is None:
             return []
         carried = planned.plan.flows.take(np.flatnonzero(np.diff(planned.plan.carries.indptr)))
@@ -195,53 +212,51 @@ class EarlierPlan:
         return found
 
     def _moved(self, found: Succession) -> str:
-        """Return how many are in another cluster than before."""
         return f"{found.moved:,} of {found.known:,} {self.by}s moved"
 
     def _received(
         self, found: Succession, files: Mapping[str, pa.Table | bytes]
     ) -> dict[str, list[tuple[str, ...]]]:
-        """Return what moving saves, as a table; subscribers join and leave, whatever clusters are of."""
+        """Return a table of what the moves save; it is subscribers that join and leave, whatever `by` is."""
         saved = 100 * (1 - found.cost / found.kept) if found.kept else 0.0
         counts = _counts(files)
         changes = sum(counts.get(name, 0) for name in ("join", "leave"))
         finer = self.by == "subscription"
         rows: list[tuple[str, ...]] = [
-            ("messages that clusters get" + (", by subscription" if finer else ""), "number"),
-            ("if nobody moved", options.number(found.kept)),
+            ("messages received by clusters" + (", by subscription" if finer else ""), "number"),
+            ("without moves", options.number(found.kept)),
             ("now", options.number(found.cost)),
             ("saved", f"{saved:.2f} %"),
         ]
-        return {f"For {changes:,} groups joined and left" + (" by subscribers" if finer else ""): rows}
+        return {f"Saved by {changes:,} groups joined and left" + (" by subscribers" if finer else ""): rows}
 
     def _peak(self, files: Mapping[str, pa.Table | bytes]) -> int:
         """Return the most groups that a subscriber is in at any time of the migration."""
-        way = files[WAY]
+        way = files[MIGRATION]
         assert self.start is not None
         assert isinstance(way, pa.Table)
         return peak(self.start, way)
 
 
 def _listeners(plan: ChannelPlan) -> ChannelPlan:
-    """Return a plan's channels with who listens to them, and no flows."""
+    """Return the memberships of a plan without its flows."""
     nothing = np.zeros((0, plan.n_channels))
     return ChannelPlan(nothing, plan.listens, plan.parent, subscribers=plan.subscribers, flows=plan.flows[:0])
 
 
-def _of_clusters(method: str) -> bool:
-    """Return whether plans of a method are clusters of subscribers."""
+def _clusters_subscribers(method: str) -> bool:
     return capabilities_of(method).clusters == "subscribers"
 
 
 def some_of(curve: Sequence[SuccessionStep], chosen: int) -> list[SuccessionStep]:
-    """Return some steps of a curve: its ends, about evenly between them, and that of the plan.
+    """Return some steps of a curve: both ends, the plan's own step, and others at even distances.
 
     Parameters
     ----------
     curve
-        By moves, ascending.
+        Steps by ascending moves.
     chosen
-        The moves of the plan.
+        Moves of the plan.
 
     Examples
     --------
@@ -257,24 +272,30 @@ def some_of(curve: Sequence[SuccessionStep], chosen: int) -> list[SuccessionStep
 
 
 def _counts(files: Mapping[str, pa.Table | bytes]) -> dict[str, int]:
-    """Return how many rows of each kind the migration has."""
-    way = files[WAY]
+    """Return the number of migration steps by action."""
+    way = files[MIGRATION]
     assert isinstance(way, pa.Table)
     counts = {row["values"]: row["counts"] for row in way["action"].value_counts().to_pylist()}
     return {name: counts[name] for name in ACTIONS if name in counts}
 
 
 class PlanningProgress:
-    """What a planner tells while it works, as a line: what its plan costs, and the least it has cost."""
+    """Shows the current and the lowest cost while a planner works.
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say, self._least = say, float("inf")
+    Parameters
+    ----------
+    show
+        Called with a line of text.
+    """
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show, self._least = show, float("inf")
 
     def __call__(self, cost: float) -> None:
-        """Say what it costs."""
+        """Show a cost."""
         self._least = min(cost, self._least)
         now, least = options.number(cost), options.number(self._least)
-        self._say(f"cost {now}" + (f", at best {least}" if now != least else ""))
+        self._show(f"cost {now}" + (f", lowest {least}" if now != least else ""))
 
 
 def method_for(
@@ -284,22 +305,23 @@ def method_for(
     cost: str | None,
     before: str | None = None,
 ) -> str:
-    """Return the method that is meant: `joint` for `auto` where it is that, or only that takes what is given.
+    """Resolve `auto` where the options already decide the method.
 
-    An earlier plan of clusters, or one for false positives, is one that `direct` goes on from.
+    It is `direct` for an earlier plan of subscriber clusters or for false positives, and `joint` for
+    filtering cost or for options that only `joint` takes.
 
     Parameters
     ----------
     method
-        As it was asked for.
+        The method asked for.
     params
-        Names of parameters that are given.
+        Names of the parameters given.
     given
-        Options that `auto` has not, an earlier plan first; None where one is left out.
+        Values of options that `auto` does not take, the earlier plan first; None for one that is not given.
     cost
-        What to plan for, where it is said.
+        Cost model to plan for; None for the default.
     before
-        The method of the earlier plan.
+        Method of the earlier plan; None without one.
 
     Examples
     --------
@@ -312,7 +334,7 @@ def method_for(
     """
     start, *others = given or (None,)
     clusters = cost == "false-positives" or (
-        before is not None and _of_clusters(before) and cost != "filtering"
+        before is not None and _clusters_subscribers(before) and cost != "filtering"
     )
     if method == "auto" and clusters and start is not None and not any(others):
         return "direct"

@@ -1,4 +1,4 @@
-"""`narrowcast rollout`: another plan for a live broker."""
+"""`narrowcast rollout`: switch a live broker to another plan."""
 
 from __future__ import annotations
 
@@ -16,29 +16,43 @@ if TYPE_CHECKING:
     from narrowcast.broker.transport import Message
     from narrowcast.broker.wire import RolloutRequest
 
-#: Seconds that a rollout may take: channels may be joined slowly.
-_LONG = 86_400.0
-_ENDED = "the broker has ended meanwhile; see which plan it uses, and roll this one out again"
+#: Seconds that a rollout may take at most, as joining channels may be slow.
+_PATIENCE = 86_400.0
+_ENDED = "the broker ended during the rollout; check which plan it uses, and roll this one out again"
 
 
 def rollout(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan's folder, as the broker sees it.")],
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="Folder of the plan, as the broker sees it.")],
     flow: Annotated[
         str | None,
         typer.Option(
-            "--flow", metavar="A", help="For a plan of topics: the attribute that names an event's."
+            "--flow",
+            metavar="A",
+            help="Attribute that holds the topic of an event; required for a plan of topics.",
         ),
     ] = None,
     overlap: Annotated[
-        float, typer.Option("--overlap", metavar="SECONDS", help="How long subscribers may take to join.")
+        float,
+        typer.Option(
+            "--overlap", metavar="SECONDS", help="Time for subscribers to join the new channels, 0 to 600."
+        ),
     ] = 5.0,
     least: Annotated[
         float,
-        typer.Option("--least", metavar="P", help="The share of them who have to, or the old plan stays."),
+        typer.Option(
+            "--least",
+            metavar="P",
+            help="Share of these subscribers that must have joined in time, 0 to 1; otherwise the old "
+            "plan stays.",
+        ),
     ] = 0.0,
     joins: Annotated[
         float | None,
-        typer.Option("--joins", metavar="N", help="Channels joined a second, at most."),
+        typer.Option(
+            "--joins",
+            metavar="N",
+            help="Maximum number of channel joins per second, of all subscribers (default: no limit).",
+        ),
     ] = None,
     nats: broker_options.Nats = broker_options.HERE,
     prefix: broker_options.Prefix = "nc",
@@ -49,11 +63,11 @@ def rollout(
     tls_key: broker_options.TlsKey = None,
     as_json: options.Json = False,
 ) -> None:
-    """Let a live broker take up a plan while events flow.
+    """Switch a live broker to another plan while events flow.
 
-    Subscribers join the channels of the new plan while the old one is in use; then events go by the new one,
-    and the old channels are given up. Nobody misses an event or gets one twice: who has not joined in time is
-    sent to directly. A plan that cannot be used is refused, and the old one stays.
+    Subscribers join the channels of the new plan while the old one is in use; then events are sent by the new
+    plan, and the old channels are left. No subscriber misses an event or receives one twice: one that has not
+    joined in time is sent to directly. A plan that cannot be used is refused, and the old one stays.
 
     Examples:
 
@@ -66,37 +80,37 @@ def rollout(
         NARROWCAST_TOKEN=... narrowcast rollout plan --user boss
     """
     if not 0 <= overlap <= 600:
-        raise ParameterError(f"--overlap is {overlap}; give seconds from 0 to 600")
+        raise ParameterError(parameter="overlap", value=overlap, limit="seconds from 0 to 600")
     if not 0 <= least <= 1:
-        raise ParameterError(f"--least is {least}; give a share from 0 to 1")
+        raise ParameterError(parameter="least", value=least, limit="a share from 0 to 1")
     if joins is not None and not joins > 0:
-        raise ParameterError(f"--joins is {joins}; give a number above 0")
+        raise ParameterError(parameter="joins", value=joins, limit="above 0")
     done: list[dict[str, Any]] = []
     from narrowcast.broker.wire import RolloutRequest
 
-    order = RolloutRequest(str(plan.absolute()), flow, overlap, least, joins)
-    who = broker_options.login(nats, user, token, tls_ca, tls_cert, tls_key)
-    broker_options.until_interrupted(_rollout(who, order, prefix, done))
+    request = RolloutRequest(str(plan.absolute()), flow, overlap, least, joins)
+    access = broker_options.login(nats, user, token, tls_ca, tls_cert, tls_key)
+    broker_options.until_interrupted(_rollout(access, request, prefix, done))
     for facts in done:
-        rows = [("", "number"), ("listening to its channels", f"{facts['listening']:,}")]
+        rows = [("", "number"), ("subscribers on its channels", f"{facts['listening']:,}")]
         options.show(
             {"command": "rollout", **facts}, {f"Plan {facts['plan']} is in use": rows}, as_json=as_json
         )
 
 
-async def _rollout(who: Login, order: RolloutRequest, prefix: str, done: list[dict[str, Any]]) -> None:
-    """Order a node to take up a plan, and note what it says."""
+async def _rollout(access: Login, request: RolloutRequest, prefix: str, done: list[dict[str, Any]]) -> None:
+    """Request the rollout of a plan, and append the broker's answer to `done`."""
     from narrowcast.broker import wire
     from narrowcast.broker.clients.request_client import RequestClient
     from narrowcast.broker.control.control_plane import BEAT
 
-    async with broker_options.connected(who, "narrowcast rollout", prefix) as transport:
+    async with broker_options.connected(access, "narrowcast rollout", prefix) as transport:
         subjects = wire.Subjects(prefix)
         beats = await transport.subscribe(subjects.beats)
-        asking = RequestClient(transport, subjects.inbox(who.user or "rollout"))
+        asking = RequestClient(transport, subjects.inbox(access.user or "rollout"))
         await asking.start()
-        # How long it takes to join so many channels only the broker knows; that it is there it says.
-        asked = asyncio.ensure_future(asking.ask(subjects.orders, wire.encode(order), patience=_LONG))
+        # Only the broker knows how long joining takes; its beats show that it is still running.
+        asked = asyncio.ensure_future(asking.ask(subjects.orders, wire.encode(request), patience=_PATIENCE))
         since: int | None = None
         beat: asyncio.Future[Message] = asyncio.Future()
         try:
@@ -113,19 +127,19 @@ async def _rollout(who: Login, order: RolloutRequest, prefix: str, done: list[di
                 await asyncio.gather(beat, return_exceptions=True)
                 if not asked.done() and since is None:
                     raise TransportError(
-                        f"no broker is there at {who.where} with prefix {prefix!r}; start narrowcast serve"
+                        f"no broker at {access.where} with prefix {prefix!r}; start narrowcast serve"
                     )
                 if not asked.done():
                     raise TransportError(_ENDED)
-            said = await asked
+            reply = await asked
         finally:
             for each in (asked, beat):
                 each.cancel()
             await asyncio.gather(asked, beat, return_exceptions=True)
             await asking.aclose()
-    answer = wire.decode_answer(said)
+    answer = wire.decode_answer(reply)
     if isinstance(answer, wire.Refusal):
         raise PlanError(answer.reason)
     if not isinstance(answer, wire.RolloutDone):
-        raise TransportError("the broker answers with something else; is it of another version?")
+        raise TransportError("unexpected answer of the broker, which may be of another version")
     done.append({"epoch": answer.epoch, "plan": answer.plan, "listening": answer.listening})

@@ -1,54 +1,77 @@
-"""`narrowcast run`: the whole job, from subscriptions and events to a plan, its costs and a report."""
+"""`narrowcast run`: from subscriptions and events to a plan, its costs and a report."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
-from narrowcast.cli import inputs, options
+from narrowcast.cli import choices, inputs, options, panels
 from narrowcast.errors import ParameterError, TableError
-from narrowcast.filters.subscriptions import COLUMNS
-from narrowcast.model.artefact import read_plan
-from narrowcast.model.schema import EVENT_ID, Schema
-from narrowcast.planning.base import PLANNERS, planners
-from narrowcast.report.run_report import FILES, rows_of, summary_of, write_report
-from narrowcast.spark.checkpoint import RECORDS, Checkpoints, key_of, staging_folder
-from narrowcast.spark.stages.match import STRATEGIES
-from narrowcast.spark.stages.network import NetworkTables
-from narrowcast.spark.stages.run import RECENT, TABLES, GeneratedTables, PipelineRun, RunSettings
-from narrowcast.validation import check_channels
-from narrowcast.workloads import WORKLOADS, make_workload, origin_of, values_of
+
+if TYPE_CHECKING:
+    from narrowcast.spark.stages.run import GeneratedTables
 
 
 def run(
     out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Where results go; an earlier run's are replaced.")
+        Path,
+        typer.Option("--out", metavar="DIR", help="Folder of the results; replaces those of an earlier run."),
     ],
     workload: Annotated[
         str | None,
         typer.Option(
-            "--workload", metavar="NAME", help=f"What to make: {', '.join(WORKLOADS)}. Default: stocks."
+            "--workload",
+            metavar="NAME",
+            help=f"Workload to generate: {', '.join(choices.WORKLOADS)} (default: stocks, unless tables are "
+            "given).",
+            rich_help_panel=panels.INPUT,
         ),
     ] = None,
     method: Annotated[
-        str, typer.Option("--method", metavar="M", help=f"How to plan: {', '.join(planners(boxes=False))}.")
+        str,
+        typer.Option(
+            "--method",
+            metavar="M",
+            help=f"Planning method: {', '.join(choices.METHODS)}.",
+            rich_help_panel=panels.PLANNING,
+        ),
     ] = "auto",
-    channels: Annotated[int, typer.Option("--channels", metavar="K", help="The most channels.")] = 16,
+    channels: Annotated[
+        int,
+        typer.Option(
+            "--channels", metavar="K", help="Maximum number of channels.", rich_help_panel=panels.PLANNING
+        ),
+    ] = 16,
     seed: options.Seed = 0,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the workload; can be repeated."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Set a parameter of the workload; repeatable. `--set help` lists them.",
+            rich_help_panel=panels.INPUT,
+        ),
     ] = None,
     subscriptions: Annotated[
         str | None,
-        typer.Option("--subscriptions", metavar="S", help=f"Own subscriptions: {', '.join(COLUMNS)}."),
+        typer.Option(
+            "--subscriptions",
+            metavar="S",
+            help="Table with subscription_id, subscriber and filter, instead of a workload (default: none).",
+            rich_help_panel=panels.INPUT,
+        ),
     ] = None,
     events: Annotated[
         str | None,
-        typer.Option("--events", metavar="E", help=f"Own events: {EVENT_ID} and a column per attribute."),
+        typer.Option(
+            "--events",
+            metavar="E",
+            help="Table with event_id and one column per attribute, instead of a workload (default: none).",
+            rich_help_panel=panels.INPUT,
+        ),
     ] = None,
     topology: inputs.Topology = None,
     locations: inputs.Locations = None,
@@ -57,10 +80,16 @@ def run(
     strategy: options.Strategy = "auto",
     memory: options.Memory = None,
     recent: Annotated[
-        int, typer.Option("--recent", metavar="N", help="Plan for the last N events that somebody wanted.")
-    ] = RECENT,
+        int,
+        typer.Option(
+            "--recent",
+            metavar="N",
+            help="Plan for the last N events that match a subscription.",
+            rich_help_panel=panels.PLANNING,
+        ),
+    ] = choices.RECENT,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over instead of going on after the last finished stage.")
+        bool, typer.Option("--fresh", help="Start over (default: continue after the last finished stage).")
     ] = False,
     strict: options.Strict = False,
     master: options.Master = options.LOCAL,
@@ -68,10 +97,10 @@ def run(
     ui: options.Ui = False,
     as_json: options.Json = False,
 ) -> None:
-    """Match events with subscriptions, plan channels, say what they cost, and write a report, on Spark.
+    """Run the whole job on Spark: match events, plan channels, evaluate the plan, write a report.
 
-    What a stage has finished stays finished: a second call with the same inputs goes on behind it, and one
-    with other parameters does again only what depends on them.
+    Finished stages are kept: a second run with the same inputs continues after them, and one with other
+    parameters repeats only the stages that depend on these.
 
     Examples:
 
@@ -79,18 +108,32 @@ def run(
 
         narrowcast run --out out --subscriptions s.parquet --events e.parquet --master spark://host:7077
     """
-    source, said = _source(workload, settings or [], subscriptions, events, seed)
+    from narrowcast.model.artefact import read_plan
+    from narrowcast.model.schema import Schema
+    from narrowcast.planning.base import PLANNERS
+    from narrowcast.report.run_report import FILES, rows_of, summary_of, write_report
+    from narrowcast.spark.checkpoint import Checkpoints, key_of, staging_folder
+    from narrowcast.spark.stages.network import NetworkTables
+    from narrowcast.spark.stages.run import PipelineRun, RunSettings
+    from narrowcast.validation import check_channels
+
+    source, origin = _source(workload, settings or [], subscriptions, events, seed)
     out = out.resolve() if out.is_symlink() or out.name in ("", "..") else out
     if out.resolve() in (Path.cwd(), *Path.cwd().parents):
-        raise ParameterError(f"--out is {out}, which is or holds the folder you are in; name one below it")
+        raise ParameterError(
+            f"--out={str(out)!r}: must be below the current folder or beside it, not the folder itself or "
+            "one that contains it",
+            parameter="out",
+            value=out,
+        )
     _require_replaceable(out)
     check_channels(channels)
     PLANNERS[method]
-    options.one_of("--strategy", strategy, STRATEGIES)
+    options.one_of("strategy", strategy, choices.STRATEGIES)
     network = {"topology": topology, "locations": locations, "publishers": publishers}
-    NetworkTables.read(**network)  # what is wrong with them is told before Spark starts
+    NetworkTables.read(**network)  # before Spark starts
     if recent < 1:
-        raise ParameterError(f"--recent is {recent}; plan for at least 1 event")
+        raise ParameterError(parameter="recent", value=recent, limit="at least 1")
     job = RunSettings(
         source,
         method=method,
@@ -108,7 +151,7 @@ def run(
         work = PipelineRun(at.spark, stages, job, at.progress, at.tell)
         records = work.do()
         facts = {name: record.facts for name, record in records.items()}
-        facts["job"] = {"source": said, "seed": seed, "method": facts["plan"]["method"]}
+        facts["job"] = {"source": origin, "seed": seed, "method": facts["plan"]["method"]}
         summary = summary_of(facts, {name: record.seconds for name, record in records.items()})
 
         def report(aside: Path) -> dict[str, Any]:
@@ -121,7 +164,7 @@ def run(
 
         stages.run("report", key_of("report", summary=summary), FILES, report)
         if stages.resumed:
-            at.progress.console.print(f"done before: {', '.join(stages.resumed)}", highlight=False)
+            at.progress.console.print(f"finished earlier: {', '.join(stages.resumed)}", highlight=False)
     options.show(summary, rows_of(summary), as_json=as_json)
     if not as_json:
         typer.echo(f"report: {out / 'report.html'}")
@@ -130,42 +173,53 @@ def run(
 def _source(
     workload: str | None, settings: list[str], subscriptions: str | None, events: str | None, seed: int
 ) -> tuple[GeneratedTables | dict[str, str], dict[str, Any]]:
-    """Return what gives the tables, and what the summary says of where they are from."""
+    """Return the source of the tables, and its description for the summary."""
+    from narrowcast.spark.stages.run import GeneratedTables
+    from narrowcast.workloads import make_workload, origin_of, values_of
+
     if subscriptions is None and events is None:
         name = workload or "stocks"
         made = make_workload(name, settings, seed=seed)
         if "interests" in made.makes:
             raise ParameterError(
-                f"workload {name!r} makes interests, and a run starts from subscriptions and events; "
-                "generate it, and plan with --interests and --rates"
+                f"--workload={name!r}: makes interests, but a run needs subscriptions and events; use "
+                "`narrowcast generate`, then `narrowcast plan` with --interests and --rates",
+                parameter="workload",
+                value=name,
             )
-        said = {"workload": name, "parameters": values_of(made), **origin_of(made)}
-        return GeneratedTables(made.tables, {**said, "seed": seed}), said
+        origin = {"workload": name, "parameters": values_of(made), **origin_of(made)}
+        return GeneratedTables(made.tables, {**origin, "seed": seed}), origin
     if subscriptions is None or events is None:
         given, lacks = ("events", "subscriptions") if subscriptions is None else ("subscriptions", "events")
-        raise ParameterError(f"--{given} is given without --{lacks}; give both, or neither for a workload")
+        raise ParameterError(f"--{given} needs --{lacks}; give both, or neither to use a workload")
     for option, value in (("--workload", workload), ("--set", settings)):
         if value:
-            raise ParameterError(f"{option} makes a workload; leave it out with --subscriptions and --events")
+            raise ParameterError(
+                f"{option}: only for a workload; leave it out with --subscriptions and --events"
+            )
     paths = {"subscriptions": subscriptions, "events": events}
     return paths, paths
 
 
 def _require_replaceable(out: Path) -> None:
-    """Refuse a folder that holds anything but what a run wrote."""
+    """Refuse a folder with files that no run wrote."""
+    from narrowcast.report.run_report import FILES
+    from narrowcast.spark.checkpoint import RECORDS
+    from narrowcast.spark.stages.run import TABLES
+
     if not out.exists():
         return
     if not out.is_dir():
-        raise TableError(f"{out} is a file; name a folder")
+        raise TableError(f"{out}: is a file; name a folder")
     names = {path.name for path in out.iterdir()}
     try:
         ours = not names or msgspec.json.decode((out / "summary.json").read_bytes())["command"] == "run"
     except (OSError, msgspec.DecodeError, LookupError, TypeError):
         ours = False
     if not ours:
-        raise TableError(f"{out} exists and is not an earlier run's; name another folder or remove it")
+        raise TableError(f"{out}: exists and was not written by a run; name another folder, or remove it")
     others = sorted(names - {*TABLES, *FILES, RECORDS})
     if others:
         raise TableError(
-            f"{out} also holds {others[0]!r}, which no run wrote; move it or name another folder"
+            f"{out}: also contains {others[0]!r}, which no run wrote; move it, or name another folder"
         )

@@ -1,4 +1,4 @@
-"""`narrowcast serve`: the live broker."""
+"""`narrowcast serve`: a node of the live broker."""
 
 from __future__ import annotations
 
@@ -9,19 +9,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import pyarrow as pa
 import typer
 
-from narrowcast.cli import broker_options, dead_letters, log_output, set_option
+from narrowcast.cli import broker_options, choices, dead_letters, log_output, panels, set_option
 from narrowcast.cli.broker_runner import PARTITIONS, BrokerRunner
 from narrowcast.cli.delivery_options import DeliveryOptions
 from narrowcast.cli.log_output import facts
 from narrowcast.cli.plan_source import PlanSources, WatchedPlan
 from narrowcast.errors import ParameterError, TableError
-from narrowcast.files import read_table
-from narrowcast.model.schema import Schema
-from narrowcast.routing import ROUTERS
-from narrowcast.routing.router_parameters import router_maker, router_parameters
 
 if TYPE_CHECKING:
     from narrowcast.broker import SubscriptionIndex
@@ -30,38 +25,74 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Bad filters that are shown.
+#: Bad filters that a warning lists.
 _SHOWN = 5
 
 
 def serve(
     plan: Annotated[
         Path | None,
-        typer.Option("--plan", metavar="PLAN", help="The plan; without one all is sent directly."),
+        typer.Option(
+            "--plan",
+            metavar="PLAN",
+            help="Plan to route by; a plan that replaces it later is rolled out (default: none, send "
+            "directly).",
+            rich_help_panel=panels.BROKER,
+        ),
     ] = None,
     subscriptions: Annotated[
         Path | None,
-        typer.Option("--subscriptions", metavar="S", help="Table to start with: subscriber, filter."),
+        typer.Option(
+            "--subscriptions",
+            metavar="S",
+            help="Table with subscriber and filter: subscriptions at the start (default: none).",
+            rich_help_panel=panels.BROKER,
+        ),
     ] = None,
     nats: Annotated[
         str | None,
-        typer.Option("--nats", metavar="URL", help="A NATS server or cluster; without, one is started."),
+        typer.Option(
+            "--nats",
+            metavar="URL",
+            help="NATS server, or servers of a cluster joined by commas (default: start a server).",
+            rich_help_panel=panels.CONNECTION,
+        ),
     ] = None,
     port: Annotated[
         int,
-        typer.Option("--port", metavar="N", help="Where its own NATS server listens; 0 for any free port."),
+        typer.Option(
+            "--port",
+            metavar="N",
+            help="Port of the server that is started; 0 for any free port.",
+            rich_help_panel=panels.CONNECTION,
+        ),
     ] = broker_options.PORT,
     host: Annotated[
-        str, typer.Option("--host", metavar="H", help="The address that its own NATS server listens at.")
+        str,
+        typer.Option(
+            "--host",
+            metavar="H",
+            help="Address that the started server listens at.",
+            rich_help_panel=panels.CONNECTION,
+        ),
     ] = "127.0.0.1",
     users: Annotated[
         Path | None,
-        typer.Option("--users", metavar="FILE", help="Who may come, and do what: see narrowcast users."),
+        typer.Option(
+            "--users",
+            metavar="FILE",
+            help="File of users and roles: see `narrowcast users` (default: no access control).",
+            rich_help_panel=panels.CONNECTION,
+        ),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
-            "--data", metavar="DIR", help="The folder of its own server; else one that goes with it."
+            "--data",
+            metavar="DIR",
+            help="Data folder for subscriptions, dead letters and stored events (default: a temporary "
+            "folder).",
+            rich_help_panel=panels.STORAGE,
         ),
     ] = None,
     delivery: Annotated[
@@ -69,72 +100,163 @@ def serve(
         typer.Option(
             "--delivery",
             metavar="D",
-            help="at-most-once or at-least-once; else as before in --data, at-most-once at first.",
+            help="Delivery guarantee: at-most-once or at-least-once (default: as recorded in --data, else "
+            "at-most-once).",
+            rich_help_panel=panels.STORAGE,
         ),
     ] = None,
     store: Annotated[
         int | None,
-        typer.Option("--store", metavar="BYTES", help="At least once: how much is stored; else up to 8 GiB."),
+        typer.Option(
+            "--store",
+            metavar="BYTES",
+            help="At least once: maximum size of stored events (default: half of the free disk space, at "
+            "most 8 GiB).",
+            rich_help_panel=panels.STORAGE,
+        ),
     ] = None,
     keep: Annotated[
         float,
-        typer.Option("--keep", metavar="SECONDS", help="At least once: how long it waits for a subscriber."),
+        typer.Option(
+            "--keep",
+            metavar="SECONDS",
+            help="At least once: time that an event is stored for absent subscribers.",
+            rich_help_panel=panels.STORAGE,
+        ),
     ] = 86_400.0,
     replicas: Annotated[
-        int, typer.Option("--replicas", metavar="N", help="At least once: servers of a cluster that have it.")
+        int,
+        typer.Option(
+            "--replicas",
+            metavar="N",
+            help="At least once: number of servers of a cluster that store each event, 1 to 5.",
+            rich_help_panel=panels.STORAGE,
+        ),
     ] = 1,
     schema: Annotated[
         Path | None,
         typer.Option(
-            "--schema", metavar="FILE", help="The types of events: JSON of names to types, or a table."
+            "--schema",
+            metavar="FILE",
+            help="Types of event attributes: a JSON object of names and types, or a table with these "
+            "columns (default: learned from filters).",
+            rich_help_panel=panels.BROKER,
         ),
     ] = None,
     http: Annotated[
         str | None,
         typer.Option(
-            "--http", metavar="HOST:PORT", help="Serve the HTTP API there; port 0 for any free one."
+            "--http",
+            metavar="HOST:PORT",
+            help="Serve the HTTP API at this address; port 0 for any free port (default: not served).",
+            rich_help_panel=panels.HTTP,
         ),
     ] = None,
     http_cert: Annotated[
         Path | None,
-        typer.Option("--http-cert", metavar="FILE", help="Encrypt --http with this certificate, in PEM."),
+        typer.Option(
+            "--http-cert",
+            metavar="FILE",
+            help="Certificate of the HTTP API, in PEM (default: not encrypted).",
+            rich_help_panel=panels.HTTP,
+        ),
     ] = None,
     http_key: Annotated[
-        Path | None, typer.Option("--http-key", metavar="FILE", help="The key of that certificate.")
+        Path | None,
+        typer.Option(
+            "--http-key",
+            metavar="FILE",
+            help="Private key of --http-cert, in PEM; required with it.",
+            rich_help_panel=panels.HTTP,
+        ),
     ] = None,
     memory: Annotated[
-        bool, typer.Option("--memory", help="No NATS at all: events come and go by --http alone.")
+        bool,
+        typer.Option(
+            "--memory",
+            help="Use no NATS: publishers and subscribers connect over --http only.",
+            rich_help_panel=panels.HTTP,
+        ),
     ] = False,
     record: Annotated[
         Path | None,
-        typer.Option("--record", metavar="DIR", help="Write events, routes and changes there, as Parquet."),
+        typer.Option(
+            "--record",
+            metavar="DIR",
+            help="Record events, routes and subscriptions in this folder, as Parquet (default: not "
+            "recorded).",
+            rich_help_panel=panels.REPLANNING,
+        ),
     ] = None,
     share: Annotated[
-        float, typer.Option("--share", metavar="P", help="The share of the events that are recorded.")
+        float,
+        typer.Option(
+            "--share",
+            metavar="P",
+            help="Share of events to record, 0 to 1.",
+            rich_help_panel=panels.REPLANNING,
+        ),
     ] = 1.0,
     replan: Annotated[
         float | None,
-        typer.Option("--replan", metavar="SECONDS", help="Plan anew so often from what is recorded."),
+        typer.Option(
+            "--replan",
+            metavar="SECONDS",
+            help="Interval at which a new plan is made from the recorded events (default: never).",
+            rich_help_panel=panels.REPLANNING,
+        ),
     ] = None,
-    method: Annotated[str, typer.Option("--method", metavar="M", help="How to plan anew.")] = "direct",
-    channels: Annotated[int, typer.Option("--channels", metavar="K", help="For how many channels.")] = 16,
+    method: Annotated[
+        str,
+        typer.Option(
+            "--method", metavar="M", help="Planning method of --replan.", rich_help_panel=panels.REPLANNING
+        ),
+    ] = "direct",
+    channels: Annotated[
+        int,
+        typer.Option(
+            "--channels",
+            metavar="K",
+            help="Maximum number of channels of --replan.",
+            rich_help_panel=panels.REPLANNING,
+        ),
+    ] = 16,
     node: Annotated[
         str,
         typer.Option(
-            "--node", metavar="I/N", help="Which of N nodes this is: 1 is the first, others follow."
+            "--node",
+            metavar="I/N",
+            help=f"Number of this node and of all nodes, up to {PARTITIONS}; node 1 has the subscriptions "
+            "and the plan.",
         ),
     ] = "1/1",
     flow: Annotated[
         str | None,
         typer.Option(
-            "--flow", metavar="A", help="For a plan of topics: the attribute that names an event's."
+            "--flow",
+            metavar="A",
+            help="Attribute that holds the topic of an event; required for a plan of topics.",
+            rich_help_panel=panels.BROKER,
         ),
     ] = None,
     router: Annotated[
         str,
-        typer.Option("--router", metavar="R", help=f"What decides an event's way: {', '.join(ROUTERS)}."),
+        typer.Option(
+            "--router",
+            metavar="R",
+            help=f"Router that decides the route of each event: {', '.join(choices.ROUTERS)}.",
+            rich_help_panel=panels.BROKER,
+        ),
     ] = "channels",
-    given_settings: set_option.Settings = None,
+    given_settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Set a parameter of the router; repeatable. `--set help` lists them.",
+            rich_help_panel=panels.BROKER,
+        ),
+    ] = None,
     prefix: broker_options.Prefix = "nc",
     user: broker_options.User = None,
     token: broker_options.Token = None,
@@ -143,35 +265,48 @@ def serve(
     tls_key: broker_options.TlsKey = None,
     joins: Annotated[
         float | None,
-        typer.Option("--joins", metavar="N", help="Channels joined a second for a new plan, at most."),
+        typer.Option(
+            "--joins",
+            metavar="N",
+            help="Maximum number of channel joins per second, of all subscribers, when a plan is rolled "
+            "out (default: no limit).",
+            rich_help_panel=panels.BROKER,
+        ),
     ] = None,
     style: Annotated[
         log_output.LogStyle,
-        typer.Option("--log", help="How it says what happens: for people, or JSON lines."),
+        typer.Option("--log", metavar="STYLE", help="Style of the log: text, or json (one object per line)."),
     ] = log_output.LogStyle.TEXT,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Stop when a filter of S is bad instead of leaving it out.")
+        bool,
+        typer.Option(
+            "--strict",
+            help="Stop when a filter of S is bad (default: leave it out with a warning).",
+            rich_help_panel=panels.BROKER,
+        ),
     ] = False,
     limit: Annotated[
         list[str] | None,
         typer.Option(
             "--limit",
             metavar="NAME=VALUE",
-            help="Such as payload=65536, rate=1000, subscriptions=100: see the docs; can be repeated.",
+            help="Limit on publishers and subscribers, such as payload=65536, rate=1000 or "
+            "subscriptions=100: see docs/limits.md; repeatable.",
+            rich_help_panel=panels.BROKER,
         ),
     ] = None,
 ) -> None:
-    """Take events, find who wants each, and send it to them by the plan, until interrupted.
+    """Run a broker node: match published events and deliver them by the plan, until interrupted.
 
-    Publishers and subscribers come by narrowcast publish and narrowcast subscribe, or by the classes of
-    narrowcast.broker. Without --schema, types come from filters: an attribute is what the first filter
-    compares it with, numbers are doubles, and a later filter that takes it for another is refused.
+    Clients use `narrowcast publish` and `narrowcast subscribe`, or the classes of narrowcast.broker. Without
+    --schema, the type of an attribute is that of the first value that a filter compares it with (numbers are
+    doubles); a later filter with another type is refused.
 
-    A plan that is put into the folder PLAN later is taken up while events flow. Several nodes share the
-    publishers among them: the first has the subscriptions and the plan, and tells the others.
+    A plan that replaces the folder PLAN is rolled out while events flow. Several nodes divide the publishers
+    among themselves; the first has the subscriptions and the plan, and sends them to the others.
 
-    Events go as the plan says. With --router exact each goes directly instead where that costs less: sending
-    a message costs 0.35 of delivering one, unless --set send= says otherwise.
+    Events go over the plan's channels. With --router exact, an event is sent directly where that costs less;
+    publishing a message counts 0.35 of delivering one, unless --set send= says otherwise.
 
     Examples:
 
@@ -210,55 +345,62 @@ def serve(
     from narrowcast.broker.storage.dead_letters import DeadLetters
     from narrowcast.broker.wire import Subjects
     from narrowcast.cli.replan_loop import ReplanLoop
+    from narrowcast.model.schema import Schema
 
     number, nodes = _node(node)
     if memory and (nats is not None or http is None or nodes > 1):
         raise ParameterError(
-            "--memory is one node without NATS: leave --nats and --node out, and give --http"
+            "--memory: needs --http, and cannot be combined with --nats or --node", parameter="memory"
         )
     if number > 1 and (subscriptions is not None or plan is not None or schema is not None):
         raise ParameterError(
-            "the first node says what holds; leave --subscriptions, --plan and --schema to it"
+            f"--node={node}: only node 1 takes --subscriptions, --plan and --schema; leave them out",
+            parameter="node",
+            value=node,
         )
     if nodes > 1 and nats is None:
-        raise ParameterError("several nodes meet at a NATS server; name it by --nats")
+        raise ParameterError(
+            f"--node={node}: several nodes need a NATS server; give --nats", parameter="node", value=node
+        )
     if replan is not None and record is None:
-        raise ParameterError("--replan plans from what is recorded; give --record")
+        raise ParameterError("--replan: needs --record", parameter="replan", value=replan)
     if (http_cert is None) != (http_key is None) or (http_cert is not None and http is None):
-        raise ParameterError("--http-cert and --http-key go together, and with --http; give all three")
+        raise ParameterError("--http-cert, --http-key and --http belong together; give all three")
     if http is not None:
         from narrowcast.web.server import parse_address
 
-        parse_address(http)  # told before anything is started
+        parse_address(http)  # refuse it before anything is started
     if joins is not None and not joins > 0:
-        raise ParameterError(f"--joins is {joins}; give a number above 0")
-    way = _router(router, set_option.parameters(given_settings or []))
+        raise ParameterError(parameter="joins", value=joins, limit="above 0")
+    router_used = _router(router, set_option.parameters(given_settings or []))
     bounds = BrokerLimits.parse(limit or [])
     with ExitStack() as stack:
         stack.enter_context(log_output.logged(style))
         written = None if record is None else ActivityLog(record, share=share)
-        again = None if replan is None or written is None else ReplanLoop(replan, method, channels, written)
+        replans = None if replan is None or written is None else ReplanLoop(replan, method, channels, written)
         if data is not None and not data.exists():
-            data.mkdir(parents=True, mode=0o700)  # it will hold events
-        lasting = None if data is None or number > 1 else BrokerState(data)
-        kept = DeliveryOptions.of(
+            data.mkdir(parents=True, mode=0o700)  # only the owner may read events
+        state = None if data is None or number > 1 else BrokerState(data)
+        storage = DeliveryOptions.of(
             delivery,
-            lasting,
+            state,
             keep=keep,
-            most=store,
+            max_bytes=store,
             replicas=replicas,
             own=data if nats is None else None,
             alone=memory,
         )
-        if kept.stores and data is None and number == 1:
-            raise ParameterError("at-least-once keeps subscriptions too; give --data")
-        if lasting is not None:
-            lasting.write(delivery=kept.delivery, prefix=prefix)
-        held = None if data is None or number > 1 else SubscriptionStore(data / "subscriptions.db")
-        index = None if data is None or held is None else IndexFile(data, held)
+        if storage.stores and data is None and number == 1:
+            raise ParameterError(
+                "--delivery=at-least-once: needs --data", parameter="delivery", value=delivery
+            )
+        if state is not None:
+            state.write(delivery=storage.delivery, prefix=prefix)
+        stored = None if data is None or number > 1 else SubscriptionStore(data / "subscriptions.db")
+        index = None if data is None or stored is None else IndexFile(data, stored)
         types = None if schema is None else Schema.read(schema)
-        interests = SubscriptionIndex(types, limits=bounds, store=held, record=written, index=index)
-        _tell_bad(interests.refused, f"subscriptions in {data}", strict=strict)
+        interests = SubscriptionIndex(types, limits=bounds, store=stored, record=written, index=index)
+        _report_bad(interests.refused, f"subscriptions in {data}", strict=strict)
         if subscriptions is not None:
             _load(interests, subscriptions, strict=strict)
         given = None if plan is None else WatchedPlan(plan.absolute(), flow)
@@ -266,9 +408,9 @@ def serve(
             given.read(interests)
         guard = None if users is None else PermissionGuard(UsersFile(users), Subjects(prefix))
         _warn_open(guard, http, host if nats is None and not memory else None, plain=http_cert is None)
-        who, server = None, None
+        access, server = None, None
         if nats is not None:
-            who = broker_options.login(nats, user, token, tls_ca, tls_cert, tls_key)
+            access = broker_options.login(nats, user, token, tls_ca, tls_cert, tls_key)
         elif not memory:
             folder = data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="narrowcast-")))
             server = stack.enter_context(
@@ -281,22 +423,22 @@ def serve(
                 )
             )
             own = server.tls.own_context() if tls_cert is not None else None
-            who = Login([server.url], server.user, server.password, own)
+            access = Login([server.url], server.user, server.password, own)
             if guard is not None:
                 guard.attach(server)
         made = BrokerRunner(
-            who=who,
+            access=access,
             server=server,
             guard=guard,
             interests=interests if number == 1 else None,
-            plans=PlanSources(given, again, joins, lasting),
-            kept=kept,
+            plans=PlanSources(given, replans, joins, state),
+            storage=storage,
             prefix=prefix,
             http=http,
             https=None if http_cert is None else Tls(None, http_cert, http_key),
-            mine=[part for part in range(PARTITIONS) if part % nodes == number - 1],
+            partitions=[part for part in range(PARTITIONS) if part % nodes == number - 1],
             record=written,
-            router=way,
+            router=router_used,
             letters=None if data is None else DeadLetters(data / dead_letters.FILE),
             bounds=bounds,
         )
@@ -304,39 +446,42 @@ def serve(
 
 
 def _router(name: str, params: dict[str, Any]) -> Router:
-    """Return a router by name, for which messages cost something to send unless told.
+    """Return a router by name; publishing a message has a cost unless the parameters set one.
 
     >>> _router("exact", {}).send, _router("exact", {"send": 2}).send
     (0.35, 2)
     """
     from narrowcast.broker.control.subscriber_placement import SEND
+    from narrowcast.routing.router_parameters import router_maker, router_parameters
 
     takes = "send" in router_parameters(name) and "send" not in params
     return router_maker(name, params | ({"send": SEND} if takes else {}))(None)
 
 
 def _warn_open(guard: PermissionGuard | None, http: str | None, host: str | None, *, plain: bool) -> None:
-    """Say where everybody on the network may do everything, or may read tokens."""
-    for what, place in (("--http", http and http.rpartition(":")[0]), ("--host", host)):
-        if not place or _near(place.strip("[]")):
+    """Warn about addresses that are open to the network without users, or without encryption of tokens."""
+    for option, place in (("--http", http and http.rpartition(":")[0]), ("--host", host)):
+        if not place or _is_local(place.strip("[]")):
             continue
-        if guard is not None and what == "--http" and plain:
+        if guard is not None and option == "--http" and plain:
             log.warning(
-                "--http %s is not encrypted, and tokens go over it; give --http-cert and --http-key, or "
-                "listen at 127.0.0.1 behind a proxy that has a certificate",
+                "--http %s: tokens are sent unencrypted; give --http-cert and --http-key, or listen at "
+                "127.0.0.1 behind a proxy that has a certificate",
                 place,
             )
         elif guard is None:
             log.warning(
-                "%s %s is open to everybody who reaches it; give --users, or listen at 127.0.0.1", what, place
+                "%s %s: open to the network without access control; give --users, or listen at 127.0.0.1",
+                option,
+                place,
             )
 
 
-def _near(host: str) -> bool:
-    """Return whether only this machine reaches an address.
+def _is_local(host: str) -> bool:
+    """Return whether an address is reachable from this machine only.
 
-    >>> _near("localhost"), _near("127.0.0.1"), _near("::1"), _near("0.0.0.0"), _near("broker")
-    (True, True, True, False, False)
+    >>> _is_local("localhost"), _is_local("127.0.0.1"), _is_local("::1"), _is_local("0.0.0.0")
+    (True, True, True, False)
     """
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -345,7 +490,7 @@ def _near(host: str) -> bool:
 
 
 def _node(text: str) -> tuple[int, int]:
-    """Return the number of a node, and of how many.
+    """Read the number of a node and the number of nodes.
 
     >>> _node("2/3")
     (2, 3)
@@ -354,29 +499,33 @@ def _node(text: str) -> tuple[int, int]:
     if slash and number.isdigit() and nodes.isdigit() and 1 <= int(number) <= int(nodes) <= PARTITIONS:
         return int(number), int(nodes)
     raise ParameterError(
-        f"--node is {text!r}; give I/N, the how many-th of so many nodes, {PARTITIONS} at most"
+        parameter="node", value=text, limit=f"I/N with 1 <= I <= N <= {PARTITIONS}, for example 2/3"
     )
 
 
 def _load(interests: SubscriptionIndex, path: Path, *, strict: bool) -> None:
-    """Take up the subscriptions of a table."""
+    """Add the subscriptions of a table, and report the bad ones."""
+    import pyarrow as pa
+
+    from narrowcast.files import read_table
+
     table = read_table(path, ("subscriber", "filter"))
-    who, texts = (table[name].cast(pa.string()).to_pylist() for name in ("subscriber", "filter"))
-    whole = [i for i in range(len(table)) if who[i] and texts[i] is not None]
+    names, texts = (table[name].cast(pa.string()).to_pylist() for name in ("subscriber", "filter"))
+    whole = [i for i in range(len(table)) if names[i] and texts[i] is not None]
     ids = None
     if "subscription_id" in table.column_names:
         given = table["subscription_id"].cast(pa.int64()).to_pylist()
         whole = [i for i in whole if given[i] is not None]
         ids = [given[i] for i in whole]
-    bad = interests.load([who[i] for i in whole], [texts[i] for i in whole], ids)
+    bad = interests.load([names[i] for i in whole], [texts[i] for i in whole], ids)
     bad += ["a subscriber, a filter or an id is missing"] * (len(table) - len(whole))
-    _tell_bad(bad, f"rows of {path}", strict=strict)
+    _report_bad(bad, f"rows of {path}", strict=strict)
 
 
-def _tell_bad(bad: list[str], what: str, *, strict: bool) -> None:
-    """Say which subscriptions are left out."""
+def _report_bad(bad: list[str], what: str, *, strict: bool) -> None:
+    """Warn about bad subscriptions; with `strict` they are an error."""
     if bad and strict:
-        raise TableError(f"{len(bad):,} {what} cannot be used: {bad[0]}; mend them, or leave --strict out")
+        raise TableError(f"{len(bad):,} {what} are bad: {bad[0]}; correct them, or leave --strict out")
     if bad:
         shown = "".join(f"\n  {reason}" for reason in bad[:_SHOWN])
-        log.warning("%s %s are left out:%s", f"{len(bad):,}", what, shown, extra=facts(many=len(bad)))
+        log.warning("%s bad %s are ignored:%s", f"{len(bad):,}", what, shown, extra=facts(many=len(bad)))

@@ -1,4 +1,4 @@
-"""`--set key=value`: what a parameter is, and whose: a method's, a cost's or a router's."""
+"""`--set key=value`: reading parameters and assigning them to methods, cost models and routers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from narrowcast.costs import COSTS
+from narrowcast.cli import choices, panels
+from narrowcast.cli.command import close_name
 from narrowcast.errors import ParameterError
-from narrowcast.planning.base import capabilities_of
-from narrowcast.routing import ROUTERS
-from narrowcast.routing.router_parameters import router_maker, router_parameters
-from narrowcast.spark.planning.planner_parameters import COMMON, parameters_of
-from narrowcast.spark.stages.network import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -24,29 +20,45 @@ if TYPE_CHECKING:
 
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A parameter of whoever has it; can be repeated."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set a parameter of the method, cost model or router; repeatable. `--set help` lists them.",
+        rich_help_panel=panels.PLANNING,
+    ),
 ]
 Router = Annotated[
     str | None,
-    typer.Option("--router", metavar="R", help=f"What sends events: {', '.join(ROUTERS)}; else what fits."),
+    typer.Option(
+        "--router",
+        metavar="R",
+        help=f"Router that sends the events: {', '.join(choices.ROUTERS)} (default: the one that suits the "
+        "plan's method).",
+        rich_help_panel=panels.PLANNING,
+    ),
 ]
-Again = Annotated[
-    bool, typer.Option("--replay/--no-replay", help="Also send the events given, and say what that costs.")
+Replay = Annotated[
+    bool,
+    typer.Option(
+        "--replay/--no-replay",
+        help="Also send the given events by the plan and count what that costs.",
+        rich_help_panel=panels.PLANNING,
+    ),
 ]
 
-#: The two that stand for alpha and beta of the cost `filtering`, as measured: a file, and messages a packet.
+#: Stand for alpha and beta of the cost `filtering`: a file of `calibrate`, and messages per packet.
 MEASURED = ("calibration", "h")
-#: Parameters that are given by options of their own, `--from` and `--pinned`.
+#: Parameters of methods that have options of their own, `--from` and `--pinned`.
 OPTIONS = ("start", "pinned")
 
 
 def parameters(settings: Iterable[str]) -> dict[str, Any]:
-    """Return parameters given as `key=value`; a value that reads as JSON is that, any other is text.
+    """Read parameters given as ``key=value``; a value that is not JSON is text.
 
     Parameters
     ----------
     settings
-        What `--set` was given.
+        The values of `--set`.
 
     Examples
     --------
@@ -57,7 +69,7 @@ def parameters(settings: Iterable[str]) -> dict[str, Any]:
     for word in settings:
         key, equals, value = word.partition("=")
         if not equals or not key:
-            raise ParameterError(f"--set is {word!r}; give it as key=value")
+            raise ParameterError(f"--set {word!r}: must be key=value", parameter="set", value=word)
         try:
             found[key] = msgspec.json.decode(value)
         except msgspec.DecodeError:
@@ -66,12 +78,12 @@ def parameters(settings: Iterable[str]) -> dict[str, Any]:
 
 
 def measured(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters with `calibration`, a file, and `h`, messages a packet, as alpha and beta.
+    """Replace `calibration` (a file) and `h` (messages per packet) by the measured alpha and beta.
 
     Parameters
     ----------
     params
-        By name.
+        Values by name.
 
     Examples
     --------
@@ -79,18 +91,26 @@ def measured(params: Mapping[str, Any]) -> dict[str, Any]:
     {'top': 9}
     >>> measured({"calibration": "c.json"})
     Traceback (most recent call last):
-    narrowcast.errors.ParameterError: calibration is given without h; give both: a file, and messages a packet
+    narrowcast.errors.ParameterError: calibration='c.json': needs h as well, the messages per packet
     """
     given = [name for name in MEASURED if name in params]
     if not given or ("calibration" not in params and "h" in params):
-        return dict(params)  # an h by itself may be somebody's own
+        return dict(params)  # a method may have a parameter h of its own
     if "h" not in params:
-        raise ParameterError("calibration is given without h; give both: a file, and messages a packet")
+        raise ParameterError(
+            f"calibration={params['calibration']!r}: needs h as well, the messages per packet",
+            parameter="calibration",
+            value=params["calibration"],
+        )
     if also := [name for name in ("alpha", "beta") if name in params]:
-        raise ParameterError(f"{also[0]} is given beside calibration, which says what it is; leave one out")
+        raise ParameterError(
+            f"{also[0]}={params[also[0]]!r}: the calibration sets it already; leave one out",
+            parameter=also[0],
+            value=params[also[0]],
+        )
     h = params["h"]
     if isinstance(h, bool) or not isinstance(h, int | float):
-        raise ParameterError(f"--set h is {h!r}; give the number of messages in a packet")
+        raise ParameterError(parameter="h", value=h, limit="the number of messages per packet")
     from narrowcast.costs.calibration import read_calibration
 
     calibration = read_calibration(Path(str(params["calibration"])))
@@ -102,20 +122,23 @@ def measured(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def takers_of_costs(costs: Collection[str] | None, given: Collection[str] = ()) -> dict[str, list[str]]:
-    """Return the parameters of each cost that is told, without those that are tables of their own.
+    """Return the parameters of each cost model in use, without those that are tables.
 
     Parameters
     ----------
     costs
-        Their names; all that what is given suffices for where left out.
+        Names of cost models; None for all that `given` suffices for.
     given
-        What there is besides, such as `topology`.
+        Names of the tables given, such as `topology`.
 
     Examples
     --------
     >>> takers_of_costs(["filtering", "waste"])
     {"cost 'filtering'": ['alpha', 'beta']}
     """
+    from narrowcast.costs import COSTS
+    from narrowcast.spark.stages.network import COLUMNS
+
     names = [name for name in COSTS if set(COSTS.needs(name)) <= set(given)] if costs is None else costs
     own = {name: list(inspect.signature(COSTS[name]).parameters) for name in names}
     mine = {name: [each for each in found if each not in COLUMNS] for name, found in own.items()}
@@ -123,97 +146,111 @@ def takers_of_costs(costs: Collection[str] | None, given: Collection[str] = ()) 
 
 
 def takers_of_routers(names: Iterable[str]) -> dict[str, list[str]]:
-    """Return the parameters of each of some routers.
+    """Return the parameters of each router.
 
     Examples
     --------
     >>> takers_of_routers(["exact"])
     {"router 'exact'": ['broadcast', 'send']}
     """
+    from narrowcast.routing.router_parameters import router_parameters
+
     return {f"router {name!r}": router_parameters(name) for name in dict.fromkeys(names)}
 
 
 def is_replayed(router: str | None, *, able: bool, again: bool) -> bool:
-    """Return whether events are to be sent; a router without any is an error.
+    """Return whether events are replayed; a router without replayed events is an error.
 
     Parameters
     ----------
     router
-        What `--router` was given.
+        The value of `--router`.
     able
-        Whether there are events to send.
+        Whether there are events to replay.
     again
-        Whether they are to be sent.
+        Whether replaying is asked for.
 
     Examples
     --------
     >>> is_replayed("exact", able=True, again=False)
     Traceback (most recent call last):
-    narrowcast.errors.ParameterError: --router is exact, and no events are sent; leave --no-replay out
+    narrowcast.errors.ParameterError: --router='exact': no events are replayed; leave --no-replay out
     """
     if router is not None and not (able and again):
+        from narrowcast.routing import ROUTERS
+
         ROUTERS[router]
-        how = "leave --no-replay out" if able else "it goes with --subscriptions and --events"
-        raise ParameterError(f"--router is {router}, and no events are sent; {how}")
+        fix = "leave --no-replay out" if able else "it needs --subscriptions and --events"
+        raise ParameterError(
+            f"--router={router!r}: no events are replayed; {fix}", parameter="router", value=router
+        )
     return able and again
 
 
 def check_router(name: str, params: Mapping[str, Any], plan: ChannelPlan | None = None) -> None:
-    """Refuse parameters that a router cannot use, before anything is started for it.
+    """Refuse unusable parameters of a router before Spark starts.
 
     Parameters
     ----------
     name
         One of `ROUTERS`.
     params
-        Some may be of other routers.
+        Values by name; those of other routers are ignored.
     plan
-        What it is to send by; None where there are several, of which each has its own channels.
+        The plan that the router uses; None for several plans with different channels.
 
     Examples
     --------
     >>> check_router("threshold", {"threshold": [0, 1]})
     Traceback (most recent call last):
-    narrowcast.errors.ParameterError: threshold is [0, 1]; plans differ in their channels: give one for all
+    narrowcast.errors.ParameterError: threshold=[0, 1]: must be one number, as plans differ in their channels
     """
+    from narrowcast.routing.router_parameters import router_maker, router_parameters
+
     own = {key: value for key, value in params.items() if key in router_parameters(name)}
     router = router_maker(name, own)(None)
     threshold = own.get("threshold")
     if plan is not None:
         router.thresholds(plan)
     elif isinstance(threshold, list):
-        raise ParameterError(f"threshold is {threshold}; plans differ in their channels: give one for all")
+        raise ParameterError(
+            parameter="threshold",
+            value=threshold,
+            limit="one number, as plans differ in their channels",
+        )
 
 
 def takers_of_methods(methods: Iterable[str], name: str) -> dict[str, list[str]]:
-    """Return the parameters of some methods together.
+    """Return the parameters of several methods together.
 
     Parameters
     ----------
     methods
         Names of `PLANNERS`.
     name
-        What to call them all.
+        Name of the group in messages.
 
     Examples
     --------
     >>> sorted(takers_of_methods(["mst"], "method 'mst'")["method 'mst'"])
     ['distance', 'top']
     """
+    from narrowcast.spark.planning.planner_parameters import parameters_of
+
     return {name: list(dict.fromkeys(key for method in methods for key in parameters_of(method)))}
 
 
 def for_plan(
     params: Mapping[str, Any], method: str, costs: Collection[str] | None, given: Collection[str] = ()
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the parameters of a method, and those of the costs that are told of its plan.
+    """Return the parameters of a method, and those of the cost models that its plan is scored by.
 
-    What is an option of its own, such as `channels`, goes to the method, which refuses it by that name.
+    A parameter with an option of its own, such as `channels`, goes to the method, which refuses it.
 
     Parameters
     ----------
     params
-        By name.
+        Values by name.
     method
         One of `PLANNERS`.
     costs, given
@@ -225,51 +262,59 @@ def for_plan(
     ({'top': 9}, {'beta': 2})
     >>> for_plan({"moves": 9}, "ncut", None)
     Traceback (most recent call last):
-    narrowcast.errors.ParameterError: moves is 9, and of methods of clusters only direct has it; leave it out
+    narrowcast.errors.ParameterError: moves=9: method 'ncut' does not take it; leave it out, or use direct
     """
+    from narrowcast.planning.base import capabilities_of
+    from narrowcast.spark.planning.planner_parameters import COMMON, parameters_of
+
     clusters = capabilities_of(method).clusters == "subscribers"
     if clusters and "moves" in params and "moves" not in parameters_of(method):
         raise ParameterError(
-            f"moves is {params['moves']}, and of methods of clusters only direct has it; leave it out"
+            f"moves={params['moves']}: method {method!r} does not take it; leave it out, or use direct",
+            parameter="moves",
+            value=params["moves"],
         )
     odd = {name: value for name, value in params.items() if name in COMMON}
     rest = {name: value for name, value in params.items() if name not in COMMON}
     methods = takers_of_methods([method], f"method {method!r}")
-    own, told = dealt(rest, methods, takers_of_costs(costs, given))
-    return odd | own, told
+    own, scoring = assigned(rest, methods, takers_of_costs(costs, given))
+    return odd | own, scoring
 
 
-def dealt(params: Mapping[str, Any], *takers: Mapping[str, Collection[str]]) -> list[dict[str, Any]]:
+def assigned(params: Mapping[str, Any], *takers: Mapping[str, Collection[str]]) -> list[dict[str, Any]]:
     """Return the parameters of each kind of taker; one that several kinds have goes to all of them.
 
     Parameters
     ----------
     params
-        By name.
+        Values by name.
     takers
-        For each kind its members by what users call them, and the parameters of each.
+        For each kind, the parameters of its members by what messages call them, such as "method 'mst'".
 
     Raises
     ------
     ParameterError
-        When nobody has a parameter: with who has which.
+        When no taker has a parameter of that name.
 
     Examples
     --------
-    >>> dealt({"beta": 2, "top": 9}, {"method 'mst'": ["top"]}, {"cost 'filtering'": ["alpha", "beta"]})
+    >>> assigned({"beta": 2, "top": 9}, {"method 'mst'": ["top"]}, {"cost 'filtering'": ["alpha", "beta"]})
     [{'top': 9}, {'beta': 2}]
-    >>> dealt({"topp": 9}, {"method 'mst'": ["top"]}, {"cost 'waste'": []})
+    >>> assigned({"topp": 9}, {"method 'mst'": ["top"]}, {"cost 'waste'": []})
     Traceback (most recent call last):
-    narrowcast.errors.ParameterError: nobody has a parameter 'topp'; they have: method 'mst' top
+    narrowcast.errors.ParameterError: unknown parameter 'topp'; did you mean 'top'? known: method 'mst' top
     """
     known = [{name for own in kind.values() for name in own} for kind in takers]
     for name in params:
         if not any(name in own for own in known):
-            has = [
-                (who, [each for each in own if each not in OPTIONS])
+            owners = {
+                owner: [each for each in own if each not in OPTIONS]
                 for kind in takers
-                for who, own in kind.items()
-            ]
-            said = "; ".join(f"{who} {', '.join(own)}" for who, own in has if own) or "none"
-            raise ParameterError(f"nobody has a parameter {name!r}; they have: {said}")
+                for owner, own in kind.items()
+            }
+            listed = "; ".join(f"{owner} {', '.join(own)}" for owner, own in owners.items() if own) or "none"
+            hint = close_name(name, [each for own in owners.values() for each in own])
+            raise ParameterError(
+                f"unknown parameter {name!r}{hint or ';'} known: {listed}", parameter=name, value=params[name]
+            )
     return [{name: value for name, value in params.items() if name in own} for own in known]

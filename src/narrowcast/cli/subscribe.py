@@ -1,4 +1,4 @@
-"""`narrowcast subscribe`: what somebody wants, as it comes."""
+"""`narrowcast subscribe`: print the events that match a subscriber's filters."""
 
 from __future__ import annotations
 
@@ -15,33 +15,38 @@ if TYPE_CHECKING:
     from narrowcast.broker import Event
     from narrowcast.broker.security.login import Login
 
-#: Events that are written in one go.
-_MANY = 1024
+#: Events per write.
+_BATCH = 1024
 
 
 def subscribe(
     subscriber: Annotated[
-        str | None, typer.Option("--subscriber", metavar="NAME", help="Who subscribes; else the user.")
+        str | None,
+        typer.Option("--subscriber", metavar="NAME", help="Name of the subscriber (default: the user)."),
     ] = None,
     filters: Annotated[
         list[str] | None,
-        typer.Option("--filter", metavar="F", help="What is wanted, as SQL's WHERE; can be repeated."),
+        typer.Option(
+            "--filter", metavar="F", help="Filter in the syntax of SQL WHERE, such as price > 75; repeatable."
+        ),
     ] = None,
     topics: Annotated[
         list[str] | None,
-        typer.Option("--topic", metavar="T", help="A topic that is wanted: the value of --flow; repeatable."),
+        typer.Option("--topic", metavar="T", help="Topic: a value of the attribute --flow; repeatable."),
     ] = None,
     flow: Annotated[
-        str, typer.Option("--flow", metavar="A", help="The attribute of events that names their topic.")
+        str, typer.Option("--flow", metavar="A", help="Attribute of events that holds the topic.")
     ] = "topic",
     count: Annotated[
-        int | None, typer.Option("--count", metavar="N", help="End after so many events.")
+        int | None,
+        typer.Option("--count", metavar="N", help="End after N events (default: at an interruption)."),
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the subscriptions there at the end, for another time.")
+        bool,
+        typer.Option("--keep", help="Keep the subscriptions in the broker at the end, to continue later."),
     ] = False,
     with_ids: Annotated[
-        bool, typer.Option("--ids", help="Print who published each event, and its number, beside it.")
+        bool, typer.Option("--ids", help="Print the publisher and the number of each event with it.")
     ] = False,
     nats: broker_options.Nats = broker_options.HERE,
     prefix: broker_options.Prefix = "nc",
@@ -51,10 +56,10 @@ def subscribe(
     tls_cert: broker_options.TlsCert = None,
     tls_key: broker_options.TlsKey = None,
 ) -> None:
-    """Print one JSON line for each event that matches, in order, until interrupted.
+    """Subscribe to a live broker and print one JSON line per event, until interrupted.
 
-    Where the broker delivers at least once, and subscriptions are left there with --keep, the next start goes
-    on where this one ended, with no filter needed; an event counts as read when the one behind it is printed.
+    With a broker that delivers at least once, --keep leaves the subscriptions in place: the next start
+    continues where this one ended, without any filter. An event counts as read when the next one is printed.
 
     Examples:
 
@@ -68,35 +73,34 @@ def subscribe(
     """
     wanted = [*(filters or []), *(_topic(flow, topic) for topic in topics or [])]
     if count is not None and count < 1:
-        raise ParameterError(f"--count is {count}; give a whole number of at least 1")
-    who = broker_options.login(nats, user, token, tls_ca, tls_cert, tls_key)
-    name = subscriber or who.user
+        raise ParameterError(parameter="count", value=count, limit="an integer of at least 1")
+    access = broker_options.login(nats, user, token, tls_ca, tls_cert, tls_key)
+    name = subscriber or access.user
     if not name:
-        raise ParameterError("there is nobody who subscribes; give --subscriber, or --user")
+        raise ParameterError("--subscriber is required, unless there is a --user", parameter="subscriber")
     broker_options.until_interrupted(
-        _subscribe(who, name, wanted, prefix, count, keep=keep, with_ids=with_ids)
+        _subscribe(access, name, wanted, prefix, count, keep=keep, with_ids=with_ids)
     )
 
 
 def _topic(attribute: str, topic: str) -> str:
-    """Return the filter of a topic."""
     escaped = topic.replace("'", "''")
     return f"{attribute} = '{escaped}'"
 
 
 def _plain(event: Event) -> bytes:
-    """Return an event as it was published, as a line."""
+    """Return the line of an event."""
     return event.payload + b"\n"
 
 
 def _with_id(event: Event) -> bytes:
-    """Return an event with its id, as a line."""
+    """Return the line of an event with its publisher and number."""
     head = msgspec.json.encode({"publisher": event.publisher, "number": event.number})
     return b'%s,"event":%s}\n' % (head[:-1], event.payload)
 
 
 async def _subscribe(
-    who: Login,
+    access: Login,
     name: str,
     wanted: list[str],
     prefix: str,
@@ -105,17 +109,16 @@ async def _subscribe(
     keep: bool,
     with_ids: bool,
 ) -> None:
-    """Print what comes."""
     from narrowcast.broker import Subscriber
 
     async with (
-        broker_options.connected(who, "narrowcast subscribe", prefix) as transport,
+        broker_options.connected(access, "narrowcast subscribe", prefix) as transport,
         Subscriber(transport, name, prefix=prefix) as subscriber,
     ):
-        there = set(subscriber.filters.values())  # of another time
+        there = set(subscriber.filters.values())  # kept from an earlier start
         if not wanted and not there:
-            raise ParameterError("there is nothing to subscribe to; give --filter or --topic")
-        # Where nothing is stored others of this name may read too: what they have goes when they go.
+            raise ParameterError("nothing to subscribe to: needs --filter or --topic")
+        # Without stored events, several processes may share the name, and each removes its own subscriptions.
         alone = subscriber.stored or keep
         fresh = [text for text in wanted if not alone or text not in there]
         ids = await subscriber.subscribe(*fresh) if fresh else []
@@ -123,7 +126,7 @@ async def _subscribe(
         print(f"subscribed as {name!r}; interrupt to stop", file=sys.stderr, flush=True)
         left = count
         try:
-            while events := await subscriber.take(_MANY if left is None else min(_MANY, left)):
+            while events := await subscriber.take(_BATCH if left is None else min(_BATCH, left)):
                 sys.stdout.buffer.write(b"".join(map(line, events)))
                 sys.stdout.buffer.flush()
                 if left is not None:
@@ -132,6 +135,6 @@ async def _subscribe(
                         break
         finally:
             if wanted and not keep and not subscriber.replaced:
-                held = subscriber.filters  # a broker that came again gave them other ids
+                held = subscriber.filters  # a restarted broker has given them other ids
                 own = [] if subscriber.stored else [n for n in ids if n in held]
                 await subscriber.unsubscribe(*(own or [n for n, text in held.items() if text in wanted]))

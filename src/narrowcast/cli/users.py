@@ -1,4 +1,4 @@
-"""`narrowcast users`: who may use a live broker."""
+"""`narrowcast users`: the users of a live broker and their roles."""
 
 from __future__ import annotations
 
@@ -8,31 +8,43 @@ from typing import Annotated
 import typer
 
 from narrowcast.cli import options
-from narrowcast.cli.command import Command
+from narrowcast.cli.command import Command, CommandGroup
 
-#: As `narrowcast.broker.security.users` has them, which is not loaded for the help.
+#: The roles of `narrowcast.broker.security.users`, which is not imported for the help.
 _ROLES = "subscriber, publisher, operator or node"
 
-app = typer.Typer(no_args_is_help=True, help="Who may use a live broker, and for what: add, list, or remove.")
+app = typer.Typer(
+    cls=CommandGroup,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="""Manage the users of a live broker: add, list or remove.
 
-File = Annotated[Path, typer.Option("--users", metavar="FILE", help="The file that serve has as --users.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Who.")]
+    Example: `narrowcast users add ann --role subscriber --users users.json`
+    """,
+)
+
+File = Annotated[
+    Path,
+    typer.Option(
+        "--users", metavar="FILE", help="File of users, the same as for `narrowcast serve --users`."
+    ),
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="User name.")]
 
 
 @app.command(cls=Command)
 def add(
     name: Name,
-    role: Annotated[
-        list[str], typer.Option("--role", metavar="R", help=f"What it may be: {_ROLES}; can be repeated.")
-    ],
+    role: Annotated[list[str], typer.Option("--role", metavar="R", help=f"Role: {_ROLES}; repeatable.")],
     users: File,
     as_json: options.Json = False,
 ) -> None:
-    """Add a user, and print its token: it is shown this once, and is in FILE, which only you may read.
+    """Add a user and print its token.
 
-    A subscriber may subscribe, and receive what is its own. A publisher may publish as itself. An operator
-    may roll out plans, and do everything over HTTP. A node is a broker: it may do everything over NATS. A
-    broker that runs takes up what changes in FILE within two seconds.
+    The token is shown only once; it is also in FILE, which only you may read. A subscriber may subscribe and
+    receive its own events. A publisher may publish under its own name. An operator may roll out plans, and
+    use all of the HTTP API. A node is a broker process and has full access over NATS. A running broker reads
+    changes of FILE within two seconds.
 
     Examples:
 
@@ -55,7 +67,7 @@ def add(
 
 @app.command("list", cls=Command)
 def list_(users: File, as_json: options.Json = False) -> None:
-    """List users and what they may do, without their tokens.
+    """List users and their roles, without their tokens.
 
     Examples:
 
@@ -70,7 +82,7 @@ def list_(users: File, as_json: options.Json = False) -> None:
 
 @app.command(cls=Command)
 def remove(name: Name, users: File) -> None:
-    """Remove a user: its token is worth nothing any more, and a broker that runs ends its connections.
+    """Remove a user: its token becomes invalid, and a running broker closes its connections.
 
     Examples:
 

@@ -130,7 +130,9 @@ def plan_cover(
     no_clusters = CandidateClusters.none(model, rate * model.interval)
     plan_sample = partial(_plan_sample, rows, rate, planner, limit)
     try:
-        found = choose_in_rounds(job.count, no_clusters, plan_sample, rounds=rounds, end=end, progress=progress)
+        found = choose_in_rounds(
+            job.count, no_clusters, plan_sample, rounds=rounds, end=end, progress=progress
+        )
         yield job.result(found, planner.channels, flows, rate)
     finally:
         job.close()
@@ -170,7 +172,7 @@ class _Job:
             partial(_count, candidates=self._broadcast(candidates), turn=turn), _COUNTED
         )
         summed = counts.groupBy("what", "cluster", "flow").agg(sf.sum("n").alias("n"))
-        # Drop `FREE` counts of 1: what a single subscriber would gain never pays, and there are many of these.
+        # Drop `FREE` counts of 1: the gain of a single subscriber never pays, and there are many.
         with plainly("count the choices of subscribers"):
             table = summed.where((sf.col("what") != FREE) | (sf.col("n") > 1)).toArrow()
         return ChoiceCounts.merged(table, candidates.n, len(candidates.frequency))

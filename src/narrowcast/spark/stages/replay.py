@@ -343,7 +343,9 @@ def _job(
 ) -> _Job:
     """Prepare the plans, routers and network for workers."""
     flows = None if flow_space == "events" else FlowAssignment()
-    fitted = [PlanRoutes("", each.plan, flows).for_subscribers(subscribers, ids, place) for each in plans.values()]
+    fitted = [
+        PlanRoutes("", each.plan, flows).for_subscribers(subscribers, ids, place) for each in plans.values()
+    ]
     network = nodes = None
     unplaced = np.empty(0, np.int64)
     if tables.topology is not None:
