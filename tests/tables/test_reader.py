@@ -19,6 +19,7 @@ from narrowcast.tables.inference import codes_of, narrowest
 from narrowcast.tables.json_lines import merged, read_lines, settled, types_of
 from narrowcast.tables.reader import TypedTable, read
 from narrowcast.tables.text import json_cells
+from narrowcast.tables.values import type_name
 from support.tables import lines, parquet, write
 
 if TYPE_CHECKING:
@@ -210,6 +211,52 @@ def test_json_means_the_same_in_any_batches(objects: list[dict[str, Any]]) -> No
 )
 def test_the_narrowest_type(texts: list[str], kind: str) -> None:
     assert str(narrowest(codes_of(pa.array(texts, pa.string())))) == kind
+
+
+PLAIN = "0 7 -7 +7 007 2147483648 9223372036854775808 1e3 .5 nan TRUE false 2024-01-01 2024-13-01 x truest"
+CELL = hs.sampled_from(
+    [
+        *PLAIN.split(),
+        "2024-01-01T10",
+        "2024-01-01 10:00:00",
+        "2024-01-01 x",
+        "9" * 39,
+        "",
+        " 1",
+        "-2147483648",
+    ]
+)
+
+
+def kind_of(texts: list[str], label: bool) -> str:
+    """Name the narrowest type, one value after another."""
+    import re
+
+    there = [text for text in texts if text]
+    if not there:
+        return "string"
+    if all(text.lower() in ("true", "false") for text in there):
+        return "boolean"
+    whole = [re.fullmatch(r"[+-]?\d+", text) is not None for text in there]
+    if label and any(str(int(text)) != text for text, fits in zip(there, whole, strict=True) if fits):
+        return "string"
+    if all(whole) and max(abs(int(text)) for text in there) < 10**38:
+        for name, bits in (("int", 31), ("bigint", 63)):
+            if all(-(2**bits) <= int(text) < 2**bits for text in there):
+                return name
+        return "decimal(38,0)"
+    if all(is_whole or text in ("1e3", ".5", "nan") for is_whole, text in zip(whole, there, strict=True)):
+        return "double"
+    if all(text == "2024-01-01" for text in there):
+        return "date"
+    times = ("2024-01-01", "2024-01-01 10:00:00", "2024-01-01T10")
+    return "timestamp" if all(text in times for text in there) else "string"
+
+
+@given(hs.lists(CELL, max_size=3), hs.booleans())
+def test_the_narrowest_type_one_by_one(texts: list[str], label: bool) -> None:
+    kind = narrowest(codes_of(pa.array(texts, pa.string())), label=label)
+    assert type_name(kind) == kind_of(texts, label)
 
 
 def test_values_as_json() -> None:

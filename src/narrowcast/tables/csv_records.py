@@ -37,12 +37,15 @@ def read_header(content: bytes, where: str) -> tuple[list[str], int]:
     if line is None:
         raise TableError(f"{where} is empty: it has not even a header; write the names of its columns first")
     text = line[1].decode("utf-8", "replace")
-    names = _fields(text) or text.split(",")
-    if None in names or "" in names:
-        raise TableError(
-            f"column {1 + [name or '' for name in names].index('')} of {where} has no name; give it one"
-        )
-    return [name or "" for name in names], line.end()
+    return check_header(_fields(text) or text.split(","), where), line.end()
+
+
+def check_header(names: Sequence[str | None], where: str) -> list[str]:
+    """Return the names of columns, and refuse one that is empty."""
+    found = [name or "" for name in names]
+    if "" in found:
+        raise TableError(f"column {1 + found.index('')} of {where} has no name; give it one")
+    return found
 
 
 def read_content(content: bytes, names: Sequence[str], start: int = 0) -> Raw:
@@ -144,12 +147,17 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 def read_records(lines: pa.Array, width: int) -> Raw:
     """Return records, each of whose bytes is a letter of a text, as columns of text."""
+    records = [_END.sub("", line).replace("\r\n", "\n").encode("latin-1") for line in lines.to_pylist()]
+    content = b"\n".join([*records, b""])
+    if _is_plain(content):
+        raw = _together(content, ["x"] * width)
+        if raw.broken is None and len(raw.columns[0]) == len(lines):  # or they would not be in order
+            return raw
     columns: list[list[str | None]] = [[] for _ in range(width)]
     broken: list[str | None] = []
     shown: list[str | None] = []
-    for line in lines.to_pylist():
-        record = line.encode("latin-1")
-        text = _END.sub("", record.decode("utf-8", "replace"))
+    for record in records:
+        text = record.decode("utf-8", "replace")
         try:
             record.decode()
             fields = _fields(text)
@@ -175,9 +183,3 @@ def _fields(record: str) -> list[str | None] | None:
         if not end:
             return found
     return None
-
-
-def looks_odd(texts: pa.Array) -> bool:
-    """Return whether a text may come from a quote that was not closed, or from bytes that are no UTF-8."""
-    odd = pc.match_substring_regex(texts, '\\A"|[\\n\\r\ufffd]')
-    return bool(pc.any(odd).as_py())

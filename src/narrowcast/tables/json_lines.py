@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -289,9 +290,6 @@ def not_blank(content: pa.Array) -> pa.Array:
     return content.filter(pc.invert(pc.match_substring_regex(content, r"\A *\z")))
 
 
-def merged(kinds: Iterable[pa.DataType]) -> pa.DataType:
-    """Return the type that holds the objects of all types."""
-    found = pa.struct([])
-    for kind in kinds:
-        found = merge(found, kind)
-    return found
+def merged(kinds: Iterable[pa.DataType]) -> pa.DataType | None:
+    """Return the type that holds the objects of all types, None where there are none."""
+    return reduce(merge, kinds, pa.null()) if (kinds := list(kinds)) else None

@@ -214,7 +214,7 @@ def _csv(where: str, files: Sequence[Path], keys: Partitions) -> LocalSource:
         content = file.read_bytes()
         header, start = csv_records.read_header(content, where)
         names = names or header
-        _same_header(where, file, header, names)
+        refuse_other_header(where, file, content, names)
         raws.append((file, csv_records.read_content(content, names, start)))
     if both := collision(names):
         raise TableError(f"{where} has column {both[0].lower()!r} twice: names ignore case; rename one")
@@ -239,8 +239,9 @@ def _csv(where: str, files: Sequence[Path], keys: Partitions) -> LocalSource:
     return LocalSource(where, "csv", (*names, *keys.names), held, batches)
 
 
-def _same_header(where: str, file: Path, header: list[str], names: list[str]) -> None:
-    """Refuse a file of other columns than the first one has."""
+def refuse_other_header(where: str, file: Path, content: bytes, names: list[str]) -> None:
+    """Refuse a file whose columns are not those of the first one."""
+    header, _ = csv_records.read_header(content, where)
     there = f"cannot read {where} as csv: the header of file://{file}"
     if len(header) != len(names):
         raise TableError(
@@ -260,7 +261,7 @@ def _json(where: str, files: Sequence[Path], keys: Partitions) -> LocalSource:
     for file in files:
         lines = not_blank(pa.array(file.read_bytes().splitlines(), pa.binary()))
         content += [(file, lines.slice(start, ROWS)) for start in range(0, len(lines), ROWS)]
-    fields = found_fields(where, merged(types_of(lines) for _, lines in content), bool(content))
+    fields = found_fields(where, [types_of(lines) for _, lines in content])
     refuse_twice(where, [part.name for part in fields], keys.names)
     types = [*(part.type for part in fields), *keys.types]
     inner = len(fields)
@@ -298,10 +299,11 @@ def object_fields(
     return [(name, column.held, column.wanted) for name, column in zip(spelled, own, strict=True)]
 
 
-def found_fields(where: str, found: pa.DataType, has_lines: bool) -> list[pa.Field]:
-    """Return the columns of objects whose type was found out, and refuse names that differ only in case."""
-    kind = settled(found)
-    if kind is None and has_lines and not found.num_fields:
+def found_fields(where: str, kinds: Sequence[pa.DataType]) -> list[pa.Field]:
+    """Return the columns of objects in lines of several types; names may not differ in case alone."""
+    found = merged(kinds)
+    kind = None if found is None else settled(found)
+    if kind is None and found is not None:
         raise TableError(f"no line of {where} is a JSON object; write one object in each line")
     fields = [] if kind is None else list(kind)
     for part in fields:
