@@ -268,3 +268,20 @@ def test_values_as_json() -> None:
     assert json_cells(moment.cast(pa.timestamp("us"))) == ['"1970-01-01T00:00:01.500000"']
     assert json_cells(pa.array([[(1, 2)]], pa.map_(pa.int32(), pa.int8()))) == ['{"1":2}']
     assert json_cells(pa.array([b"\x00\xff"])) == ['"AP8="']
+
+
+@given(hs.lists(hs.tuples(FIELD, FIELD), max_size=6), ODD, hs.integers(1, 20))
+def test_csv_is_the_same_in_any_blocks(values: list[tuple[str, str]], odd: str, size: int) -> None:
+    import csv
+    import io
+
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(values)
+    content = (text.getvalue() + odd).encode()
+    whole = csv_records.read_content(content, ["x", "y"])
+    parts = list(csv_records.read_blocks(io.BytesIO(content), ["x", "y"], size))
+    for i in range(2):
+        together = [value for raw in parts for value in raw.columns[i].to_pylist() if value is not None]
+        assert together == [value for value in whole.columns[i].to_pylist() if value is not None]
+    lines = [line for raw in parts if raw.line is not None for line in raw.line.drop_null().to_pylist()]
+    assert sorted(lines) == sorted([] if whole.line is None else whole.line.drop_null().to_pylist())

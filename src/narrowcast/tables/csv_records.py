@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -14,41 +14,82 @@ from narrowcast.tables.json_lines import NO_UTF8
 from narrowcast.tables.raw import Raw
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    #: Gives the reason against a record with so many fields where others are expected.
+    WidthReason = Callable[[int, int], str]
 
 QUOTE = "has a quote that is not closed, or text behind one that is; mend or drop it"
 #: Records of a file, however bad they are: a quote that is never closed reaches to the end of the file.
 _SPLIT = re.compile(r'(?:"(?:[^"]++|"")*+(?:"[^,\n]*+|\Z)|[^,\n]++|,)++')
 #: A field of a good record: quotes are doubled inside of quotes, and plain in a field that begins without.
 _FIELD = re.compile(r'(?:"((?:[^"]++|"")*+)"[ \t]*+|(?!")([^,]*+))(,|\Z)')
+_HEADER = re.compile(rb"(?:\xef\xbb\xbf)?[\r\n]*([^\r\n]+)(?:\r\n|\r|\n|\Z)")
 _END = re.compile(r"[\r\n]+\Z")
-_BLOCK = 1 << 20
+_BLOCK, _READ = 1 << 20, 1 << 23
 
 
-def width_reason(width: int) -> str:
+def width_reason(_: int, width: int) -> str:
     """Return the reason against a record with another number of fields than the header has."""
     return f"has too few or too many fields: there are {width} columns; mend or drop it"
 
 
-def read_header(content: bytes, where: str) -> tuple[list[str], int]:
-    """Return the names in the first line of a file, and where the next one begins."""
-    start = 3 if content.startswith(b"\xef\xbb\xbf") else 0
-    line = re.compile(rb"[\r\n]*([^\r\n]+)(?:\r\n|\r|\n|\Z)").match(content, start)
+def read_blocks(
+    file: BinaryIO, names: Sequence[str], size: int = _READ, say: WidthReason = width_reason
+) -> Iterator[Raw]:
+    """Yield the records of a file behind its header, some at a time.
+
+    Parameters
+    ----------
+    file
+        Bytes from where the first record begins.
+    names
+        Its columns.
+    size
+        The bytes that are read at once.
+    say
+        Gives the reason against a record with another number of fields.
+    """
+    rest = b""
+    while block := file.read(size):
+        rest += block
+        end = _last_end(rest)
+        if not end or not _is_plain(rest[:end]):
+            rest += file.read()  # where quotes are odd, only the whole tells where lines end
+            break
+        yield read_content(rest[:end], names, say=say)
+        rest = rest[end:]
+    yield read_content(rest, names, say=say)
+
+
+def _last_end(content: bytes) -> int:
+    """Return where the last line ends behind an even number of quotes, 0 where none does."""
+    codes = np.frombuffer(content, np.uint8)
+    ends = np.flatnonzero(codes == ord("\n"))
+    fine = ends[np.searchsorted(np.flatnonzero(codes == ord('"')), ends) % 2 == 0]
+    return int(fine[-1]) + 1 if len(fine) else 0
+
+
+def open_header(file: BinaryIO) -> list[str]:
+    """Read the names in the first line of a file, which then stands where the next one begins."""
+    line = _HEADER.match(file.read(_BLOCK))
     if line is None:
-        raise TableError(f"{where} is empty: it has not even a header; write the names of its columns first")
+        return []
+    file.seek(line.end())
     text = line[1].decode("utf-8", "replace")
-    return check_header(_fields(text) or text.split(","), where), line.end()
+    return [name or "" for name in _fields(text) or text.split(",")]
 
 
-def check_header(names: Sequence[str | None], where: str) -> list[str]:
-    """Return the names of columns, and refuse one that is empty."""
-    found = [name or "" for name in names]
-    if "" in found:
-        raise TableError(f"column {1 + found.index('')} of {where} has no name; give it one")
-    return found
+def check_header(names: Sequence[str], where: str) -> list[str]:
+    """Return the names of columns, and refuse a header without them."""
+    if not names:
+        raise TableError(f"{where} is empty: it has not even a header; write the names of its columns first")
+    if "" in names:
+        raise TableError(f"column {1 + list(names).index('')} of {where} has no name; give it one")
+    return list(names)
 
 
-def read_content(content: bytes, names: Sequence[str], start: int = 0) -> Raw:
+def read_content(content: bytes, names: Sequence[str], *, say: WidthReason = width_reason) -> Raw:
     r"""Return the records of a file as columns of text. An empty field is null unless it is quoted.
 
     Parameters
@@ -57,8 +98,8 @@ def read_content(content: bytes, names: Sequence[str], start: int = 0) -> Raw:
         The bytes of the file.
     names
         Its columns.
-    start
-        Where the first record begins.
+    say
+        Gives the reason against a record with another number of fields.
 
     Examples
     --------
@@ -66,14 +107,13 @@ def read_content(content: bytes, names: Sequence[str], start: int = 0) -> Raw:
     >>> raw.columns[1].to_pylist(), raw.line.to_pylist()
     (['a,"b" ', None, None], [None, None, '2'])
     """
-    rest = content[start:]
-    if _is_plain(rest):
+    if _is_plain(content):
         # Without the end of a line Arrow takes an empty last field for a quoted one.
-        return _together(rest if rest.endswith(b"\n") else rest + b"\n", names)
-    text = rest.decode("latin-1").replace("\r\n", "\n")
+        return _together(content if content.endswith(b"\n") else content + b"\n", names, say)
+    text = content.decode("latin-1").replace("\r\n", "\n")
     if "\n" not in text:
         text = text.replace("\r", "\n")
-    return read_records(pa.array(_SPLIT.findall(text), pa.string()), len(names))
+    return read_records(pa.array(_SPLIT.findall(text), pa.string()), len(names), say)
 
 
 def _is_plain(content: bytes) -> bool:
@@ -94,15 +134,15 @@ def _is_plain(content: bytes) -> bool:
     return bool(before.all() and after.all())
 
 
-def _together(content: bytes, names: Sequence[str]) -> Raw:
+def _together(content: bytes, names: Sequence[str], say: WidthReason) -> Raw:
     """Return the records of well-formed content."""
     import pyarrow.csv as pv
 
     columns = [f"c{i}" for i in range(len(names))]
-    broken: list[str] = []
+    broken: list[tuple[str, str]] = []
 
     def keep(row: Any) -> str:
-        broken.append(row.text)
+        broken.append((say(row.actual_columns, row.expected_columns), row.text or ""))
         return "skip"
 
     convert = pv.ConvertOptions(
@@ -132,11 +172,11 @@ def _together(content: bytes, names: Sequence[str]) -> Raw:
     if not broken:
         return Raw(found)
     n, more = table.num_rows, len(broken)
-    said = pa.scalar(width_reason(len(names)))
+    reasons, texts = (pa.array(part, pa.string()) for part in zip(*broken, strict=True))
     return Raw(
         [pa.concat_arrays([column, pa.nulls(more, pa.string())]) for column in found],
-        pa.concat_arrays([pa.nulls(n, pa.string()), pa.repeat(said, more)]),
-        pa.concat_arrays([pa.nulls(n, pa.string()), pa.array(broken, pa.string())]),
+        pa.concat_arrays([pa.nulls(n, pa.string()), reasons]),
+        pa.concat_arrays([pa.nulls(n, pa.string()), texts]),
     )
 
 
@@ -145,12 +185,12 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
     return found if isinstance(found, pa.Array) else pa.concat_arrays(found.chunks)
 
 
-def read_records(lines: pa.Array, width: int) -> Raw:
+def read_records(lines: pa.Array, width: int, say: WidthReason = width_reason) -> Raw:
     """Return records, each of whose bytes is a letter of a text, as columns of text."""
     records = [_END.sub("", line).replace("\r\n", "\n").encode("latin-1") for line in lines.to_pylist()]
     content = b"\n".join([*records, b""])
     if _is_plain(content):
-        raw = _together(content, ["x"] * width)
+        raw = _together(content, ["x"] * width, say)
         if raw.broken is None and len(raw.columns[0]) == len(lines):  # or they would not be in order
             return raw
     columns: list[list[str | None]] = [[] for _ in range(width)]
@@ -161,7 +201,9 @@ def read_records(lines: pa.Array, width: int) -> Raw:
         try:
             record.decode()
             fields = _fields(text)
-            said = QUOTE if fields is None else width_reason(width) if len(fields) != width else None
+            said = QUOTE if fields is None else None
+            if fields is not None and len(fields) != width:
+                said = say(len(fields), width)
         except UnicodeDecodeError:
             fields, said = None, NO_UTF8
         broken.append(said)

@@ -72,6 +72,11 @@ def _sizes(whole: pa.Array) -> int:
     return codes
 
 
+def seen(codes: int, texts: pa.Array) -> int:
+    """Return what texts are besides what was seen before: of one that holds any text no more is asked."""
+    return codes if codes & _TEXT else codes | codes_of(texts)
+
+
 def narrowest(codes: int, *, label: bool = False) -> pa.DataType:
     """Return the narrowest type for what was seen in a column.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 NO_OBJECT = "is no JSON object of its own line; mend or drop it"
 NO_UTF8 = "is no UTF-8; write the file in that encoding"
 #: Numbers that JSON does not have, and Arrow reads.
-_NO_NUMBER = re.compile(rb"[:,\[]\s*-?(?:NaN|Inf)")
+_NO_NUMBERS = (b"NaN", b"Inf")
 #: A line that begins and ends as an object does.
 _CURLY = r"\A[ \t]*\{(?s:.*)\}[ \t\r]*\z"
 
@@ -141,16 +140,18 @@ def _together(
     if None in kinds or not len(lines):
         return None
     schema = pa.schema([(name, kind) for (name, _, _), kind in zip(fields, kinds, strict=True)])
-    table = _read_json(lines, schema)
+    table = read_alike(lines, schema)
     return None if table is None else [table[name].combine_chunks() for name, _, _ in fields]
 
 
-def _read_json(lines: pa.Array, schema: pa.Schema | None = None) -> pa.Table | None:
+def read_alike(lines: pa.Array, schema: pa.Schema | None = None) -> pa.Table | None:
     """Return the objects that Arrow reads, None where a line is none or Arrow is less strict than JSON."""
     import pyarrow.json as pj
 
     content = "\n".join(lines.to_pylist()).encode()
-    if not pc.all(pc.match_substring_regex(lines, _CURLY)).as_py() or _NO_NUMBER.search(content):
+    if not pc.all(pc.match_substring_regex(lines, _CURLY)).as_py() or any(
+        map(content.__contains__, _NO_NUMBERS)
+    ):
         return None
     try:
         table = pj.read_json(
@@ -160,6 +161,8 @@ def _read_json(lines: pa.Array, schema: pa.Schema | None = None) -> pa.Table | N
         )
     except pa.ArrowException:
         return None
+    if schema is not None and any(not table.field(part.name).type.equals(part.type) for part in schema):
+        return None  # objects within have fields that nobody asked for
     return table if table.num_rows == len(lines) else None
 
 
@@ -199,7 +202,7 @@ def types_of(content: pa.Array) -> pa.DataType:
 
 def _types_together(lines: pa.Array) -> pa.DataType | None:
     """Return the type of objects of which Arrow finds one, None where it does not."""
-    table = _read_json(lines) if len(lines) else None
+    table = read_alike(lines) if len(lines) else None
     if table is None or any(map(_may_be_huge, table.columns)):
         return None
     return _as_written(pa.struct(table.schema))

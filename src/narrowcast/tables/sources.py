@@ -211,11 +211,11 @@ def _csv(where: str, files: Sequence[Path], keys: Partitions) -> LocalSource:
     names: list[str] = []
     raws: list[tuple[Path, Raw]] = []
     for file in files:
-        content = file.read_bytes()
-        header, start = csv_records.read_header(content, where)
-        names = names or header
-        refuse_other_header(where, file, content, names)
-        raws.append((file, csv_records.read_content(content, names, start)))
+        with file.open("rb") as opened:
+            header = csv_records.check_header(csv_records.open_header(opened), where)
+            names = names or header
+            refuse_other_header(where, file, header, names)
+            raws += [(file, raw) for raw in csv_records.read_blocks(opened, names)]
     if both := collision(names):
         raise TableError(f"{where} has column {both[0].lower()!r} twice: names ignore case; rename one")
     refuse_twice(where, names, keys.names)
@@ -226,7 +226,7 @@ def _csv(where: str, files: Sequence[Path], keys: Partitions) -> LocalSource:
             if i < len(names):
                 codes = 0
                 for _, raw in raws:
-                    codes |= inference.codes_of(raw.columns[i])
+                    codes = inference.seen(codes, raw.columns[i])
                 kinds[i] = inference.narrowest(codes, label=i in labels)
         return [*kinds, *keys.types]
 
@@ -239,9 +239,8 @@ def _csv(where: str, files: Sequence[Path], keys: Partitions) -> LocalSource:
     return LocalSource(where, "csv", (*names, *keys.names), held, batches)
 
 
-def refuse_other_header(where: str, file: Path, content: bytes, names: list[str]) -> None:
+def refuse_other_header(where: str, file: Path, header: list[str], names: list[str]) -> None:
     """Refuse a file whose columns are not those of the first one."""
-    header, _ = csv_records.read_header(content, where)
     there = f"cannot read {where} as csv: the header of file://{file}"
     if len(header) != len(names):
         raise TableError(

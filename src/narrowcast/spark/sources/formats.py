@@ -151,11 +151,9 @@ def _csv(spark: SparkSession, where: str, place: Place) -> SparkSource:
     # A header is one line; looked for across lines, Spark would take the path for a pattern.
     how = {**CSV, **place.options}
     first = spark.read.options(**{**how, "header": "false", "multiLine": "false"}).csv(place.spot)
-    top = first.first()
-    if top is None:
-        raise TableError(f"{where} is empty: it has not even a header; write the names of its columns first")
+    top = first.first() or ()
     width = sum(name.startswith("_c") for name in first.columns)  # values named by folders stand behind
-    names = csv_records.check_header([name and name.removeprefix("\ufeff") for name in top[:width]], where)
+    names = csv_records.check_header([(name or "").removeprefix("\ufeff") for name in top[:width]], where)
     refuse_twice(where, names, place.keys)
     frame, folders = load_records(spark.read.options(**place.options), place.spot, names)
     frame = frame.toDF(LINE, *(f"p{i}" for i in range(len(folders))))
@@ -209,7 +207,7 @@ def _refuse_other_headers(
 
     for file in place.files:
         with file.open("rb") as opened:
-            refuse_other_header(where, file, opened.readline(), names)
+            refuse_other_header(where, file, csv_records.open_header(opened), names)
     text = st.StructType([st.StructField(name, st.StringType()) for name in names])
     frame = spark.read.options(**how).schema(text).csv(place.spot)
     if not place.files and len(frame.inputFiles()) > 1:  # Spark looks at headers when it reads
@@ -230,7 +228,7 @@ def _codes(batches: Iterator[pa.RecordBatch], *, width: int, needed: list[int]) 
         raw = records_of(batch, width)
         for i in needed:
             texts = raw.columns[i] if raw.broken is None else raw.columns[i].filter(raw.broken.is_null())
-            codes[i] |= inference.codes_of(texts)
+            codes[i] = inference.seen(codes[i], texts)
     yield pa.RecordBatch.from_arrays([pa.array([codes], pa.list_(pa.int32()))], ["codes"])
 
 
