@@ -11,10 +11,12 @@ import pyarrow.compute as pc
 
 from narrowcast.errors import TableError
 from narrowcast.files import first_line
-from narrowcast.tables.rules import REASON, ROW, Rules, rules_of, shape_of
+from narrowcast.tables.rules import REASON, ROW, Column, Rules, nulled, rules_of, shape_of
 from narrowcast.tables.sources import source_of
+from narrowcast.tables.values import SHOWN, fit
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from narrowcast.model.schema import Schema
@@ -103,3 +105,42 @@ def _one_each(rules: Rules, good: pa.Table) -> tuple[pa.Table, pa.Table]:
         {REASON: pa.array([reasons[i] for i in again], pa.string()), ROW: pa.array(rows, pa.string())}
     )
     return good.take(left), aside
+
+
+def read_columns(path: str | Path, labels: Collection[str] = ()) -> pa.Table:
+    """Read the columns of a table with their types, whatever is in its rows.
+
+    Parameters
+    ----------
+    path
+        A Parquet, CSV or JSON-lines file, or a folder of them.
+    labels
+        Columns in lower case that name things: in CSV they are integers only where each is written as
+        integers are, so that `007` stays what it is.
+
+    Raises
+    ------
+    TableError
+        When the table cannot be found or read, or a row cannot be taken apart.
+    """
+    source = source_of(path)
+    everything = range(len(source.names))
+    named = [i for i in everything if source.names[i].lower() in labels]
+    held = source.held(everything, named)
+    for i in named:
+        if source.kind == "csv" and not pa.types.is_integer(held[i]):
+            held[i] = pa.string()
+        held[i] = pa.int64() if pa.types.is_integer(held[i]) else held[i]
+    kinds = list(zip(source.names, held, strict=True))
+    batches = [pa.RecordBatch.from_pylist([], pa.schema(kinds))]
+    for raw in source.batches([Column(name, kind, kind) for name, kind in kinds]):
+        if raw.broken is not None and raw.broken.null_count < len(raw.broken):
+            at = pc.index(raw.broken.is_valid(), True).as_py()
+            shown = "" if raw.line is None else f": {raw.line[at].as_py()[:SHOWN]}"
+            raise TableError(f"a row of {path} {raw.broken[at].as_py()}{shown}")
+        columns = [
+            fit(nulled(array, kind) if source.kind == "csv" else array, kind, name)[0]
+            for array, (name, kind) in zip(raw.columns, kinds, strict=True)
+        ]
+        batches.append(pa.RecordBatch.from_arrays(columns, schema=pa.schema(kinds)))
+    return pa.Table.from_batches(batches)

@@ -113,9 +113,9 @@ class Rules:
         The text of a row is there for rows with a reason, and for all rows that came as text of their own.
         """
         shape, literal = self.shape, self.source_kind in ("csv", "json")
-        before = [
-            self._nulled(column, array) for column, array in zip(self.columns, raw.columns, strict=True)
-        ]
+        before = list(raw.columns)
+        if self.source_kind == "csv":
+            before = [nulled(array, each.wanted) for each, array in zip(self.columns, before, strict=True)]
         values: list[pa.Array] = []
         unfit: dict[str, pa.Array | None] = {}
         for column, array in zip(self.columns, before, strict=True):
@@ -156,12 +156,6 @@ class Rules:
             for row in zip(*parts, strict=True)
         ]
         return self._as_json(values), reasons
-
-    def _nulled(self, column: Column, array: pa.Array) -> pa.Array:
-        """Return the values of a column, in CSV with null for an empty text that is no text."""
-        if self.source_kind != "csv" or is_text(column.wanted) or not is_text(array.type):
-            return array
-        return pc.if_else(pc.equal(array, ""), NOTHING, array)
 
     def _rows(
         self,
@@ -227,6 +221,13 @@ class Rules:
         none = " and ".join(there) + (" are null" if len(there) > 1 else " is null")
         both = f"{' and '.join(there)} are both given; write two rows"
         return [_said(pa.array(count == 0), none), _said(pa.array(count > 1), both)]
+
+
+def nulled(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return values of CSV with null for an empty text where no text is wanted."""
+    if is_text(wanted) or not is_text(array.type):
+        return array
+    return pc.if_else(pc.equal(array, ""), NOTHING, array)
 
 
 def _cut(shown_text: str) -> str:

@@ -216,8 +216,6 @@ def _csv(where: str, files: Sequence[Path], keys: Partitions) -> LocalSource:
             names = names or header
             refuse_other_header(where, file, header, names)
             raws += [(file, raw) for raw in csv_records.read_blocks(opened, names)]
-    if both := collision(names):
-        raise TableError(f"{where} has column {both[0].lower()!r} twice: names ignore case; rename one")
     refuse_twice(where, names, keys.names)
 
     def held(needed: Collection[int], labels: Collection[int]) -> list[pa.DataType]:

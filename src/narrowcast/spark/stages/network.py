@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -13,13 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from narrowcast.errors import ParameterError, TableError
-from narrowcast.files import files_of, read_table
 from narrowcast.model.labels import labels_in, positions
 from narrowcast.model.schema import EVENT_ID
 from narrowcast.model.topology import Locations, Topology
+from narrowcast.tables.raw import collision
+from narrowcast.tables.reader import read_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
 
 #: The tables by name, with the columns that each must have.
 COLUMNS = {"topology": ("a", "b", "cost"), "locations": ("subscriber", "node"), "publishers": ("node",)}
-#: The columns among them that hold labels, and a number in CSV that is not one: it would lose its zeros.
+#: The columns among them that hold labels.
 _LABELS = ("a", "b", "subscriber", "node")
-_NO_NUMBER = r"^(\+|-?0\d|-0$)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,41 +146,17 @@ def _about(path: str | Path) -> Iterator[None]:
 
 def _read(path: str | Path, name: str) -> pa.Table:
     """Read one of the tables, as those that Spark reads are: names ignore case, and 007 is no number."""
-    table = read_table(path)
+    table = read_columns(path, _LABELS)
     known = (*COLUMNS[name], *([EVENT_ID] if name == "publishers" else []))
-    was: dict[str, str] = {}
-    for each in (each for each in table.column_names if each.lower() in known):
-        if (other := was.setdefault(each.lower(), each)) is not each:
-            raise TableError(f"columns {other!r} and {each!r} collide: names ignore case; rename one")
+    spelled = [each for each in table.column_names if each.lower() in known]
+    if both := collision(spelled):
+        raise TableError(f"columns {both[0]!r} and {both[1]!r} collide: names ignore case; rename one")
+    was = {each.lower(): each for each in spelled}
     missing = [each for each in COLUMNS[name] if each not in was]
     if missing:
         there = ", ".join(map(repr, table.column_names)) or "no columns"
         raise TableError(f"{path} has no column {', '.join(map(repr, missing))}; it has {there}")
-    kept = {each: table[own] for each, own in was.items()}
-    kind, files = files_of(Path(path))
-    odd = [each for each in was if each in _LABELS and not _is_text(kept[each].type)]
-    if kind == "csv" and odd and table.num_rows:
-        written = _as_written(files, {each: was[each] for each in odd})
-        for each, column in zip(odd, written.columns, strict=True):
-            numbers = pa.types.is_integer(kept[each].type)
-            if not numbers or pc.any(pc.match_substring_regex(column, _NO_NUMBER)).as_py():
-                kept[each] = column
-    return pa.table(kept)
-
-
-def _as_written(files: list[Path], columns: dict[str, str]) -> pa.Table:
-    """Return columns of CSV as text, letter by letter."""
-    import pyarrow.csv as pv
-
-    how = pv.ConvertOptions(
-        include_columns=list(columns.values()),
-        column_types=dict.fromkeys(columns.values(), pa.string()),
-        null_values=[""],
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-    )
-    found = pa.concat_tables([pv.read_csv(file, convert_options=how) for file in files])
-    return found.rename_columns(list(columns))
+    return pa.table({each: table[own] for each, own in was.items()})
 
 
 def _one_type(table: pa.Table, names: tuple[str, ...]) -> pa.Table:
